@@ -1,0 +1,1 @@
+"""On the node: senses ranks and GPUs, reports, exports metrics."""

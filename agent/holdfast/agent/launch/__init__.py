@@ -1,0 +1,1 @@
+"""The launcher: makes local worker processes match the round it is shown."""

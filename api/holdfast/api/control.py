@@ -1,0 +1,71 @@
+"""What a worker process and its launcher say to each other, over a unix socket.
+
+Frames are a four-byte little-endian length and that many bytes of msgpack. A worker that uses
+`holdfast.trainer.Run` connects to the socket named by the environment variable `HOLDFAST_CONTROL` and says
+`Attached`; an unmodified script never connects and is only ever respawned. The launcher then shows it
+`Assignment`s. When a round ends the worker is told `RoundEnded`, leaves its process group, says `RoundLeft`
+and waits for the next assignment. A worker that does not leave in time is killed and replaced.
+"""
+
+import msgspec
+
+from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Restored
+from holdfast.api.round import Endpoint, Restore
+
+CONTROL_VARIABLE = "HOLDFAST_CONTROL"
+RUN_DIRECTORY_VARIABLE = "HOLDFAST_RUN_DIR"
+MAX_FRAME_BYTES = 1 << 20
+
+
+class Assignment(msgspec.Struct, frozen=True, tag=True):
+    """Launcher to worker: your part in a round."""
+
+    job: str
+    round: int
+    rank: int
+    local_rank: int
+    world_size: int
+    local_size: int
+    endpoint: Endpoint
+    restore: Restore
+    reason: str
+
+
+class RoundEnded(msgspec.Struct, frozen=True, tag=True):
+    """Launcher to worker: leave `round` now."""
+
+    round: int
+    reason: str
+
+
+class Attached(msgspec.Struct, frozen=True, tag=True):
+    """Worker to launcher: I am process `pid` and can re-enter rounds."""
+
+    pid: int
+
+
+class Entered(msgspec.Struct, frozen=True, tag=True):
+    """Worker to launcher: the process group of `round` stands and the training function runs."""
+
+    round: int
+
+
+class RoundLeft(msgspec.Struct, frozen=True, tag=True):
+    """Worker to launcher: `round` is left, its process group destroyed; ready for the next."""
+
+    round: int
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """Worker to launcher: the training function returned; the process is about to exit with zero."""
+
+    round: int
+
+
+ToWorker = Assignment | RoundEnded
+FromWorker = Attached | Entered | RoundLeft | CollectiveFailed | CheckpointCommitted | Restored | Finished
+
+
+def record_file_name(local_rank: int) -> str:
+    """The rank record's file name inside the node's run directory."""
+    return f"rank-{local_rank:03d}.record"

@@ -1,0 +1,51 @@
+"""The error tree every part of Holdfast grows from.
+
+HoldfastError
+|-- InvalidInput           a user's file, flag or message is wrong; names field, value and fix
+|   `-- InvalidSpec        a TrainingJob or Intervention, with every problem found
+|-- Unavailable            something needed is not there now; trying again may help
+|-- Fenced                 a newer round or leader exists; trying again never helps
+`-- Damaged                stored bytes are not what was written
+"""
+
+from dataclasses import dataclass
+
+
+class HoldfastError(Exception):
+    """Base of every error Holdfast raises on purpose. Its text is one clear sentence."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with an input: where, what was given, what to do."""
+
+    field: str
+    value: object
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.value!r} is not accepted; {self.fix}"
+
+
+class InvalidInput(HoldfastError):
+    """Input was refused whole. `problems` names each field, the value given and the fix."""
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
+        super().__init__("; ".join(str(problem) for problem in problems))
+
+
+class InvalidSpec(InvalidInput):
+    """A TrainingJob or Intervention was refused."""
+
+
+class Unavailable(HoldfastError):
+    """A needed part is away for now."""
+
+
+class Fenced(HoldfastError):
+    """The caller's round or leadership is over."""
+
+
+class Damaged(HoldfastError):
+    """Stored data failed verification."""

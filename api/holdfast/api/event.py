@@ -1,0 +1,134 @@
+"""What the brain is told. Every event is journaled before it is applied; replay feeds the journal back.
+
+Events are facts: something happened. Judgements arrive as `FindingMade`.
+"""
+
+import msgspec
+
+from holdfast.api.finding import Finding
+from holdfast.api.intervention import InterventionRequest
+from holdfast.api.plan import NodeState
+from holdfast.api.policy import Policy
+
+
+class JobSubmitted(msgspec.Struct, frozen=True, tag=True):
+    """A job, or a new version of its spec, was accepted."""
+
+    policy: Policy
+
+
+class MemberJoined(msgspec.Struct, frozen=True, tag=True):
+    """A launcher connected. Fields as in `membership.Join`."""
+
+    member: str
+    node: str
+    boot: str
+    address: str
+    local_size: int
+    ports: tuple[int, ...]
+    warm: bool
+    held_round: int | None = None
+
+
+class MemberWarmed(msgspec.Struct, frozen=True, tag=True):
+    """The member can now start workers without importing torch."""
+
+    member: str
+
+
+class MemberLeft(msgspec.Struct, frozen=True, tag=True):
+    """A launcher left on purpose."""
+
+    member: str
+    reason: str
+
+
+class MemberEntered(msgspec.Struct, frozen=True, tag=True):
+    """All local workers of the member run in `round`."""
+
+    member: str
+    round: int
+    reentrant: bool
+
+
+class MemberFinished(msgspec.Struct, frozen=True, tag=True):
+    """All local workers of the member ended `round` with success."""
+
+    member: str
+    round: int
+
+
+class CheckpointRecorded(msgspec.Struct, frozen=True, tag=True):
+    """A checkpoint of `step` was committed by `round`."""
+
+    round: int
+    step: int
+    uri: str
+
+
+class RestoreReported(msgspec.Struct, frozen=True, tag=True):
+    """Rank 0 restored `step` in `round`, passing over the damaged ones in `skipped`."""
+
+    round: int
+    step: int | None
+    skipped: tuple[str, ...] = ()
+
+
+class RoundProgressed(msgspec.Struct, frozen=True, tag=True):
+    """Every rank of `round` has completed a step since it entered; `step` is the lowest of them.
+
+    Sent once when the round's first step is complete everywhere, later at most once per report interval, so
+    that the brain knows the last step a fault may cost.
+    """
+
+    round: int
+    step: int
+
+
+class FindingMade(msgspec.Struct, frozen=True, tag=True):
+    """A detector judged."""
+
+    finding: Finding
+
+
+class NodeChanged(msgspec.Struct, frozen=True, tag=True):
+    """The operator saw a node change."""
+
+    node: str
+    state: NodeState
+    reason: str = ""
+
+
+class InterventionRequested(msgspec.Struct, frozen=True, tag=True):
+    """An on-call engineer asked for something."""
+
+    request: InterventionRequest
+
+
+class ClockTicked(msgspec.Struct, frozen=True, tag=True):
+    """The time the brain asked to be woken at has come."""
+
+
+Event = (
+    JobSubmitted
+    | MemberJoined
+    | MemberWarmed
+    | MemberLeft
+    | MemberEntered
+    | MemberFinished
+    | CheckpointRecorded
+    | RestoreReported
+    | RoundProgressed
+    | FindingMade
+    | NodeChanged
+    | InterventionRequested
+    | ClockTicked
+)
+
+
+class Journaled(msgspec.Struct, frozen=True):
+    """One line of the journal: the event, when (watchdog clock, seconds), and its place."""
+
+    offset: int
+    at: float
+    event: Event

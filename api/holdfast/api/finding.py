@@ -1,0 +1,75 @@
+"""A detector's judgement: what is wrong with whom, on what evidence, how sure.
+
+Findings are the only way a fault reaches the brain. They name one subject and carry the observations that
+led to them, so that every later decision can be explained.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class FindingKind(StrEnum):
+    """The fault classes detectors judge."""
+
+    PROCESS_EXIT = "ProcessExit"
+    COLLECTIVE_FAILED = "CollectiveFailed"  # a symptom: somebody else's fault, as a rule
+    MEMBER_LOST = "MemberLost"
+    HANG = "Hang"
+    XID = "Xid"
+    GPU_LOST = "GpuLost"
+    CRASH_LOOP = "CrashLoop"
+
+
+class Confidence(StrEnum):
+    """How sure a detector is of the culprit it names. UNKNOWN: it sees the fault, not who caused it."""
+
+    CERTAIN = "Certain"
+    PROBABLE = "Probable"
+    UNKNOWN = "Unknown"
+
+
+class Subject(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who is meant. The most exact field that is set is the culprit; None is "not known or not applicable"."""
+
+    job: str
+    node: str | None = None
+    member: str | None = None
+    rank: int | None = None
+    gpu: str | None = None
+
+    def __str__(self) -> str:
+        parts = [
+            self.node and f"node {self.node}",
+            self.gpu and f"GPU {self.gpu}",
+            self.rank is not None and f"rank {self.rank}",
+        ]
+        return " ".join(part for part in parts if part) or "unknown"
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """One observation: where it came from, what it said, when (watchdog clock, seconds)."""
+
+    source: str
+    says: str
+    at: float
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One judgement. `began_at` is the detector's best estimate of when the fault happened.
+
+    `cause` is the class compared when the same fault shows on two nodes ("xid 79", "signal 9"), `round` the
+    round it concerns (None: the node itself, whatever runs on it), `error` the text a human wants to read.
+    """
+
+    kind: FindingKind
+    subject: Subject
+    cause: str
+    evidence: tuple[Evidence, ...]
+    confidence: Confidence
+    began_at: float
+    round: int | None = None
+    error: str = ""
+    xid: int | None = None
+    recovery_action: int | None = None
+    also: tuple[Subject, ...] = ()  # further culprits of the same fault (several ranks did not arrive)

@@ -1,0 +1,84 @@
+"""One fault's life, from detection to recovery: culprit, cause, evidence, actions, timeline, cost."""
+
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+from holdfast.api.finding import Confidence, Evidence, FindingKind, Subject
+
+
+class Rung(IntEnum):
+    """The recovery ladder. The brain takes the lowest rung that the evidence allows, and climbs on repetition."""
+
+    SKIP_STEP = 0
+    REENTER = 1
+    RESPAWN = 2
+    SWAP = 3
+    SHRINK = 4
+    REWIND = 5
+    PAGE = 6
+
+
+class IncidentState(StrEnum):
+    OPEN = "Open"
+    RECOVERED = "Recovered"
+    PAGED = "Paged"
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What was done at one rung, when, and why."""
+
+    rung: Rung
+    at: float
+    does: str
+    reason: str
+    round: int | None = None
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """One line of an incident's timeline."""
+
+    at: float
+    what: str
+
+
+class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One fault. Times are seconds on the watchdog's clock.
+
+    `began_at` is an estimate from the evidence, `detected_at` when the finding was made, `recovered_at` when
+    every rank of the new round had completed a new step. `lost_steps` counts steps that were completed before
+    the fault and had to be trained again.
+    """
+
+    id: str
+    job: str
+    kind: FindingKind
+    culprit: Subject
+    confidence: Confidence
+    cause: str
+    state: IncidentState
+    began_at: float
+    detected_at: float
+    evidence: tuple[Evidence, ...]
+    actions: tuple[Action, ...] = ()
+    timeline: tuple[Moment, ...] = ()
+    round: int | None = None  # the round it broke
+    recovered_round: int | None = None  # the round meant to heal it
+    recovered_at: float | None = None
+    lost_steps: int | None = None
+    error: str = ""
+    note: str = ""  # what was changed about the first judgement later (exoneration, joined evidence)
+
+    @property
+    def time_to_detect_s(self) -> float:
+        return max(0.0, self.detected_at - self.began_at)
+
+    @property
+    def time_to_recover_s(self) -> float | None:
+        """From the fault to the first new step; None while not recovered."""
+        return None if self.recovered_at is None else max(0.0, self.recovered_at - self.began_at)
+
+    @property
+    def rung(self) -> Rung | None:
+        """The highest rung climbed so far."""
+        return max((action.rung for action in self.actions), default=None)

@@ -1,0 +1,45 @@
+"""What an on-call engineer asks for, as it travels and is journaled. The user-facing object validates into it."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class InterventionAction(StrEnum):
+    EVICT = "Evict"
+    RETURN = "Return"
+    CHECKPOINT = "Checkpoint"
+    REWIND = "Rewind"
+    RESIZE = "Resize"
+    PAUSE = "Pause"
+    RESUME = "Resume"
+    SKIP_BATCHES = "SkipBatches"
+    RESTART = "Restart"
+
+
+class InterventionState(StrEnum):
+    PENDING = "Pending"
+    DONE = "Done"
+    REFUSED = "Refused"
+
+
+class InterventionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One request. Only the fields of its action are set; `id` makes a repeated request the same request."""
+
+    id: str
+    job: str
+    action: InterventionAction
+    reason: str
+    node: str | None = None
+    nodes: int | None = None
+    to_step: int | None = None
+    skip_batches: int = 0
+    learning_rate_scale: float = 1.0
+
+
+class InterventionOutcome(msgspec.Struct, frozen=True):
+    """What became of it."""
+
+    id: str
+    state: InterventionState
+    outcome: str

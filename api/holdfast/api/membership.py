@@ -1,0 +1,118 @@
+"""What launchers and the watchdog say to each other, over one authenticated WebSocket per launcher.
+
+The launcher speaks `FromLauncher`, first of all `Join`; the watchdog shows it `Desired` states and nothing
+else, except `Refused` when it may not join. After a reconnect the launcher sends `Join` again, with the round
+it still holds, and repeats what was not yet known to have arrived: every message carries its round, so what
+arrives twice or late changes nothing.
+"""
+
+import msgspec
+
+from holdfast.api.round import Desired
+
+
+class Join(msgspec.Struct, frozen=True, tag=True):
+    """A launcher asks to be a member.
+
+    `boot` names this run of the launcher: the same member name with another boot is a new launcher in the same
+    slot. `ports` are free ports it keeps reserved for process-group stores. `held_round` is the round its
+    workers run now (a reconnect), `warm` says that workers can be forked without importing torch.
+    """
+
+    job: str
+    member: str
+    node: str
+    boot: str
+    address: str
+    local_size: int
+    ports: tuple[int, ...]
+    warm: bool
+    held_round: int | None = None
+
+
+class Warmed(msgspec.Struct, frozen=True, tag=True):
+    """The warm parent is ready: workers now start without importing torch."""
+
+
+class Beat(msgspec.Struct, frozen=True, tag=True):
+    """The launcher lives. Sent every heartbeat interval."""
+
+
+class RoundEntered(msgspec.Struct, frozen=True, tag=True):
+    """Every local worker of the member runs in `round`. `reentrant` when all of them can re-enter in process."""
+
+    round: int
+    reentrant: bool
+
+
+class WorkerExited(msgspec.Struct, frozen=True, tag=True):
+    """A worker process of `round` ended on its own with a failure. `age_s` since the kernel said so.
+
+    Exactly one of `exit_code` and `signal` is set. `error` is the tail a human wants to read.
+    """
+
+    round: int
+    rank: int
+    age_s: float
+    exit_code: int | None = None
+    signal: int | None = None
+    error: str = ""
+
+
+class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):
+    """A worker of `round` is alive but its collective failed; it waits for the next round. A symptom."""
+
+    round: int
+    rank: int
+    age_s: float
+    error: str = ""
+
+
+class WorkersFinished(msgspec.Struct, frozen=True, tag=True):
+    """Every local worker of the member ended `round` with exit code zero."""
+
+    round: int
+
+
+class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
+    """Rank 0 committed a checkpoint of `step` at `uri`."""
+
+    round: int
+    step: int
+    uri: str
+
+
+class Restored(msgspec.Struct, frozen=True, tag=True):
+    """A worker restored `step` (None: started afresh). `skipped` says which damaged ones were passed over."""
+
+    round: int
+    rank: int
+    step: int | None
+    skipped: tuple[str, ...] = ()
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """The launcher stops on purpose (SIGTERM); its closed connection is no fault."""
+
+    reason: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The watchdog does not take this launcher; it exits with the reason."""
+
+    reason: str
+
+
+FromLauncher = (
+    Join
+    | Warmed
+    | Beat
+    | RoundEntered
+    | WorkerExited
+    | CollectiveFailed
+    | WorkersFinished
+    | CheckpointCommitted
+    | Restored
+    | Leave
+)
+ToLauncher = Desired | Refused

@@ -1,0 +1,64 @@
+"""The numbers a job is judged by: a TrainingJob's fault policy, resolved to plain values and units.
+
+Built once from a TrainingJob (`holdfast.api.trainingjob.policy_of`), journaled with the submission, read by
+the detectors and the brain. Every default is what a user gets unasked.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class XidAction(StrEnum):
+    """What an XID asks for, from harmless to worst."""
+
+    IGNORE = "Ignore"
+    WATCH = "Watch"  # recorded as evidence; acts only when it repeats
+    RESTART = "Restart"  # new worker process on the same node
+    EVICT = "Evict"  # the node leaves the job
+
+
+class EvictionBudget(msgspec.Struct, frozen=True):
+    """At most `count` evictions in any `per_s` seconds, and at most `fraction` of the job's nodes avoided."""
+
+    count: int = 4
+    per_s: float = 3600.0
+    fraction: float = 0.05
+
+
+class RestartBudget(msgspec.Struct, frozen=True):
+    """At most `count` restarts in any `per_s` seconds; `backoff_s` before the second one without progress."""
+
+    count: int = 100
+    per_s: float = 86400.0
+    backoff_s: float = 10.0
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """One job's resolved policy.
+
+    `model_ranks` is tensor x pipeline: every world size is a multiple of it. `hang_timeout_s` None means "from
+    the job's own step times". `form_grace_s` is how long forming waits for the maximum once the minimum has
+    joined.
+    """
+
+    job: str
+    nodes_min: int
+    nodes_max: int
+    spares: int = 0
+    processes_per_node: int = 1
+    model_ranks: int = 1
+    heartbeat_interval_s: float = 1.0
+    lost_after_s: float = 3.0
+    hang_timeout_s: float | None = None
+    startup_timeout_s: float = 600.0
+    form_grace_s: float = 10.0
+    checkpoint_uri: str = ""
+    xid_actions: dict[int, XidAction] = {}
+    evictions: EvictionBudget = EvictionBudget()
+    restarts: RestartBudget = RestartBudget()
+
+    def world_sizes_allow(self, members: int) -> bool:
+        """Whether `members` nodes make a legal world: within the range, and whole model replicas."""
+        world = members * self.processes_per_node
+        return self.nodes_min <= members <= self.nodes_max and world % self.model_ranks == 0

@@ -1,0 +1,84 @@
+"""What people read: a job's state and its ranks, as the watchdog knows them now."""
+
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.api.rankrecord import Phase
+from holdfast.api.telemetry import GpuSample, ProcessState
+
+
+class JobPhase(StrEnum):
+    """Where a job is in its life."""
+
+    PENDING = "Pending"  # accepted; fewer members than it needs
+    PREFLIGHT = "Preflight"
+    FORMING = "Forming"  # the minimum has joined; waiting shortly for the rest
+    RUNNING = "Running"
+    RECOVERING = "Recovering"  # a round was shown after a fault, no new step yet; or waiting for capacity
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """How many launchers are wanted and there."""
+
+    wanted: int
+    ready: int
+    spares: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A committed checkpoint. `at` is the watchdog's clock."""
+
+    step: int
+    uri: str
+    round: int
+    at: float
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    """One job. `step` is the lowest last completed step over the ranks of the round, None when Unknown."""
+
+    job: str
+    phase: JobPhase
+    reason: str
+    round: int | None
+    members: Membership
+    world_size: int
+    step: int | None
+    loss: float | None
+    step_time_s: float | None
+    restarts: int
+    evictions: int
+    incidents_open: int
+    incidents_total: int
+    last_checkpoint: Checkpoint | None
+    avoided_nodes: tuple[str, ...]
+    now: float
+
+
+class RankStatus(msgspec.Struct, frozen=True):
+    """One rank of the round. `None` is Unknown; `heard_age_s` is how old the newest sample is."""
+
+    rank: int
+    member: str
+    node: str
+    process: ProcessState
+    phase: Phase | None = None
+    step: int | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    step_time_s: float | None = None
+    progress_age_s: float | None = None
+    heard_age_s: float | None = None
+    pid: int | None = None
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """One node as its agent last reported it."""
+
+    node: str
+    heard_age_s: float
+    gpus: tuple[GpuSample, ...] = ()

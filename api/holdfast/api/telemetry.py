@@ -1,0 +1,135 @@
+"""What an agent reports about its node: rank samples, GPU samples and events, one message per interval.
+
+Ages, not times, travel: the agent computes them on its own monotonic clock when it takes the sample, the
+watchdog subtracts them from its own clock at arrival. No wall clock of two machines is ever compared.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.api.rankrecord import Phase
+
+
+class ProcessState(StrEnum):
+    """What the kernel says of a worker process."""
+
+    RUNNING = "Running"
+    STOPPED = "Stopped"  # SIGSTOP or a debugger
+    BLOCKED = "Blocked"  # uninterruptible sleep
+    GONE = "Gone"
+    UNKNOWN = "Unknown"
+
+
+class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One rank as its agent last saw it. `None` is Unknown.
+
+    `progress_age_s`: since the training loop last published anything; `pulse_age_s`: since the side thread
+    last beat; `phase_age_s`: since the phase began. `step` is the last completed step of this round.
+    """
+
+    round: int
+    rank: int
+    process: ProcessState
+    phase: Phase
+    progress_age_s: float
+    phase_age_s: float
+    pulse_age_s: float | None = None
+    pid: int | None = None
+    step: int | None = None
+    step_time_s: float | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    tokens: int | None = None
+    collective_sequence: int | None = None
+    parameter_fingerprint: int | None = None
+    snapshot_step: int | None = None
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """A source that could not be read. Unknown is a state of its own, never Healthy."""
+
+    source: str
+    reason: str
+
+
+class GpuHealth(StrEnum):
+    """An agent's reading of one GPU."""
+
+    HEALTHY = "Healthy"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One GPU. `None` is Unknown."""
+
+    uuid: str
+    index: int
+    health: GpuHealth
+    temperature_c: float | None = None
+    memory_temperature_c: float | None = None
+    power_w: float | None = None
+    utilization_ratio: float | None = None
+
+
+class XidRaised(msgspec.Struct, frozen=True, tag=True):
+    """The driver reported an XID error on one GPU. `recovery_action` is XID 154's code where present."""
+
+    gpu: str
+    xid: int
+    age_s: float
+    text: str = ""
+    recovery_action: int | None = None
+
+
+class GpuDisappeared(msgspec.Struct, frozen=True, tag=True):
+    """A GPU that answered before answers no more, or the driver says it fell off the bus."""
+
+    gpu: str
+    age_s: float
+    text: str = ""
+
+
+NodeEvent = XidRaised | GpuDisappeared
+
+
+class AgentHello(msgspec.Struct, frozen=True, tag=True):
+    """First message of an agent's connection. `boot` names this run of the agent: sequences restart with it."""
+
+    node: str
+    boot: str
+    job: str
+
+
+class NodeReport(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """One node's telemetry. `sequence` grows by one per report of a `boot`; a repeated one is a duplicate."""
+
+    node: str
+    boot: str
+    sequence: int
+    ranks: tuple[RankSample, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()
+    events: tuple[NodeEvent, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+class Pace(msgspec.Struct, frozen=True, tag=True):
+    """Watchdog to agent: how often to report, and when not to wait for the interval.
+
+    A rank whose `progress_age_s` passes `stalled_after_s` is reported at once; None means never early.
+    The watchdog alone judges what a stall means; the agent only chooses when to send the next sample.
+    """
+
+    interval_s: float
+    stalled_after_s: float | None = None
+
+
+class ReportTaken(msgspec.Struct, frozen=True, tag=True):
+    """Watchdog to agent: reports of this boot up to `sequence` are taken and need not be kept."""
+
+    sequence: int
+
+
+FromAgent = AgentHello | NodeReport
+ToAgent = Pace | ReportTaken

@@ -1,0 +1,1 @@
+"""Sharded, asynchronous, atomic checkpoints that restore into any layout."""

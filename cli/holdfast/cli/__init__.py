@@ -1,0 +1,1 @@
+"""Runbook commands and the embedded single-machine mode."""

@@ -1,0 +1,27 @@
+"""The port every detector fills."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.api.finding import Finding
+from holdfast.watchdog.sample import Sample
+
+
+class Detector(Protocol):
+    """One fault class. Pure: time is an argument, memory is bounded.
+
+    `now` is the watchdog's clock in seconds and never goes back. A detector makes a finding once per fault and
+    per round, not once per sample.
+    """
+
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+        """Take one sample; return what it proves."""
+        ...
+
+    def elapse(self, now: float) -> Sequence[Finding]:
+        """Return what silence up to `now` proves."""
+        ...
+
+    def next_wakeup(self) -> float | None:
+        """When `elapse` could next prove something, or None."""
+        ...

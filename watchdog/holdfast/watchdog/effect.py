@@ -1,0 +1,48 @@
+"""What the brain asks the shell to do. Each is a desired state or a record; applying one twice is harmless."""
+
+import msgspec
+
+from holdfast.api.incident import Incident
+from holdfast.api.intervention import InterventionOutcome
+from holdfast.api.plan import Plan
+from holdfast.api.round import Desired
+
+
+class Show(msgspec.Struct, frozen=True, tag=True):
+    """Show this to every launcher of the job, now and whenever one connects."""
+
+    desired: Desired
+
+
+class Publish(msgspec.Struct, frozen=True, tag=True):
+    """Show this plan to the operator."""
+
+    plan: Plan
+
+
+class IncidentOpened(msgspec.Struct, frozen=True, tag=True):
+    incident: Incident
+
+
+class IncidentUpdated(msgspec.Struct, frozen=True, tag=True):
+    incident: Incident
+
+
+class IncidentClosed(msgspec.Struct, frozen=True, tag=True):
+    incident: Incident
+
+
+class Notify(msgspec.Struct, frozen=True, tag=True):
+    """A human is needed."""
+
+    incident: str
+    text: str
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """An intervention came to its end."""
+
+    outcome: InterventionOutcome
+
+
+Effect = Show | Publish | IncidentOpened | IncidentUpdated | IncidentClosed | Notify | Answered

@@ -1,0 +1,75 @@
+"""What detectors see: raw observations, as the server turns messages and rounds into them.
+
+Samples are not journaled and not kept: detectors hold bounded windows of them, which refill within seconds
+after a restart.
+"""
+
+import msgspec
+
+from holdfast.api.membership import CollectiveFailed, WorkerExited
+from holdfast.api.round import Round
+from holdfast.api.telemetry import NodeReport
+
+
+class Connected(msgspec.Struct, frozen=True):
+    """A launcher's connection was accepted."""
+
+    member: str
+    node: str
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """A launcher's connection closed without a word (no `Leave`)."""
+
+    member: str
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A launcher left on purpose, or the job no longer counts it: stop watching it."""
+
+    member: str
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """Any message of a launcher arrived."""
+
+    member: str
+
+
+class Exited(msgspec.Struct, frozen=True):
+    """A worker of `member` ended with a failure."""
+
+    member: str
+    node: str
+    exit: WorkerExited
+
+
+class CollectiveBroke(msgspec.Struct, frozen=True):
+    """A worker of `member` is alive but its collective failed."""
+
+    member: str
+    node: str
+    failure: CollectiveFailed
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """A node's report arrived."""
+
+    report: NodeReport
+
+
+class RoundStarted(msgspec.Struct, frozen=True):
+    """The brain showed this round to the launchers."""
+
+    round: Round
+
+
+class RoundStopped(msgspec.Struct, frozen=True):
+    """No round is to run now."""
+
+    number: int
+
+
+Sample = (
+    Connected | Disconnected | Left | Heard | Exited | CollectiveBroke | Reported | RoundStarted | RoundStopped
+)

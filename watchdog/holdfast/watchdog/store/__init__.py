@@ -1,0 +1,1 @@
+"""Where rounds, incidents and the journal live."""
