@@ -51,9 +51,13 @@ class Entered(msgspec.Struct, frozen=True, tag=True):
 
 
 class RoundLeft(msgspec.Struct, frozen=True, tag=True):
-    """Worker to launcher: `round` is left, its process group destroyed; ready for the next."""
+    """Worker to launcher: `round` is left, its process group destroyed; ready for the next.
+
+    `step` is the last step the worker completed in it, None when it completed none.
+    """
 
     round: int
+    step: int | None = None
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):

@@ -44,11 +44,12 @@ class MemberLeft(msgspec.Struct, frozen=True, tag=True):
 
 
 class MemberEntered(msgspec.Struct, frozen=True, tag=True):
-    """All local workers of the member run in `round`."""
+    """All local workers of the member run in `round`. `last_step` as in `membership.RoundEntered`."""
 
     member: str
     round: int
     reentrant: bool
+    last_step: int | None = None
 
 
 class MemberFinished(msgspec.Struct, frozen=True, tag=True):
@@ -75,7 +76,8 @@ class RestoreReported(msgspec.Struct, frozen=True, tag=True):
 
 
 class RoundProgressed(msgspec.Struct, frozen=True, tag=True):
-    """Every rank of `round` has completed a step since it entered; `step` is the lowest of them.
+    """Every rank of `round` has completed a step since it entered; `step` is the lowest of them, completed
+    `age_s` before the event.
 
     Sent once when the round's first step is complete everywhere, later at most once per report interval, so
     that the brain knows the last step a fault may cost.
@@ -83,6 +85,7 @@ class RoundProgressed(msgspec.Struct, frozen=True, tag=True):
 
     round: int
     step: int
+    age_s: float = 0.0
 
 
 class FindingMade(msgspec.Struct, frozen=True, tag=True):
@@ -105,6 +108,10 @@ class InterventionRequested(msgspec.Struct, frozen=True, tag=True):
     request: InterventionRequest
 
 
+class WatchdogStarted(msgspec.Struct, frozen=True, tag=True):
+    """A watchdog took up this job's journal: what it knows of the members is from before."""
+
+
 class ClockTicked(msgspec.Struct, frozen=True, tag=True):
     """The time the brain asked to be woken at has come."""
 
@@ -123,6 +130,7 @@ Event = (
     | NodeChanged
     | InterventionRequested
     | ClockTicked
+    | WatchdogStarted
 )
 
 

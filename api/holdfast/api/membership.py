@@ -39,10 +39,15 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
 
 
 class RoundEntered(msgspec.Struct, frozen=True, tag=True):
-    """Every local worker of the member runs in `round`. `reentrant` when all of them can re-enter in process."""
+    """Every local worker of the member runs in `round`. `reentrant` when all of them can re-enter in process.
+
+    `last_step` is the last step any of them had completed in the round before, None when Unknown: what the
+    fault cost is counted from it.
+    """
 
     round: int
     reentrant: bool
+    last_step: int | None = None
 
 
 class WorkerExited(msgspec.Struct, frozen=True, tag=True):
