@@ -1,0 +1,94 @@
+"""The Intervention as an on-call engineer writes it. It validates into the request that travels."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from holdfast.api.intervention import InterventionAction, InterventionRequest, InterventionState
+from holdfast.api.metadata import Metadata, Name
+from holdfast.api.section import MISSING, Section, contradiction, parse
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+NEEDS: Mapping[InterventionAction, str] = {
+    InterventionAction.EVICT: "node",
+    InterventionAction.RETURN: "node",
+    InterventionAction.REWIND: "rewind",
+    InterventionAction.RESIZE: "nodes",
+    InterventionAction.SKIP_BATCHES: "skip_batches",
+}
+"""The one field each action reads beside `reason`; the other actions read none."""
+
+
+class Rewind(Section):
+    """Where to go back to, and what to do differently from there."""
+
+    to_step: Annotated[int, Field(ge=0)]
+    learning_rate_scale: Annotated[float, Field(gt=0, le=1)] = 1.0
+    skip_batches: Annotated[int, Field(ge=0)] = 0
+
+
+class InterventionSpec(Section):
+    """What is asked for, of which job, and why."""
+
+    job: Name
+    action: InterventionAction
+    reason: Text
+    node: Text | None = None
+    nodes: Annotated[int, Field(ge=1)] | None = None
+    rewind: Rewind | None = None
+    skip_batches: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _has_what_its_action_reads(self) -> Self:
+        needed = NEEDS.get(self.action)
+        for name in ("node", "nodes", "rewind", "skip_batches"):
+            value = getattr(self, name)
+            field = "skipBatches" if name == "skip_batches" else name
+            if name == needed and value is None:
+                raise contradiction(field, MISSING, f"add it; {self.action} needs it")
+            if name != needed and value is not None:
+                shown = value if isinstance(value, int | str) else "a mapping"
+                raise contradiction(field, shown, f"remove it; {self.action} does not read it")
+        return self
+
+
+class InterventionStatus(Section):
+    """Written by Holdfast; never read as input."""
+
+    state: InterventionState | None = None
+    outcome: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class Intervention(Section):
+    """One request, done once and recorded for ever."""
+
+    api_version: Literal["holdfast.dev/v1alpha1"]
+    kind: Literal["Intervention"]
+    metadata: Metadata = Metadata()
+    spec: InterventionSpec
+    status: InterventionStatus | None = None
+
+
+def read_intervention(document: Mapping[str, Any]) -> Intervention:
+    """A decoded document as an Intervention. Raises InvalidSpec naming every problem."""
+    return parse(Intervention, document)
+
+
+def request_of(intervention: Intervention, id: str) -> InterventionRequest:
+    """The request as it travels. `id` makes a repeated request the same request."""
+    spec = intervention.spec
+    rewind = spec.rewind
+    return InterventionRequest(
+        id=id,
+        job=f"{intervention.metadata.namespace}/{spec.job}",
+        action=spec.action,
+        reason=spec.reason,
+        node=spec.node,
+        nodes=spec.nodes,
+        to_step=rewind.to_step if rewind else None,
+        skip_batches=rewind.skip_batches if rewind else spec.skip_batches or 0,
+        learning_rate_scale=rewind.learning_rate_scale if rewind else 1.0,
+    )

@@ -1,0 +1,160 @@
+"""Quantities as people write them in a job file: durations, numbers of steps and percentages.
+
+A duration is a number and a unit ("500ms", "1s", "10m", "1h30m", "2d"); a bare number is refused, because
+nobody can tell seconds from minutes by looking at it. Steps are "50steps", a percentage is "15%".
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_PART = r"[0-9]{1,12}(\.[0-9]{1,6})?(ms|d|h|m|s)"
+_DURATION = re.compile(rf"({_PART})+")
+_PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
+_STEPS = re.compile(r"(\d{1,12})steps?")
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%")
+
+DURATION_FIX = "write a number with a unit, such as 500ms, 10s, 5m or 24h"
+STEPS_FIX = "write a whole number above zero and the word steps, such as 50steps"
+PERCENT_FIX = "write a percentage from 0% to 100%, such as 15%"
+INTERVAL_FIX = "write auto, a duration such as 10m, or a number of steps such as 500steps"
+TIMEOUT_FIX = "write auto or a duration such as 10m"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A number of optimizer steps, at least one."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.count}steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Percent:
+    """A share, kept as a ratio between 0 and 1."""
+
+    ratio: float
+
+    def __str__(self) -> str:
+        return f"{self.ratio * 100:.10g}%"
+
+
+def parse_duration(text: str) -> timedelta | None:
+    """The duration written as `text`, or None when it is none. Longest form: a thousand years."""
+    if not _DURATION.fullmatch(text):
+        return None
+    total_ms = sum(float(number) * _UNITS_MS[unit] for number, unit in _PARTS.findall(text))
+    return timedelta(milliseconds=total_ms) if total_ms <= 365_000 * _UNITS_MS["d"] else None
+
+
+def format_duration(duration: timedelta) -> str:
+    """The shortest text that `parse_duration` reads back, to the millisecond."""
+    rest_ms = round(duration.total_seconds() * 1000)
+    parts = []
+    for unit, size_ms in _UNITS_MS.items():
+        count, rest_ms = divmod(rest_ms, size_ms)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def parse_steps(text: str) -> Steps | None:
+    """The number of steps written as `text`, or None when it is none."""
+    found = _STEPS.fullmatch(text)
+    return Steps(int(found[1])) if found and int(found[1]) > 0 else None
+
+
+def parse_percent(text: str) -> Percent | None:
+    """The percentage written as `text`, or None when it is none."""
+    found = _PERCENT.fullmatch(text)
+    return Percent(float(found[1]) / 100) if found and float(found[1]) <= 100 else None
+
+
+def _refusal(fix: str) -> PydanticCustomError:
+    return PydanticCustomError("quantity", "{fix}", {"fix": fix})
+
+
+def _validate_duration(value: object) -> timedelta:
+    parsed = value if isinstance(value, timedelta) else parse_duration(value) if isinstance(value, str) else None
+    if parsed is None:
+        raise _refusal(DURATION_FIX)
+    if parsed <= timedelta(0):
+        raise _refusal("write a duration longer than zero, such as 10s")
+    return parsed
+
+
+def _validate_steps(value: object) -> Steps:
+    parsed = value if isinstance(value, Steps) else parse_steps(value) if isinstance(value, str) else None
+    if parsed is None:
+        raise _refusal(STEPS_FIX)
+    return parsed
+
+
+def _validate_percent(value: object) -> Percent:
+    parsed = value if isinstance(value, Percent) else parse_percent(value) if isinstance(value, str) else None
+    if parsed is None:
+        raise _refusal(PERCENT_FIX)
+    return parsed
+
+
+def _validate_interval(value: object) -> timedelta | Steps | None:
+    if value is None or value == "auto":
+        return None
+    if isinstance(value, Steps) or (isinstance(value, str) and parse_steps(value)):
+        return _validate_steps(value)
+    if isinstance(value, timedelta) or (isinstance(value, str) and parse_duration(value) is not None):
+        return _validate_duration(value)
+    raise _refusal(INTERVAL_FIX)
+
+
+def _validate_timeout(value: object) -> timedelta | None:
+    if value is None or value == "auto":
+        return None
+    if isinstance(value, timedelta) or (isinstance(value, str) and parse_duration(value) is not None):
+        return _validate_duration(value)
+    raise _refusal(TIMEOUT_FIX)
+
+
+def _format(value: timedelta | Steps | Percent | None) -> str:
+    if value is None:
+        return "auto"
+    return format_duration(value) if isinstance(value, timedelta) else str(value)
+
+
+def _schema(pattern: str, description: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$", "description": description})
+
+
+_WRITTEN = PlainSerializer(_format, return_type=str)
+
+Duration = Annotated[
+    timedelta,
+    PlainValidator(_validate_duration),
+    _WRITTEN,
+    _schema(f"({_PART})+", "a duration such as 500ms or 10m"),
+]
+StepCount = Annotated[
+    Steps, PlainValidator(_validate_steps), _WRITTEN, _schema(r"[0-9]+steps?", "a number of steps such as 50steps")
+]
+Share = Annotated[
+    Percent, PlainValidator(_validate_percent), _WRITTEN, _schema(r"[0-9.]+%", "a percentage such as 15%")
+]
+Interval = Annotated[
+    timedelta | Steps | None,
+    PlainValidator(_validate_interval),
+    _WRITTEN,
+    _schema(rf"(auto|[0-9]+steps?|({_PART})+)", "auto, a duration or a number of steps"),
+]
+Timeout = Annotated[
+    timedelta | None,
+    PlainValidator(_validate_timeout),
+    _WRITTEN,
+    _schema(rf"(auto|({_PART})+)", "auto or a duration"),
+]

@@ -1,0 +1,140 @@
+"""The base of every section of a user-facing object, and how a refused one is explained.
+
+A section is frozen, knows its fields and refuses others. Field names are camelCase in files and snake_case in
+code. Whatever is wrong ends as `InvalidSpec`, which names each field by its path, the value given and the fix.
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from holdfast.api.errors import InvalidSpec, Problem
+
+
+class Section(BaseModel):
+    """One mapping of a job file."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "(missing)"
+
+
+MISSING = _Missing()
+Parsed = TypeVar("Parsed", bound=Section)
+
+
+def contradiction(field: str, value: object, fix: str) -> PydanticCustomError:
+    """What a validator of a whole section raises: `field` is the path inside that section."""
+    return PydanticCustomError("contradiction", "{fix}", {"field": field, "value": value, "fix": fix})
+
+
+def parse(model: type[Parsed], document: Mapping[str, Any]) -> Parsed:
+    """Read a decoded document as `model`. Raises InvalidSpec with every problem found."""
+    try:
+        # Strict validation of JSON takes a list for a tuple and a text for an enum, and nothing looser.
+        return model.model_validate_json(json.dumps(document, default=str))
+    except ValidationError as error:
+        raise InvalidSpec(*_problems(model, error.errors(include_url=False))) from None
+
+
+def _problems(model: type[Section], errors: Sequence[ErrorDetails]) -> list[Problem]:
+    return [_problem(model, error) for error in errors]
+
+
+def _problem(model: type[Section], error: ErrorDetails) -> Problem:
+    context = error.get("ctx", {})
+    kind, location = error["type"], error["loc"]
+    if kind == "contradiction":
+        return Problem(_path((*location, context["field"])), context["value"], str(context["fix"]))
+    if kind == "missing":
+        return Problem(_path(location), MISSING, "add it")
+    if kind == "extra_forbidden":
+        return Problem(_path(location), error["input"], _did_you_mean(model, location))
+    return Problem(_path(location), error["input"], _FIXES.get(kind, _plain)(error["msg"], context))
+
+
+def _path(location: Sequence[int | str]) -> str:
+    """`spec.entrypoint[0]`; pydantic marks a mapping's key with "[key]", which says nothing to a user."""
+    text = ""
+    for part in location:
+        if part == "[key]":
+            continue
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "the document"
+
+
+def _did_you_mean(model: type[Section], location: Sequence[int | str]) -> str:
+    known = sorted(_fields_at(model, location[:-1]))
+    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
+    if close:
+        return f"there is no such field; did you mean {close[0]}?"
+    return f"there is no such field; known here: {', '.join(known)}"
+
+
+def _fields_at(model: type[Section], location: Sequence[int | str]) -> set[str]:
+    """The field names, as written in files, of the section at `location`."""
+    for part in location:
+        found = next((field for name, field in model.model_fields.items() if to_camel(name) == part), None)
+        section = _section_of(found.annotation) if found else None
+        if section is None:
+            return set()
+        model = section
+    return {to_camel(name) for name in model.model_fields}
+
+
+def _section_of(annotation: object) -> type[Section] | None:
+    for candidate in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(candidate, type) and issubclass(candidate, Section):
+            return candidate
+    return None
+
+
+Fix = Callable[[str, Mapping[str, Any]], str]
+
+
+def _plain(message: str, _: Mapping[str, Any]) -> str:
+    return message[:1].lower() + message[1:]
+
+
+def _says(text: str) -> Fix:
+    return lambda _, context: text.format(**context)
+
+
+_FIXES: Mapping[str, Fix] = {
+    "int_type": _says("write a whole number"),
+    "int_parsing": _says("write a whole number"),
+    "int_from_float": _says("write a whole number"),
+    "float_type": _says("write a number"),
+    "finite_number": _says("write a finite number"),
+    "bool_type": _says("write true or false"),
+    "string_type": _says("write a text; put it in quotes if it looks like a number"),
+    "string_too_short": _says("write a text that is not empty"),
+    "tuple_type": _says("write a list"),
+    "dict_type": _says("write a mapping of names to values"),
+    "model_type": _says("write a mapping of names to values"),
+    "enum": _says("write one of: {expected}"),
+    "literal_error": _says("write {expected}"),
+    "string_pattern_mismatch": _says("write a text of the form {pattern}"),
+    "too_short": _says("list at least one entry"),
+    "greater_than": _says("write a number above {gt}"),
+    "greater_than_equal": _says("write a number of at least {ge}"),
+    "less_than_equal": _says("write a number of at most {le}"),
+}

@@ -1,0 +1,264 @@
+"""The TrainingJob as a user writes it, applied to a cluster or run on one machine.
+
+Only `entrypoint` is required (in a cluster also `template`); every default is what a user gets unasked.
+`read_trainingjob` refuses a bad document with `InvalidSpec`; `policy_of` resolves a job to the plain numbers
+the watchdog judges it by.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, JsonValue, StringConstraints, model_validator
+
+from holdfast.api.faultpolicy import FaultPolicy
+from holdfast.api.metadata import Metadata
+from holdfast.api.policy import EvictionBudget, Policy, RestartBudget
+from holdfast.api.quantity import Duration, Interval
+from holdfast.api.section import Section, contradiction, parse
+from holdfast.api.status import JobPhase
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+class Preflight(StrEnum):
+    """How much is tested before a job starts."""
+
+    NONE = "none"
+    LIGHT = "light"
+    FULL = "full"
+
+
+class Nodes(Section):
+    """The elastic range, and warm standbys outside the round. `max` is `min` when it is not given."""
+
+    min: Annotated[int, Field(ge=1)] = 1
+    max: Annotated[int, Field(ge=1)] = 1
+    spares: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _max_follows_min(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "max" not in given and type(given.get("min")) is int:
+            return {**given, "max": given["min"]}
+        return given
+
+    @model_validator(mode="after")
+    def _range_is_not_empty(self) -> Self:
+        if self.min > self.max:
+            raise contradiction("min", self.min, f"write at most {self.max}, the value of max, or raise max")
+        return self
+
+
+class Parallelism(Section):
+    """The fixed axes; the data axis absorbs every change of size."""
+
+    tensor: Annotated[int, Field(ge=1)] = 1
+    pipeline: Annotated[int, Field(ge=1)] = 1
+
+
+class Startup(Section):
+    """What happens before the first step."""
+
+    preflight: Preflight = Preflight.LIGHT
+    timeout: Duration = timedelta(minutes=10)
+
+
+class MemorySnapshots(Section):
+    """Snapshots in host memory, and their copies in another failure domain."""
+
+    every_steps: Annotated[int, Field(ge=1)] = 1
+    replicas: Annotated[int, Field(ge=0)] = 1
+
+
+class CheckpointSpec(Section):
+    """Where, how often and how many checkpoints are kept."""
+
+    uri: Text | None = None
+    interval: Interval = None
+    keep: Annotated[int, Field(ge=1)] = 3
+    memory: MemorySnapshots = MemorySnapshots()
+
+
+class Cost(Section):
+    """What a GPU costs, for the ledger."""
+
+    gpu_hour: Annotated[float, Field(gt=0)]
+    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "USD"
+
+
+class Wandb(Section):
+    """Weights & Biases."""
+
+    project: Text
+    entity: Text | None = None
+
+
+class Mlflow(Section):
+    """MLflow."""
+
+    experiment: Text
+    tracking_uri: Text | None = None
+
+
+class Reporting(Section):
+    """Who else is told."""
+
+    wandb: Wandb | None = None
+    mlflow: Mlflow | None = None
+    webhook: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")] | None = None
+
+
+class JobSpec(Section):
+    """What is to run, and how it is kept running."""
+
+    entrypoint: Annotated[tuple[Text, ...], Field(min_length=1)]
+    nodes: Nodes = Nodes()
+    processes_per_node: Annotated[int, Field(ge=1)] | None = None
+    """By default the number of GPUs the pod requests, one where it requests none."""
+    parallelism: Parallelism = Parallelism()
+    startup: Startup = Startup()
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    fault_policy: FaultPolicy = FaultPolicy()
+    cost: Cost | None = None
+    reporting: Reporting | None = None
+    suspend: bool = False
+    ttl_after_finished: Duration = timedelta(hours=24)
+    template: dict[str, JsonValue] | None = None
+    """An ordinary PodTemplateSpec; the API server checks it."""
+
+    @model_validator(mode="after")
+    def _worlds_hold_whole_models(self) -> Self:
+        model_ranks = self.parallelism.tensor * self.parallelism.pipeline
+        processes = self.local_size()
+        for end, nodes in (("min", self.nodes.min), ("max", self.nodes.max)):
+            if nodes * processes % model_ranks:
+                fix = (
+                    f"{nodes} x {processes} processes do not divide by {model_ranks} "
+                    "(parallelism.tensor x parallelism.pipeline); choose a number of nodes that does"
+                )
+                raise contradiction(f"nodes.{end}", nodes, fix)
+        return self
+
+    def local_size(self) -> int:
+        """Worker processes per node."""
+        return self.processes_per_node or _gpus_of(self.template) or 1
+
+
+class MembersStatus(Section):
+    """As in `holdfast.api.status.Membership`."""
+
+    wanted: int = 0
+    ready: int = 0
+    spares: int = 0
+
+
+class CheckpointStatus(Section):
+    """The newest committed checkpoint."""
+
+    step: int
+    uri: str
+    verified: bool = False
+    time: str | None = None
+
+
+class Goodput(Section):
+    """Useful time over wall time, and what was lost."""
+
+    ettr: float | None = None
+    lost_gpu_hours: Annotated[float | None, Field(alias="lostGPUHours")] = None
+    lost_money: float | None = None
+
+
+class TrainingJobStatus(Section):
+    """Written by the operator from what the watchdog knows; never read as input."""
+
+    observed_generation: int | None = None
+    phase: JobPhase | None = None
+    conditions: tuple[dict[str, JsonValue], ...] = ()
+    round: int | None = None
+    members: MembersStatus | None = None
+    world_size: int | None = None
+    step: int | None = None
+    restarts: int | None = None
+    last_checkpoint: CheckpointStatus | None = None
+    goodput: Goodput | None = None
+    recent_incidents: tuple[dict[str, JsonValue], ...] = ()
+
+
+class TrainingJob(Section):
+    """One training run."""
+
+    api_version: Literal["holdfast.dev/v1alpha1"]
+    kind: Literal["TrainingJob"]
+    metadata: Metadata
+    spec: JobSpec
+    status: TrainingJobStatus | None = None
+
+    @model_validator(mode="after")
+    def _has_a_name(self) -> Self:
+        if self.metadata.name is None:
+            raise contradiction("metadata.name", None, "give the job a name; it is how every command refers to it")
+        return self
+
+    @property
+    def id(self) -> str:
+        """`namespace/name`, as the job is called everywhere else."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+def _gpus_of(template: Mapping[str, JsonValue] | None) -> int | None:
+    """GPUs the pod's containers ask for, None when it asks for none or the template is not of that shape."""
+    match template:
+        case {"spec": {"containers": [*containers]}}:
+            pass
+        case _:
+            return None
+    total = 0
+    for container in containers:
+        match container:
+            case {"resources": {"limits": {"nvidia.com/gpu": int() | str() as count}}} if str(count).isdigit():
+                total += int(count)
+    return total or None
+
+
+def read_trainingjob(document: Mapping[str, Any]) -> TrainingJob:
+    """A decoded document as a TrainingJob. Raises InvalidSpec naming every problem."""
+    return parse(TrainingJob, document)
+
+
+def policy_of(job: TrainingJob) -> Policy:
+    """The job's policy in plain values; seconds and ratios instead of texts."""
+    spec, faults = job.spec, job.spec.fault_policy
+    hang = faults.hang.timeout
+    return Policy(
+        job=job.id,
+        nodes_min=spec.nodes.min,
+        nodes_max=spec.nodes.max,
+        spares=spec.nodes.spares,
+        processes_per_node=spec.local_size(),
+        model_ranks=spec.parallelism.tensor * spec.parallelism.pipeline,
+        heartbeat_interval_s=faults.heartbeat.interval.total_seconds(),
+        lost_after_s=faults.heartbeat.lost.total_seconds(),
+        hang_timeout_s=None if hang is None else hang.total_seconds(),
+        startup_timeout_s=spec.startup.timeout.total_seconds(),
+        checkpoint_uri=spec.checkpoint.uri or "",
+        xid_actions=dict(faults.xid),
+        evictions=EvictionBudget(
+            count=faults.budget.evictions,
+            per_s=faults.budget.per.total_seconds(),
+            fraction=faults.budget.cluster_fraction.ratio,
+        ),
+        restarts=RestartBudget(
+            count=faults.restarts.max,
+            per_s=faults.restarts.per.total_seconds(),
+            backoff_s=faults.restarts.backoff.total_seconds(),
+        ),
+    )
+
+
+def schema_text() -> str:
+    """The JSON schema of a TrainingJob as files show it, in a stable order."""
+    return json.dumps(TrainingJob.model_json_schema(), indent=2, sort_keys=True) + "\n"
