@@ -1,0 +1,127 @@
+"""`holdfast`: the one command. Subcommands are imported when they are called, so that reads start at once.
+
+Data goes to stdout, messages go to stderr, and whatever goes wrong ends in one sentence and a documented exit
+code (`holdfast.cli.exitcode`).
+"""
+
+import importlib
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import click
+
+from holdfast.api.errors import HoldfastError
+from holdfast.cli.exitcode import ExitCode, exit_code_of
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where a subcommand lives, and its line in the help, which must not need the import."""
+
+    target: str
+    summary: str
+
+
+COMMANDS: Mapping[str, Command] = {
+    "run": Command("holdfast.cli.commands.run:run", "Run a job file on this machine, healing what breaks."),
+    "demo": Command("holdfast.cli.commands.demo:demo", "Train a small model, break it four ways, watch it heal."),
+    "launch": Command("holdfast.agent.launch.command:launch", "The elastic launcher of one node."),
+    "status": Command("holdfast.cli.commands.status:status", "Where a job is."),
+    "ranks": Command("holdfast.cli.commands.ranks:ranks", "Every rank: node, process, step, loss."),
+    "incidents": Command("holdfast.cli.commands.incidents:incidents", "What broke, and what was done about it."),
+    "why": Command("holdfast.cli.commands.why:why", "The whole story of one incident."),
+    "replay": Command("holdfast.cli.commands.replay:replay", "Feed the journal to the brain again and compare."),
+    "evict": Command("holdfast.cli.commands.intervene:evict", "Take a node out of the job."),
+    "return": Command("holdfast.cli.commands.intervene:return_", "Put a node back into service."),
+    "pause": Command("holdfast.cli.commands.intervene:pause", "Stop training and keep everything ready."),
+    "resume": Command("holdfast.cli.commands.intervene:resume", "Go on after a pause."),
+    "restart": Command("holdfast.cli.commands.intervene:restart", "Start every worker again from a checkpoint."),
+    "version": Command("holdfast.cli.commands.version:version", "The version of Holdfast."),
+}
+
+
+class Debugging(Enum):
+    OFF = "off"
+    ON = "on"
+
+
+class LazyGroup(click.Group):
+    """A group that knows its subcommands by name and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show tracebacks and log everything to stderr.")
+@click.pass_context
+def holdfast(ctx: click.Context, debug: bool) -> None:
+    """Keeps large training runs going: detects, decides and heals."""
+    ctx.meta["debugging"] = Debugging.ON if debug else Debugging.OFF
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, stream=sys.stderr)
+
+
+def main() -> None:
+    """The entry point of the installed script."""
+    sys.exit(answer(sys.argv[1:]))
+
+
+def answer(arguments: Sequence[str]) -> int:
+    """Run one command line; every way it can end becomes an exit code."""
+    debugging = Debugging.ON if "--debug" in arguments[:1] else Debugging.OFF
+    try:
+        return int(holdfast.main(list(arguments), prog_name="holdfast", standalone_mode=False) or ExitCode.OK)
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.INVALID
+    except (click.Abort, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output is gone (`| head`); flushing at exit would complain once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except HoldfastError as error:
+        if debugging is Debugging.ON:
+            traceback.print_exc()
+        click.echo(f"holdfast: {error}", err=True)
+        return exit_code_of(error)
+    except OSError as error:
+        if debugging is Debugging.ON:
+            traceback.print_exc()
+        subject = f"{error.filename}: " if error.filename else ""
+        click.echo(f"holdfast: {subject}{error.strerror or error}", err=True)
+        return ExitCode.UNAVAILABLE
+    except Exception as error:
+        _confess(error, debugging)
+        return ExitCode.FAILED
+
+
+def _confess(error: Exception, debugging: Debugging) -> None:
+    """An error nobody foresaw: one sentence, and the traceback where it can be found."""
+    if debugging is Debugging.ON:
+        traceback.print_exception(error)
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="holdfast-error-", suffix=".log", delete=False) as log:
+        traceback.print_exception(error, file=log)
+    click.echo(f"holdfast: unexpected {type(error).__name__}: {error}; the traceback is in {log.name}", err=True)

@@ -1,0 +1,128 @@
+"""The state directory: where one embedded run keeps everything, and how other commands find it.
+
+watchdog.json   host, port and pid of the watchdog; written by the watchdog when it listens
+watchdog.db     its store: journal, state, incidents
+token           what every local connection authenticates with, mode 0600
+run.json        which job runs here
+run.lock        locked by the `holdfast run` that is alive
+nodes/NAME/     the run directory of one local node: rank records, sockets
+logs/           one file per rank and round, one per part
+checkpoints/    where the job saves, unless its file says otherwise
+"""
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.api.errors import Unavailable
+
+DEFAULT_PARENT = Path(".holdfast")
+Content = TypeVar("Content")
+
+
+class ListeningAt(msgspec.Struct, frozen=True):
+    """`watchdog.json`."""
+
+    host: str
+    port: int
+    pid: int
+
+
+class RunningJob(msgspec.Struct, frozen=True):
+    """`run.json`. `job` is namespace/name."""
+
+    job: str
+    job_file: str
+
+
+@dataclass(frozen=True)
+class StateDirectory:
+    """The names inside one state directory."""
+
+    root: Path
+
+    @property
+    def watchdog_file(self) -> Path:
+        return self.root / "watchdog.json"
+
+    @property
+    def store_file(self) -> Path:
+        return self.root / "watchdog.db"
+
+    @property
+    def token_file(self) -> Path:
+        return self.root / "token"
+
+    @property
+    def run_file(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.root / "run.lock"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def node(self, name: str) -> Path:
+        """The run directory of one local node."""
+        return self.root / "nodes" / name
+
+    def listening_at(self) -> ListeningAt | None:
+        """Where the watchdog last listened, None when it never did."""
+        return _read(self.watchdog_file, ListeningAt)
+
+    def running_job(self) -> RunningJob | None:
+        """The job of this directory, None when no run ever began here."""
+        return _read(self.run_file, RunningJob)
+
+    def token(self) -> str:
+        """The token. Raises Unavailable when there is none."""
+        try:
+            return self.token_file.read_text().strip()
+        except FileNotFoundError:
+            raise Unavailable(f"there is no token in {self.root}; is it the state directory of a run?") from None
+
+    def ensure_token(self) -> None:
+        """Make a token unless there is one; nobody else may read it."""
+        if not self.token_file.exists():
+            descriptor = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(32))
+
+
+def state_directory_of(namespace: str, name: str) -> StateDirectory:
+    """Where a job's state goes unless the user says otherwise: under the current directory."""
+    return StateDirectory(DEFAULT_PARENT.absolute() / f"{namespace}-{name}")
+
+
+def find_state_directory(told: Path | None) -> StateDirectory:
+    """The directory the user named, otherwise the one used last under the current directory.
+
+    Raises Unavailable when there is none.
+    """
+    if told is not None:
+        if not told.is_dir():
+            raise Unavailable(f"there is no state directory at {told}")
+        return StateDirectory(told.absolute())
+    runs = [file for file in DEFAULT_PARENT.absolute().glob("*/run.json") if file.is_file()]
+    if not runs:
+        raise Unavailable(f"no run was found under {DEFAULT_PARENT.absolute()}; name one with --state-dir")
+    return StateDirectory(max(runs, key=lambda file: file.stat().st_mtime).parent)
+
+
+def _read(file: Path, kind: type[Content]) -> Content | None:
+    """A small JSON file written by another process; absent, half-written or foreign is None."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,1 @@
+"""What people are shown: pure functions from what the watchdog knows to text."""

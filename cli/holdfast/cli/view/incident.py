@@ -1,0 +1,97 @@
+"""Incidents as text: a line each, or the whole story of one."""
+
+from collections.abc import Sequence
+
+from holdfast.api.incident import Incident, Rung
+from holdfast.cli.view.table import number, seconds, table
+
+RUNG_WORDS = {
+    Rung.SKIP_STEP: "skipped the step",
+    Rung.REENTER: "re-entered",
+    Rung.RESPAWN: "respawned",
+    Rung.SWAP: "swapped in a spare",
+    Rung.SHRINK: "shrank",
+    Rung.REWIND: "rewound",
+    Rung.PAGE: "paged a human",
+}
+
+INCIDENT_HEADERS = (
+    "INCIDENT",
+    "KIND",
+    "CULPRIT",
+    "CAUSE",
+    "RUNG",
+    "DETECTED IN",
+    "FIRST NEW STEP",
+    "STEPS LOST",
+    "STATE",
+)
+
+
+def rung_text(incident: Incident) -> str:
+    """The highest rung climbed, in words."""
+    return "none" if incident.rung is None else f"{incident.rung.value} {RUNG_WORDS[incident.rung]}"
+
+
+def incident_row(incident: Incident) -> tuple[str, ...]:
+    """The cells of one incident, in the order of `INCIDENT_HEADERS`."""
+    return (
+        incident.id,
+        incident.kind.value,
+        str(incident.culprit),
+        incident.cause,
+        rung_text(incident),
+        seconds(incident.time_to_detect_s),
+        seconds(incident.time_to_recover_s),
+        number(incident.lost_steps),
+        incident.state.value,
+    )
+
+
+def incidents_text(incidents: Sequence[Incident]) -> str:
+    """One line per incident, oldest first."""
+    if not incidents:
+        return "no incident"
+    return table(INCIDENT_HEADERS, [incident_row(incident) for incident in incidents])
+
+
+def story(incident: Incident) -> str:
+    """Everything known of one incident, for somebody who was not there."""
+    parts = [
+        f"{incident.id}: {incident.kind} of {incident.culprit} in {incident.job}",
+        f"It is {incident.state.value.lower()}. {_cost(incident)}",
+        f"cause       {incident.cause}\nconfidence  {incident.confidence} that {incident.culprit} is the culprit",
+        *_section(
+            "evidence", [f"{_at(incident, each.at)}  {each.source}: {each.says}" for each in incident.evidence]
+        ),
+        *_section(
+            "actions",
+            [
+                f"{_at(incident, action.at)}  rung {action.rung.value}: {action.does}, because {action.reason}"
+                for action in incident.actions
+            ],
+        ),
+        *_section("timeline", [f"{_at(incident, moment.at)}  {moment.what}" for moment in incident.timeline]),
+        *_section("error", incident.error.splitlines()),
+        *_section("note", incident.note.splitlines()),
+    ]
+    return "\n\n".join(parts)
+
+
+def _cost(incident: Incident) -> str:
+    detected = f"It was detected {seconds(incident.time_to_detect_s)} after it began"
+    if incident.time_to_recover_s is None:
+        return f"{detected}; no new step has completed since."
+    lost = "an unknown number of steps" if incident.lost_steps is None else f"{incident.lost_steps} steps"
+    return (
+        f"{detected}; the first new step completed {seconds(incident.time_to_recover_s)} after it; it cost {lost}."
+    )
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return ["\n".join([title, *(f"  {line}" for line in lines)])] if lines else []
+
+
+def _at(incident: Incident, at: float) -> str:
+    """Seconds since the fault began; evidence may be older."""
+    return f"{at - incident.began_at:+8.3f} s"
