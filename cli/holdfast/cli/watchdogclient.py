@@ -54,9 +54,8 @@ class WatchdogClient:
             response = connection.getresponse()
             content = response.read(MAX_ANSWER_BYTES)
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(
-                f"the watchdog does not answer at {self._at.host}:{self._at.port} ({error}); is the run still alive?"
-            ) from error
+            where = f"{self._at.host}:{self._at.port}"
+            raise Unavailable(f"the watchdog does not answer at {where} ({error}); is the run alive?") from error
         finally:
             connection.close()
         if response.status >= 400:

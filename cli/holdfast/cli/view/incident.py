@@ -21,8 +21,8 @@ INCIDENT_HEADERS = (
     "CULPRIT",
     "CAUSE",
     "RUNG",
-    "DETECTED IN",
-    "FIRST NEW STEP",
+    "DETECTED",
+    "NEW STEP",
     "STEPS LOST",
     "STATE",
 )
