@@ -1,0 +1,134 @@
+"""What the agent sends, and when. Pure: readings, acknowledgements and `now` go in, reports come out.
+
+Telemetry describes the present: only the newest is ever sent, and none of it is kept. Events happened once:
+each is kept until the watchdog says it has the report that carried it, and goes out again, in a report of the
+same number, on every new connection until then.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from msgspec.structs import replace
+
+from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.urgency import Urgency
+from holdfast.api.telemetry import NodeEvent, NodeReport, Pace, RankSample, Unreadable
+
+# A node whose GPUs fall over raises some dozen errors. Past the bound the newest are dropped, as the first
+# error is the one that names the cause.
+EVENTS_KEPT_MAX: Final = 256
+EVENTS_PER_REPORT_MAX: Final = 64  # keeps the largest report far below what the watchdog accepts
+INTERVAL_S_MIN: Final = 0.1  # the records are looked at no more often
+INTERVAL_S_MAX: Final = 60.0
+_UNSENT: Final = 0
+
+
+@dataclass(slots=True)
+class _KeptEvent:
+    event: NodeEvent
+    happened_at: float
+    sequence: int = _UNSENT  # of the report that carried it
+
+
+class Outbox:
+    """One run of the agent's reports, numbered from 1."""
+
+    def __init__(self, *, node: str, boot: str, interval_s: float) -> None:
+        self._node = node
+        self._boot = boot
+        self._interval_s = interval_s
+        self._stalled_after_s: float | None = None
+        self._urgency = Urgency()
+        self._sequence = 0
+        self._reading = Reading()
+        self._read_at = 0.0
+        self._due_at = float("-inf")
+        self._kept: list[_KeptEvent] = []
+        self._dropped = 0
+
+    def observe(self, reading: Reading, now: float) -> None:
+        """Take in the newest reading, made at `now`."""
+        self._reading, self._read_at = reading, now
+        for event in reading.events:
+            if len(self._kept) < EVENTS_KEPT_MAX:
+                self._kept.append(_KeptEvent(event, happened_at=now - event.age_s))
+            else:
+                self._dropped += 1
+        if self._urgency.of(reading, stalled_after_s=self._stalled_after_s):
+            self._due_at = min(self._due_at, now)
+
+    def keep_pace(self, pace: Pace, now: float) -> None:
+        """Follow the watchdog's wish, within what makes sense."""
+        self._interval_s = min(max(INTERVAL_S_MIN, pace.interval_s), INTERVAL_S_MAX)  # NaN: the minimum
+        self._stalled_after_s = pace.stalled_after_s
+        self._due_at = min(self._due_at, now + self._interval_s)
+
+    def is_due(self, now: float) -> bool:
+        """Whether `take` would give a report."""
+        return now >= self._due_at
+
+    def take(self, now: float) -> NodeReport | None:
+        """The next report, or None while none is due. A report taken counts as sent."""
+        if not self.is_due(now):
+            return None
+        self._sequence += 1
+        unsent = [kept for kept in self._kept if kept.sequence == _UNSENT]
+        carried = unsent[:EVENTS_PER_REPORT_MAX]
+        for kept in carried:
+            kept.sequence = self._sequence
+        if len(carried) == len(unsent):
+            # Regular reports stay on their grid, as a look comes somewhat later than the moment it is due for.
+            self._due_at = max(self._due_at + self._interval_s, now + self._interval_s / 2)
+        return NodeReport(
+            node=self._node,
+            boot=self._boot,
+            sequence=self._sequence,
+            ranks=_older(self._reading.ranks, now - self._read_at),
+            gpus=self._reading.gpus,
+            events=_aged(carried, now),
+            unreadable=self._reading.unreadable + self._loss(),
+        )
+
+    def reconnected(self, now: float) -> tuple[NodeReport, ...]:
+        """A new connection stands: what to send again on it first, oldest first. A full report is due at once.
+
+        What is sent again carries its events only. The telemetry that went with them is history, and with its
+        age corrected a rank that has moved on since would look stalled.
+        """
+        self._due_at = now
+        sent = (kept for kept in self._kept if kept.sequence != _UNSENT)
+        return tuple(
+            NodeReport(node=self._node, boot=self._boot, sequence=sequence, events=_aged(tuple(kept), now))
+            for sequence, kept in groupby(sent, key=lambda kept: kept.sequence)
+        )
+
+    def taken(self, sequence: int) -> None:
+        """The watchdog has every report up to `sequence`."""
+        self._kept = [kept for kept in self._kept if kept.sequence == _UNSENT or kept.sequence > sequence]
+        if not self._kept:
+            self._dropped = 0
+
+    def _loss(self) -> tuple[Unreadable, ...]:
+        if not self._dropped:
+            return ()
+        return (Unreadable("events", f"{self._dropped} events were dropped while the watchdog was away"),)
+
+
+def _aged(kept: Sequence[_KeptEvent], now: float) -> tuple[NodeEvent, ...]:
+    return tuple(replace(one.event, age_s=max(0.0, now - one.happened_at)) for one in kept)
+
+
+def _older(ranks: tuple[RankSample, ...], by_s: float) -> tuple[RankSample, ...]:
+    if by_s <= 0.0:
+        return ranks
+    return tuple(
+        replace(
+            sample,
+            progress_age_s=sample.progress_age_s + by_s,
+            phase_age_s=sample.phase_age_s + by_s,
+            pulse_age_s=None if sample.pulse_age_s is None else sample.pulse_age_s + by_s,
+        )
+        for sample in ranks
+    )

@@ -1,0 +1,148 @@
+"""The agent as a program: `python -m holdfast.agent`.
+
+Exit codes: 0 after SIGTERM or SIGINT, 2 for a wrong command line, 3 when something needed is not there.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from aiohttp import web
+
+from holdfast.agent.bearer import read_token
+from holdfast.agent.exporter import NodeCollector, metrics_application
+from holdfast.agent.lifetime import die_with
+from holdfast.agent.outbox import Outbox
+from holdfast.agent.picture import Picture
+from holdfast.agent.reporter import Reporter
+from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing
+from holdfast.agent.sensors.ranks import RankSensor
+from holdfast.agent.sensors.sensor import Sensor
+from holdfast.agent.sensors.simulated_gpu import SimulatedGpus
+from holdfast.agent.settings import Address, AgentSettings, Lifetime, parse_settings
+from holdfast.api.errors import InvalidInput, Unavailable
+from holdfast.api.telemetry import AgentHello
+
+WHERE_FILE_NAME: Final = "agent.json"  # in the run directory: where the metrics are served
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the agent until a signal ends it. Returns the exit code."""
+    parent_pid = os.getppid()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    try:
+        settings = parse_settings(sys.argv[1:] if arguments is None else arguments)
+        if settings.lifetime is Lifetime.PARENT:
+            die_with(parent_pid)
+        asyncio.run(serve(settings))
+    except InvalidInput as error:
+        print(f"holdfast agent: {error}", file=sys.stderr)  # noqa: T201 - a user's mistake is answered, not logged
+        return 2
+    except Unavailable as error:
+        print(f"holdfast agent: {error}", file=sys.stderr)  # noqa: T201 - the same
+        return 3
+    return 0
+
+
+async def serve(settings: AgentSettings) -> None:
+    """Sense, report and export until SIGTERM or SIGINT. Raises Unavailable."""
+    _make_run_dir(settings.run_dir)
+    read_token(settings.token_file)  # a missing token is said at the start, not at the first connection
+    boot = secrets.token_hex(8)
+    picture = Picture()
+    outbox = Outbox(node=settings.node, boot=boot, interval_s=settings.interval_s)
+    reporter = Reporter(
+        outbox,
+        hello=AgentHello(node=settings.node, boot=boot, job=settings.job),
+        url=f"ws://{settings.watchdog}/v1/agent",
+        token_file=settings.token_file,
+    )
+    sensing = Sensing(_sensors(settings), picture=picture, outbox=outbox)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with _metrics(settings, picture):
+        tasks = [
+            asyncio.create_task(reporter.run()),
+            asyncio.create_task(_look_again_and_again(sensing, outbox, reporter)),
+            asyncio.create_task(stop.wait()),
+        ]
+        done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for task in done:
+            task.result()
+
+
+def _sensors(settings: AgentSettings) -> tuple[Sensor, ...]:
+    ranks = RankSensor(settings.run_dir)
+    if settings.simulated_gpus == 0:
+        return (ranks,)
+    return (ranks, SimulatedGpus(settings.run_dir, node=settings.node, count=settings.simulated_gpus))
+
+
+async def _look_again_and_again(sensing: Sensing, outbox: Outbox, reporter: Reporter) -> None:
+    while True:
+        now = time.monotonic()
+        sensing.look(now)
+        if outbox.is_due(now):
+            reporter.wake()
+        await asyncio.sleep(max(0.0, now + LOOK_INTERVAL_S - time.monotonic()))
+
+
+@contextlib.asynccontextmanager
+async def _metrics(settings: AgentSettings, picture: Picture) -> AsyncIterator[None]:
+    collector = NodeCollector(
+        picture, node=settings.node, job=settings.job, version=_version(), clock=time.monotonic
+    )
+    application = metrics_application(collector, token=lambda: read_token(settings.token_file))
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        try:
+            site = web.TCPSite(runner, settings.listen.host, settings.listen.port)
+            await site.start()
+        except OSError as error:
+            raise Unavailable(f"Cannot serve metrics on {settings.listen}: {error.strerror}.") from error
+        host, port = runner.addresses[0][:2]
+        _say_where(settings, Address(host=host, port=port))
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def _make_run_dir(run_dir: str) -> None:
+    try:
+        os.makedirs(run_dir, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(f"Cannot make the run directory {run_dir}: {error.strerror}.") from error
+
+
+def _say_where(settings: AgentSettings, at: Address) -> None:
+    """Publish the metrics address for others on this machine; whoever reads the file finds all of it."""
+    path = os.path.join(settings.run_dir, WHERE_FILE_NAME)
+    where = {"node": settings.node, "host": at.host, "port": at.port, "pid": os.getpid()}
+    try:
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            json.dump(where, file)
+        os.replace(f"{path}.new", path)
+    except OSError as error:
+        raise Unavailable(f"Cannot write {path}: {error.strerror}.") from error
+
+
+def _version() -> str:
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,90 @@
+"""One rank record, read while its writers go on writing."""
+
+import os
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from holdfast.api.rankrecord import (
+    PULSE_SEQUENCE_OFFSET,
+    SEQUENCE,
+    SIZE,
+    STEP_SEQUENCE_OFFSET,
+    PulseZone,
+    StepZone,
+    check_header,
+    unpack_pulse,
+    unpack_step,
+)
+
+Zone = TypeVar("Zone", StepZone, PulseZone)
+
+# A writer holds a zone for about a microsecond. One that was preempted or stopped inside holds it for
+# milliseconds or for ever; trying longer would only burn the core it may be waiting for.
+_ATTEMPTS: Final = 16
+
+
+class RecordUnreadable(Exception):
+    """The record, or one zone of it, cannot be read now. Its text says why."""
+
+
+class RankRecord:
+    """An open record file.
+
+    It is read with pread(2) instead of a mapping of its own: the bytes come from the same page-cache page the
+    writer has mapped, but a file that is cut short answers with fewer bytes instead of SIGBUS, which would take
+    the node's only agent down with it. Each zone is read between two reads of its sequence, as its lock asks.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open `path`. Raises OSError."""
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Stop reading."""
+        os.close(self._file)
+
+    def check(self) -> None:
+        """Raises RecordUnreadable when the file is no rank record of this version."""
+        problem = check_header(self._bytes(SIZE, 0))
+        if problem is not None:
+            raise RecordUnreadable(problem)
+
+    def step(self) -> StepZone | None:
+        """What the training loop last published; None before its first word. Raises RecordUnreadable."""
+        return self._zone(STEP_SEQUENCE_OFFSET, unpack_step)
+
+    def pulse(self) -> PulseZone | None:
+        """What the side thread last published; None before its first beat. Raises RecordUnreadable."""
+        return self._zone(PULSE_SEQUENCE_OFFSET, unpack_pulse)
+
+    def _zone(self, sequence_offset: int, unpack: Callable[[bytes], Zone]) -> Zone | None:
+        for _ in range(_ATTEMPTS):
+            before = self._sequence(sequence_offset)
+            if before == 0:
+                return None
+            if before % 2:
+                continue
+            record = self._bytes(SIZE, 0)
+            if self._sequence(sequence_offset) == before:
+                return _unpacked(record, unpack)
+        raise RecordUnreadable("the writer is in the middle of a publication")
+
+    def _sequence(self, offset: int) -> int:
+        value: int = SEQUENCE.unpack(self._bytes(SEQUENCE.size, offset))[0]
+        return value
+
+    def _bytes(self, size: int, offset: int) -> bytes:
+        try:
+            found = os.pread(self._file, size, offset)
+        except OSError as error:
+            raise RecordUnreadable(f"cannot read: {error.strerror}") from error
+        if len(found) < size:
+            raise RecordUnreadable(f"record ends at byte {offset + len(found)}, expected {SIZE}")
+        return found
+
+
+def _unpacked(record: bytes, unpack: Callable[[bytes], Zone]) -> Zone:
+    try:
+        return unpack(record)
+    except ValueError as error:
+        raise RecordUnreadable(str(error)) from error

@@ -1,0 +1,49 @@
+"""The port every source of truth about the node is read through."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
+
+from holdfast.api.telemetry import GpuSample, NodeEvent, RankSample, Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one look at a source gave. Ages in samples and events are seconds before the `now` of that look.
+
+    Samples and `unreadable` describe the present and replace what an earlier look said. Events happened once:
+    each is in exactly one reading.
+    """
+
+    ranks: tuple[RankSample, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()
+    events: tuple[NodeEvent, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+class Sensor(Protocol):
+    """One source. `name` names it in `Unreadable` and in metrics."""
+
+    @property
+    def name(self) -> str: ...
+
+    def read(self, now: float) -> Reading:
+        """Look at the source. Called about ten times a second, always from one thread.
+
+        `now` is the node's CLOCK_MONOTONIC in seconds. Must return within a millisecond: a slow source is read
+        on a thread of its own and answers from what it last saw. A device that is sick, or a source that is
+        not there, is `Unreadable` in the reading, never an exception.
+        """
+        ...
+
+
+def joined(readings: Iterable[Reading]) -> Reading:
+    """Several sensors' readings as one."""
+    every = tuple(readings)
+    return Reading(
+        ranks=tuple(chain.from_iterable(reading.ranks for reading in every)),
+        gpus=tuple(chain.from_iterable(reading.gpus for reading in every)),
+        events=tuple(chain.from_iterable(reading.events for reading in every)),
+        unreadable=tuple(chain.from_iterable(reading.unreadable for reading in every)),
+    )

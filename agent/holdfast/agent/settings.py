@@ -1,0 +1,108 @@
+"""The agent's settings: built from the command line once, validated, passed down."""
+
+import argparse
+import os
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.api.errors import InvalidInput, Problem
+
+_SECONDS_OF = {"ms": 1e-3, "s": 1.0, "m": 60.0}
+
+
+class Lifetime(Enum):
+    """What ends the agent besides a signal."""
+
+    OWN = "own"
+    PARENT = "parent"  # the embedded mode: nothing may be left when its starter is killed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A TCP host and port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """What one agent is told. `interval_s` holds until the watchdog asks for another pace.
+
+    `listen` is where metrics are served: by default on loopback and any free port, as several agents may share
+    a machine. `simulated_gpus` 0 means that no GPU is sensed.
+    """
+
+    node: str
+    job: str
+    run_dir: str
+    watchdog: Address
+    token_file: str
+    listen: Address = Address(host="127.0.0.1", port=0)
+    simulated_gpus: int = 0
+    interval_s: float = 1.0  # well inside the 3 s after which a silent node counts as lost
+    lifetime: Lifetime = Lifetime.OWN
+
+
+def parse_settings(arguments: Sequence[str]) -> AgentSettings:
+    """Read the command line. Raises InvalidInput, or SystemExit where argparse answers itself."""
+    given = _parser().parse_args(arguments)
+    problems = []
+    if not re.fullmatch(r"[^/\s]+/[^/\s]+", given.job):
+        problems.append(Problem("--job", given.job, "give it as NAMESPACE/NAME"))
+    if not os.access(given.token_file, os.R_OK):
+        problems.append(Problem("--token-file", given.token_file, "name a file this user can read"))
+    if not 0 <= given.simulated_gpus <= 64:
+        problems.append(Problem("--simulated-gpus", given.simulated_gpus, "give a number from 0 to 64"))
+    if problems:
+        raise InvalidInput(*problems)
+    return AgentSettings(
+        node=given.node,
+        job=given.job,
+        run_dir=os.path.abspath(given.run_dir),
+        watchdog=parse_address("--watchdog", given.watchdog),
+        token_file=os.path.abspath(given.token_file),
+        listen=parse_address("--listen", given.listen),
+        simulated_gpus=given.simulated_gpus,
+        interval_s=parse_duration_s("--interval", given.interval),
+        lifetime=Lifetime.PARENT if given.die_with_parent else Lifetime.OWN,
+    )
+
+
+def parse_address(flag: str, text: str) -> Address:
+    """`HOST:PORT`. Raises InvalidInput."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise InvalidInput(Problem(flag, text, "give it as HOST:PORT"))
+    return Address(host=host, port=int(port))
+
+
+def parse_duration_s(flag: str, text: str) -> float:
+    """`500ms`, `1s` or `2m` in seconds, from 0.1 s to one minute. Raises InvalidInput."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m)", text)
+    seconds = float(match[1]) * _SECONDS_OF[match[2]] if match else 0.0
+    if not 0.1 <= seconds <= 60.0:
+        raise InvalidInput(Problem(flag, text, "give a duration from 100ms to 1m, for example 1s"))
+    return seconds
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="holdfast agent", description="Senses this node's ranks and GPUs, reports them, exports metrics."
+    )
+    parser.add_argument("--node", default=socket.gethostname(), help="this node's name (default: the host name)")
+    parser.add_argument("--job", required=True, metavar="NAMESPACE/NAME", help="the job whose ranks run here")
+    parser.add_argument("--run-dir", required=True, metavar="DIR", help="where the ranks publish their records")
+    parser.add_argument("--watchdog", required=True, metavar="HOST:PORT", help="where the watchdog listens")
+    parser.add_argument("--token-file", required=True, metavar="FILE", help="the bearer token, in a file")
+    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="metrics (0: a free port)")
+    parser.add_argument("--simulated-gpus", type=int, default=0, metavar="N", help="pretend to have N GPUs")
+    parser.add_argument("--interval", default="1s", metavar="DURATION", help="between two reports (default: 1s)")
+    parser.add_argument("--die-with-parent", action="store_true", help="be killed when the starter dies")
+    return parser

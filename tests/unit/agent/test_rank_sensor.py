@@ -1,0 +1,241 @@
+"""The rank sensor on real, mapped records and real processes."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from record_writer import SECOND_NS, RecordWriter, step_zone
+
+from holdfast.agent.sensors.process import parse_state
+from holdfast.agent.sensors.ranks import RankSensor
+from holdfast.api.rankrecord import PULSE_SEQUENCE_OFFSET, STEP_OFFSET, STEP_SEQUENCE_OFFSET, Phase, PulseZone
+from holdfast.api.telemetry import ProcessState, Unreadable
+
+NOW = 102.0
+
+
+@pytest.fixture
+def sensor(tmp_path: Path) -> Iterator[RankSensor]:
+    sensor = RankSensor(str(tmp_path))
+    yield sensor
+    sensor.close()
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_a_record_becomes_a_sample_with_ages_on_the_nodes_clock(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    writer.pulse(PulseZone(beat_ns=int(101.9 * SECOND_NS), collective_sequence=7))
+    (sample,) = sensor.read(NOW).ranks
+    assert (sample.round, sample.rank, sample.step, sample.phase) == (3, 5, 41, Phase.FORWARD)
+    assert sample.process is ProcessState.RUNNING
+    assert sample.pid == os.getpid()
+    assert sample.progress_age_s == pytest.approx(2.0)
+    assert sample.phase_age_s == pytest.approx(3.0)
+    assert sample.pulse_age_s == pytest.approx(0.1)
+    assert (sample.step_time_s, sample.loss, sample.grad_norm) == (0.5, 2.5, 0.75)
+    assert (sample.tokens, sample.collective_sequence, sample.snapshot_step) == (4096, 7, 40)
+
+
+def test_what_was_not_measured_is_none_and_never_zero(tmp_path: Path, sensor: RankSensor) -> None:
+    RecordWriter(tmp_path).step(
+        step_zone(
+            step=-1, step_time_ns=-1, loss=math.nan, grad_norm=math.nan, tokens=-1, snapshot_step=-1, pid=-1
+        )
+    )
+    (sample,) = sensor.read(NOW).ranks
+    assert sample.process is ProcessState.UNKNOWN
+    unknown = (sample.step, sample.step_time_s, sample.loss, sample.grad_norm, sample.tokens, sample.snapshot_step)
+    assert unknown == (None,) * 6
+    assert (sample.pid, sample.pulse_age_s, sample.collective_sequence) == (None,) * 3
+
+
+def test_a_record_nobody_has_published_into_says_nothing(tmp_path: Path, sensor: RankSensor) -> None:
+    RecordWriter(tmp_path)
+    reading = sensor.read(NOW)
+    assert reading.ranks == ()
+    assert reading.unreadable == ()
+
+
+def test_a_run_directory_that_is_not_there_yet_has_no_ranks(tmp_path: Path) -> None:
+    reading = RankSensor(str(tmp_path / "later")).read(NOW)
+    assert reading.ranks == ()
+    assert reading.unreadable == ()
+
+
+def test_a_run_directory_that_cannot_be_listed_is_unreadable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (problem,) = RankSensor(str(tmp_path / "file")).read(NOW).unreadable
+    assert problem.source == "ranks"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(b"", "record ends at byte 0, expected 256", id="empty"),
+        pytest.param(bytes(100), "record ends at byte 100, expected 256", id="short"),
+        pytest.param(b"XXXX" + bytes(252), "magic is 0x58585858, expected 0x31444648", id="foreign"),
+        pytest.param(
+            b"HFD1\x09\x00\x00\x01" + bytes(248),
+            "record version 9 of 256 bytes, expected version 1 of 256",
+            id="version",
+        ),
+    ],
+)
+def test_a_file_that_is_no_record_is_unreadable(
+    tmp_path: Path, sensor: RankSensor, content: bytes, reason: str
+) -> None:
+    (tmp_path / "rank-000.record").write_bytes(content)
+    reading = sensor.read(NOW)
+    assert reading.ranks == ()
+    assert reading.unreadable == (Unreadable("rank-000.record", reason),)
+
+
+def test_other_files_in_the_run_directory_are_left_alone(tmp_path: Path, sensor: RankSensor) -> None:
+    for name in ("rank-000.record.fresh", "agent.json", "rank-x.record"):
+        (tmp_path / name).write_bytes(b"?")
+    assert sensor.read(NOW).unreadable == ()
+
+
+def test_a_record_locked_before_its_first_content_could_be_read_is_unreadable(
+    tmp_path: Path, sensor: RankSensor
+) -> None:
+    RecordWriter(tmp_path).lock(STEP_SEQUENCE_OFFSET)
+    reading = sensor.read(NOW)
+    assert reading.ranks == ()
+    assert "middle of a publication" in reading.unreadable[0].reason
+
+
+@pytest.mark.parametrize("zone", [STEP_SEQUENCE_OFFSET, PULSE_SEQUENCE_OFFSET], ids=["step", "pulse"])
+def test_a_record_locked_for_ever_still_shows_its_last_good_content(
+    tmp_path: Path, sensor: RankSensor, zone: int
+) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    writer.pulse(PulseZone(beat_ns=100 * SECOND_NS, collective_sequence=7))
+    sensor.read(NOW)
+    writer.lock(zone)
+    reading = sensor.read(NOW + 5)
+    assert reading.ranks[0].step == 41
+    assert reading.ranks[0].pulse_age_s == pytest.approx(7.0)
+    assert reading.unreadable[0].source == "rank-000.record"
+
+
+def test_a_phase_that_does_not_exist_is_unreadable(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    writer.map[STEP_OFFSET + 32] = 99
+    assert "99 is not a valid Phase" in sensor.read(NOW).unreadable[0].reason
+
+
+def test_a_record_cut_short_while_it_is_read_does_not_kill_the_agent(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    sensor.read(NOW)
+    os.truncate(writer.path, 0)
+    reading = sensor.read(NOW)
+    assert reading.unreadable[0].reason.startswith("record ends at byte")
+    assert reading.ranks[0].step == 41
+
+
+def test_a_replaced_record_is_read_anew(tmp_path: Path, sensor: RankSensor) -> None:
+    RecordWriter(tmp_path).step(step_zone(step=41))
+    sensor.read(NOW)
+    RecordWriter(tmp_path).step(step_zone(round=4, step=42))
+    (sample,) = sensor.read(NOW).ranks
+    assert (sample.round, sample.step) == (4, 42)
+
+
+def test_a_removed_record_is_forgotten_and_its_files_are_closed(tmp_path: Path, sensor: RankSensor) -> None:
+    open_before = len(os.listdir("/proc/self/fd"))
+    for local_rank in range(8):
+        RecordWriter(tmp_path, local_rank).step(step_zone(rank=local_rank))
+    assert len(sensor.read(NOW).ranks) == 8
+    for record in tmp_path.iterdir():
+        record.unlink()
+    assert sensor.read(NOW).ranks == ()
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_a_record_is_whole_although_its_writer_never_pauses(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone(step=0, tokens=0))
+    writing = os.fork()
+    if writing == 0:  # the child only publishes, until it is killed
+        for step in range(1 << 40):
+            writer.step(step_zone(step=step, tokens=step, snapshot_step=step))
+    try:
+        samples = [sample for _ in range(2000) for sample in sensor.read(NOW).ranks]
+    finally:
+        os.kill(writing, signal.SIGKILL)
+        os.waitpid(writing, 0)
+    torn = [sample for sample in samples if len({sample.step, sample.tokens}) != 1]
+    assert torn == []
+    assert len({sample.step for sample in samples}) > 1
+
+
+def test_a_stopped_process_is_stopped_and_a_continued_one_runs(
+    tmp_path: Path, sensor: RankSensor, sleeper: subprocess.Popen[bytes]
+) -> None:
+    RecordWriter(tmp_path).step(step_zone(pid=sleeper.pid))
+    sleeper.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
+    assert sensor.read(NOW).ranks[0].process is ProcessState.STOPPED
+    sleeper.send_signal(signal.SIGCONT)
+    os.waitid(os.P_PID, sleeper.pid, os.WCONTINUED)
+    assert sensor.read(NOW).ranks[0].process is ProcessState.RUNNING
+
+
+@pytest.mark.parametrize("seen_alive", [True, False], ids=["seen alive", "never seen alive"])
+def test_a_killed_process_is_gone_as_a_zombie_and_after(
+    tmp_path: Path, sensor: RankSensor, sleeper: subprocess.Popen[bytes], seen_alive: bool
+) -> None:
+    RecordWriter(tmp_path).step(step_zone(pid=sleeper.pid))
+    if seen_alive:
+        sensor.read(NOW)
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert sensor.read(NOW).ranks[0].process is ProcessState.GONE
+    sleeper.wait()
+    assert sensor.read(NOW).ranks[0].process is ProcessState.GONE
+    assert sensor.read(NOW).ranks[0].pid == sleeper.pid
+
+
+def test_the_process_that_takes_over_a_record_is_the_one_that_is_watched(
+    tmp_path: Path, sensor: RankSensor, sleeper: subprocess.Popen[bytes]
+) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone(pid=sleeper.pid))
+    sleeper.kill()
+    sleeper.wait()
+    assert sensor.read(NOW).ranks[0].process is ProcessState.GONE
+    writer.step(step_zone(pid=os.getpid()))
+    assert sensor.read(NOW).ranks[0].process is ProcessState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("stat", "state"),
+    [
+        (b"7 (python) R 1 7 7 0", ProcessState.RUNNING),
+        (b"7 (a) D (b) S 1 7", ProcessState.RUNNING),
+        (b"7 (python) D 1 7", ProcessState.BLOCKED),
+        (b"7 (python) t 1 7", ProcessState.STOPPED),
+        (b"7 (python) X 0 7", ProcessState.GONE),
+        (b"7 (python) ? 0 7", ProcessState.UNKNOWN),
+        (b"R", ProcessState.UNKNOWN),
+        (b"", ProcessState.UNKNOWN),
+    ],
+)
+def test_the_state_is_read_from_behind_whatever_name_the_process_chose(stat: bytes, state: ProcessState) -> None:
+    assert parse_state(stat) is state
