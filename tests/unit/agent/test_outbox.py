@@ -1,0 +1,245 @@
+"""What the agent sends and when, in virtual time."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.agent.outbox import EVENTS_KEPT_MAX, EVENTS_PER_REPORT_MAX, Outbox
+from holdfast.agent.reporter import retry_after_s
+from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.rankrecord import Phase
+from holdfast.api.telemetry import (
+    GpuHealth,
+    GpuSample,
+    NodeReport,
+    Pace,
+    ProcessState,
+    RankSample,
+    Unreadable,
+    XidRaised,
+)
+
+RANK = RankSample(
+    round=1,
+    rank=0,
+    process=ProcessState.RUNNING,
+    phase=Phase.FORWARD,
+    progress_age_s=0.05,
+    phase_age_s=0.05,
+    pulse_age_s=0.01,
+    step=10,
+)
+GPU = GpuSample("GPU-a", 0, GpuHealth.HEALTHY)
+XID = XidRaised("GPU-a", 79, age_s=0.0)
+QUIET = Reading(ranks=(RANK,), gpus=(GPU,))
+
+
+def outbox_at_work(reading: Reading = QUIET) -> Outbox:
+    """Connected at second 100, first report sent, acknowledged."""
+    outbox = Outbox(node="node-1", boot="b", interval_s=1.0)
+    assert outbox.reconnected(100.0) == ()
+    outbox.observe(reading, 100.0)
+    first = taken(outbox, 100.0)
+    outbox.taken(first.sequence)
+    return outbox
+
+
+def taken(outbox: Outbox, now: float) -> NodeReport:
+    report = outbox.take(now)
+    assert report is not None
+    return report
+
+
+def with_rank(**changed: object) -> Reading:
+    return Reading(ranks=(replace(RANK, **changed),), gpus=(GPU,))
+
+
+def test_the_first_report_of_a_connection_goes_out_at_once_and_holds_everything() -> None:
+    outbox = Outbox(node="node-1", boot="b", interval_s=1.0)
+    outbox.reconnected(100.0)
+    problem = Unreadable("ranks", "gone")
+    outbox.observe(Reading(ranks=(RANK,), gpus=(GPU,), unreadable=(problem,)), 100.0)
+    assert taken(outbox, 100.0) == NodeReport("node-1", "b", 1, (RANK,), (GPU,), (), (problem,))
+
+
+def test_a_quiet_node_reports_once_an_interval_on_a_steady_grid() -> None:
+    outbox = outbox_at_work()
+    sent_at = []
+    for look in range(1, 101):
+        now = 100.0 + 0.1037 * look
+        outbox.observe(QUIET, now)
+        if outbox.take(now):
+            sent_at.append(now)
+    assert len(sent_at) == 10
+
+
+def test_each_report_has_the_next_number() -> None:
+    outbox = outbox_at_work()
+    assert [taken(outbox, now).sequence for now in (101.0, 102.0, 103.0)] == [2, 3, 4]
+
+
+def test_an_event_goes_out_at_once_with_its_age() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(Reading(events=(replace(XID, age_s=0.25),)), 100.5)
+    report = taken(outbox, 100.75)
+    assert report.events == (replace(XID, age_s=0.5),)
+    assert outbox.take(101.0) is None
+
+
+def test_a_stall_goes_out_once_and_again_only_after_progress() -> None:
+    outbox = outbox_at_work()
+    outbox.keep_pace(Pace(interval_s=10.0, stalled_after_s=0.8), 100.0)
+    sent_at = []
+    for tenths in range(1, 61):
+        now = 100.0 + tenths / 10
+        outbox.observe(with_rank(progress_age_s=(tenths % 30) / 10), now)
+        if outbox.take(now):
+            sent_at.append(round(now - 100.0, 1))
+    assert sent_at == [0.9, 3.9]
+
+
+def test_without_a_wish_for_it_a_stall_waits_for_the_interval() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(with_rank(progress_age_s=100.0), 100.5)
+    assert outbox.take(100.5) is None
+
+
+def test_a_first_step_of_a_new_round_goes_out_at_once_and_later_steps_wait() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(with_rank(round=2, step=None), 100.1)
+    assert outbox.take(100.1) is None
+    outbox.observe(with_rank(round=2, step=11), 100.2)
+    assert taken(outbox, 100.2).ranks[0].step == 11
+    outbox.observe(with_rank(round=2, step=12), 100.3)
+    assert outbox.take(100.3) is None
+
+
+def test_a_process_that_stops_or_goes_is_reported_at_once_and_one_that_continues_is_not() -> None:
+    outbox = outbox_at_work()
+    urgent = []
+    states = (ProcessState.STOPPED, ProcessState.STOPPED, ProcessState.RUNNING, ProcessState.GONE)
+    for tenths, state in enumerate(states, start=1):
+        outbox.observe(with_rank(process=state), 100.0 + tenths / 10)
+        urgent.append(outbox.take(100.0 + tenths / 10) is not None)
+    assert urgent == [True, False, False, True]
+
+
+def test_an_early_report_puts_the_next_one_off_by_a_whole_interval() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(with_rank(process=ProcessState.STOPPED), 100.75)
+    taken(outbox, 100.75)
+    assert not outbox.is_due(101.7)
+    assert outbox.is_due(101.75)
+
+
+def test_the_watchdogs_pace_is_followed_within_what_makes_sense() -> None:
+    outbox = outbox_at_work()
+    for wish, interval_s in ((5.0, 5.0), (0.0, 0.1), (float("nan"), 0.1), (1e9, 60.0)):
+        outbox.reconnected(200.0)
+        outbox.keep_pace(Pace(interval_s=wish), 200.0)
+        taken(outbox, 200.0)
+        assert not outbox.is_due(200.0 + interval_s * 0.99)
+        assert outbox.is_due(200.0 + interval_s * 1.01)
+
+
+def test_an_unacknowledged_event_goes_out_again_under_its_number_with_its_true_age() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(Reading(ranks=(RANK,), events=(XID,)), 101.0)
+    carried = taken(outbox, 101.0)
+    (again,) = outbox.reconnected(109.0)
+    assert again.sequence == carried.sequence
+    assert again.events == (replace(XID, age_s=8.0),)
+
+
+def test_what_goes_out_again_holds_no_old_telemetry() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(Reading(ranks=(RANK,), gpus=(GPU,), events=(XID,)), 101.0)
+    taken(outbox, 101.0)
+    (again,) = outbox.reconnected(109.0)
+    assert (again.ranks, again.gpus, again.unreadable) == ((), (), ())
+
+
+def test_an_acknowledged_event_does_not_go_out_again() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(Reading(events=(XID,)), 101.0)
+    outbox.taken(taken(outbox, 101.0).sequence)
+    assert outbox.reconnected(109.0) == ()
+
+
+def test_an_event_raised_while_the_watchdog_is_away_goes_out_with_the_next_report() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(Reading(events=(XID,)), 101.0)
+    outbox.observe(QUIET, 105.0)
+    assert outbox.reconnected(106.0) == ()
+    assert taken(outbox, 106.0).events == (replace(XID, age_s=5.0),)
+
+
+def test_a_report_taken_late_has_its_ages_corrected() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(Reading(ranks=(RANK, replace(RANK, rank=1, pulse_age_s=None))), 101.0)
+    first, second = taken(outbox, 101.5).ranks
+    assert (first.progress_age_s, first.phase_age_s, first.pulse_age_s) == (0.55, 0.55, 0.51)
+    assert second.pulse_age_s is None
+
+
+def test_a_storm_of_events_goes_out_in_several_reports_in_its_order() -> None:
+    outbox = outbox_at_work()
+    storm = tuple(replace(XID, text=str(number)) for number in range(EVENTS_PER_REPORT_MAX + 5))
+    outbox.observe(Reading(events=storm), 101.0)
+    reports = [taken(outbox, 101.0), taken(outbox, 101.0)]
+    assert [len(report.events) for report in reports] == [EVENTS_PER_REPORT_MAX, 5]
+    assert tuple(event for report in reports for event in report.events) == storm
+    assert outbox.take(101.0) is None
+    assert [again.sequence for again in outbox.reconnected(102.0)] == [report.sequence for report in reports]
+
+
+def test_events_past_the_bound_are_dropped_and_the_loss_is_said_until_it_is_known() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(Reading(events=(XID,) * (EVENTS_KEPT_MAX + 3)), 101.0)
+    report = taken(outbox, 101.0)
+    assert report.unreadable == (Unreadable("events", "3 events were dropped while the watchdog was away"),)
+    while (more := outbox.take(101.0)) is not None:
+        report = more
+    outbox.taken(report.sequence)
+    assert taken(outbox, 102.0).unreadable == ()
+
+
+@given(st.lists(st.sampled_from(["event", "take", "ack", "lost"]), max_size=60))
+def test_no_event_is_lost_and_none_is_new_twice_whatever_the_connection_does(happenings: list[str]) -> None:
+    """A receiver that drops repeated numbers, as the watchdog does, ends up with every event exactly once."""
+    outbox = Outbox(node="node-1", boot="b", interval_s=1.0)
+    now, raised = 0.0, 0
+    received: list[str] = []
+    newest = acknowledged = 0
+    on_the_wire: list[NodeReport] = []
+
+    def arrive() -> None:
+        nonlocal newest
+        for report in on_the_wire:
+            if report.sequence > newest:
+                newest = report.sequence
+                received.extend(event.text for event in report.events)
+        on_the_wire.clear()
+
+    for happening in [*happenings, "lost", "take", "ack"]:
+        now += 1.0
+        if happening == "event":
+            outbox.observe(Reading(events=(replace(XID, text=str(raised)),)), now)
+            raised += 1
+        elif happening == "take":
+            on_the_wire.append(taken(outbox, now))
+        elif happening == "ack":
+            arrive()
+            acknowledged = newest
+            outbox.taken(acknowledged)
+        else:  # what is on the wire never arrives; a new connection stands
+            on_the_wire[:] = outbox.reconnected(now)
+    assert received == [str(number) for number in range(raised)]
+
+
+def test_reconnecting_slows_down_to_a_bound_that_lets_decisions_resume_in_time() -> None:
+    waits = [retry_after_s(failures, jitter=0.999) for failures in range(1, 50)]
+    assert waits == sorted(waits)
+    assert waits[0] <= 0.1
+    assert max(waits) <= 1.5
+    assert retry_after_s(10_000, jitter=0.0) == 0.75
