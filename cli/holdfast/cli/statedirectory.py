@@ -85,6 +85,10 @@ class StateDirectory:
         """The job of this directory, None when no run ever began here."""
         return _read(self.run_file, RunningJob)
 
+    def write_running_job(self, job: RunningJob) -> None:
+        """Note which job runs here. Touched at every start, it also tells which run is the newest."""
+        self.run_file.write_bytes(msgspec.json.encode(job))
+
     def token(self) -> str:
         """The token. Raises Unavailable when there is none."""
         try:

@@ -1,0 +1,99 @@
+"""`holdfast run`."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import click
+
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.status import JobPhase
+from holdfast.cli.embedded.faultscript import read_fault_script
+from holdfast.cli.embedded.follower import Audience
+from holdfast.cli.embedded.lineaudience import LineAudience
+from holdfast.cli.embedded.placement import Replacing, Terms
+from holdfast.cli.embedded.preparation import prepare
+from holdfast.cli.embedded.session import Beginning, Interrupted, RunTerms, run_session
+from holdfast.cli.exitcode import ExitCode
+from holdfast.cli.manifest import read_job_file
+from holdfast.cli.statedirectory import StateDirectory, state_directory_of
+from holdfast.cli.view.picture import Picture
+
+ERROR_LINES = 15
+
+
+@click.command()
+@click.argument("job_file", type=click.Path(path_type=Path))
+@click.option("--nodes", type=click.IntRange(min=1), help="Local nodes at most; lowers spec.nodes.max.")
+@click.option("--faults", type=click.Path(path_type=Path), help="A script of faults to inject.")
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the run keeps its state."
+)
+@click.option("--fresh", is_flag=True, help="Start over: remove what an earlier run of this job left.")
+@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Where the watchdog listens.")
+@click.option("--replace/--no-replace", default=True, help="Whether lost nodes are replaced.  [default: replace]")
+@click.option("--replace-delay", default=2.0, show_default=True, help="Seconds until a replacement comes.")
+def run(
+    job_file: Path,
+    nodes: int | None,
+    faults: Path | None,
+    state_dir: Path | None,
+    fresh: bool,
+    listen: str,
+    replace: bool,
+    replace_delay: float,
+) -> ExitCode:
+    """Run JOB_FILE on this machine: each node is a process, and what breaks is healed.
+
+    The entry point is looked up beside the job file, and runs there. State goes to --state-dir, by default
+    ./.holdfast/NAMESPACE-NAME; the same command again resumes a run that was stopped. Exits with 0 when the job
+    succeeded, 1 when it failed, 2 when a file or flag is wrong, 3 when something is not there, 130 after Ctrl-C.
+    """
+    job = read_job_file(job_file)
+    directory = _state_directory(state_dir, job.id)
+    _check_listen(listen)
+    terms = RunTerms(
+        prepared=prepare(job, job_file, nodes, directory.checkpoints),
+        job_file=str(job_file.absolute()),
+        directory=directory,
+        faults=read_fault_script(faults) if faults else (),
+        placement=Terms(Replacing.ALLOWED if replace else Replacing.REFUSED, replace_delay),
+        listen=listen,
+        beginning=Beginning.FRESH if fresh else Beginning.RESUME,
+    )
+    return run_to_end(terms, LineAudience(time.monotonic))
+
+
+def run_to_end(terms: RunTerms, audience: Audience) -> ExitCode:
+    """Run, say how it ended, and return the exit code."""
+    audience.say(f"state and logs are in {terms.directory.root}")
+    try:
+        picture = asyncio.run(run_session(terms, audience))
+    except Interrupted:
+        click.echo("stopped; the same command resumes from the last checkpoint", err=True)
+        return ExitCode.INTERRUPTED
+    return conclude(picture)
+
+
+def conclude(picture: Picture) -> ExitCode:
+    """Say how the job ended."""
+    status = picture.status
+    if status.phase is JobPhase.SUCCEEDED:
+        click.echo(f"{status.job} succeeded at step {status.step}; --fresh starts it over", err=True)
+        return ExitCode.OK
+    click.echo(f"{status.job} failed: {status.reason}; --fresh starts it over", err=True)
+    errors = [incident.error for incident in picture.incidents if incident.error]
+    for line in errors[-1].splitlines()[-ERROR_LINES:] if errors else ():
+        click.echo(f"  {line}", err=True)
+    return ExitCode.FAILED
+
+
+def _state_directory(told: Path | None, job: str) -> StateDirectory:
+    namespace, _, name = job.partition("/")
+    return state_directory_of(namespace, name) if told is None else StateDirectory(told.absolute())
+
+
+def _check_listen(listen: str) -> None:
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise InvalidInput(Problem("--listen", listen, "write HOST:PORT, such as 127.0.0.1:0"))

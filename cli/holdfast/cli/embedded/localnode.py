@@ -1,0 +1,94 @@
+"""One local node: an agent and a launcher, and everything below them."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.cli.embedded.offspring import Offspring
+from holdfast.cli.embedded.processtree import descendants
+from holdfast.cli.statedirectory import StateDirectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTerms:
+    """What every node of a run is started with. `entrypoint` is what the launcher takes as its arguments."""
+
+    job: str
+    directory: StateDirectory
+    watchdog: str
+    local_size: int
+    entrypoint: tuple[str, ...]
+    working_directory: Path
+    heartbeat_interval_s: float
+
+
+class LocalNode:
+    """The processes of one node. It is up while its launcher lives; an agent that dies alone is started again."""
+
+    def __init__(self, name: str, terms: NodeTerms) -> None:
+        """Start both. Raises OSError."""
+        self.name = name
+        self._terms = terms
+        self.run_directory = terms.directory.node(name)
+        # Records of an earlier life would be read as ranks that are gone.
+        shutil.rmtree(self.run_directory, ignore_errors=True)
+        self.run_directory.mkdir(parents=True)
+        self.launcher = self._offspring("launcher", self._launcher_arguments())
+        self.agent = self._offspring("agent", self._agent_arguments())
+
+    def restart_agent(self) -> None:
+        """Start the agent again, as a cluster would."""
+        self.agent = self._offspring("agent", self._agent_arguments())
+
+    def kill(self) -> None:
+        """SIGKILL everything of this node at once, as a power cut would."""
+        below = [pid for root in (self.launcher.pid, self.agent.pid) for pid in descendants(root)]
+        for process in (self.launcher, self.agent):
+            process.send(signal.SIGKILL)
+        for pid in below:
+            send(pid, signal.SIGKILL)
+
+    def _offspring(self, part: str, arguments: tuple[str, ...]) -> Offspring:
+        return Offspring(
+            f"{part} of {self.name}",
+            (sys.executable, *arguments),
+            log=self._terms.directory.logs / f"{self.name}.{part}.log",
+            directory=self._terms.working_directory,
+        )
+
+    def _agent_arguments(self) -> tuple[str, ...]:
+        terms = self._terms
+        return (
+            *("-m", "holdfast.agent", "--node", self.name, "--job", terms.job),
+            *("--run-dir", str(self.run_directory), "--watchdog", terms.watchdog),
+            *("--token-file", str(terms.directory.token_file)),
+            *("--simulated-gpus", str(terms.local_size), "--die-with-parent"),
+        )
+
+    def _launcher_arguments(self) -> tuple[str, ...]:
+        terms = self._terms
+        return (
+            *("-m", "holdfast.agent.launch", "--member", self.name, "--node", self.name),
+            *("--rdzv-endpoint", terms.watchdog, "--rdzv-id", terms.job),
+            *("--nproc-per-node", str(terms.local_size), "--token-file", str(terms.directory.token_file)),
+            *("--run-dir", str(self.run_directory), "--log-dir", str(terms.directory.logs)),
+            *("--heartbeat-interval", str(terms.heartbeat_interval_s), "--local-addr", "127.0.0.1"),
+            *terms.entrypoint,
+        )
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may be gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+async def stop_all(nodes: list[LocalNode]) -> None:
+    """Stop every node at the same time; launchers first, so that their leaving is reported."""
+    await asyncio.gather(*(node.launcher.stop() for node in nodes))
+    await asyncio.gather(*(node.agent.stop() for node in nodes))

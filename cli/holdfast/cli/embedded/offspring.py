@@ -1,0 +1,93 @@
+"""A process of this run: it dies with us, whatever kills us, and its end is known at once."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+# Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
+_PR_SET_PDEATHSIG: Final = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+POLITE_S: Final = 3.0  # how long SIGTERM may take before SIGKILL follows
+
+
+class Offspring:
+    """One child process in a session of its own, so that Ctrl-C reaches it only through us."""
+
+    def __init__(self, name: str, arguments: Sequence[str], *, log: Path, directory: Path) -> None:
+        """Start it. Output goes to the end of `log`. Raises OSError. Must be called in the event loop."""
+        self.name = name
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                arguments,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_dies_with(os.getpid()),
+            )
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = loop.create_future()
+        self._descriptor = os.pidfd_open(self._process.pid)
+        loop.add_reader(self._descriptor, self._reap)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return not self.ended.done()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; a process that is already gone needs none."""
+        if self.alive:
+            self._process.send_signal(number)
+
+    async def stop(self) -> int:
+        """End it: SIGTERM, and SIGKILL when that takes too long. Returns the exit code."""
+        self.send(signal.SIGTERM)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self.ended), POLITE_S)
+        except TimeoutError:
+            self.send(signal.SIGKILL)
+            return await self.ended
+
+    def last_words(self) -> str:
+        """The last line it wrote that is not empty."""
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self.ended.set_result(self._process.wait())
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words. A negative code is a signal's."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _dies_with(parent_pid: int) -> Callable[[], None]:
+    def arrange() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent_pid:  # it died between the fork and the call above
+            os._exit(0)
+
+    return arrange

@@ -1,0 +1,112 @@
+"""Which local nodes to start and to stop so that this machine matches the plan. Pure and level-triggered.
+
+A node that went down, or that the plan avoids, is replaced by a node of a new name, as a cluster replaces a
+machine. Nothing is remembered but what is observed: the same call after a restart decides the same.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.api.plan import Plan
+
+
+class Replacing(Enum):
+    """Whether new machines can be had."""
+
+    ALLOWED = "allowed"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How this machine plays a cluster. `delay_s` is how long a new machine takes to come."""
+
+    replacing: Replacing = Replacing.ALLOWED
+    delay_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The local nodes: those up, oldest first; those down and not yet replaced, with when they went down.
+
+    `highest` is the highest number given to a node so far.
+    """
+
+    up: tuple[str, ...] = ()
+    down: tuple[tuple[str, float], ...] = ()
+    highest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a node of this name; `replaces` names the one it stands in for, which is then forgotten."""
+
+    name: str
+    replaces: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Take a node down."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, and when to look again (None: when something changes)."""
+
+    actions: tuple[Start | Stop, ...] = ()
+    look_again_at: float | None = None
+
+
+def decide(observed: Observed, plan: Plan, terms: Terms, now: float) -> Decision:
+    """What makes the machine match `plan`. A node stopped now shows as down in the next observation."""
+    stops = _unwanted(observed, plan)
+    if stops:
+        # What replaces them is decided on the next look, when they are seen to be down.
+        return Decision(tuple(stops), look_again_at=now)
+    missing = plan.members + plan.spares - len(observed.up)
+    if missing <= 0:
+        return Decision()
+    starts = _returned(observed, plan)[:missing]
+    started = {start.name for start in starts}
+    waiting = [(name, since) for name, since in observed.down if name not in started]
+    starts += _first_starts(observed, plan, missing - len(starts) - len(waiting))
+    if terms.replacing is Replacing.REFUSED:
+        return Decision(tuple(starts))
+    due = [name for name, since in waiting if since + terms.delay_s <= now]
+    room = max(0, missing - len(starts))
+    names = _new_names(observed.highest + len(starts), plan, len(due[:room]))
+    starts += [Start(name, replaces) for name, replaces in zip(names, due[:room], strict=True)]
+    later = [since + terms.delay_s for name, since in waiting if since + terms.delay_s > now]
+    return Decision(tuple(starts), look_again_at=min(later, default=None))
+
+
+def _unwanted(observed: Observed, plan: Plan) -> list[Stop]:
+    """Nodes to keep away from, then the youngest beyond the number wanted."""
+    orders = {order.node: order.reason for order in (*plan.avoid, *plan.cordon)}
+    stops = [Stop(name, orders[name]) for name in observed.up if name in orders]
+    kept = [name for name in observed.up if name not in orders]
+    wanted = plan.members + plan.spares
+    return stops + [Stop(name, f"the plan wants {wanted} nodes") for name in reversed(kept[wanted:])]
+
+
+def _returned(observed: Observed, plan: Plan) -> list[Start]:
+    return [Start(name, name) for name, _ in observed.down if name in plan.returned]
+
+
+def _first_starts(observed: Observed, plan: Plan, count: int) -> list[Start]:
+    """Nodes that stand in for nobody: at the beginning, or when the plan grew."""
+    return [Start(name) for name in _new_names(observed.highest, plan, max(0, count))]
+
+
+def _new_names(highest: int, plan: Plan, count: int) -> list[str]:
+    avoided = {order.node for order in (*plan.avoid, *plan.cordon)}
+    names: list[str] = []
+    while len(names) < count:
+        highest += 1
+        if f"node-{highest}" not in avoided:
+            names.append(f"node-{highest}")
+    return names

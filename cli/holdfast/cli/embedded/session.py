@@ -1,0 +1,181 @@
+"""One embedded run from start to end: watchdog, local nodes, faults, and everything put away afterwards."""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from holdfast.api.errors import Unavailable
+from holdfast.api.trainingjob import policy_of
+from holdfast.cli.embedded.faultscript import ScriptedFault
+from holdfast.cli.embedded.follower import OVER, Audience, follow
+from holdfast.cli.embedded.injector import Injector
+from holdfast.cli.embedded.link import WatchdogLink
+from holdfast.cli.embedded.localcluster import LocalCluster
+from holdfast.cli.embedded.localnode import NodeTerms
+from holdfast.cli.embedded.placement import Terms
+from holdfast.cli.embedded.preparation import Prepared
+from holdfast.cli.embedded.runlock import run_lock
+from holdfast.cli.embedded.watchdogprocess import WatchdogProcess
+from holdfast.cli.statedirectory import RunningJob, StateDirectory
+from holdfast.cli.view.picture import Picture
+
+DRAIN_S: Final = 5.0
+
+
+class Beginning(Enum):
+    """What is done with what an earlier run left."""
+
+    RESUME = "resume"
+    FRESH = "fresh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTerms:
+    """One run. `listen` is where the watchdog listens; port 0 takes any."""
+
+    prepared: Prepared
+    job_file: str
+    directory: StateDirectory
+    placement: Terms
+    faults: tuple[ScriptedFault, ...] = ()
+    listen: str = "127.0.0.1:0"
+    beginning: Beginning = Beginning.RESUME
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM: the run was stopped and can be resumed."""
+
+
+async def run_session(terms: RunTerms, audience: Audience) -> Picture:
+    """Run the job to its end; returns the last picture of it.
+
+    Raises Interrupted after everything was stopped, Unavailable when the run cannot go on, OSError when the
+    state directory cannot be written.
+    """
+    with run_lock(terms.directory):
+        _lay_out(terms)
+        watchdog = WatchdogProcess(terms.directory, terms.listen, audience.say)
+        try:
+            at = await watchdog.start()
+            address = f"{at.host}:{at.port}"
+            async with _linked(terms, address) as link:
+                return await _run(terms, address, audience, link, watchdog)
+        finally:
+            await watchdog.stop()
+
+
+async def _run(
+    terms: RunTerms, address: str, audience: Audience, link: WatchdogLink, watchdog: WatchdogProcess
+) -> Picture:
+    before = await link.status()
+    if before is not None and before.phase in OVER:
+        return Picture(before, incidents=await link.incidents())
+    await link.submit(policy_of(terms.prepared.job))
+    cluster = LocalCluster(_node_terms(terms, address), terms.placement, audience.say)
+    following = asyncio.create_task(follow(link, audience))
+    others = [
+        asyncio.create_task(watchdog.supervise()),
+        asyncio.create_task(link.operate(cluster.outbox, cluster.show)),
+        asyncio.create_task(cluster.run()),
+    ]
+    if terms.faults:
+        others.append(asyncio.create_task(_inject(terms, Injector(link, cluster, watchdog, audience.say))))
+    try:
+        with _interruptible() as interrupted:
+            picture = await _first_to_end(following, others, interrupted)
+        await cluster.drain(DRAIN_S)
+        return picture
+    finally:
+        for task in (following, *others):
+            task.cancel()
+        await asyncio.gather(following, *others, return_exceptions=True)
+        await cluster.stop()
+
+
+async def _first_to_end(
+    following: asyncio.Task[Picture], others: list[asyncio.Task[None]], interrupted: asyncio.Event
+) -> Picture:
+    """The last picture of the job, unless something else ends the run first."""
+    signalled = asyncio.create_task(interrupted.wait())
+    try:
+        await asyncio.wait((following, signalled, *others), return_when=asyncio.FIRST_COMPLETED)
+        if following.done():
+            return following.result()
+        for task in others:
+            if task.done():
+                task.result()
+        raise Interrupted
+    finally:
+        signalled.cancel()
+
+
+async def _inject(terms: RunTerms, injector: Injector) -> None:
+    """The script, and then nothing: its end does not end the run."""
+    await injector.run(terms.faults)
+    await asyncio.Event().wait()
+
+
+def _node_terms(terms: RunTerms, address: str) -> NodeTerms:
+    job = terms.prepared.job
+    return NodeTerms(
+        job=job.id,
+        directory=terms.directory,
+        watchdog=address,
+        local_size=job.spec.local_size(),
+        entrypoint=terms.prepared.entrypoint,
+        working_directory=terms.prepared.working_directory,
+        heartbeat_interval_s=job.spec.fault_policy.heartbeat.interval.total_seconds(),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _linked(terms: RunTerms, address: str) -> AsyncIterator[WatchdogLink]:
+    link = WatchdogLink(address, terms.directory.token(), terms.prepared.job.id)
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[asyncio.Event]:
+    loop = asyncio.get_running_loop()
+    interrupted = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
+    try:
+        yield interrupted
+    finally:
+        # Stopping takes seconds at most; a second Ctrl-C must not leave half of it undone.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, _nothing)
+
+
+def _nothing() -> None:
+    return
+
+
+def _lay_out(terms: RunTerms) -> None:
+    directory = terms.directory
+    held = directory.running_job()
+    job = terms.prepared.job.id
+    if held is not None and held.job != job:
+        raise Unavailable(f"{directory.root} belongs to the job {held.job}; give {job} another --state-dir")
+    if terms.beginning is Beginning.FRESH:
+        _clear(directory)
+    directory.logs.mkdir(exist_ok=True)
+    directory.ensure_token()
+    directory.write_running_job(RunningJob(job, terms.job_file))
+
+
+def _clear(directory: StateDirectory) -> None:
+    """Take away what a run made, by name: a folder the user named may hold other things as well."""
+    for folder in (directory.logs, directory.checkpoints, directory.root / "nodes"):
+        shutil.rmtree(folder, ignore_errors=True)
+    for file in directory.root.glob("watchdog.*"):
+        file.unlink()

@@ -1,0 +1,60 @@
+"""What is worth a line between two looks at a run."""
+
+from holdfast.api.incident import Incident, IncidentState
+from holdfast.api.status import JobPhase
+from holdfast.cli.view.incident import rung_text
+from holdfast.cli.view.picture import Picture
+from holdfast.cli.view.table import number, seconds
+
+
+def news(before: Picture | None, after: Picture) -> list[str]:
+    """Lines for what changed, oldest first; an unchanged picture has none."""
+    return [*_round_news(before, after), *_incident_news(before, after), *_phase_news(before, after)]
+
+
+def progress(picture: Picture) -> str:
+    """Where training is, in one line."""
+    status = picture.status
+    return (
+        f"step {number(status.step)}  loss {number(status.loss)}  {seconds(status.step_time_s)} a step  "
+        f"{status.world_size} ranks"
+    )
+
+
+def _round_news(before: Picture | None, after: Picture) -> list[str]:
+    status = after.status
+    if status.round is None or (before is not None and before.status.round == status.round):
+        return []
+    return [f"round {status.round}: {status.world_size} ranks; {status.reason}"]
+
+
+def _incident_news(before: Picture | None, after: Picture) -> list[str]:
+    known = {incident.id: incident for incident in before.incidents} if before else {}
+    lines = []
+    for incident in after.incidents:
+        old = known.get(incident.id)
+        if old is None:
+            lines.append(f"{incident.id}: {incident.kind} of {incident.culprit}: {incident.cause}")
+        if incident.state is not IncidentState.OPEN and (old is None or old.state is IncidentState.OPEN):
+            lines.append(_closed(incident))
+    return lines
+
+
+def _closed(incident: Incident) -> str:
+    if incident.state is IncidentState.PAGED:
+        return f"{incident.id}: a human is needed"
+    lost = "unknown" if incident.lost_steps is None else str(incident.lost_steps)
+    return (
+        f"{incident.id}: recovered, {rung_text(incident)}; first new step after "
+        f"{seconds(incident.time_to_recover_s)}, steps lost: {lost}"
+    )
+
+
+def _phase_news(before: Picture | None, after: Picture) -> list[str]:
+    status = after.status
+    if before is not None and before.status.phase is status.phase:
+        return []
+    # Running and recovering are told by rounds and incidents already.
+    if status.phase in (JobPhase.RUNNING, JobPhase.RECOVERING):
+        return []
+    return [f"{status.phase}: {status.reason}"]
