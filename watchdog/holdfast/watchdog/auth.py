@@ -1,0 +1,101 @@
+"""Who may do what: a bearer token stands for roles."""
+
+import hmac
+import os
+import secrets
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
+
+TOKEN_BYTES = 32
+TOKEN_LENGTH_MIN = 16
+
+
+class Role(StrEnum):
+    """What a caller may do."""
+
+    INGEST = "ingest"  # launchers and agents: join, report
+    VIEW = "view"  # read everything
+    OPERATE = "operate"  # submit jobs, intervene, act for the cluster
+
+
+ALL_ROLES = frozenset(Role)
+
+
+class Authenticator(Protocol):
+    """Tells what a token allows. Asked once per request or connection; raises nothing."""
+
+    def roles(self, token: str) -> frozenset[Role] | None:
+        """The token's roles, None when nobody holds it."""
+        ...
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """One token and what it allows."""
+
+    token: str
+    roles: frozenset[Role]
+
+
+class TokenFile:
+    """The embedded authenticator: tokens from a file only its owner can read.
+
+    One token a line; roles may follow it, separated by commas, all of them when none does.
+    """
+
+    def __init__(self, grants: tuple[Grant, ...]) -> None:
+        self._grants = grants
+
+    @classmethod
+    def read(cls, path: Path) -> "TokenFile":
+        """Read the file. Raises InvalidInput when others could read it or it holds no token, Unavailable."""
+        try:
+            mode = path.stat().st_mode
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Unavailable(f"the token file {path} cannot be read: {error}") from error
+        if mode & 0o077:
+            fix = f"let only its owner read it (chmod 600 {path})"
+            raise InvalidInput(Problem("token file", f"{path} with mode {mode & 0o777:o}", fix))
+        grants = tuple(_grant(line, path) for line in text.splitlines() if line.strip())
+        if not grants:
+            raise InvalidInput(Problem("token file", str(path), "write a token into it, or remove it to get one"))
+        return cls(grants)
+
+    @classmethod
+    def read_or_create(cls, path: Path) -> "TokenFile":
+        """Read the file; make one with a random token for all roles when there is none. Raises as `read`."""
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return cls.read(path)
+        except OSError as error:
+            raise Unavailable(f"the token file {path} cannot be made: {error}") from error
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+        return cls.read(path)
+
+    def roles(self, token: str) -> frozenset[Role] | None:
+        """Compares with every token in constant time, so that timing tells nothing about any of them."""
+        given = token.encode("utf-8", "surrogateescape")  # as it came over the wire
+        matches = [grant for grant in self._grants if hmac.compare_digest(grant.token.encode(), given)]
+        return matches[0].roles if matches else None
+
+
+def _grant(line: str, path: Path) -> Grant:
+    token, _, names = line.strip().partition(" ")
+    if len(token) < TOKEN_LENGTH_MIN:
+        # The token itself stays out of the message.
+        raise InvalidInput(
+            Problem("token file", str(path), f"give every token at least {TOKEN_LENGTH_MIN} characters")
+        )
+    try:
+        roles = frozenset(Role(name.strip()) for name in names.split(",")) if names.strip() else ALL_ROLES
+    except ValueError:
+        known = ", ".join(role.value for role in Role)
+        raise InvalidInput(Problem("token file", names, f"name roles from: {known}")) from None
+    return Grant(token, roles)

@@ -1,0 +1,250 @@
+"""One job as the watchdog lives it: what is decided, what watches it, and the journal behind both.
+
+Every event is in the journal before it is applied. While the store refuses, events wait here, in order and
+bounded, and nothing is decided; what runs goes on running.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.event import ClockTicked, Event, Journaled, RoundProgressed, WatchdogStarted
+from holdfast.api.incident import Incident
+from holdfast.api.round import Round
+from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, Show
+from holdfast.watchdog.sample import Connected, Left, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.senses import Senses, SensesFor
+from holdfast.watchdog.state import JobState, Standing
+from holdfast.watchdog.step import Step
+from holdfast.watchdog.store.store import START, Fence, Snapshot, Store
+from holdfast.watchdog.turn import FAILED_RULE, Brain, turn
+
+logger = logging.getLogger(__name__)
+
+# A restart replays fewer lines than this: well below a tenth of a second.
+SNAPSHOT_EVERY_LINES = 64
+# A member makes a handful of events per round; this holds several rounds of a large job.
+WAITING_EVENTS_MAX = 65_536
+STORE_RETRY_S = 1.0
+# Facts that the next one of their kind replaces are not worth keeping while the store refuses.
+REPLACEABLE = (ClockTicked, RoundProgressed)
+
+
+class Job:
+    """Synchronous and single-threaded. Whoever calls carries out the effects returned.
+
+    Every method that takes `now` (watchdog clock, seconds) may raise Fenced: another watchdog has taken over,
+    and this one must stop.
+    """
+
+    def __init__(self, name: str, *, store: Store, fence: Fence, brain: Brain, senses_for: SensesFor) -> None:
+        self.name = name
+        self.state: JobState = brain.initial(name)
+        self.offset = START
+        self.last_at = 0.0
+        self.trouble: str | None = None  # why the store refuses, None while it takes everything
+        self.senses: Senses | None = None
+        self._store = store
+        self._fence = fence
+        self._brain = brain
+        self._senses_for = senses_for
+        self._waiting: deque[Event] = deque(maxlen=WAITING_EVENTS_MAX)
+        self._saved_offset = START
+        self._tick_was_idle = False
+        self._retry_at = 0.0  # while the store refuses: when to ask it again
+
+    def restore(self) -> None:
+        """Read what an earlier run left: the snapshot, and the lines behind it. Raises Unavailable, Damaged."""
+        snapshot = self._store.load(self.name)
+        if snapshot is not None and (state := _readable(snapshot, self.name)) is not None:
+            self.state, self.offset, self.last_at = state, snapshot.offset, snapshot.at
+            self._saved_offset = snapshot.offset
+        missed: list[Effect] = []
+        for line in self._store.tail(self.name, self.offset):
+            step = turn(self._brain, self.state, line.event, line.at)
+            self.state, self.offset, self.last_at = step.state, line.offset, line.at
+            missed.extend(step.effects)
+        # What is shown is read from the state; only the records for readers may not have been written.
+        self.file(missed, self.last_at)
+
+    def resume(self, now: float) -> tuple[Effect, ...]:
+        """Go on after `restore`: watch again, and let the brain know that it was away."""
+        self._watch(now)
+        return self.demand(WatchdogStarted(), now)
+
+    def observe(self, sample: Sample, now: float) -> tuple[Effect, ...]:
+        """Show a sample to everything that watches, and apply what that proves."""
+        if self.senses is None:
+            return ()
+        return self._apply_all(self.senses.observe(sample, now), now)
+
+    def record(self, event: Event, now: float) -> tuple[Effect, ...]:
+        """Apply a fact. It is kept when the store refuses, and applied once the store takes it."""
+        return self._apply_all((event,), now)
+
+    def demand(self, event: Event, now: float) -> tuple[Effect, ...]:
+        """Apply what somebody waits for. Raises Unavailable or Damaged, and forgets it, when the store refuses."""
+        effects = self._apply_all((), now)
+        if self._waiting:
+            raise Unavailable(f"the store refuses: {self.trouble}")
+        try:
+            lines = self._store.append(self.name, (event,), at=now, after=self.offset, fence=self._fence)
+        except (Unavailable, Damaged) as error:
+            self._refused(str(error), now)
+            raise
+        self._accepted()
+        return effects + self._apply_lines(lines, now)
+
+    def elapse(self, now: float) -> tuple[Effect, ...]:
+        """Apply what the passing of time proves. Called at `next_wakeup`, or later."""
+        events = list(self.senses.elapse(now)) if self.senses else []
+        wakeup = self._brain.next_wakeup(self.state)
+        if wakeup is not None and wakeup <= now:
+            events.append(ClockTicked())
+        if self.trouble is not None and not self._waiting and now >= self._retry_at:
+            self.save(now)  # nothing waits, so this alone shows whether the store is back
+        before = self.state
+        effects = self._apply_all(events, now)
+        self._tick_was_idle = bool(events) and self.state == before
+        return effects
+
+    def next_wakeup(self, now: float) -> float | None:
+        """When to call `elapse`, or None."""
+        wakeups = [self._brain.next_wakeup(self.state), self.senses.next_wakeup() if self.senses else None]
+        if self.trouble is not None:
+            wakeups.append(self._retry_at)
+        soonest = min((at for at in wakeups if at is not None), default=None)
+        # A tick that changes nothing and is due again at once must not fill the journal.
+        if soonest is not None and soonest <= now and self._tick_was_idle:
+            return now + STORE_RETRY_S
+        return soonest
+
+    def save(self, now: float) -> None:
+        """Write a snapshot. A failure is noted; the journal has it all."""
+        snapshot = Snapshot(self.offset, self.last_at, msgspec.msgpack.encode(self.state))
+        try:
+            self._store.save(self.name, snapshot, fence=self._fence)
+        except (Unavailable, Damaged) as error:
+            self._refused(str(error), now)
+        else:
+            self._saved_offset = self.offset
+            self._accepted()
+
+    def file(self, effects: Iterable[Effect], now: float) -> None:
+        """Write the newest version of each incident for readers. A failure is noted; the journal has it all."""
+        newest = {
+            effect.incident.id: effect.incident
+            for effect in effects
+            if isinstance(effect, IncidentOpened | IncidentUpdated | IncidentClosed)
+        }
+        try:
+            for incident in newest.values():
+                self._store.file(incident, fence=self._fence)
+        except (Unavailable, Damaged) as error:
+            self._refused(str(error), now)
+
+    def filed_incidents(self, *, limit: int) -> tuple[Incident, ...]:
+        """The newest incidents ever filed, oldest first. Raises Unavailable, Damaged."""
+        return self._store.incidents(self.name, limit=limit)
+
+    def _apply_all(self, events: Iterable[Event], now: float) -> tuple[Effect, ...]:
+        """Journal and apply the events behind those that still wait, or let all of them wait."""
+        batch = (*self._waiting, *events)
+        if not batch:
+            return ()
+        try:
+            lines = self._store.append(self.name, batch, at=now, after=self.offset, fence=self._fence)
+        except (Unavailable, Damaged) as error:
+            self._refused(str(error), now)
+            self._waiting = deque(
+                (each for each in batch if not isinstance(each, REPLACEABLE)), WAITING_EVENTS_MAX
+            )
+            return ()
+        self._waiting.clear()
+        if self.trouble is not None:
+            logger.info("store takes events again job=%s lines=%d", self.name, len(lines))
+            self.trouble = None
+        return self._apply_lines(lines, now)
+
+    def _apply_lines(self, lines: Sequence[Journaled], now: float) -> tuple[Effect, ...]:
+        """Apply journaled events, then what the round they led to makes the senses say."""
+        effects: list[Effect] = []
+        proved: list[Event] = []
+        for line in lines:
+            policy = self.state.policy
+            step = turn(self._brain, self.state, line.event, line.at)
+            self.state, self.offset, self.last_at = step.state, line.offset, line.at
+            _log(self.name, line, step)
+            effects.extend(step.effects)
+            if self.state.policy != policy:
+                self._watch(now)
+            else:
+                proved.extend(self._follow(step.effects, now))
+        if self.offset - self._saved_offset >= SNAPSHOT_EVERY_LINES:
+            self.save(now)
+        return (*effects, *self._apply_all(proved, now))
+
+    def _follow(self, effects: Iterable[Effect], now: float) -> list[Event]:
+        """Let the senses know which round runs."""
+        if self.senses is None:
+            return []
+        shown = [_as_sample(effect) for effect in effects if isinstance(effect, Show)]
+        return [event for sample in shown for event in self.senses.observe(sample, now)]
+
+    def _watch(self, now: float) -> None:
+        """Begin to watch under the policy there is: whoever should be there has its time of grace from now."""
+        if self.state.policy is None:
+            return
+        self.senses = self._senses_for(self.state.policy)
+        there = [
+            Connected(each.name, each.node) for each in self.state.members if each.standing is not Standing.LOST
+        ]
+        gone = [Left(each.name) for each in self.state.members if each.standing is Standing.LOST]
+        shown = [_as_sample(Show(self.state.desired))] if self.state.desired is not None else []
+        for sample in (*there, *shown, *gone):
+            self.senses.observe(sample, now)
+
+    def _refused(self, trouble: str, now: float) -> None:
+        if trouble != self.trouble:
+            logger.error("store refuses job=%s reason=%s", self.name, trouble)
+        self.trouble, self._retry_at = trouble, now + STORE_RETRY_S
+
+    def _accepted(self) -> None:
+        if self.trouble is not None:
+            logger.info("store takes writes again job=%s", self.name)
+        self.trouble = None
+
+
+def _readable(snapshot: Snapshot, job: str) -> JobState | None:
+    """The snapshot's state, or None when another version of the program wrote it: the journal gives it again."""
+    try:
+        return msgspec.msgpack.decode(snapshot.state, type=JobState)
+    except msgspec.MsgspecError as error:
+        logger.warning("snapshot is not readable, reading the whole journal job=%s reason=%s", job, error)
+        return None
+
+
+def _as_sample(effect: Show) -> Sample:
+    desired = effect.desired
+    return RoundStarted(desired) if isinstance(desired, Round) else RoundStopped(desired.number)
+
+
+def _log(job: str, line: Journaled, step: Step) -> None:
+    event = type(line.event).__name__
+    if step.reason.rule == FAILED_RULE:
+        logger.error("brain failed job=%s offset=%d reason=%s", job, line.offset, step.reason.says)
+    elif step.effects:
+        effects = ",".join(type(each).__name__ for each in step.effects)
+        logger.info(
+            "decided job=%s offset=%d event=%s effects=%s reason=%s",
+            job,
+            line.offset,
+            event,
+            effects,
+            step.reason.says,
+        )
+    else:
+        logger.debug("applied job=%s offset=%d event=%s reason=%s", job, line.offset, event, step.reason.says)
