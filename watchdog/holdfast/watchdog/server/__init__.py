@@ -1,0 +1,1 @@
+"""The watchdog's shell: connections in, effects out. It decides nothing."""

@@ -1,0 +1,78 @@
+"""Agents: node reports in, the pace and what was taken out."""
+
+import math
+from collections.abc import AsyncIterator
+
+import msgspec
+from aiohttp import web
+
+from holdfast.api.errors import HoldfastError
+from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ReportTaken
+from holdfast.watchdog.server.connection import AgentConnection
+from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
+from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.server.outbox import Outbox, Slot
+from holdfast.watchdog.server.tally import Count
+from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+
+# Eight ranks and GPUs take about 4 KiB; a node with many events behind it takes more.
+FRAME_BYTES_MAX = 1024 * 1024
+
+MESSAGES: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
+
+
+async def serve_agent(request: web.Request) -> web.WebSocketResponse:
+    """One agent's connection, from its `AgentHello` to its end."""
+    watchdog = request.app[WATCHDOG]
+    socket = await open_socket(request, frame_bytes_max=FRAME_BYTES_MAX)
+    outbox = Outbox()
+    await converse(socket, outbox, watchdog.tally, lambda: _talk(watchdog, socket, outbox))
+    return socket
+
+
+async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbox) -> None:
+    frames = decoded(socket, MESSAGES)
+    hello = await first(frames)
+    if not isinstance(hello, AgentHello):
+        raise BadMessage("the first message must be AgentHello")
+    try:
+        host = watchdog.host(hello.job)
+    except HoldfastError as error:
+        raise BadMessage(str(error)) from error
+    agent = AgentConnection(socket, outbox, node=hello.node, boot=hello.boot)
+    older = host.agents.get(agent.node)
+    host.agents[agent.node] = agent
+    if older is not None:
+        host.tally.add(Count.REPLACED_CONNECTIONS)
+        older.outbox.finish(f"another agent has connected as node {agent.node}")
+    host.show_pace(agent)
+    try:
+        await _listen(host, agent, frames)
+    finally:
+        if host.agents.get(agent.node) is agent:
+            del host.agents[agent.node]
+
+
+async def _listen(host: JobHost, agent: AgentConnection, frames: AsyncIterator[FromAgent]) -> None:
+    async for report in frames:
+        if host.agents.get(agent.node) is not agent:
+            return  # a newer connection of the node has taken over
+        if not isinstance(report, NodeReport) or (report.node, report.boot) != (agent.node, agent.boot):
+            raise BadMessage(f"expected reports of node {agent.node}, boot {agent.boot}, and nothing else")
+        _check_ages(report)
+        taken = host.taken.get(agent.node)
+        if taken is not None and taken.boot == report.boot and report.sequence <= taken.sequence:
+            host.tally.add(Count.DUPLICATE_REPORTS)
+        else:
+            host.tally.add(Count.REPORTS)
+            host.take_report(report)
+        agent.outbox.put(Slot.TAKEN, msgspec.msgpack.encode(ReportTaken(host.taken[agent.node].sequence)))
+
+
+def _check_ages(report: NodeReport) -> None:
+    """An age that is no number would poison every comparison behind it. Raises BadMessage."""
+    ages = [each.age_s for each in report.events]
+    for sample in report.ranks:
+        ages += (sample.progress_age_s, sample.phase_age_s, sample.pulse_age_s or 0.0)
+    if not all(math.isfinite(age) for age in ages):
+        raise BadMessage("an age is not a finite number of seconds")

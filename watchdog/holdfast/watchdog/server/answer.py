@@ -1,0 +1,68 @@
+"""Answers over HTTP: JSON, and errors as one clear sentence."""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from holdfast.api.errors import Fenced, HoldfastError, InvalidInput
+from holdfast.watchdog.auth import Authenticator, Role
+from holdfast.watchdog.server.tally import Count, Tally
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class NotFound(HoldfastError):
+    """What the path names is not there."""
+
+
+STATUS = {NotFound: 404, InvalidInput: 400, Fenced: 503}
+BEARER = "Bearer "
+
+
+def answer(body: object, *, status: int = 200) -> web.Response:
+    """`body` as JSON. A number that is none (NaN) becomes null: Unknown."""
+    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
+
+
+def refusal(status: int, sentence: str) -> web.Response:
+    """An error as JSON."""
+    return answer({"error": sentence}, status=status)
+
+
+def guarded(handler: Handler, *, needs: Role, authenticator: Authenticator) -> Handler:
+    """`handler`, for callers whose token has the role `needs`."""
+
+    async def check(request: web.Request) -> web.StreamResponse:
+        header = request.headers.get("Authorization", "")
+        roles = authenticator.roles(header.removeprefix(BEARER)) if header.startswith(BEARER) else None
+        if roles is None:
+            return refusal(401, "this needs a valid token: send the header 'Authorization: Bearer TOKEN'")
+        if needs not in roles:
+            held = ", ".join(sorted(role.value for role in roles))
+            return refusal(403, f"this needs the role {needs.value}; the token has {held}")
+        return await handler(request)
+
+    return check
+
+
+def plainly(tally: Tally) -> Middleware:
+    """Middleware: every error becomes JSON with one sentence, and refusals are counted."""
+
+    @web.middleware
+    async def speak(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            response = refusal(error.status, error.text or error.reason)
+            if (allow := error.headers.get("Allow")) is not None:
+                response.headers["Allow"] = allow
+        except HoldfastError as error:
+            status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 503)
+            response = refusal(status, str(error))
+        if 400 <= response.status < 500:
+            tally.add(Count.REFUSED_REQUESTS)
+        return response
+
+    return speak

@@ -1,0 +1,64 @@
+"""The HTTP application: every path, what it needs, who serves it."""
+
+import msgspec
+from aiohttp import web
+
+from holdfast.watchdog.auth import Authenticator, Role
+from holdfast.watchdog.server import reads, submissions
+from holdfast.watchdog.server.agents import serve_agent
+from holdfast.watchdog.server.answer import Handler, guarded, plainly
+from holdfast.watchdog.server.launchers import serve_launcher
+from holdfast.watchdog.server.operators import serve_operator
+from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+
+JOB = "/v1/jobs/{namespace}/{name}"
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One path. `needs` None is open to everybody."""
+
+    method: str
+    path: str
+    handler: Handler
+    needs: Role | None
+
+
+ROUTES = (
+    Route("GET", "/healthz", reads.healthz, None),
+    Route("GET", "/metrics", reads.metrics, Role.VIEW),
+    Route("GET", "/v1/member", serve_launcher, Role.INGEST),
+    Route("GET", "/v1/agent", serve_agent, Role.INGEST),
+    Route("GET", "/v1/operator", serve_operator, Role.OPERATE),
+    Route("GET", "/v1/jobs", reads.jobs, Role.VIEW),
+    Route("POST", "/v1/jobs", submissions.submit, Role.OPERATE),
+    Route("GET", f"{JOB}/status", reads.job_status, Role.VIEW),
+    Route("GET", f"{JOB}/ranks", reads.ranks, Role.VIEW),
+    Route("GET", f"{JOB}/incidents", reads.incidents, Role.VIEW),
+    Route("GET", f"{JOB}/incidents/{{id}}", reads.incident, Role.VIEW),
+    Route("GET", f"{JOB}/plan", reads.plan, Role.VIEW),
+    Route("GET", f"{JOB}/round", reads.desired_round, Role.VIEW),
+    Route("GET", f"{JOB}/nodes", reads.nodes, Role.VIEW),
+    Route("GET", f"{JOB}/journal", reads.journal, Role.VIEW),
+    Route("POST", f"{JOB}/interventions", submissions.intervene, Role.OPERATE),
+)
+
+
+def make_app(watchdog: Watchdog, authenticator: Authenticator) -> web.Application:
+    """The application over a watchdog that has been started."""
+    app = web.Application(middlewares=[plainly(watchdog.tally)], client_max_size=submissions.BODY_BYTES_MAX)
+    app[WATCHDOG] = watchdog
+    for route in ROUTES:
+        handler = route.handler
+        if route.needs is not None:
+            handler = guarded(handler, needs=route.needs, authenticator=authenticator)
+        app.router.add_route(route.method, route.path, handler)
+    app.on_shutdown.append(_say_goodbye)
+    return app
+
+
+async def _say_goodbye(app: web.Application) -> None:
+    """End every connection, so that peers look for the next watchdog at once."""
+    for host in app[WATCHDOG].hosts():
+        host.closing = True
+        for connection in (*host.launchers.values(), *host.agents.values(), *host.operators):
+            connection.outbox.finish("the watchdog is shutting down")

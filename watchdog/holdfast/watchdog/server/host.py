@@ -1,0 +1,178 @@
+"""The event loop's side of one job: hands it samples and events, carries out its effects, keeps its timer."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from holdfast.api.errors import Fenced
+from holdfast.api.event import Event, InterventionRequested
+from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
+from holdfast.api.telemetry import NodeReport, Pace
+from holdfast.watchdog.clock import WatchdogClock
+from holdfast.watchdog.effect import Answered, Effect, Notify, Publish, Show
+from holdfast.watchdog.job import Job
+from holdfast.watchdog.sample import Reported, Sample
+from holdfast.watchdog.server.connection import AgentConnection, Connection, LauncherConnection
+from holdfast.watchdog.server.outbox import Slot
+from holdfast.watchdog.server.tally import Tally
+
+logger = logging.getLogger(__name__)
+
+ANSWER_PATIENCE_S = 2.0
+KEPT_OUTCOMES = 256
+# How far the stall threshold moves before agents are told, and how often it is looked at.
+PACE_CHANGE = 0.1
+PACE_EVERY_S = 1.0
+
+
+class JobHost:
+    """One job and everybody connected for it. `fenced` is called when another watchdog has taken over."""
+
+    def __init__(self, job: Job, *, clock: WatchdogClock, tally: Tally, fenced: Callable[[str], None]) -> None:
+        self.job = job
+        self.clock = clock
+        self.tally = tally
+        self.launchers: dict[str, LauncherConnection] = {}
+        self.agents: dict[str, AgentConnection] = {}
+        self.operators: set[Connection] = set()
+        self.taken: dict[str, NodeReport] = {}  # by node: the newest report
+        self.taken_at: dict[str, float] = {}
+        self.outcomes: dict[str, InterventionOutcome] = {}
+        self.closing = False
+        self._fenced = fenced
+        self._answers: dict[str, asyncio.Future[InterventionOutcome]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._pace = Pace(interval_s=1.0)
+        self._pace_at = 0.0
+
+    def start(self) -> None:
+        """Resume the job after a restart of the watchdog. Raises as `Job.resume`."""
+        self._carry_out(self.job.resume(self.clock.now()))
+
+    def stop(self) -> None:
+        """No more timers, and a snapshot for the next start."""
+        self.closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._guarded(lambda now: self.job.save(now))
+
+    def observe(self, sample: Sample) -> None:
+        """Show the job a sample."""
+        self._guarded(lambda now: self._carry_out(self.job.observe(sample, now)))
+
+    def record(self, event: Event) -> None:
+        """Tell the job a fact."""
+        self._guarded(lambda now: self._carry_out(self.job.record(event, now)))
+
+    def demand(self, event: Event) -> None:
+        """Tell the job what somebody waits for. Raises Unavailable, Damaged, Fenced."""
+        self._carry_out(self.job.demand(event, self.clock.now()))
+
+    def take_report(self, report: NodeReport) -> None:
+        """A node's report that was not seen before."""
+        now = self.clock.now()
+        self.taken[report.node] = report
+        self.taken_at[report.node] = now
+        self.observe(Reported(report))
+        if now >= self._pace_at:
+            self._pace_at = now + PACE_EVERY_S
+            self._set_pace(now)
+
+    async def intervene(self, request: InterventionRequest) -> InterventionOutcome:
+        """Ask the brain and wait shortly for the answer. The same id again gets the same answer."""
+        if (known := self.outcomes.get(request.id)) is not None:
+            return known
+        answer = self._answers.setdefault(request.id, asyncio.get_running_loop().create_future())
+        self.demand(InterventionRequested(request))
+        try:
+            async with asyncio.timeout(ANSWER_PATIENCE_S):
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            says = "taken, not yet answered; ask again with the same id"
+            return InterventionOutcome(request.id, InterventionState.PENDING, says)
+
+    def show_desired(self, connection: Connection) -> None:
+        """Show a launcher what is desired now."""
+        if self.job.state.desired is not None:
+            connection.outbox.put(Slot.DESIRED, msgspec.msgpack.encode(self.job.state.desired))
+
+    def show_plan(self, connection: Connection) -> None:
+        """Show an operator the plan there is."""
+        if self.job.state.plan is not None:
+            connection.outbox.put(Slot.PLAN, msgspec.msgpack.encode(self.job.state.plan))
+
+    def show_pace(self, connection: Connection) -> None:
+        """Show an agent how often to report."""
+        self._set_pace(self.clock.now())
+        connection.outbox.put(Slot.PACE, msgspec.msgpack.encode(self._pace))
+
+    def _carry_out(self, effects: tuple[Effect, ...]) -> None:
+        """Launchers first: they heal. Records for readers come last."""
+        for effect in effects:
+            match effect:
+                case Show(desired=desired):
+                    _broadcast(self.launchers.values(), Slot.DESIRED, desired)
+                case Publish(plan=plan):
+                    _broadcast(self.operators, Slot.PLAN, plan)
+                case Answered(outcome=outcome):
+                    self._answer(outcome)
+                case Notify(incident=incident, text=text):
+                    logger.warning("a human is needed job=%s incident=%s text=%s", self.job.name, incident, text)
+                case _:
+                    pass  # incidents: filed below, all at once
+        now = self.clock.now()
+        self.job.file(effects, now)
+        self._arm(now)
+
+    def _answer(self, outcome: InterventionOutcome) -> None:
+        self.outcomes[outcome.id] = outcome
+        while len(self.outcomes) > KEPT_OUTCOMES:
+            del self.outcomes[next(iter(self.outcomes))]
+        waiting = self._answers.pop(outcome.id, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(outcome)
+
+    def _arm(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wakeup = self.job.next_wakeup(now)
+        if wakeup is not None and not self.closing:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, wakeup - now), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._guarded(lambda now: self._carry_out(self.job.elapse(now)))
+
+    def _guarded(self, act: Callable[[float], None]) -> None:
+        try:
+            act(self.clock.now())
+        except Fenced as error:
+            self.closing = True
+            self._fenced(str(error))
+
+    def _set_pace(self, now: float) -> None:
+        policy = self.job.state.policy
+        if policy is None or self.job.senses is None:
+            return
+        pace = Pace(policy.heartbeat_interval_s, self.job.senses.stalled_after_s(now))
+        if _differs(pace, self._pace):
+            self._pace = pace
+            _broadcast(self.agents.values(), Slot.PACE, pace)
+
+
+def _broadcast(connections: Iterable[Connection], slot: Slot, message: object) -> None:
+    frame = msgspec.msgpack.encode(message)
+    for connection in connections:
+        connection.outbox.put(slot, frame)
+
+
+def _differs(new: Pace, old: Pace) -> bool:
+    if new.interval_s != old.interval_s or (new.stalled_after_s is None) != (old.stalled_after_s is None):
+        return True
+    if new.stalled_after_s is None or old.stalled_after_s is None:
+        return False
+    return abs(new.stalled_after_s - old.stalled_after_s) > PACE_CHANGE * old.stalled_after_s

@@ -1,0 +1,182 @@
+"""Launchers: membership messages in, the desired state out."""
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from holdfast.api.errors import HoldfastError
+from holdfast.api.event import (
+    CheckpointRecorded,
+    MemberEntered,
+    MemberFinished,
+    MemberJoined,
+    MemberLeft,
+    MemberWarmed,
+    RestoreReported,
+)
+from holdfast.api.membership import (
+    CheckpointCommitted,
+    CollectiveFailed,
+    FromLauncher,
+    Join,
+    Leave,
+    Refused,
+    Restored,
+    RoundEntered,
+    Warmed,
+    WorkerExited,
+    WorkersFinished,
+)
+from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, Exited, Heard, Left
+from holdfast.watchdog.server.connection import LauncherConnection
+from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
+from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.server.outbox import Outbox, Slot
+from holdfast.watchdog.server.tally import Count
+from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+
+# The longest message carries the last lines of a worker's error.
+FRAME_BYTES_MAX = 64 * 1024
+# Kubernetes' names for pods and nodes, and what people call processes of their own.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+LOCAL_SIZE_MAX = 1024
+PORTS_MAX = 64
+
+MESSAGES: msgspec.msgpack.Decoder[FromLauncher] = msgspec.msgpack.Decoder(FromLauncher)
+
+
+async def serve_launcher(request: web.Request) -> web.WebSocketResponse:
+    """One launcher's connection, from its `Join` to its end."""
+    watchdog = request.app[WATCHDOG]
+    socket = await open_socket(request, frame_bytes_max=FRAME_BYTES_MAX)
+    outbox = Outbox()
+    await converse(socket, outbox, watchdog.tally, lambda: _talk(watchdog, socket, outbox))
+    return socket
+
+
+async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbox) -> None:
+    frames = decoded(socket, MESSAGES)
+    join = await first(frames)
+    if not isinstance(join, Join):
+        raise BadMessage("the first message must be Join")
+    try:
+        _check(join)
+        host = watchdog.host(join.job)
+    except HoldfastError as error:
+        await socket.send_bytes(msgspec.msgpack.encode(Refused(str(error))))
+        raise BadMessage(str(error)) from error
+    launcher = LauncherConnection(socket, outbox, member=join.member, node=join.node, boot=join.boot)
+    _replace(host, launcher)
+    _joined(host, launcher, join)
+    left = False
+    try:
+        left = await _listen(host, launcher, frames)
+    finally:
+        _gone(host, launcher, left=left)
+
+
+async def _listen(host: JobHost, launcher: LauncherConnection, frames: AsyncIterator[FromLauncher]) -> bool:
+    """Take messages until the end; True when the launcher left on purpose."""
+    async for message in frames:
+        if host.launchers.get(launcher.member) is not launcher:
+            return False  # a newer connection of the member has taken over: this one counts no more
+        host.observe(Heard(launcher.member))
+        if isinstance(message, Leave):
+            host.record(MemberLeft(launcher.member, message.reason))
+            host.observe(Left(launcher.member))
+            return True
+        if isinstance(message, Join):
+            raise BadMessage("Join was said before")
+        take = TAKERS.get(type(message))
+        if take is not None:
+            take(host, launcher, message)
+    return False
+
+
+def _replace(host: JobHost, launcher: LauncherConnection) -> None:
+    """Take the member's place. A launcher of another boot is told to go, or the two would fight for ever."""
+    older = host.launchers.get(launcher.member)
+    host.launchers[launcher.member] = launcher
+    if older is None:
+        return
+    host.tally.add(Count.REPLACED_CONNECTIONS)
+    reason = f"another launcher has joined as member {launcher.member}"
+    if older.boot != launcher.boot:
+        older.outbox.put(Slot.DESIRED, msgspec.msgpack.encode(Refused(reason)))
+    older.outbox.finish(reason)
+
+
+def _joined(host: JobHost, launcher: LauncherConnection, join: Join) -> None:
+    host.observe(Connected(launcher.member, launcher.node))
+    fields = {name: getattr(join, name) for name in MemberJoined.__struct_fields__}
+    host.record(MemberJoined(**fields))
+    host.show_desired(launcher)
+
+
+def _gone(host: JobHost, launcher: LauncherConnection, *, left: bool) -> None:
+    """The connection ended; that is a fault unless it was meant, by either side."""
+    if host.launchers.get(launcher.member) is not launcher:
+        return
+    del host.launchers[launcher.member]
+    if not left and not host.closing:
+        host.observe(Disconnected(launcher.member))
+
+
+def _check(join: Join) -> None:
+    """Raises BadMessage when the launcher cannot be a member, whatever the job."""
+    named = {"member": join.member, "node": join.node, "boot": join.boot}
+    for field, name in named.items():
+        if NAME.fullmatch(name) is None:
+            raise BadMessage(f"{field}: {name[:64]!r} is not accepted; use letters, digits, '.', '_' and '-'")
+    if not 1 <= join.local_size <= LOCAL_SIZE_MAX:
+        raise BadMessage(f"local_size: {join.local_size} is not accepted; give 1 to {LOCAL_SIZE_MAX}")
+    if not 1 <= len(join.ports) <= PORTS_MAX or not all(1 <= port <= 65535 for port in join.ports):
+        raise BadMessage(f"ports: {join.ports[:4]} is not accepted; reserve 1 to {PORTS_MAX} TCP ports")
+
+
+def _counts(host: JobHost, launcher: LauncherConnection, round_number: int) -> bool:
+    """Whether the member has ranks in that round and the round is the newest. What is fenced is only counted."""
+    newest = host.job.state.round
+    if newest is not None and newest.number == round_number and newest.share_of(launcher.member) is not None:
+        return True
+    host.tally.add(Count.FENCED_MESSAGES)
+    return False
+
+
+def _entered(host: JobHost, launcher: LauncherConnection, message: RoundEntered) -> None:
+    if _counts(host, launcher, message.round):
+        host.record(MemberEntered(launcher.member, message.round, message.reentrant, message.last_step))
+
+
+def _finished(host: JobHost, launcher: LauncherConnection, message: WorkersFinished) -> None:
+    if _counts(host, launcher, message.round):
+        host.record(MemberFinished(launcher.member, message.round))
+
+
+def _committed(host: JobHost, launcher: LauncherConnection, message: CheckpointCommitted) -> None:
+    if _counts(host, launcher, message.round):
+        host.record(CheckpointRecorded(message.round, message.step, message.uri))
+
+
+def _restored(host: JobHost, launcher: LauncherConnection, message: Restored) -> None:
+    # Every rank restores the same step; one report is enough.
+    if message.rank == 0 and _counts(host, launcher, message.round):
+        host.record(RestoreReported(message.round, message.step, message.skipped))
+
+
+# Beats say nothing but that the launcher lives, which every message does.
+TAKERS: Mapping[type, Callable[[JobHost, LauncherConnection, Any], None]] = {
+    Warmed: lambda host, launcher, message: host.record(MemberWarmed(launcher.member)),
+    RoundEntered: _entered,
+    WorkersFinished: _finished,
+    CheckpointCommitted: _committed,
+    Restored: _restored,
+    # Detectors fence these by themselves: what an exit says of its node holds whatever the round.
+    WorkerExited: lambda host, launcher, message: host.observe(Exited(launcher.member, launcher.node, message)),
+    CollectiveFailed: lambda host, launcher, message: host.observe(
+        CollectiveBroke(launcher.member, launcher.node, message)
+    ),
+}

@@ -1,0 +1,148 @@
+"""What people and programs read of a job, as JSON."""
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.event import Journaled
+from holdfast.api.incident import Incident
+from holdfast.api.status import JobStatus, NodeStatus, RankStatus
+from holdfast.watchdog.server.answer import NotFound, answer
+from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.server.tally import prometheus_text
+from holdfast.watchdog.server.watchdog import WATCHDOG
+from holdfast.watchdog.status import status_of
+
+INCIDENTS_MAX = 1000
+JOURNAL_PAGE_LINES = 500
+
+
+class JournalPage(msgspec.Struct, frozen=True):
+    """Some lines, and the `after` that gives the next ones; None when these were the last."""
+
+    lines: tuple[Journaled, ...]
+    next_after: int | None
+
+
+def hosted(request: web.Request) -> JobHost:
+    """The job that the path names. Raises NotFound."""
+    name = f"{request.match_info['namespace']}/{request.match_info['name']}"
+    host = request.app[WATCHDOG].known(name)
+    if host is None:
+        raise NotFound(f"there is no job {name}")
+    return host
+
+
+async def healthz(request: web.Request) -> web.Response:
+    """Whether decisions can be made and recorded. Needs no token and tells no more than that."""
+    trouble = request.app[WATCHDOG].trouble()
+    if trouble is None:
+        return answer({"status": "ok"})
+    return answer({"status": "unavailable", "reason": trouble}, status=503)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """The watchdog's own counters and gauges for Prometheus."""
+    watchdog = request.app[WATCHDOG]
+    gauges: list[tuple[str, str, float]] = []
+    for host in watchdog.hosts():
+        job = host.job
+        gauges += [
+            ("holdfast_watchdog_launchers", job.name, len(host.launchers)),
+            ("holdfast_watchdog_agents", job.name, len(host.agents)),
+            ("holdfast_watchdog_journal_lines", job.name, job.offset),
+            ("holdfast_watchdog_store_refuses", job.name, float(job.trouble is not None)),
+            ("holdfast_job_round", job.name, job.state.round.number if job.state.round else 0),
+            ("holdfast_job_restarts", job.name, job.state.restart_count),
+            ("holdfast_job_incidents_open", job.name, len(job.state.open_incidents())),
+            ("holdfast_job_incidents", job.name, job.state.incident_count),
+        ]
+    return web.Response(text=prometheus_text(watchdog.tally, gauges), content_type="text/plain")
+
+
+async def jobs(request: web.Request) -> web.Response:
+    """Every job's status."""
+    return answer([status(host) for host in request.app[WATCHDOG].hosts()])
+
+
+async def job_status(request: web.Request) -> web.Response:
+    return answer(status(hosted(request)))
+
+
+async def ranks(request: web.Request) -> web.Response:
+    host = hosted(request)
+    read: tuple[RankStatus, ...] = host.job.senses.gauge.ranks(host.clock.now()) if host.job.senses else ()
+    return answer(read)
+
+
+async def incidents(request: web.Request) -> web.Response:
+    """Newest first; `limit` bounds how many."""
+    host = hosted(request)
+    limit = min(_whole(request, "limit", 100), INCIDENTS_MAX)
+    return answer(list(_incidents(host).values())[::-1][:limit])
+
+
+async def incident(request: web.Request) -> web.Response:
+    host = hosted(request)
+    found = _incidents(host).get(request.match_info["id"])
+    if found is None:
+        raise NotFound(f"{host.job.name} has no incident {request.match_info['id']}")
+    return answer(found)
+
+
+async def plan(request: web.Request) -> web.Response:
+    return answer(hosted(request).job.state.plan)
+
+
+async def desired_round(request: web.Request) -> web.Response:
+    """What the launchers are shown now: a round, or why there is none."""
+    return answer(hosted(request).job.state.desired)
+
+
+async def nodes(request: web.Request) -> web.Response:
+    host = hosted(request)
+    now = host.clock.now()
+    return answer(
+        [NodeStatus(node, now - host.taken_at[node], report.gpus) for node, report in sorted(host.taken.items())]
+    )
+
+
+async def journal(request: web.Request) -> web.Response:
+    """One page of the journal behind the line `after`."""
+    host = hosted(request)
+    lines: list[Journaled] = []
+    for line in request.app[WATCHDOG].store.tail(host.job.name, _whole(request, "after", 0)):
+        lines.append(line)
+        if len(lines) == JOURNAL_PAGE_LINES:
+            break
+    more = bool(lines) and lines[-1].offset < host.job.offset
+    return answer(JournalPage(tuple(lines), lines[-1].offset if more else None))
+
+
+def status(host: JobHost) -> JobStatus:
+    """The job as it is now."""
+    gauge = host.job.senses.gauge if host.job.senses else None
+    return status_of(host.job.state, gauge, host.clock.now())
+
+
+def _incidents(host: JobHost) -> dict[str, Incident]:
+    """By id, oldest first. The state's are the newest versions; older ones are only in the archive."""
+    state = host.job.state
+    known = {each.id: each for each in state.incidents}
+    if state.incident_count > len(known):
+        filed = host.job.filed_incidents(limit=INCIDENTS_MAX)
+        known = {each.id: each for each in filed} | known
+    return known
+
+
+def _whole(request: web.Request, name: str, default: int) -> int:
+    given: Any = request.query.get(name, default)
+    try:
+        number = int(given)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise InvalidInput(Problem(name, str(given)[:32], "give a whole number, zero or greater"))
+    return number

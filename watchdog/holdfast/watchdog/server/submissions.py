@@ -1,0 +1,67 @@
+"""What people send: jobs and interventions."""
+
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from holdfast.api.errors import InvalidInput, InvalidSpec, Problem
+from holdfast.api.event import JobSubmitted
+from holdfast.api.intervention import InterventionRequest, InterventionState
+from holdfast.api.policy import Policy
+from holdfast.watchdog.server.answer import answer
+from holdfast.watchdog.server.reads import hosted, status
+from holdfast.watchdog.server.watchdog import WATCHDOG
+
+BODY_BYTES_MAX = 256 * 1024
+ID_LENGTH_MAX = 253
+
+T = TypeVar("T")
+
+
+async def submit(request: web.Request) -> web.Response:
+    """Take a job's policy; the same again changes nothing. Answers with the job's status."""
+    policy = _decoded(await request.read(), Policy)
+    _check(policy)
+    host = request.app[WATCHDOG].host(policy.job)
+    if policy != host.job.state.policy:
+        host.demand(JobSubmitted(policy))
+    return answer(status(host))
+
+
+async def intervene(request: web.Request) -> web.Response:
+    """Take an intervention and answer with its outcome: 200 when it is known, 202 while it is pending."""
+    host = hosted(request)
+    asked = _decoded(await request.read(), InterventionRequest)
+    if asked.job != host.job.name:
+        raise InvalidInput(Problem("job", asked.job[:64], f"name the job of the path, {host.job.name}"))
+    if not 1 <= len(asked.id) <= ID_LENGTH_MAX:
+        raise InvalidInput(Problem("id", asked.id[:64], f"give 1 to {ID_LENGTH_MAX} characters"))
+    outcome = await host.intervene(asked)
+    return answer(outcome, status=202 if outcome.state is InterventionState.PENDING else 200)
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(Problem("body", f"{len(body)} bytes", f"send a {kind.__name__}: {error}")) from error
+
+
+def _check(policy: Policy) -> None:
+    """What no brain could work with. Raises InvalidSpec with every problem."""
+    problems = [
+        Problem(field, getattr(policy, field), fix)
+        for field, accepted, fix in (
+            ("nodes_min", policy.nodes_min >= 1, "give at least 1"),
+            ("nodes_max", policy.nodes_max >= policy.nodes_min, "give at least nodes_min"),
+            ("spares", policy.spares >= 0, "give 0 or more"),
+            ("processes_per_node", policy.processes_per_node >= 1, "give at least 1"),
+            ("model_ranks", policy.model_ranks >= 1, "give at least 1"),
+            ("heartbeat_interval_s", policy.heartbeat_interval_s > 0, "give seconds above 0"),
+            ("lost_after_s", policy.lost_after_s > 0, "give seconds above 0"),
+        )
+        if not accepted
+    ]
+    if problems:
+        raise InvalidSpec(*problems)
