@@ -4,11 +4,12 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.api.incident import Incident
-from holdfast.api.plan import Plan
+from holdfast.api.incident import Incident, IncidentState, Rung
+from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Policy
-from holdfast.api.round import Desired, Round
+from holdfast.api.round import Desired, Entry, Restore, Round
 from holdfast.api.status import Checkpoint, JobPhase
+from holdfast.watchdog.detectors.crash_loop import Failure
 
 
 class Standing(StrEnum):
@@ -16,6 +17,7 @@ class Standing(StrEnum):
 
     PRESENT = "Present"
     LOST = "Lost"
+    UNKNOWN = "Unknown"  # the watchdog restarted and has not heard of it yet
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -35,8 +37,38 @@ class Member(msgspec.Struct, frozen=True):
     reentrant: bool = False
 
 
+class Recovery(msgspec.Struct, frozen=True):
+    """A round that is owed: how to enter it, for whom, and not before when.
+
+    `rung` is what the ladder chose for the worst of `incidents`; a planned change (growth, resize, first round)
+    has no incident.
+    """
+
+    reason: str
+    entry: Entry = Entry.REENTER
+    fresh_ranks: tuple[int, ...] = ()
+    not_before: float = 0.0
+    rung: Rung | None = None
+    incidents: tuple[str, ...] = ()
+
+
+class Suspicion(msgspec.Struct, frozen=True):
+    """One fault that was held against a node: what follow-the-fault and repetition look at."""
+
+    node: str
+    cause: str
+    at: float
+
+
 class JobState(msgspec.Struct, frozen=True):
-    """One job's decided state. A state is never changed in place."""
+    """One job's decided state.
+
+    `round` is the newest round, also while none is to run; `recovery` the next one when it is owed. `step` is
+    the last step known complete on every rank of the round, `high_step` the highest ever; `fault_step` is the
+    last step complete before the newest fault, `restored_step` where the newest round began (None: Unknown). `failures` are the
+    faults since the job last went beyond `high_step`; `restarts` and `evictions` are times, for the budgets.
+    `rewind` overrides the next round's restore directive.
+    """
 
     job: str
     phase: JobPhase = JobPhase.PENDING
@@ -45,6 +77,54 @@ class JobState(msgspec.Struct, frozen=True):
     members: tuple[Member, ...] = ()
     desired: Desired | None = None
     plan: Plan | None = None
-    round: Round | None = None  # the newest round, also while none is to run
-    incidents: tuple[Incident, ...] = ()  # every one of the job, oldest first; closed ones are bounded
+    round: Round | None = None
+    recovery: Recovery | None = None
+    progressed: bool = False
+    step: int | None = None
+    high_step: int = 0
+    fault_step: int | None = None
+    restored_step: int | None = None
+    incidents: tuple[Incident, ...] = ()  # oldest first, bounded
+    incident_count: int = 0
     checkpoints: tuple[Checkpoint, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    restarts: tuple[float, ...] = ()
+    restart_count: int = 0
+    evictions: tuple[float, ...] = ()
+    avoided: tuple[NodeOrder, ...] = ()
+    returned: tuple[str, ...] = ()
+    suspicions: tuple[Suspicion, ...] = ()
+    rewind: Restore | None = None
+    answered: tuple[str, ...] = ()
+    forming_since: float | None = None
+    round_shown_at: float = 0.0
+    paused: bool = False
+
+    def member(self, name: str | None) -> Member | None:
+        """The member of that name, or None."""
+        return next((member for member in self.members if member.name == name), None)
+
+    def eligible(self) -> tuple[Member, ...]:
+        """Members that can be given ranks now, in the order they joined."""
+        size = self.policy.processes_per_node if self.policy else 0
+        avoided = {order.node for order in self.avoided}
+        return tuple(
+            member
+            for member in self.members
+            if member.standing is Standing.PRESENT and member.node not in avoided and member.local_size == size
+        )
+
+    def survivors(self) -> tuple[Member, ...]:
+        """Eligible members that were there when the newest round was shown and have ranks in it."""
+        return tuple(
+            member
+            for member in self.eligible()
+            if self.in_round(member.name) and member.joined_at <= self.round_shown_at
+        )
+
+    def in_round(self, name: str | None) -> bool:
+        """Whether the member has ranks in the newest round."""
+        return self.round is not None and name is not None and self.round.share_of(name) is not None
+
+    def open_incidents(self) -> tuple[Incident, ...]:
+        return tuple(incident for incident in self.incidents if incident.state is IncidentState.OPEN)

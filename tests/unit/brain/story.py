@@ -1,0 +1,164 @@
+"""A job told event by event: the builder the brain's tests share.
+
+`Story` keeps the state and the clock; each method is one fact. Members are `node-N` on node `node-N`.
+"""
+
+from holdfast.api.event import (
+    CheckpointRecorded,
+    ClockTicked,
+    Event,
+    FindingMade,
+    InterventionRequested,
+    JobSubmitted,
+    MemberEntered,
+    MemberFinished,
+    MemberJoined,
+    MemberLeft,
+    NodeChanged,
+    RestoreReported,
+    RoundProgressed,
+    WatchdogStarted,
+)
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.incident import Incident
+from holdfast.api.intervention import InterventionAction, InterventionOutcome, InterventionRequest
+from holdfast.api.plan import NodeState
+from holdfast.api.policy import Policy
+from holdfast.api.round import Round
+from holdfast.watchdog.brain import advance, initial, next_wakeup
+from holdfast.watchdog.effect import Answered, Effect, Show
+from holdfast.watchdog.step import Step
+
+JOB = "team/run"
+
+
+def policy(**fields: object) -> Policy:
+    return Policy(**{"job": JOB, "nodes_min": 1, "nodes_max": 3, "checkpoint_uri": "/ckpt", **fields})  # type: ignore[arg-type]
+
+
+class Story:
+    """One job's life so far."""
+
+    def __init__(self, **fields: object) -> None:
+        self.now = 1000.0
+        self.state = initial(JOB)
+        self.effects: list[Effect] = []
+        self.last: Step | None = None
+        self.tell(JobSubmitted(policy(**fields)))
+
+    def tell(self, event: Event) -> Step:
+        self.last = advance(self.state, event, self.now)
+        self.state = self.last.state
+        self.effects.extend(self.last.effects)
+        return self.last
+
+    def wait(self, seconds: float) -> "Story":
+        """Let time pass, waking the brain whenever it asked for it."""
+        end = self.now + seconds
+        while (at := next_wakeup(self.state)) is not None and at <= end:
+            self.now = max(self.now, at)
+            before = self.state
+            self.tell(ClockTicked())
+            if self.state == before:
+                break
+        self.now = end
+        return self
+
+    def join(self, *numbers: int, boot: str = "a", held: int | None = None, warm: bool = True) -> "Story":
+        for number in numbers:
+            name = f"node-{number}"
+            ports = (7000 + 10 * number, 7001 + 10 * number)
+            self.tell(MemberJoined(name, name, boot, f"10.0.0.{number}", self.size, ports, warm, held))
+        return self
+
+    @property
+    def size(self) -> int:
+        return self.state.policy.processes_per_node if self.state.policy else 1
+
+    @property
+    def round(self) -> Round:
+        assert isinstance(self.state.desired, Round), self.state.desired
+        return self.state.desired
+
+    @property
+    def members(self) -> list[str]:
+        return [share.member for share in self.round.ranks]
+
+    @property
+    def incident(self) -> Incident:
+        return self.state.incidents[-1]
+
+    def shown(self) -> list[object]:
+        return [effect.desired for effect in self.effects if isinstance(effect, Show)]
+
+    def run(self, step: int = 1, *, reentrant: bool = True, restored: int | None = 0) -> "Story":
+        """The newest round is entered everywhere and every rank completes `step`."""
+        round = self.round
+        self.now += 0.1
+        for share in round.ranks:
+            self.tell(MemberEntered(share.member, round.number, reentrant))
+        if reentrant:
+            self.tell(RestoreReported(round.number, restored))
+            self.tell(RoundProgressed(round.number, step))
+        return self
+
+    def commit(self, step: int) -> "Story":
+        self.tell(CheckpointRecorded(self.round.number, step, "/ckpt"))
+        return self
+
+    def find(self, kind: FindingKind, node: int, **fields: object) -> "Story":
+        """A detector judged `node`; the round is the newest unless told otherwise."""
+        name = f"node-{node}"
+        share = self.state.round.share_of(name) if self.state.round else None
+        known = {
+            "kind": kind,
+            "subject": Subject(JOB, node=name, member=name, rank=share.first_rank if share else None),
+            "cause": "signal 9 (SIGKILL)",
+            "evidence": (Evidence("test", "it was seen", self.now),),
+            "confidence": Confidence.CERTAIN,
+            "began_at": self.now - 0.5,
+            "round": self.state.round.number if self.state.round else None,
+        }
+        self.tell(FindingMade(Finding(**{**known, **fields})))  # type: ignore[arg-type]
+        return self
+
+    def die(self, node: int, **fields: object) -> "Story":
+        return self.find(FindingKind.PROCESS_EXIT, node, **fields)
+
+    def lose(self, node: int) -> "Story":
+        return self.find(FindingKind.MEMBER_LOST, node, cause="connection closed")
+
+    def xid(self, node: int, code: int, **fields: object) -> "Story":
+        return self.find(FindingKind.XID, node, cause=f"xid {code}", xid=code, round=None, **fields)
+
+    def leave(self, node: int) -> "Story":
+        self.tell(MemberLeft(f"node-{node}", "stopped"))
+        return self
+
+    def gone(self, node: int) -> "Story":
+        self.tell(NodeChanged(f"node-{node}", NodeState.GONE, "deleted"))
+        return self
+
+    def finish(self) -> "Story":
+        round = self.round
+        for share in round.ranks:
+            self.tell(MemberFinished(share.member, round.number))
+        return self
+
+    def restart_watchdog(self) -> "Story":
+        self.tell(WatchdogStarted())
+        return self
+
+    def ask(self, action: InterventionAction, id: str = "i1", **fields: object) -> InterventionOutcome:
+        request = InterventionRequest(id, JOB, action, "asked", **fields)  # type: ignore[arg-type]
+        step = self.tell(InterventionRequested(request))
+        return next(effect.outcome for effect in step.effects if isinstance(effect, Answered))
+
+
+def running(nodes: int = 3, *, spares: int = 0, step: int = 50, commit: int = 40, **fields: object) -> Story:
+    """A job that trains with `nodes` members and `spares` warm ones beside them."""
+    story = Story(nodes_max=nodes, spares=spares, **fields)
+    story.join(*range(1, nodes + spares + 1)).run(1)
+    story.commit(commit)
+    story.tell(RoundProgressed(story.round.number, step))
+    return story

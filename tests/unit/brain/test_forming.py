@@ -1,0 +1,97 @@
+"""Forming: who takes which ranks, and when."""
+
+from story import Story, running
+
+from holdfast.api.round import Entry, Idle, Restore, Tier
+from holdfast.api.status import JobPhase
+
+
+def test_the_first_round_forms_at_once_when_the_maximum_has_joined() -> None:
+    story = Story(nodes_max=2).join(1, 2)
+    assert story.members == ["node-1", "node-2"]
+    assert story.round.entry is Entry.RESPAWN
+    assert story.state.phase is JobPhase.FORMING
+
+
+def test_the_first_round_waits_for_the_rest_and_starts_with_the_minimum_after_the_grace() -> None:
+    story = Story(nodes_max=3, nodes_min=2, form_grace_s=10.0).join(1, 2)
+    assert isinstance(story.state.desired, Idle)
+    story.wait(9.9)
+    assert story.state.round is None
+    story.wait(0.2)
+    assert story.members == ["node-1", "node-2"]
+
+
+def test_no_round_forms_below_the_minimum_however_long_it_takes() -> None:
+    story = Story(nodes_max=3, nodes_min=2).join(1).wait(1000)
+    assert story.state.phase is JobPhase.PENDING
+    assert story.state.reason == "1 of 3 members joined"
+
+
+def test_ranks_are_numbered_member_by_member() -> None:
+    story = Story(nodes_max=2, processes_per_node=4).join(1, 2)
+    assert [(share.first_rank, share.local_size) for share in story.round.ranks] == [(0, 4), (4, 4)]
+    assert story.round.world_size == 8
+
+
+def test_a_world_that_is_no_multiple_of_the_model_axes_is_never_formed() -> None:
+    story = Story(nodes_max=4, nodes_min=1, processes_per_node=1, model_ranks=2).join(1, 2, 3).wait(60)
+    assert story.round.world_size == 2
+
+
+def test_a_member_with_another_number_of_processes_gets_no_ranks() -> None:
+    story = Story(nodes_max=2, processes_per_node=4)
+    story.join(1)
+    member = story.state.members[0]
+    assert member.local_size == 4
+    from holdfast.api.event import MemberJoined
+
+    story.tell(MemberJoined("odd", "odd", "a", "10.0.0.9", 3, (1,), warm=True))
+    assert [each.name for each in story.state.eligible()] == ["node-1"]
+
+
+def test_the_store_moves_to_another_port_with_every_round() -> None:
+    story = running(2)
+    before = story.round.endpoint
+    story.die(1)
+    assert story.round.endpoint.host == before.host
+    assert story.round.endpoint.port != before.port
+
+
+def test_an_earlier_runs_checkpoint_is_looked_for_when_none_is_on_record() -> None:
+    story = Story(nodes_max=1).join(1)
+    assert story.round.restore == Restore(Tier.CHECKPOINT, None, "/ckpt")
+
+
+def test_a_newcomer_is_taken_in_right_after_a_checkpoint() -> None:
+    story = running(3, step=45, commit=40)
+    story.lose(3).run(46, restored=40)
+    assert story.members == ["node-1", "node-2"]
+    story.join(4)
+    assert story.members == ["node-1", "node-2"], "not in the middle of an interval"
+    story.commit(50)
+    assert story.members == ["node-1", "node-2", "node-4"]
+    assert story.round.restore.step == 50
+    assert story.state.restart_count == 1, "growth is no restart"
+
+
+def test_a_newcomer_that_is_not_warm_does_not_stop_training() -> None:
+    story = running(3).lose(3).run(46)
+    story.join(4, warm=False).commit(60)
+    assert story.members == ["node-1", "node-2"]
+
+
+def test_after_everybody_left_the_job_forms_anew_and_resumes() -> None:
+    story = running(2, step=50, commit=40)
+    story.leave(1).leave(2)
+    story.join(1, boot="b")
+    assert isinstance(story.state.desired, Idle), "it waits for the second one"
+    story.join(2, boot="b")
+    assert sorted(story.members) == ["node-1", "node-2"]
+    assert story.round.restore.step == 40
+    assert story.state.incidents == ()
+
+
+def test_the_job_succeeds_when_every_member_finished() -> None:
+    story = running(2).finish()
+    assert story.state.phase is JobPhase.SUCCEEDED

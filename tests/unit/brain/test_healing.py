@@ -1,0 +1,258 @@
+"""Healing: each rung with what leads to it and what holds it back."""
+
+from story import Story, running
+
+from holdfast.api.event import FindingMade, MemberEntered, RoundProgressed
+from holdfast.api.finding import Confidence, FindingKind
+from holdfast.api.incident import IncidentState, Rung
+from holdfast.api.policy import EvictionBudget, RestartBudget
+from holdfast.api.round import Closed, Entry, Idle
+from holdfast.api.status import JobPhase
+from holdfast.watchdog.effect import Notify
+
+
+def test_a_dead_worker_starts_anew_while_the_others_re_enter() -> None:
+    story = running(3).die(2)
+    assert story.round.entry is Entry.REENTER
+    assert story.round.fresh_ranks == (1,)
+    assert story.members == ["node-1", "node-2", "node-3"]
+    assert story.incident.rung is Rung.RESPAWN
+    assert story.round.restore.step == 40
+
+
+def test_an_incident_recovers_with_the_first_new_step_and_counts_what_it_cost() -> None:
+    story = running(3, step=47, commit=40).die(2)
+    story.tell(MemberEntered("node-1", story.round.number, reentrant=True, last_step=52))
+    story.run(41, restored=40)
+    assert story.incident.state is IncidentState.RECOVERED
+    assert story.incident.lost_steps == 12
+    assert story.state.phase is JobPhase.RUNNING
+
+
+def test_a_second_death_without_new_progress_starts_everybody_anew_after_a_back_off() -> None:
+    story = running(3).die(2)
+    story.die(2)
+    assert isinstance(story.state.desired, Idle)
+    story.wait(11)
+    assert story.round.entry is Entry.RESPAWN
+
+
+def test_a_crash_loop_ends_failed_with_the_last_error() -> None:
+    story = running(2)
+    for _ in range(6):
+        if story.state.phase is JobPhase.FAILED:
+            break
+        story.die(1, cause="exit code 1", error="ValueError: bad shape").wait(400)
+    assert story.state.phase is JobPhase.FAILED
+    assert "bad shape" in story.state.reason
+    assert isinstance(story.state.desired, Closed)
+    assert story.incident.state is IncidentState.PAGED
+    assert any(isinstance(effect, Notify) for effect in story.effects)
+
+
+def test_training_the_same_steps_again_is_no_progress() -> None:
+    story = running(2, step=45, commit=40)
+    for _ in range(8):
+        if story.state.phase is JobPhase.FAILED:
+            break
+        story.die(1).wait(400)
+        if story.state.phase is not JobPhase.FAILED:
+            story.run(45, restored=40)
+    assert story.state.phase is JobPhase.FAILED
+
+
+def test_a_lost_node_is_replaced_by_the_spare_in_its_place() -> None:
+    story = running(3, spares=1).lose(2)
+    assert story.members == ["node-1", "node-4", "node-3"]
+    assert story.incident.rung is Rung.SWAP
+
+
+def test_without_a_spare_the_round_shrinks_and_survivors_keep_their_order() -> None:
+    story = running(3).lose(1)
+    assert story.members == ["node-2", "node-3"]
+    assert story.incident.rung is Rung.SHRINK
+
+
+def test_below_the_minimum_nothing_runs_until_a_replacement_comes() -> None:
+    story = running(2, nodes_min=2).lose(1)
+    assert isinstance(story.state.desired, Idle)
+    assert story.state.phase is JobPhase.RECOVERING
+    story.join(5)
+    assert story.members == ["node-5", "node-2"]
+
+
+def test_a_lost_spare_costs_nothing() -> None:
+    story = running(2, spares=1)
+    before = story.round
+    story.lose(3)
+    assert story.round == before
+    assert story.state.incidents == ()
+
+
+def test_a_whole_rack_lost_at_once_is_no_crash_loop() -> None:
+    story = running(8, nodes_min=2)
+    for node in range(1, 7):
+        story.lose(node)
+    assert story.members == ["node-7", "node-8"]
+    assert len(story.state.open_incidents()) == 6
+    story.run(51)
+    assert not story.state.open_incidents()
+
+
+def test_a_stopped_rank_starts_anew_and_a_hang_without_a_culprit_lets_all_re_enter() -> None:
+    named = running(3).find(FindingKind.HANG, 3, cause="no progress")
+    assert named.round.fresh_ranks == (2,)
+    unnamed = running(3).find(FindingKind.HANG, 3, cause="no progress", confidence=Confidence.UNKNOWN)
+    assert unnamed.round.fresh_ranks == ()
+    assert unnamed.incident.rung is Rung.REENTER
+
+
+def test_a_node_that_hangs_twice_within_the_hour_is_swapped_out() -> None:
+    story = running(3, spares=1).find(FindingKind.HANG, 2, cause="no progress").run(60)
+    story.find(FindingKind.HANG, 2, cause="no progress")
+    assert story.members == ["node-1", "node-4", "node-3"]
+    assert [order.node for order in story.state.avoided] == ["node-2"]
+
+
+def test_xid_79_evicts_the_node_and_says_so_in_the_plan() -> None:
+    story = running(3, spares=1).xid(2, 79)
+    assert story.members == ["node-1", "node-4", "node-3"]
+    assert story.state.plan is not None
+    assert [order.node for order in story.state.plan.cordon] == ["node-2"]
+    assert story.incident.kind is FindingKind.XID
+
+
+def test_an_xid_that_the_job_file_ignores_changes_nothing() -> None:
+    from holdfast.api.policy import XidAction
+
+    story = running(2, xid_actions={79: XidAction.IGNORE})
+    before = story.state
+    story.xid(1, 79)
+    assert story.state == before
+
+
+def test_an_application_xid_on_two_nodes_exonerates_them_and_restarts_the_job() -> None:
+    story = running(4, spares=2, evictions=EvictionBudget(fraction=1.0))
+    story.xid(1, 31).run(60)
+    assert [order.node for order in story.state.avoided] == ["node-1"]
+    story.xid(2, 31)
+    assert story.state.avoided == ()
+    assert isinstance(story.state.desired, Idle), "an application fault backs off"
+    story.wait(11)
+    assert story.round.entry is Entry.RESPAWN
+    assert story.state.returned == ("node-1",)
+
+
+def test_a_gpu_off_the_bus_on_two_nodes_is_still_two_broken_gpus() -> None:
+    story = running(4, spares=2, evictions=EvictionBudget(fraction=1.0))
+    story.xid(1, 79).run(60).xid(2, 79)
+    assert [order.node for order in story.state.avoided] == ["node-1", "node-2"]
+
+
+def test_evictions_beyond_the_budget_page_instead() -> None:
+    story = running(4, spares=4, evictions=EvictionBudget(count=2, fraction=1.0))
+    story.xid(1, 79).run(60).xid(2, 79).run(70).xid(3, 79)
+    assert story.state.phase is JobPhase.FAILED
+    assert story.incident.rung is Rung.PAGE
+    assert len(story.state.evictions) == 2
+
+
+def test_a_node_that_is_gone_no_longer_counts_as_avoided() -> None:
+    story = running(3, spares=2).xid(1, 79).run(60).gone(1)
+    assert story.state.avoided == ()
+    story.xid(2, 79)
+    assert story.state.phase is not JobPhase.FAILED
+
+
+def test_the_restart_budget_ends_in_a_page() -> None:
+    story = running(2, restarts=RestartBudget(count=2))
+    story.die(1).run(60).die(2).run(70).die(1)
+    assert story.state.phase is JobPhase.FAILED
+
+
+def test_a_judgement_of_an_older_round_joins_its_incident_and_changes_nothing() -> None:
+    story = running(3).die(2)
+    before = story.round
+    story.die(2, round=before.number - 1, cause="exit code 1: peer closed")
+    assert story.round == before
+    assert len(story.state.incidents) == 1
+    assert len(story.incident.evidence) == 2
+
+
+def test_a_stronger_cause_on_the_same_node_takes_over_the_open_incident() -> None:
+    story = running(3, spares=1).die(2).xid(2, 79)
+    assert len(story.state.incidents) == 1
+    assert story.incident.kind is FindingKind.XID
+    assert story.incident.note.startswith("first judged ProcessExit")
+    assert story.members == ["node-1", "node-4", "node-3"]
+
+
+def test_a_launcher_that_comes_back_as_another_process_is_a_lost_member() -> None:
+    story = running(2).join(2, boot="b")
+    assert story.incident.cause == "launcher restarted"
+    assert story.round.number > 1
+
+
+def test_a_reconnect_of_the_same_launcher_disturbs_nothing() -> None:
+    story = running(2)
+    before = story.round
+    story.join(2, held=before.number)
+    assert story.round == before
+
+
+def test_after_its_own_restart_the_watchdog_waits_to_hear_before_it_re_forms() -> None:
+    story = running(3).restart_watchdog()
+    before = story.round
+    story.join(1, held=before.number)
+    story.die(1)
+    assert isinstance(story.state.desired, Idle)
+    story.join(2, held=before.number).lose(3)
+    assert story.members == ["node-1", "node-2"]
+
+
+def test_a_script_that_publishes_no_steps_recovers_when_its_workers_run() -> None:
+    story = Story(nodes_max=2).join(1, 2).run(reentrant=False)
+    story.die(1).run(reentrant=False)
+    assert story.incident.state is IncidentState.RECOVERED
+    assert story.incident.lost_steps is None
+
+
+def test_a_checkpoint_of_an_older_round_does_not_count() -> None:
+    from holdfast.api.event import CheckpointRecorded
+
+    story = running(2, commit=40).die(1)
+    story.tell(CheckpointRecorded(story.round.number - 1, 45, "/ckpt"))
+    assert story.state.checkpoints[-1].step == 40
+
+
+def test_a_checkpoint_found_damaged_is_forgotten() -> None:
+    story = running(2, step=55, commit=40).commit(50).die(1)
+    assert story.round.restore.step == 50
+    story.run(41, restored=40)
+    assert [each.step for each in story.state.checkpoints] == [40]
+    assert story.incident.lost_steps == 15
+
+
+def test_no_event_in_any_phase_raises() -> None:
+    from holdfast.api.event import Event
+    from holdfast.watchdog.brain import MOVES, TRANSITIONS
+
+    kinds = set(Event.__args__)  # type: ignore[attr-defined]
+    assert kinds == set(MOVES)
+    assert {kind for _, kind in TRANSITIONS} == kinds
+    assert {phase for phase, _ in TRANSITIONS} == set(JobPhase)
+
+
+def test_progress_of_an_older_round_does_not_end_an_incident() -> None:
+    story = running(2).die(1)
+    story.tell(RoundProgressed(story.round.number - 1, 60))
+    assert story.incident.state is IncidentState.OPEN
+
+
+def test_findings_before_the_job_is_submitted_are_ignored() -> None:
+    from holdfast.api.finding import Finding, Subject
+    from holdfast.watchdog.brain import advance, initial
+
+    finding = Finding(FindingKind.XID, Subject("a/b", node="n"), "xid 79", (), Confidence.CERTAIN, 0.0, xid=79)
+    step = advance(initial("a/b"), FindingMade(finding), 1.0)
+    assert step.state == initial("a/b")

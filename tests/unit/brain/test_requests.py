@@ -1,0 +1,89 @@
+"""What people ask for."""
+
+import pytest
+from story import running
+
+from holdfast.api.event import InterventionRequested
+from holdfast.api.intervention import InterventionAction, InterventionRequest, InterventionState
+from holdfast.api.round import Entry, Idle, Restore, Tier
+from holdfast.api.status import JobPhase
+
+DONE, REFUSED = InterventionState.DONE, InterventionState.REFUSED
+
+
+def test_an_evicted_node_leaves_the_round_and_comes_back_when_returned() -> None:
+    story = running(2, spares=1)
+    assert story.ask(InterventionAction.EVICT, node="node-1").state is DONE
+    assert story.members == ["node-3", "node-2"]
+    assert story.ask(InterventionAction.RETURN, "i2", node="node-1").state is DONE
+    assert story.state.avoided == ()
+
+
+def test_the_same_request_twice_is_done_once() -> None:
+    story = running(2, spares=1)
+    story.ask(InterventionAction.EVICT, node="node-1")
+    before = story.state
+    story.tell(
+        InterventionRequested(InterventionRequest("i1", "team/run", InterventionAction.EVICT, "x", node="node-1"))
+    )
+    assert story.state == before
+
+
+def test_a_paused_job_holds_no_round_and_resumes_from_the_checkpoint() -> None:
+    story = running(2)
+    story.ask(InterventionAction.PAUSE)
+    assert story.state.phase is JobPhase.SUSPENDED
+    assert isinstance(story.state.desired, Idle)
+    story.ask(InterventionAction.RESUME, "i2")
+    assert story.round.restore.step == 40
+    assert story.members == ["node-1", "node-2"]
+
+
+def test_a_rewind_restores_the_newest_checkpoint_not_above_the_step() -> None:
+    story = running(2, step=75, commit=40).commit(60)
+    outcome = story.ask(InterventionAction.REWIND, to_step=50, skip_batches=7, learning_rate_scale=0.5)
+    assert outcome.state is DONE
+    assert story.round.restore == Restore(Tier.CHECKPOINT, 40, "/ckpt", 7, 0.5)
+    story.run(41, restored=40)
+    story.die(1)
+    assert story.round.restore.skip_batches == 0, "a rewind holds for one round"
+
+
+def test_a_resize_shrinks_at_once() -> None:
+    story = running(3)
+    assert story.ask(InterventionAction.RESIZE, nodes=2).state is DONE
+    assert len(story.members) == 2
+
+
+def test_a_restart_starts_every_worker_anew() -> None:
+    story = running(2)
+    story.ask(InterventionAction.RESTART)
+    assert story.round.entry is Entry.RESPAWN
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "says"),
+    [
+        (InterventionAction.EVICT, {}, "node: nothing given; name the node"),
+        (InterventionAction.EVICT, {"node": "nope"}, "node nope has no member of this job"),
+        (InterventionAction.RETURN, {"node": "node-1"}, "node node-1 is not avoided"),
+        (InterventionAction.RESUME, {}, "the job is not suspended"),
+        (InterventionAction.RESIZE, {"nodes": 0}, "nodes: 0 is not accepted; give at least 1"),
+        (InterventionAction.REWIND, {}, "toStep: None is not accepted; name the step to go back to"),
+        (InterventionAction.REWIND, {"to_step": 3}, "toStep: 3 is not accepted; checkpoints known: 40"),
+        (InterventionAction.SKIP_BATCHES, {}, "skipBatches: 0 is not accepted; give at least 1"),
+    ],
+)
+def test_a_refused_request_says_why_and_changes_nothing_else(
+    action: InterventionAction, fields: dict[str, object], says: str
+) -> None:
+    story = running(2)
+    round_before = story.round
+    outcome = story.ask(action, **fields)
+    assert (outcome.state, outcome.outcome) == (REFUSED, says)
+    assert story.round == round_before
+
+
+def test_a_finished_job_refuses_everything() -> None:
+    story = running(1).finish()
+    assert story.ask(InterventionAction.RESTART).outcome == "the job has finished"

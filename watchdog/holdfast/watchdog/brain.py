@@ -1,0 +1,92 @@
+"""The only place that decides.
+
+`advance` is pure: state and event in, state and effects and the reason out; `now` is the watchdog's clock in
+seconds and never goes back. A job's life is the table at the end of this file: every pair of phase and event
+is a move or a named no-op. Handlers record what happened; `settle` then compares what is wanted with what is
+there and shows the launchers the difference. A restart of the watchdog runs through the same code.
+"""
+
+from collections.abc import Callable, Mapping
+
+from holdfast.api.event import (
+    CheckpointRecorded,
+    ClockTicked,
+    Event,
+    FindingMade,
+    InterventionRequested,
+    JobSubmitted,
+    MemberEntered,
+    MemberFinished,
+    MemberJoined,
+    MemberLeft,
+    MemberWarmed,
+    NodeChanged,
+    RestoreReported,
+    RoundProgressed,
+    WatchdogStarted,
+)
+from holdfast.api.status import JobPhase
+from holdfast.watchdog import attendance, healing, progression, requests
+from holdfast.watchdog.settling import next_wakeup, settle
+from holdfast.watchdog.state import JobState
+from holdfast.watchdog.step import Step, ignore, stay
+
+__all__ = ["advance", "initial", "next_wakeup", "TRANSITIONS"]
+
+Handler = Callable[[JobState, Event, float], Step]
+
+
+def initial(job: str) -> JobState:
+    """A job nobody has submitted yet."""
+    return JobState(job=job)
+
+
+def advance(state: JobState, event: Event, now: float) -> Step:
+    """Apply one event. Total: no event in any phase raises."""
+    handler = TRANSITIONS[state.phase, type(event)]
+    return handler(state, event, now).then(lambda after: settle(after, now))
+
+
+def _ignored(why: str) -> Handler:
+    return lambda state, event, now: ignore(state, why)
+
+
+def _tick(state: JobState, event: Event, now: float) -> Step:
+    return stay(state)
+
+
+ALIVE = (JobPhase.PENDING, JobPhase.PREFLIGHT, JobPhase.FORMING, JobPhase.RUNNING, JobPhase.RECOVERING)
+ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
+
+MOVES: Mapping[type, Handler] = {
+    JobSubmitted: requests.submitted,
+    MemberJoined: attendance.joined,
+    MemberWarmed: attendance.warmed,
+    MemberLeft: attendance.left,
+    MemberEntered: attendance.entered,
+    MemberFinished: attendance.finished,
+    CheckpointRecorded: progression.checkpointed,
+    RestoreReported: progression.restored,
+    RoundProgressed: progression.progressed,
+    FindingMade: healing.found,
+    NodeChanged: attendance.node_changed,
+    InterventionRequested: requests.requested,
+    ClockTicked: _tick,
+    WatchdogStarted: attendance.watchdog_started,
+}
+
+OVER = _ignored("the job is over")
+
+TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
+    **{(phase, kind): move for phase in ALIVE for kind, move in MOVES.items()},
+    # A suspended job keeps its members and hears of nodes, but nothing that its stopped workers did counts.
+    **{(JobPhase.SUSPENDED, kind): move for kind, move in MOVES.items()},
+    (JobPhase.SUSPENDED, MemberEntered): _ignored("the job is suspended"),
+    (JobPhase.SUSPENDED, MemberFinished): _ignored("the job is suspended"),
+    (JobPhase.SUSPENDED, RoundProgressed): _ignored("the job is suspended"),
+    **{(phase, kind): OVER for phase in ENDED for kind in MOVES},
+    (JobPhase.FAILED, InterventionRequested): requests.requested,  # Restart brings a failed job back
+    (JobPhase.SUCCEEDED, InterventionRequested): requests.requested,  # answered with a refusal
+    (JobPhase.FAILED, MemberJoined): attendance.joined,
+    (JobPhase.FAILED, MemberLeft): attendance.left,
+}

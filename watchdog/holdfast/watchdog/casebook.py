@@ -1,0 +1,134 @@
+"""The incidents of a job: opened by a finding, joined by later evidence, closed by recovery or a page."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from holdfast.api.finding import Finding, FindingKind
+from holdfast.api.incident import Action, Incident, IncidentState, Moment
+from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened, IncidentUpdated
+from holdfast.watchdog.state import JobState
+from holdfast.watchdog.step import changed
+
+KEPT_INCIDENTS = 256  # closed incidents beyond this live on in the store's incident table and the journal
+KEPT_EVIDENCE = 64
+
+# What explains more: a GPU that fell off the bus explains a dead worker, never the other way round.
+EXPLAINS = {
+    FindingKind.COLLECTIVE_FAILED: 0,
+    FindingKind.HANG: 1,
+    FindingKind.PROCESS_EXIT: 2,
+    FindingKind.MEMBER_LOST: 3,
+    FindingKind.XID: 4,
+    FindingKind.GPU_LOST: 5,
+    FindingKind.CRASH_LOOP: 6,
+}
+
+
+def open_incident(state: JobState, finding: Finding, now: float) -> tuple[JobState, Incident, Effect]:
+    """A new incident for the finding."""
+    count = state.incident_count + 1
+    incident = Incident(
+        id=f"inc-{count:04d}",
+        job=state.job,
+        kind=finding.kind,
+        culprit=finding.subject,
+        confidence=finding.confidence,
+        cause=finding.cause,
+        state=IncidentState.OPEN,
+        began_at=min(finding.began_at, now),
+        detected_at=now,
+        evidence=finding.evidence[:KEPT_EVIDENCE],
+        timeline=(
+            Moment(min(finding.began_at, now), f"began (estimated): {finding.cause}"),
+            Moment(now, f"detected: {finding.kind.value} of {finding.subject}"),
+        ),
+        round=finding.round if finding.round is not None else (state.round.number if state.round else None),
+        error=finding.error,
+    )
+    kept = (*state.incidents, incident)[-KEPT_INCIDENTS:]
+    return changed(state, incidents=kept, incident_count=count), incident, IncidentOpened(incident)
+
+
+def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
+    """The incident with a later finding about the same fault; the kind that explains more becomes its kind."""
+    joined = msgspec.structs.replace(
+        incident,
+        evidence=(*incident.evidence, *finding.evidence)[:KEPT_EVIDENCE],
+        timeline=(*incident.timeline, Moment(now, f"evidence: {finding.kind.value}, {finding.cause}")),
+        error=incident.error or finding.error,
+    )
+    if EXPLAINS[finding.kind] <= EXPLAINS[incident.kind]:
+        return joined
+    return msgspec.structs.replace(
+        joined,
+        kind=finding.kind,
+        culprit=finding.subject,
+        confidence=finding.confidence,
+        cause=finding.cause,
+        began_at=min(incident.began_at, finding.began_at),
+        note=f"first judged {incident.kind.value}, {incident.cause}",
+    )
+
+
+def same_fault(state: JobState, finding: Finding) -> Incident | None:
+    """The open incident this finding belongs to: one on the same node, that has not recovered yet."""
+    for incident in reversed(state.open_incidents()):
+        if finding.subject.node is not None and finding.subject.node == incident.culprit.node:
+            return incident
+    return None
+
+
+def act(state: JobState, ids: Iterable[str], action: Action) -> tuple[JobState, tuple[Effect, ...]]:
+    """Record an action in the named incidents; `recovered_round` follows the action's round."""
+
+    def with_action(incident: Incident) -> Incident:
+        return msgspec.structs.replace(
+            incident,
+            actions=(*incident.actions, action),
+            timeline=(*incident.timeline, Moment(action.at, action.does)),
+            recovered_round=action.round if action.round is not None else incident.recovered_round,
+        )
+
+    return _rewrite(state, set(ids), with_action, IncidentUpdated)
+
+
+def update(state: JobState, incident: Incident) -> tuple[JobState, tuple[Effect, ...]]:
+    """Put a changed incident in place."""
+    return _rewrite(state, {incident.id}, lambda _: incident, IncidentUpdated)
+
+
+def count_loss(state: JobState, round_number: int) -> tuple[JobState, tuple[Effect, ...]]:
+    """Count the steps that the incidents healed by `round_number` cost: trained before, to be trained again."""
+    if state.fault_step is None or state.restored_step is None:
+        return state, ()  # Unknown stays Unknown
+    lost = max(0, state.fault_step - state.restored_step)
+    ids = {each.id for each in state.open_incidents() if each.recovered_round == round_number}
+    return _rewrite(state, ids, lambda each: msgspec.structs.replace(each, lost_steps=lost), IncidentUpdated)
+
+
+def close(state: JobState, outcome: IncidentState, at: float, says: str) -> tuple[JobState, tuple[Effect, ...]]:
+    """Close every open incident."""
+    ids = {incident.id for incident in state.open_incidents()}
+
+    def closed(incident: Incident) -> Incident:
+        return msgspec.structs.replace(
+            incident,
+            state=outcome,
+            recovered_at=max(at, incident.detected_at) if outcome is IncidentState.RECOVERED else None,
+            timeline=(*incident.timeline, Moment(at, says)),
+        )
+
+    return _rewrite(state, ids, closed, IncidentClosed)
+
+
+def _rewrite(
+    state: JobState,
+    ids: set[str],
+    rewrite: Callable[[Incident], Incident],
+    effect: Callable[[Incident], Effect],
+) -> tuple[JobState, tuple[Effect, ...]]:
+    """Replace the named incidents; one effect for each that changed."""
+    after = tuple(rewrite(each) if each.id in ids else each for each in state.incidents)
+    effects = tuple(effect(new) for old, new in zip(state.incidents, after, strict=True) if old is not new)
+    return changed(state, incidents=after), effects

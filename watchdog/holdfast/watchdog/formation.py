@@ -1,0 +1,89 @@
+"""Who takes which ranks: the next round from the members there are.
+
+Survivors keep their place in the rank order and a spare takes the place of a lost one, so that only the changed
+shards move. Without spares the round shrinks to the largest legal size; it grows back when members come.
+"""
+
+import msgspec
+
+from holdfast.api.policy import Policy
+from holdfast.api.round import Endpoint, MemberRanks, Restore, Round, Tier
+from holdfast.watchdog.state import JobState, Member, Recovery
+
+
+class Shortage(msgspec.Struct, frozen=True):
+    """No legal round can be formed from the members there are."""
+
+    present: int
+    needed: int
+
+
+def legal_size(policy: Policy, present: int) -> int:
+    """The largest number of members, at most `present`, that makes a legal world; 0 when there is none."""
+    sizes = range(min(present, policy.nodes_max), policy.nodes_min - 1, -1)
+    return next((size for size in sizes if policy.world_sizes_allow(size)), 0)
+
+
+def seated(state: JobState, policy: Policy) -> tuple[Member, ...]:
+    """Members for the next round in rank order: survivors in their places, newcomers in the gaps and behind."""
+    eligible = {member.name: member for member in state.eligible()}
+    places = [share.member for share in state.round.ranks] if state.round else []
+    newcomers = [member for name, member in eligible.items() if name not in places]
+    if state.round is not None and legal_size(policy, len(eligible) - sum(not each.warm for each in newcomers)):
+        # A cold newcomer would make everybody wait for its torch import; it joins once it is warm.
+        newcomers = [member for member in newcomers if member.warm]
+    newcomers.sort(key=lambda member: (not member.warm, member.joined_at, member.name))
+    order = [eligible.get(name) or (newcomers.pop(0) if newcomers else None) for name in places]
+    return tuple(member for member in order if member is not None) + tuple(newcomers)
+
+
+def next_number(state: JobState) -> int:
+    """Every desired state shown takes a number of its own, so that a launcher never has to compare more."""
+    return state.desired.number + 1 if state.desired else 1
+
+
+def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortage:
+    """The next round, or why there can be none."""
+    order = seated(state, policy)
+    size = legal_size(policy, len(order))
+    if size == 0:
+        return Shortage(present=len(order), needed=policy.nodes_min)
+    number = next_number(state)
+    first = order[0]
+    return Round(
+        job=state.job,
+        number=number,
+        ranks=tuple(
+            MemberRanks(member.name, member.node, place * policy.processes_per_node, member.local_size)
+            for place, member in enumerate(order[:size])
+        ),
+        # Ports rotate, so that the store of the round before cannot be met by accident.
+        endpoint=Endpoint(first.address, first.ports[number % len(first.ports)]),
+        restore=restore_directive(state, policy),
+        entry=recovery.entry,
+        reason=recovery.reason,
+        fresh_ranks=recovery.fresh_ranks,
+    )
+
+
+def restore_directive(state: JobState, policy: Policy) -> Restore:
+    """What the next round restores: what a rewind asked for, else the newest committed checkpoint.
+
+    Without a commit on record the library looks for itself: an earlier run may have left one at the same place.
+    """
+    if state.rewind is not None:
+        return state.rewind
+    if state.checkpoints:
+        newest = state.checkpoints[-1]
+        return Restore(Tier.CHECKPOINT, newest.step, newest.uri)
+    if policy.checkpoint_uri:
+        return Restore(Tier.CHECKPOINT, None, policy.checkpoint_uri)
+    return Restore()
+
+
+def can_grow(state: JobState, policy: Policy) -> bool:
+    """Whether a larger legal round could be formed at once, with newcomers that are already warm."""
+    if state.round is None:
+        return False
+    ready = [member for member in state.eligible() if member.warm or state.in_round(member.name)]
+    return legal_size(policy, len(ready)) > len(state.round.ranks)

@@ -1,0 +1,186 @@
+"""From a finding to the round that is owed: open or join the incident, take a rung, record what it changes."""
+
+import msgspec
+
+from holdfast.api.event import Event, FindingMade
+from holdfast.api.finding import Finding, FindingKind
+from holdfast.api.incident import Action, Incident, IncidentState, Rung
+from holdfast.api.plan import NodeOrder
+from holdfast.api.round import Closed
+from holdfast.api.status import JobPhase
+from holdfast.watchdog.casebook import act, close, join_finding, open_incident, same_fault, update
+from holdfast.watchdog.effect import Effect, Notify, Show
+from holdfast.watchdog.formation import next_number
+from holdfast.watchdog.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
+from holdfast.watchdog.recovery import owe
+from holdfast.watchdog.state import JobState, Recovery, Standing, Suspicion
+from holdfast.watchdog.step import Reason, Step, changed, ignore
+
+KEPT_FAILURES = 64
+KEPT_SUSPICIONS = 256
+NODE_FAULTS = (FindingKind.XID, FindingKind.GPU_LOST)
+
+
+def found(state: JobState, event: Event, now: float) -> Step:
+    """A detector judged. Judgements of rounds that are over are evidence at most (fencing)."""
+    assert isinstance(event, FindingMade)
+    finding = event.finding
+    current = state.round.number if state.round else None
+    if state.policy is None:
+        return ignore(state, "the job is not submitted yet")
+    if finding.kind is FindingKind.MEMBER_LOST:
+        # Who is there is a level, not an event of a round: a loss counts whichever round it was seen in.
+        with_ranks = state.in_round(finding.subject.member) and not state.paused
+        return heal(state, finding, now) if with_ranks else _rankless_lost(state, finding)
+    if finding.round is not None and finding.round != current:
+        return _late(state, finding, now)
+    if finding.kind not in NODE_FAULTS and (state.paused or current is None):
+        return ignore(state, "no round is running, so nothing of it can fail")
+    if finding.kind in NODE_FAULTS and finding.subject.node in {order.node for order in state.avoided}:
+        return _known_bad(state, finding, now)
+    return heal(state, finding, now)
+
+
+def heal(state: JobState, finding: Finding, now: float) -> Step:
+    """Open or join the incident and decide."""
+    assert state.policy is not None
+    decision = decide(state, state.policy, finding, now)
+    if decision is None:
+        return ignore(state, f"{finding.cause} on {finding.subject} asks for no action")
+    state, incident, effects = _case(state, finding, now)
+    state = _remember(state, finding, decision, now)
+    if decision.rung is Rung.PAGE:
+        return page(state, incident, decision, now).prefixed(effects)
+    state, more = _carry_out(state, finding, decision, incident, now)
+    return Step(state, effects + more, Reason(finding.kind.value, decision.reason, decision.guards))
+
+
+def page(state: JobState, incident: Incident, decision: Decision, now: float) -> Step:
+    """Rung 6: stop changing things, keep state, ask a human."""
+    action = Action(Rung.PAGE, now, f"paged: {decision.reason}", decision.reason)
+    state, acted = act(state, (incident.id,), action)
+    state, closed = close(state, IncidentState.PAGED, now, "waiting for a human")
+    says = f"{decision.reason}; last error: {incident.error}" if incident.error else decision.reason
+    desired = Closed(state.job, next_number(state), succeeded=False, reason=says)
+    state = changed(state, phase=JobPhase.FAILED, reason=says, recovery=None, desired=desired)
+    effects: tuple[Effect, ...] = (*acted, *closed, Notify(incident.id, says), Show(desired))
+    return Step(state, effects, Reason("page", decision.reason, decision.guards))
+
+
+def _carry_out(
+    state: JobState, finding: Finding, decision: Decision, incident: Incident, now: float
+) -> tuple[JobState, tuple[Effect, ...]]:
+    """Owe the round that the decision calls for, and move nodes in and out of service."""
+    effects: tuple[Effect, ...] = ()
+    if decision.evict is not None:
+        order = NodeOrder(decision.evict, decision.reason, incident.id)
+        state = avoid(state, order, now)
+        does = f"evict node {decision.evict}"
+        state, effects = act(state, (incident.id,), Action(decision.rung, now, does, decision.reason))
+    if decision.exonerate:
+        state = take_back(state, decision.exonerate)
+        does = f"return {', '.join(decision.exonerate)}"
+        state, more = act(state, (incident.id,), Action(decision.rung, now, does, decision.reason))
+        effects += more
+    touches_round = finding.kind not in NODE_FAULTS or _node_in_round(state, finding.subject.node)
+    if not touches_round:
+        state, more = close(state, IncidentState.RECOVERED, now, "the node had no ranks; nothing to heal")
+        return state, effects + more
+    recovery = Recovery(
+        reason=decision.reason,
+        entry=decision.entry,
+        fresh_ranks=decision.fresh_ranks,
+        not_before=now + decision.delay_s if decision.delay_s else 0.0,
+        rung=decision.rung,
+        incidents=(incident.id,),
+    )
+    state = changed(
+        owe(state, recovery),
+        restarts=(*state.restarts, now)[-1024:],
+        restart_count=state.restart_count + 1,
+        fault_step=state.step if state.progressed else state.fault_step,
+    )
+    return state, effects
+
+
+def avoid(state: JobState, order: NodeOrder, now: float) -> JobState:
+    """Keep away from a node from now on; it counts against the eviction budget."""
+    others = tuple(each for each in state.avoided if each.node != order.node)
+    returned = tuple(node for node in state.returned if node != order.node)
+    return changed(state, avoided=(*others, order), returned=returned, evictions=(*state.evictions, now)[-1024:])
+
+
+def take_back(state: JobState, nodes: tuple[str, ...]) -> JobState:
+    """Put nodes back into service and forget what was held against them."""
+    return changed(
+        state,
+        avoided=tuple(order for order in state.avoided if order.node not in nodes),
+        returned=tuple(dict.fromkeys((*state.returned, *nodes))),
+        suspicions=tuple(each for each in state.suspicions if each.node not in nodes),
+    )
+
+
+def _case(state: JobState, finding: Finding, now: float) -> tuple[JobState, Incident, tuple[Effect, ...]]:
+    known = same_fault(state, finding)
+    if known is None:
+        state, incident, effect = open_incident(state, finding, now)
+        return state, incident, (effect,)
+    incident = join_finding(known, finding, now)
+    state, effects = update(state, incident)
+    return state, incident, effects
+
+
+def _remember(state: JobState, finding: Finding, decision: Decision, now: float) -> JobState:
+    """What repetition and follow-the-fault will look at; a lost member also stops counting as present."""
+    members = tuple(
+        msgspec.structs.replace(member, standing=Standing.LOST)
+        if finding.kind is FindingKind.MEMBER_LOST and member.name == finding.subject.member
+        else member
+        for member in state.members
+    )
+    failures = state.failures
+    if may_loop(finding, decision):
+        failures = (*failures, failure_of(state, finding, now))
+    suspicions = tuple(each for each in state.suspicions if each.at > now - MEMORY_S)
+    if finding.subject.node is not None:
+        suspicions = (*suspicions, Suspicion(finding.subject.node, fault_class(finding), now))
+    return changed(
+        state,
+        members=members,
+        suspicions=suspicions[-KEPT_SUSPICIONS:],
+        failures=failures[-KEPT_FAILURES:],
+    )
+
+
+def _late(state: JobState, finding: Finding, now: float) -> Step:
+    """A judgement about a round that is over: joins its incident while that is open, changes nothing else."""
+    for incident in state.open_incidents():
+        if incident.round == finding.round and incident.culprit.node == finding.subject.node:
+            state, effects = update(state, join_finding(incident, finding, now))
+            return Step(state, effects, Reason("late evidence", f"round {finding.round} is over"))
+    return ignore(state, f"round {finding.round} is over")
+
+
+def _rankless_lost(state: JobState, finding: Finding) -> Step:
+    """A member without ranks went: the operator replaces it, the round does not notice."""
+    if state.member(finding.subject.member) is None:
+        return ignore(state, f"{finding.subject.member} is not a member")
+    members = tuple(member for member in state.members if member.name != finding.subject.member)
+    return Step(
+        changed(state, members=members),
+        (),
+        Reason("member lost", f"{finding.subject} ran no ranks: {finding.cause}"),
+    )
+
+
+def _known_bad(state: JobState, finding: Finding, now: float) -> Step:
+    """More bad news of a node that is already avoided."""
+    incident = same_fault(state, finding)
+    if incident is None:
+        return ignore(state, f"node {finding.subject.node} is avoided already")
+    state, effects = update(state, join_finding(incident, finding, now))
+    return Step(state, effects, Reason("late evidence", f"node {finding.subject.node} is avoided already"))
+
+
+def _node_in_round(state: JobState, node: str | None) -> bool:
+    return state.round is not None and any(share.node == node for share in state.round.ranks)

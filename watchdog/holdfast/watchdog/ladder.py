@@ -1,0 +1,245 @@
+"""The recovery ladder: which rung a finding calls for, and the guards that hold it back.
+
+    0 skip step   1 re-enter   2 respawn   3 swap   4 shrink   5 rewind   6 page
+
+The lowest rung the evidence allows is taken; repetition climbs. Whether a swap becomes a shrink is seen when
+the round is formed, because only then is it known whether a spare is there.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+from holdfast.api.xid import CATALOGUE, XidClass, action_for
+
+from holdfast.api.finding import Confidence, Finding, FindingKind
+from holdfast.api.incident import Rung
+from holdfast.api.policy import Policy, XidAction
+from holdfast.api.round import Entry
+from holdfast.watchdog.detectors.crash_loop import Failure, GiveUp, RestartNow, Wait, crash_loop
+from holdfast.watchdog.state import JobState
+
+# Faults that the job's own code can bring about, again and again. A rack that dies is ten lost members at once
+# and still no crash loop.
+LOOPING = (FindingKind.PROCESS_EXIT, FindingKind.COLLECTIVE_FAILED, FindingKind.HANG, FindingKind.XID)
+
+# A fault of one node is held against it for this long; the eviction budget's default window.
+MEMORY_S = 3600.0
+# The third death by signal on one node within MEMORY_S, with none elsewhere, makes the node suspect.
+DEATHS_THAT_CONDEMN = 3
+# The second hang or loss on one node within MEMORY_S does: they cost more and have fewer innocent causes.
+STRIKES_THAT_CONDEMN = 2
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What to do about a finding. `evict` names a node to keep away from, `exonerate` nodes to take back."""
+
+    rung: Rung
+    reason: str
+    entry: Entry = Entry.REENTER
+    fresh_ranks: tuple[int, ...] = ()
+    evict: str | None = None
+    exonerate: tuple[str, ...] = ()
+    delay_s: float = 0.0
+    guards: tuple[str, ...] = ()
+
+
+def decide(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
+    """The rung for this finding; None when the catalogue says that it needs no action."""
+    wanted = RULES[finding.kind](state, policy, finding, now)
+    if wanted is None:
+        return None
+    if wanted.evict is not None:
+        wanted = _within_blast_radius(state, policy, wanted, now)
+    if wanted.rung is Rung.PAGE or not may_loop(finding, wanted):
+        return wanted
+    return _without_crash_loop(state, policy, finding, wanted, now)
+
+
+def may_loop(finding: Finding, wanted: Decision) -> bool:
+    """Whether this could be the job's own fault: an evicted node has taken the suspected cause with it."""
+    return finding.kind in LOOPING and wanted.evict is None
+
+
+def failure_of(state: JobState, finding: Finding, now: float) -> Failure:
+    """The finding as the crash-loop rule remembers it."""
+    return Failure(at=now, step=state.high_step, cause=finding.cause, error=finding.error)
+
+
+def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
+    deaths = _strikes(state, finding, now)
+    if (
+        finding.cause.startswith("signal")
+        and deaths >= DEATHS_THAT_CONDEMN - 1
+        and not _elsewhere(state, finding, now)
+    ):
+        return Decision(
+            Rung.SWAP,
+            f"{deaths + 1} workers died by signal on node {finding.subject.node} within an hour, none elsewhere",
+            evict=finding.subject.node,
+            guards=("follow the fault: only this node",),
+        )
+    if state.failures:
+        return Decision(
+            Rung.RESPAWN, "a worker died again before new progress: all start anew", entry=Entry.RESPAWN
+        )
+    return Decision(
+        Rung.RESPAWN,
+        f"rank {finding.subject.rank} died ({finding.cause}): it starts anew, the others re-enter",
+        fresh_ranks=_ranks(finding),
+    )
+
+
+def _collective_failed(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
+    if state.failures:
+        return Decision(Rung.RESPAWN, "re-entering did not help: all workers start anew", entry=Entry.RESPAWN)
+    return Decision(Rung.REENTER, "a collective failed with every process alive: all re-enter")
+
+
+def _hang(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
+    known = finding.confidence is not Confidence.UNKNOWN
+    if known and _strikes(state, finding, now) >= STRIKES_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
+        return Decision(
+            Rung.SWAP, f"node {finding.subject.node} hung again within an hour", evict=finding.subject.node
+        )
+    if state.failures:
+        return Decision(Rung.RESPAWN, "it hung again before new progress: all start anew", entry=Entry.RESPAWN)
+    if not known:
+        return Decision(Rung.REENTER, "the step hangs and no rank stands out: all re-enter")
+    ranks = _ranks(finding)
+    named = ", ".join(map(str, ranks))
+    return Decision(
+        Rung.RESPAWN, f"rank {named} did not arrive: it starts anew, the others re-enter", fresh_ranks=ranks
+    )
+
+
+def _member_lost(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
+    node = finding.subject.node
+    if _strikes(state, finding, now) >= STRIKES_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
+        return Decision(Rung.SWAP, f"node {node} was lost twice within an hour", evict=node)
+    return Decision(Rung.SWAP, f"node {node} is gone ({finding.cause}): a spare takes its ranks")
+
+
+def _xid(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
+    xid = finding.xid if finding.xid is not None else -1
+    action = action_for(xid, finding.recovery_action, policy.xid_actions)
+    if action is XidAction.IGNORE:
+        return None
+    if action is XidAction.RESTART:
+        return Decision(
+            Rung.RESPAWN,
+            f"{finding.cause} asks for a restart on the same node",
+            fresh_ranks=_ranks(finding) or _ranks_on(state, finding.subject.node),
+        )
+    # WATCH reaches the brain only when it repeated, and a repeated one evicts.
+    entry = CATALOGUE.get(xid)
+    if entry is not None and entry.blames is not XidClass.HARDWARE and (others := _elsewhere(state, finding, now)):
+        return Decision(
+            Rung.RESPAWN,
+            f"{finding.cause} followed the job from node {', '.join(others)} to {finding.subject.node}: "
+            "the software is suspect, the nodes are returned",
+            entry=Entry.RESPAWN,
+            exonerate=others,
+            delay_s=policy.restarts.backoff_s,
+            guards=("follow the fault: seen on two nodes",),
+        )
+    return Decision(Rung.SWAP, f"{finding.cause}: the node leaves the job", evict=finding.subject.node)
+
+
+def _gpu_lost(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
+    return Decision(
+        Rung.SWAP, f"a GPU is lost ({finding.cause}): the node leaves the job", evict=finding.subject.node
+    )
+
+
+def _crash_loop(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
+    return Decision(Rung.PAGE, finding.cause)
+
+
+RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decision | None]] = {
+    FindingKind.PROCESS_EXIT: _process_exit,
+    FindingKind.COLLECTIVE_FAILED: _collective_failed,
+    FindingKind.HANG: _hang,
+    FindingKind.MEMBER_LOST: _member_lost,
+    FindingKind.XID: _xid,
+    FindingKind.GPU_LOST: _gpu_lost,
+    FindingKind.CRASH_LOOP: _crash_loop,
+}
+
+
+def _within_blast_radius(state: JobState, policy: Policy, wanted: Decision, now: float) -> Decision:
+    """Evictions have a budget, by count in a window and by share of the nodes; beyond it a human decides."""
+    budget = policy.evictions
+    recent = sum(1 for at in state.evictions if at > now - budget.per_s)
+    nodes = {member.node for member in state.members} | {order.node for order in state.avoided}
+    share = max(1, int(budget.fraction * len(nodes)))
+    counted = f"blast radius: {recent} of {budget.count} evictions in {budget.per_s:.0f} s"
+    shared = f"blast radius: {len(state.avoided)} of {share} nodes avoided"
+    if recent >= budget.count or len(state.avoided) >= share:
+        return Decision(
+            Rung.PAGE,
+            f"evicting {wanted.evict} would exceed the eviction budget ({counted}; {shared}); {wanted.reason}",
+            guards=(counted, shared),
+        )
+    return msgspec.structs.replace(wanted, guards=(*wanted.guards, counted, shared))
+
+
+def _without_crash_loop(
+    state: JobState, policy: Policy, finding: Finding, wanted: Decision, now: float
+) -> Decision:
+    """Restarts without progress back off, then end; so does a job that restarts more often than its budget."""
+    history = (*state.failures, failure_of(state, finding, now))
+    match crash_loop(history, policy):
+        case GiveUp(reason=reason):
+            return Decision(Rung.PAGE, reason, guards=("crash loop",))
+        case Wait(seconds=seconds):
+            guard = f"back-off: failure {len(history)} without progress"
+            return msgspec.structs.replace(
+                wanted, delay_s=max(seconds, wanted.delay_s), guards=(*wanted.guards, guard)
+            )
+        case RestartNow():
+            pass
+    recent = sum(1 for at in state.restarts if at > now - policy.restarts.per_s)
+    if recent >= policy.restarts.count:
+        says = f"{recent} restarts in {policy.restarts.per_s:.0f} s used up the budget of {policy.restarts.count}"
+        return Decision(Rung.PAGE, says, guards=("restart budget",))
+    return wanted
+
+
+def _strikes(state: JobState, finding: Finding, now: float) -> int:
+    """How often this class of fault was held against the same node lately."""
+    return sum(
+        1
+        for each in state.suspicions
+        if each.node == finding.subject.node and each.cause == fault_class(finding) and each.at > now - MEMORY_S
+    )
+
+
+def _elsewhere(state: JobState, finding: Finding, now: float) -> tuple[str, ...]:
+    """Other nodes that showed this class of fault lately."""
+    nodes = {
+        each.node
+        for each in state.suspicions
+        if each.node != finding.subject.node and each.cause == fault_class(finding) and each.at > now - MEMORY_S
+    }
+    return tuple(sorted(nodes))
+
+
+def fault_class(finding: Finding) -> str:
+    """The class under which a fault is remembered."""
+    exact = finding.kind in (FindingKind.XID, FindingKind.PROCESS_EXIT)
+    return finding.cause if exact else finding.kind.value
+
+
+def _ranks(finding: Finding) -> tuple[int, ...]:
+    named = (finding.subject.rank, *(each.rank for each in finding.also))
+    return tuple(sorted({rank for rank in named if rank is not None}))
+
+
+def _ranks_on(state: JobState, node: str | None) -> tuple[int, ...]:
+    shares = state.round.ranks if state.round else ()
+    return tuple(
+        rank
+        for share in shares
+        if share.node == node
+        for rank in range(share.first_rank, share.first_rank + share.local_size)
+    )

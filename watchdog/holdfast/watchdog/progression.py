@@ -1,0 +1,62 @@
+"""How far the job is: steps completed, checkpoints committed, state restored."""
+
+from holdfast.api.event import CheckpointRecorded, Event, RestoreReported, RoundProgressed
+from holdfast.api.incident import IncidentState
+from holdfast.api.status import Checkpoint, JobPhase
+from holdfast.watchdog.casebook import close, count_loss
+from holdfast.watchdog.state import JobState
+from holdfast.watchdog.step import Reason, Step, changed, ignore
+
+KEPT_CHECKPOINTS = 16
+
+
+def progressed(state: JobState, event: Event, now: float) -> Step:
+    """Every rank completed a step of the newest round. The first one is what ends incidents."""
+    assert isinstance(event, RoundProgressed)
+    if state.round is None or event.round != state.round.number:
+        return ignore(state, f"round {event.round} is over")
+    if state.recovery is not None and state.recovery.incidents:
+        return ignore(state, "a fault was found in this round after that step")
+    # Trained again is not progress: only a step beyond every earlier one forgives the failures before it.
+    beyond = event.step > state.high_step
+    after = changed(
+        state,
+        step=event.step,
+        high_step=max(event.step, state.high_step),
+        failures=() if beyond else state.failures,
+    )
+    if state.progressed:
+        return Step(after, (), Reason("progress", f"step {event.step}"))
+    first = now - event.age_s
+    after, lost = count_loss(after, event.round)
+    says = f"recovered: first new step complete in round {event.round}"
+    after, closed = close(after, IncidentState.RECOVERED, first, says)
+    after = changed(
+        after, progressed=True, rewind=None, phase=JobPhase.RUNNING, reason=f"training in round {event.round}"
+    )
+    return Step(after, lost + closed, Reason("first step", f"step {event.step} of round {event.round}"))
+
+
+def checkpointed(state: JobState, event: Event, now: float) -> Step:
+    """A checkpoint was committed. One of an older round was fenced by the store and is no news here."""
+    assert isinstance(event, CheckpointRecorded)
+    if state.round is None or event.round != state.round.number:
+        return ignore(state, f"round {event.round} is over: its checkpoint does not count")
+    earlier = tuple(each for each in state.checkpoints if each.step < event.step)
+    checkpoint = Checkpoint(event.step, event.uri, event.round, now)
+    kept = (*earlier, checkpoint)[-KEPT_CHECKPOINTS:]
+    return Step(changed(state, checkpoints=kept), (), Reason("checkpoint", f"step {event.step} committed"))
+
+
+def restored(state: JobState, event: Event, now: float) -> Step:
+    """Where the round truly began. Checkpoints it passed over were damaged and are forgotten."""
+    assert isinstance(event, RestoreReported)
+    if state.round is None or event.round != state.round.number:
+        return ignore(state, f"round {event.round} is over")
+    step = event.step or 0
+    kept = tuple(each for each in state.checkpoints if each.step <= step)
+    after = changed(state, checkpoints=kept, restored_step=step)
+    says = f"round {event.round} begins after step {step}"
+    if event.skipped:
+        says += f"; passed over {'; '.join(event.skipped)}"
+    return Step(after, (), Reason("restored", says))

@@ -1,0 +1,165 @@
+"""What people ask for: a job submitted or changed, and the interventions of an on-call engineer."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from holdfast.api.event import Event, InterventionRequested, JobSubmitted
+from holdfast.api.intervention import (
+    InterventionAction,
+    InterventionOutcome,
+    InterventionRequest,
+    InterventionState,
+)
+from holdfast.api.plan import NodeOrder
+from holdfast.api.round import Entry, Restore, Tier
+from holdfast.api.status import JobPhase
+from holdfast.watchdog.effect import Answered
+from holdfast.watchdog.healing import avoid, take_back
+from holdfast.watchdog.recovery import owe
+from holdfast.watchdog.state import JobState, Recovery
+from holdfast.watchdog.step import Reason, Step, changed, ignore
+
+KEPT_ANSWERS = 64
+
+
+class Refusal(Exception):
+    """Why an intervention is not done; its text is the outcome shown to the engineer."""
+
+
+def submitted(state: JobState, event: Event, now: float) -> Step:
+    """A job or a new version of its policy."""
+    assert isinstance(event, JobSubmitted)
+    if event.policy == state.policy:
+        return ignore(state, "the same policy again")
+    again = "policy changed" if state.policy else "submitted"
+    return Step(changed(state, policy=event.policy), (), Reason(again, f"job {state.job} {again}"))
+
+
+def requested(state: JobState, event: Event, now: float) -> Step:
+    """Do an intervention once, or say why not."""
+    assert isinstance(event, InterventionRequested)
+    request = event.request
+    if request.id in state.answered:
+        return ignore(state, f"intervention {request.id} was answered before")
+    try:
+        _check_phase(state, request)
+        after, says = DOERS[request.action](state, request, now)
+        outcome = InterventionOutcome(request.id, InterventionState.DONE, says)
+    except Refusal as refusal:
+        after, outcome = state, InterventionOutcome(request.id, InterventionState.REFUSED, str(refusal))
+    after = changed(after, answered=(*state.answered, request.id)[-KEPT_ANSWERS:])
+    return Step(after, (Answered(outcome),), Reason(f"intervention {request.action.value}", outcome.outcome))
+
+
+def _check_phase(state: JobState, request: InterventionRequest) -> None:
+    if state.phase is JobPhase.SUCCEEDED:
+        raise Refusal("the job has finished")
+    if state.phase is JobPhase.FAILED and request.action is not InterventionAction.RESTART:
+        raise Refusal(f"the job has failed ({state.reason}); only Restart is possible")
+
+
+def _evict(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+    node = _named_node(request)
+    if node not in {member.node for member in state.members}:
+        raise Refusal(f"node {node} has no member of this job")
+    if node in {order.node for order in state.avoided}:
+        raise Refusal(f"node {node} is avoided already")
+    after = avoid(state, NodeOrder(node, f"requested: {request.reason}"), now)
+    if state.round is not None and any(share.node == node for share in state.round.ranks):
+        after = owe(after, Recovery(reason=f"node {node} evicted on request: {request.reason}"))
+    return after, f"node {node} evicted"
+
+
+def _return(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+    node = _named_node(request)
+    if node not in {order.node for order in state.avoided}:
+        raise Refusal(f"node {node} is not avoided")
+    return take_back(state, (node,)), f"node {node} returned"
+
+
+def _pause(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+    if state.paused:
+        raise Refusal("the job is suspended already")
+    return changed(state, paused=True), "suspended; training resumes from the newest checkpoint"
+
+
+def _resume(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+    if not state.paused:
+        raise Refusal("the job is not suspended")
+    return changed(state, paused=False), "resumed"
+
+
+def _restart(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+    if state.round is None:
+        raise Refusal("the job has no round to restart")
+    recovery = Recovery(reason=f"restarted on request: {request.reason}", entry=Entry.RESPAWN)
+    after = changed(state, phase=JobPhase.RECOVERING, failures=(), recovery=recovery)
+    return after, "every worker starts anew"
+
+
+def _resize(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+    assert state.policy is not None
+    wanted = request.nodes
+    if wanted is None or wanted < state.policy.nodes_min:
+        raise Refusal(f"nodes: {wanted!r} is not accepted; give at least {state.policy.nodes_min}")
+    policy = msgspec.structs.replace(state.policy, nodes_max=wanted)
+    if not policy.world_sizes_allow(wanted):
+        raise Refusal(
+            f"nodes: {wanted} x {policy.processes_per_node} ranks is no multiple of {policy.model_ranks}"
+        )
+    after = changed(state, policy=policy)
+    if state.round is not None and len(state.round.ranks) > wanted:
+        after = owe(after, Recovery(reason=f"resized to {wanted} nodes on request"))
+    return after, f"resized to {wanted} nodes"
+
+
+def _rewind(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+    limit = request.to_step
+    if limit is None:
+        raise Refusal("toStep: None is not accepted; name the step to go back to")
+    usable = [each for each in state.checkpoints if each.step <= limit]
+    if not usable:
+        known = ", ".join(str(each.step) for each in state.checkpoints) or "none"
+        raise Refusal(f"toStep: {limit} is not accepted; checkpoints known: {known}")
+    return _restore_from(state, request, usable[-1].step, usable[-1].uri)
+
+
+def _skip_batches(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+    if request.skip_batches <= 0:
+        raise Refusal(f"skipBatches: {request.skip_batches} is not accepted; give at least 1")
+    if not state.checkpoints:
+        raise Refusal("no checkpoint is known to skip from")
+    newest = state.checkpoints[-1]
+    return _restore_from(state, request, newest.step, newest.uri)
+
+
+def _restore_from(state: JobState, request: InterventionRequest, step: int, uri: str) -> tuple[JobState, str]:
+    directive = Restore(Tier.CHECKPOINT, step, uri, request.skip_batches, request.learning_rate_scale)
+    kept = tuple(each for each in state.checkpoints if each.step <= step)
+    after = changed(state, rewind=directive, checkpoints=kept)
+    after = owe(after, Recovery(reason=f"rewound to step {step} on request: {request.reason}"))
+    return after, f"restoring step {step}"
+
+
+def _checkpoint(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+    raise Refusal("a checkpoint on request is not possible yet; lower spec.checkpoint.interval instead")
+
+
+def _named_node(request: InterventionRequest) -> str:
+    if not request.node:
+        raise Refusal("node: nothing given; name the node")
+    return request.node
+
+
+DOERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], tuple[JobState, str]]] = {
+    InterventionAction.EVICT: _evict,
+    InterventionAction.RETURN: _return,
+    InterventionAction.CHECKPOINT: _checkpoint,
+    InterventionAction.REWIND: _rewind,
+    InterventionAction.RESIZE: _resize,
+    InterventionAction.PAUSE: _pause,
+    InterventionAction.RESUME: _resume,
+    InterventionAction.SKIP_BATCHES: _skip_batches,
+    InterventionAction.RESTART: _restart,
+}
