@@ -14,6 +14,7 @@ from holdfast.cli.statedirectory import ListeningAt
 Content = TypeVar("Content")
 ANSWER_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 << 20
+INCIDENTS = "incidents?limit=1000"
 
 
 class Explanation(msgspec.Struct):
@@ -37,8 +38,8 @@ class WatchdogClient:
         return msgspec.json.decode(self._ask("GET", "ranks"), type=tuple[RankStatus, ...])
 
     def incidents(self) -> tuple[Incident, ...]:
-        """Oldest first."""
-        return msgspec.json.decode(self._ask("GET", "incidents"), type=tuple[Incident, ...])
+        """Oldest first; the watchdog answers with the newest first."""
+        return msgspec.json.decode(self._ask("GET", INCIDENTS), type=tuple[Incident, ...])[::-1]
 
     def intervene(self, request: InterventionRequest) -> InterventionOutcome:
         """Ask for an intervention and wait, bounded, for what became of it."""
@@ -64,10 +65,7 @@ class WatchdogClient:
 
 
 def _refusal(status: int, content: bytes, job: str) -> HoldfastError:
-    try:
-        said = msgspec.json.decode(content, type=Explanation).error
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        said = ""
+    said = explanation(content)
     if status in (401, 403):
         return Unavailable(f"the watchdog refused the token of this state directory: {said or status}")
     if status == 404:
@@ -75,3 +73,11 @@ def _refusal(status: int, content: bytes, job: str) -> HoldfastError:
     if status < 500:
         return InvalidInput(Problem("request", job, said or f"the watchdog answered {status}"))
     return Unavailable(f"the watchdog answered {status}: {said or 'no reason given'}")
+
+
+def explanation(content: bytes) -> str:
+    """The sentence in a refusal's body, empty when there is none."""
+    try:
+        return msgspec.json.decode(content, type=Explanation).error
+    except msgspec.DecodeError:
+        return ""

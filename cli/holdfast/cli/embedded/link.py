@@ -13,6 +13,7 @@ from holdfast.api.incident import Incident
 from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, Plan
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobStatus, RankStatus
+from holdfast.cli.watchdogclient import INCIDENTS, explanation
 
 RECONNECT_S: Final = 0.1
 ANSWER_TIMEOUT_S: Final = 5.0
@@ -45,8 +46,8 @@ class WatchdogLink:
         return msgspec.json.decode(await self._read("ranks") or b"[]", type=tuple[RankStatus, ...])
 
     async def incidents(self) -> tuple[Incident, ...]:
-        """Oldest first."""
-        return msgspec.json.decode(await self._read("incidents") or b"[]", type=tuple[Incident, ...])
+        """Oldest first; the watchdog answers with the newest first."""
+        return msgspec.json.decode(await self._read(INCIDENTS) or b"[]", type=tuple[Incident, ...])[::-1]
 
     async def operate(self, outbox: "OperatorOutbox", show: Callable[[Plan], None]) -> None:
         """Be the operator, for ever: send what is observed, `show` every plan; reconnect when the line breaks."""
@@ -89,9 +90,9 @@ class WatchdogLink:
         if answer.status == 404:
             return None
         if 400 <= answer.status < 500:
-            raise InvalidInput(Problem("job", self._job, _said(content)))
+            raise InvalidInput(Problem("job", self._job, explanation(content)))
         if answer.status >= 500:
-            raise Unavailable(f"the watchdog answered {answer.status}: {_said(content)}")
+            raise Unavailable(f"the watchdog answered {answer.status}: {explanation(content)}")
         return content
 
 
@@ -122,7 +123,3 @@ class OperatorOutbox:
 
 def _encode(message: FromOperator) -> bytes:
     return msgspec.msgpack.encode(message)
-
-
-def _said(content: bytes) -> str:
-    return content.decode(errors="replace").strip() or "no reason given"
