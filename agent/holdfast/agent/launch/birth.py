@@ -1,0 +1,68 @@
+"""What the launcher and its warm parent say to each other, in frames over a socket pair.
+
+The warm parent is the only process that has workers as children, so it alone starts, signals and reaps them:
+a process id it is asked to kill cannot have been reused.
+"""
+
+import msgspec
+
+from holdfast.agent.launch.settings import EntrypointKind
+
+
+class Fork(msgspec.Struct, frozen=True, tag=True):
+    """Launcher: start a worker. Answered with `Forked` or `NotForked` under the same `ticket`.
+
+    `name` is what process listings show, `env` the complete environment, `log` the file both of the worker's
+    output streams are appended to.
+    """
+
+    ticket: int
+    name: str
+    kind: EntrypointKind
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    log: str
+
+
+class Kill(msgspec.Struct, frozen=True, tag=True):
+    """Launcher: SIGKILL the worker and everything in its process group. Unknown ones are ignored."""
+
+    pid: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Warm parent: forks are served from now on. When `warm` is false they start cold, because of `reason`."""
+
+    warm: bool
+    reason: str = ""
+
+
+class Forked(msgspec.Struct, frozen=True, tag=True):
+    """Warm parent: the worker asked for by `ticket` is process `pid`."""
+
+    ticket: int
+    pid: int
+
+
+class NotForked(msgspec.Struct, frozen=True, tag=True):
+    """Warm parent: the kernel would not start another process."""
+
+    ticket: int
+    error: str
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """Warm parent: a worker is gone, and so is its process group.
+
+    Exactly one of `exit_code` and `signal` is set. `at_ns` is CLOCK_MONOTONIC when the kernel said so.
+    """
+
+    pid: int
+    at_ns: int
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+ToWarmParent = Fork | Kill
+FromWarmParent = Ready | Forked | NotForked | Ended

@@ -1,0 +1,103 @@
+"""`holdfast launch`: the launcher as a command, with torchrun's flags where it has the same ones.
+
+This is the program's entry: the environment is read here and nowhere else.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.agent.launch.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from holdfast.agent.launch.flags import Flags, settings_of
+from holdfast.agent.launch.ports import ReservedPorts
+from holdfast.agent.launch.settings import LauncherSettings
+from holdfast.api.errors import HoldfastError, InvalidInput
+
+USAGE = 2
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _option(name: str, *, short: str | None = None, **attributes: Any) -> Decorator:
+    """An option in both of torchrun's spellings, `--rdzv-id` and `--rdzv_id`."""
+    spellings = [f"--{name}"] + ([f"--{name.replace('-', '_')}"] if "-" in name else [])
+    return click.option(*([short] if short else []), *spellings, **attributes)
+
+
+OPTIONS = (
+    _option("nnodes", default="1:1", help="Accepted as torchrun has it; the job's own range decides."),
+    _option("nproc-per-node", default="1", show_default=True, help="Workers here: a number, gpu, cpu or auto."),
+    _option("rdzv-endpoint", required=True, metavar="HOST:PORT", help="The watchdog."),
+    _option("rdzv-id", required=True, metavar="NAMESPACE/NAME", help="The job; its namespace may be left out."),
+    _option("rdzv-backend", default="holdfast", type=click.Choice(["holdfast"]), help="Always holdfast."),
+    _option("max-restarts", default=0, type=int, help="Handed to the script; the job's fault policy decides."),
+    _option("module", short="-m", is_flag=True, help="The entry point is a module, as for python -m."),
+    _option("no-python", is_flag=True, help="The entry point is a program of its own."),
+    _option("run-path", is_flag=True, help="Accepted: scripts are always run this way."),
+    _option("log-dir", help="Where each worker's log goes. Default: RUN_DIR/logs, and output is also shown here."),
+    _option("redirects", short="-r", default="0", help="Accepted: output always goes to the log files."),
+    _option(
+        "tee", short="-t", help="Whose output to show here too: none, all, or torchrun's numbers (3; 0:3,1:3)."
+    ),
+    _option("local-addr", help="This node's address for others. Default: the one towards the watchdog."),
+    _option("member", help="This launcher's name. Default: host name and process id."),
+    _option("node", help="This node's name. Default: the host name."),
+    _option("run-dir", help="Where rank records and the control socket live. Default: a temporary directory."),
+    _option("token-file", help=f"Default: ${TOKEN_VARIABLE}, or the file ${TOKEN_FILE_VARIABLE} names."),
+    _option("heartbeat-interval", default=1.0, type=click.FloatRange(min=0.01), help="Seconds between beats."),
+    _option("log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"])),
+    _option("node-rank", hidden=True),
+    _option("master-addr", hidden=True),
+    _option("master-port", hidden=True),
+)
+
+
+def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@_with_options
+@click.argument("entrypoint", nargs=-1, required=True, type=click.UNPROCESSED)
+def launch(**given: object) -> None:
+    """Run ENTRYPOINT on every local rank, in the rounds the watchdog shows.
+
+    Takes the place of torchrun on a node: ENTRYPOINT and everything after it are the training script and its
+    arguments.
+    """
+    flags = msgspec.convert(given, Flags)
+    logging.basicConfig(
+        level=flags.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    try:
+        settings = settings_of(flags, environment=os.environ, host=socket.gethostname())
+        status = run(settings)
+    except InvalidInput as error:
+        click.echo(f"holdfast launch: {error}", err=True)
+        sys.exit(USAGE)
+    except HoldfastError as error:
+        click.echo(f"holdfast launch: {error}", err=True)
+        sys.exit(1)
+    sys.exit(status)
+
+
+def run(settings: LauncherSettings) -> int:
+    """Be the launcher `settings` describe; the exit status: zero when the job succeeded."""
+    from holdfast.agent.launch.launcher import Launcher
+
+    settings.run_dir.mkdir(parents=True, exist_ok=True)
+    settings.log_dir.mkdir(parents=True, exist_ok=True)
+    with ReservedPorts(settings.address, settings.reserved_ports) as ports:
+        outcome = asyncio.run(Launcher(settings, ports).run())
+    if not outcome.succeeded:
+        click.echo(f"holdfast launch: {outcome.reason}", err=True)
+    return outcome.exit_status

@@ -1,0 +1,173 @@
+"""The launcher's connection to the watchdog: one WebSocket, made again whenever it is lost.
+
+Training goes on while the watchdog is away. After every reconnect the launcher joins again and repeats what the
+watchdog may have missed (`Outbox`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable
+
+import aiohttp
+import msgspec
+
+from holdfast.agent.launch.outbox import Outbox
+from holdfast.api.errors import HoldfastError
+from holdfast.api.membership import Beat, FromLauncher, Join, Leave, Refused, ToLauncher
+from holdfast.api.round import Desired
+
+log = logging.getLogger(__name__)
+
+_FIRST_DELAY_S = 0.05
+_DELAY_S_MAX = 1.0
+_CONNECT_TIMEOUT_S = 3.0
+_PING_INTERVAL_S = 10.0  # notices a watchdog whose machine vanished; the watchdog judges by beats
+_LEAVE_TIMEOUT_S = 1.0
+_CLOSE_TIMEOUT_S = 0.5
+_UNSENT_MAX = 1024  # messages; past this the connection is made anew and the outbox repeated
+_SHOWN_BYTES_MAX = 16 << 20  # a round of 12,500 members is about 1 MiB
+
+ToldOrGone = FromLauncher | None
+
+
+class TurnedAway(HoldfastError):
+    """The watchdog does not take this launcher; trying again does not help."""
+
+
+class Connection:
+    """Speaks for one member. `join` is asked for the member's state at every (re)connect."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        token: str,
+        heartbeat_interval_s: float,
+        join: Callable[[], Join],
+        on_shown: Callable[[Desired], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._token = token
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self._join = join
+        self._on_shown = on_shown
+        self._outbox = Outbox()
+        self._unsent: asyncio.Queue[ToldOrGone] | None = None
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(ToLauncher)
+        self._said_unreachable = False
+
+    def report(self, message: FromLauncher) -> None:
+        """Send at once when connected; what lasts is repeated after a reconnect."""
+        self._outbox.keep(message, time.monotonic())
+        self._send(message)
+
+    async def run(self) -> None:
+        """Stay connected until cancelled. Raises TurnedAway when the watchdog refuses the member or the token."""
+        delay_s = _FIRST_DELAY_S
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                began = time.monotonic()
+                try:
+                    await self._converse(session)
+                except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                    self._explain(error)
+                if time.monotonic() - began > _DELAY_S_MAX:
+                    delay_s = _FIRST_DELAY_S
+                await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+                delay_s = min(2 * delay_s, _DELAY_S_MAX)
+
+    async def leave(self, reason: str) -> None:
+        """Say goodbye, if there is a connection to say it on; call before cancelling `run`."""
+        if self._unsent is None:
+            return
+        self._send(Leave(reason))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._unsent.join(), _LEAVE_TIMEOUT_S)
+
+    async def _converse(self, session: aiohttp.ClientSession) -> None:
+        try:
+            socket = await session.ws_connect(
+                f"ws://{self._endpoint}/v1/member",
+                headers={"Authorization": f"Bearer {self._token}"},
+                heartbeat=_PING_INTERVAL_S,
+                timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
+                max_msg_size=_SHOWN_BYTES_MAX,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status in (401, 403):
+                raise TurnedAway(
+                    f"the watchdog at {self._endpoint} does not accept this launcher's token"
+                ) from None
+            raise
+        async with socket:
+            await self._speak_and_listen(socket)
+
+    async def _speak_and_listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        unsent: asyncio.Queue[ToldOrGone] = asyncio.Queue(_UNSENT_MAX)
+        self._unsent = unsent
+        self._send(self._join())
+        for message in self._outbox.messages(time.monotonic()):
+            self._send(message)
+        tasks = [
+            asyncio.ensure_future(self._speak(socket, unsent)),
+            asyncio.ensure_future(self._beat()),
+            asyncio.ensure_future(self._listen(socket)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            self._unsent = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _speak(self, socket: aiohttp.ClientWebSocketResponse, unsent: asyncio.Queue[ToldOrGone]) -> None:
+        while (message := await unsent.get()) is not None:
+            await socket.send_bytes(self._encoder.encode(message))
+            unsent.task_done()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat_interval_s)
+            self._send(Beat())
+
+    async def _listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        async for frame in socket:
+            if frame.type is aiohttp.WSMsgType.BINARY:
+                self._said_unreachable = False
+                self._take(frame.data)
+        log.info("the watchdog closed the connection code=%s", socket.close_code)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            shown = self._decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            log.error("the watchdog's message was not understood error=%s", error)
+            return
+        if isinstance(shown, Refused):
+            raise TurnedAway(f"the watchdog refused this launcher: {shown.reason}")
+        self._outbox.advance(shown.number)
+        self._on_shown(shown)
+
+    def _send(self, message: FromLauncher) -> None:
+        if self._unsent is None:
+            return
+        if self._unsent.full():
+            log.warning("the watchdog takes no messages unsent=%d", self._unsent.qsize())
+            self._unsent.get_nowait()
+            self._unsent.put_nowait(None)
+            self._unsent = None
+            return
+        self._unsent.put_nowait(message)
+
+    def _explain(self, error: Exception) -> None:
+        if not self._said_unreachable:
+            log.warning("the watchdog is away, trying again endpoint=%s error=%s", self._endpoint, error)
+            self._said_unreachable = True

@@ -1,0 +1,117 @@
+"""The launcher's end of the workers' control connections (`holdfast.api.control`), on one unix socket.
+
+Who is talking is taken from the kernel, not from the message: the peer's session is that of the worker it
+descends from, because each worker is the leader of a session of its own.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent.launch.frames import FrameReader, frame
+from holdfast.api.control import Attached, FromWorker, ToWorker
+from holdfast.api.errors import Damaged
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 16
+_UNSENT_BYTES_MAX = 1 << 20  # a worker that reads nothing for this long is not coming back
+_PATH_BYTES_MAX = 100  # Linux takes 107; source: unix(7), https://man7.org/linux/man-pages/man7/unix.7.html
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+class ControlServer:
+    """Accepts workers, passes on what they say, tells them what they are told."""
+
+    def __init__(
+        self,
+        *,
+        run_dir: Path,
+        on_attached: Callable[[int], None],
+        on_message: Callable[[int, FromWorker], None],
+        on_detached: Callable[[int], None],
+    ) -> None:
+        self._run_dir = run_dir
+        self._on_attached = on_attached
+        self._on_message = on_message
+        self._on_detached = on_detached
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromWorker)
+        self._server: asyncio.Server | None = None
+        self._own_directory: tempfile.TemporaryDirectory[str] | None = None
+        self.path = Path()
+
+    async def open(self) -> None:
+        """Listen on a socket inside the run directory, or in a temporary one where that path is too long."""
+        self.path = self._run_dir / "launcher.sock"
+        if len(os.fsencode(self.path)) > _PATH_BYTES_MAX:
+            self._own_directory = tempfile.TemporaryDirectory(prefix="holdfast-")
+            self.path = Path(self._own_directory.name) / "launcher.sock"
+        self.path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._converse, str(self.path))
+        self.path.chmod(0o600)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in tuple(self._writers.values()):
+            writer.close()
+        self.path.unlink(missing_ok=True)
+        if self._own_directory is not None:
+            self._own_directory.cleanup()
+
+    def tell(self, worker: int, message: ToWorker) -> None:
+        """Send to the worker whose process is `worker`; a connection that takes nothing more is closed."""
+        writer = self._writers.get(worker)
+        if writer is None:
+            return
+        if writer.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
+            log.warning("a worker does not read its control connection pid=%d", worker)
+            writer.close()
+            return
+        writer.write(frame(self._encoder.encode(message)))
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        worker = _worker_of(writer.get_extra_info("socket"))
+        if worker is None or worker in self._writers:
+            writer.close()
+            return
+        self._writers[worker] = writer
+        try:
+            await self._listen(worker, reader)
+        except (Damaged, msgspec.MsgspecError) as error:
+            log.warning("a worker's message was not understood pid=%d error=%s", worker, error)
+        finally:
+            del self._writers[worker]
+            writer.close()
+            self._on_detached(worker)
+
+    async def _listen(self, worker: int, reader: asyncio.StreamReader) -> None:
+        frames = FrameReader()
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(_READ_BYTES):
+                for payload in frames.feed(data):
+                    message = self._decoder.decode(payload)
+                    if isinstance(message, Attached):
+                        self._on_attached(worker)
+                    else:
+                        self._on_message(worker, message)
+
+
+def _worker_of(peer: socket.socket) -> int | None:
+    """The session leader of the process at the other end, None when that is gone already."""
+    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, _, _ = _CREDENTIALS.unpack(raw)
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None

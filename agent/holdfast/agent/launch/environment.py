@@ -1,0 +1,84 @@
+"""The environment of a worker: the launcher's own, plus what torchrun sets, plus Holdfast's few variables.
+
+Source: the environment variables torchrun documents,
+https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.agent.launch.effect import Start
+from holdfast.api.control import CONTROL_VARIABLE, RUN_DIRECTORY_VARIABLE
+from holdfast.api.round import Round
+
+TOKEN_VARIABLE = "HOLDFAST_TOKEN"
+TOKEN_FILE_VARIABLE = "HOLDFAST_TOKEN_FILE"
+ROLE = "default"
+
+
+def worker_environment(
+    start: Start,
+    *,
+    inherited: Mapping[str, str],
+    member: str,
+    control: Path,
+    run_dir: Path,
+    max_restarts: int,
+) -> dict[str, str]:
+    """Everything the process for `start` finds in its environment. The launcher's token is not part of it."""
+    kept = {name: value for name, value in inherited.items() if name not in (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE)}
+    round_ = start.round
+    return {
+        "OMP_NUM_THREADS": "1",
+        **_gloo(round_),
+        **kept,
+        **_ranks(start, member),
+        "MASTER_ADDR": round_.endpoint.host,
+        "MASTER_PORT": str(round_.endpoint.port),
+        "TORCHELASTIC_RESTART_COUNT": str(start.restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+        "TORCHELASTIC_RUN_ID": round_.job,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 hosts the store of the round
+        "TORCHELASTIC_ERROR_FILE": str(error_file(run_dir, start)),
+        CONTROL_VARIABLE: str(control),
+        RUN_DIRECTORY_VARIABLE: str(run_dir),
+        "HOLDFAST_JOB": round_.job,
+        "HOLDFAST_MEMBER": member,
+        "HOLDFAST_ROUND": str(round_.number),
+    }
+
+
+def error_file(run_dir: Path, start: Start) -> Path:
+    """Where a worker leaves its error for torch's elastic tools."""
+    return run_dir / f"error-rank-{start.rank:05d}.round-{start.round.number:04d}.json"
+
+
+def _ranks(start: Start, member: str) -> dict[str, str]:
+    round_ = start.round
+    share = round_.share_of(member)
+    assert share is not None, "a worker is only started for a member of the round"
+    return {
+        "RANK": str(start.rank),
+        "LOCAL_RANK": str(start.local_rank),
+        "WORLD_SIZE": str(round_.world_size),
+        "LOCAL_WORLD_SIZE": str(share.local_size),
+        "GROUP_RANK": str(round_.ranks.index(share)),
+        "GROUP_WORLD_SIZE": str(len(round_.ranks)),
+        "ROLE_NAME": ROLE,
+        "ROLE_RANK": str(start.rank),
+        "ROLE_WORLD_SIZE": str(round_.world_size),
+    }
+
+
+def _gloo(round_: Round) -> dict[str, str]:
+    """On one machine gloo should not resolve the host's own name, which may point anywhere."""
+    return {"GLOO_SOCKET_IFNAME": "lo"} if is_loopback(round_.endpoint.host) else {}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` names this machine by its loopback interface."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

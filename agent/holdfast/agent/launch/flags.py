@@ -1,0 +1,169 @@
+"""The command line and the environment, parsed into `LauncherSettings`. Pure but for reading the token's file."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent.launch.devices import cpu_count, gpu_count
+from holdfast.agent.launch.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from holdfast.agent.launch.ports import address_towards
+from holdfast.agent.launch.settings import Entrypoint, EntrypointKind, LauncherSettings, Tee
+from holdfast.api.control import RUN_DIRECTORY_VARIABLE
+from holdfast.api.errors import InvalidInput, Problem
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line as given. `rdzv_id` is the job, `rdzv_endpoint` the watchdog."""
+
+    entrypoint: tuple[str, ...]
+    nnodes: str
+    nproc_per_node: str
+    rdzv_endpoint: str
+    rdzv_id: str
+    rdzv_backend: str
+    max_restarts: int
+    module: bool
+    no_python: bool
+    run_path: bool
+    log_dir: str | None
+    redirects: str
+    tee: str | None
+    local_addr: str | None
+    member: str | None
+    node: str | None
+    run_dir: str | None
+    token_file: str | None
+    heartbeat_interval: float
+    log_level: str
+    node_rank: str | None
+    master_addr: str | None
+    master_port: str | None
+
+
+def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> LauncherSettings:
+    """The settings `flags` and `environment` ask for. Raises InvalidInput naming the flag and the fix."""
+    _refuse_static(flags)
+    _check_range(flags.nnodes)
+    name = f"{host}-{os.getpid()}"
+    run_dir = flags.run_dir or environment.get(RUN_DIRECTORY_VARIABLE) or tempfile.mkdtemp(prefix="holdfast-")
+    log_dir = Path(flags.log_dir).resolve() if flags.log_dir else Path(run_dir).resolve() / "logs"
+    # Somebody who named no log directory wants to see the output.
+    tee = flags.tee if flags.tee is not None else ("none" if flags.log_dir else "all")
+    watchdog_host, watchdog_port = endpoint_of(flags.rdzv_endpoint)
+    return LauncherSettings(
+        endpoint=flags.rdzv_endpoint,
+        token=token_of(flags.token_file, environment),
+        job=job_of(flags.rdzv_id),
+        member=flags.member or name,
+        node=flags.node or host,
+        address=flags.local_addr or address_towards(watchdog_host, watchdog_port),
+        local_size=local_size_of(flags.nproc_per_node, environment),
+        entrypoint=_entrypoint_of(flags),
+        run_dir=Path(run_dir).resolve(),
+        log_dir=log_dir,
+        environment=dict(environment),
+        tee=tee_of(tee),
+        max_restarts=flags.max_restarts,
+        heartbeat_interval_s=flags.heartbeat_interval,
+    )
+
+
+def _refuse_static(flags: Flags) -> None:
+    given = {
+        "--node-rank": flags.node_rank,
+        "--master-addr": flags.master_addr,
+        "--master-port": flags.master_port,
+    }
+    fix = "leave it out: the watchdog at --rdzv-endpoint assigns ranks and the group's address"
+    if problems := [Problem(flag, value, fix) for flag, value in given.items() if value is not None]:
+        raise InvalidInput(*problems)
+
+
+def _check_range(nnodes: str) -> None:
+    low, _, high = nnodes.partition(":")
+    if not (low.isdigit() and (high or low).isdigit() and 0 < int(low) <= int(high or low)):
+        raise InvalidInput(Problem("--nnodes", nnodes, "give a number or a range such as 1:4"))
+
+
+def endpoint_of(endpoint: str) -> tuple[str, int]:
+    """Host and port of the watchdog."""
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise InvalidInput(Problem("--rdzv-endpoint", endpoint, "give the watchdog's HOST:PORT"))
+    return host.strip("[]"), int(port)
+
+
+def job_of(rdzv_id: str) -> str:
+    """The job's namespace/name."""
+    namespace, _, name = rdzv_id.rpartition("/")
+    if not name or "/" in namespace:
+        raise InvalidInput(Problem("--rdzv-id", rdzv_id, "give the job's NAMESPACE/NAME"))
+    return f"{namespace or 'default'}/{name}"
+
+
+def token_of(token_file: str | None, environment: Mapping[str, str]) -> str:
+    """The token to show the watchdog: the flag's file, the variable, or the file a variable names."""
+    if token_file is None and (token := environment.get(TOKEN_VARIABLE)):
+        return token.strip()
+    path = token_file or environment.get(TOKEN_FILE_VARIABLE)
+    if path is None:
+        fix = f"name the token's file, or set {TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE}"
+        raise InvalidInput(Problem("--token-file", None, fix))
+    try:
+        token = Path(path).read_text().strip()
+    except OSError as error:
+        raise InvalidInput(Problem("--token-file", path, f"the file cannot be read ({error.strerror})")) from error
+    if not token:
+        raise InvalidInput(Problem("--token-file", path, "the file is empty; give the watchdog's token"))
+    return token
+
+
+def local_size_of(nproc_per_node: str, environment: Mapping[str, str]) -> int:
+    """How many workers this node runs."""
+    if nproc_per_node.isdigit() and int(nproc_per_node) > 0:
+        return int(nproc_per_node)
+    gpus = gpu_count(environment)
+    if nproc_per_node == "cpu" or (nproc_per_node == "auto" and not gpus):
+        return cpu_count()
+    if nproc_per_node in ("gpu", "auto") and gpus:
+        return gpus
+    fix = (
+        "this node has no GPU; give a number or cpu"
+        if nproc_per_node == "gpu"
+        else "give a number, gpu, cpu or auto"
+    )
+    raise InvalidInput(Problem("--nproc-per-node", nproc_per_node, fix))
+
+
+def tee_of(text: str) -> Tee:
+    """`none`, `all`, or torchrun's form: one number for all ranks, or LOCAL_RANK:NUMBER,… with zero for none."""
+    if text in ("none", "all"):
+        return Tee(everyone=text == "all")
+    if text in ("0", "1", "2", "3"):
+        return Tee(everyone=text != "0")
+    chosen = set()
+    for part in text.split(","):
+        local_rank, _, streams = part.partition(":")
+        if not local_rank.isdigit() or streams not in ("0", "1", "2", "3"):
+            raise InvalidInput(
+                Problem("--tee", text, "give none, all, 0-3, or LOCAL_RANK:0-3 separated by commas")
+            )
+        if streams != "0":
+            chosen.add(int(local_rank))
+    return Tee(local_ranks=frozenset(chosen))
+
+
+def _entrypoint_of(flags: Flags) -> Entrypoint:
+    if flags.module and flags.no_python:
+        raise InvalidInput(Problem("--no-python", "--module", "give one of the two"))
+    if flags.no_python:
+        return Entrypoint(EntrypointKind.PROGRAM, flags.entrypoint)
+    if flags.module:
+        return Entrypoint(EntrypointKind.MODULE, flags.entrypoint)
+    script, *arguments = flags.entrypoint
+    if not Path(script).exists():
+        raise InvalidInput(Problem("ENTRYPOINT", script, "there is no such script; give its path"))
+    return Entrypoint(EntrypointKind.SCRIPT, (script, *arguments))

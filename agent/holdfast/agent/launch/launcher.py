@@ -1,0 +1,271 @@
+"""The launcher: shows desired states to the set of local workers, does what that wants, reports what happens.
+
+Everything runs on one event loop and is pushed: the watchdog's frame, the kernel's word that a process ended and
+a worker's message each lead to their effects in the same turn of the loop. Nothing is polled.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, NotForked
+from holdfast.agent.launch.completed import last_completed
+from holdfast.agent.launch.connection import Connection
+from holdfast.agent.launch.control import ControlServer
+from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
+from holdfast.agent.launch.environment import error_file, worker_environment
+from holdfast.agent.launch.localset import LocalSet
+from holdfast.agent.launch.logfile import log_path, tail
+from holdfast.agent.launch.nursery import Nursery
+from holdfast.agent.launch.outcome import Outcome, WorkerFailure
+from holdfast.agent.launch.ports import ReservedPorts
+from holdfast.agent.launch.settings import EntrypointKind, LauncherSettings
+from holdfast.agent.launch.tee import LogFollower
+from holdfast.agent.launch.warm_parent import Preload
+from holdfast.api.control import FromWorker, record_file_name
+from holdfast.api.membership import Join, Warmed, WorkerExited
+from holdfast.api.round import Closed, Desired
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Born:
+    """What is remembered of a process: its log, where its part of it begins, and for whom it was started."""
+
+    start: Start
+    path: Path
+    offset: int
+
+
+class Launcher:
+    """One member's life, from joining to `Outcome`."""
+
+    def __init__(self, settings: LauncherSettings, ports: ReservedPorts) -> None:
+        self._settings = settings
+        self._ports = ports
+        self._boot = uuid.uuid4().hex
+        self._set = LocalSet(
+            member=settings.member,
+            local_size=settings.local_size,
+            leave_timeout_s=settings.leave_timeout_s,
+            attach_grace_s=settings.attach_grace_s,
+        )
+        self._asked: dict[int, _Born] = {}  # by ticket, until the process id is known
+        self._born: dict[int, _Born] = {}  # by process id
+        self._failures: dict[int, WorkerFailure] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._over: asyncio.Future[Outcome] | None = None
+        self._follower = LogFollower(sys.stdout)
+        self._control = ControlServer(
+            run_dir=settings.run_dir,
+            on_attached=lambda worker: self._do(self._set.attached(worker, time.monotonic())),
+            on_message=self._take_from_worker,
+            on_detached=self._set.detached,
+        )
+        self._nursery = Nursery(
+            preload=_preload(settings), environment=settings.environment, on_message=self._take_from_warm_parent
+        )
+        self._connection = Connection(
+            endpoint=settings.endpoint,
+            token=settings.token,
+            heartbeat_interval_s=settings.heartbeat_interval_s,
+            join=self._join,
+            on_shown=self._take_shown,
+        )
+
+    async def run(self) -> Outcome:
+        """Run until the job closes, the watchdog refuses us or a signal ends us; then no worker is left.
+
+        Raises TurnedAway when the watchdog does not take this launcher.
+        """
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_for_signal, number)
+        try:
+            async with AsyncExitStack() as stack:
+                await self._control.open()
+                stack.push_async_callback(self._control.close)
+                await stack.enter_async_context(_running(self._nursery.run(), self._over))
+                await stack.enter_async_context(_running(self._follower.run(), self._over))
+                await stack.enter_async_context(_running(self._connection.run(), self._over))
+                return await self._until_over()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def _until_over(self) -> Outcome:
+        assert self._over is not None
+        outcome = await self._over
+        if outcome.signal is not None:
+            await self._connection.leave(outcome.reason)
+        return outcome
+
+    def _join(self) -> Join:
+        settings = self._settings
+        return Join(
+            job=settings.job,
+            member=settings.member,
+            node=settings.node,
+            boot=self._boot,
+            address=settings.address,
+            local_size=settings.local_size,
+            ports=self._ports.numbers,
+            warm=self._nursery.is_warm,
+            held_round=self._set.held_round,
+        )
+
+    # What arrives.
+
+    def _take_shown(self, desired: Desired) -> None:
+        log.info("shown kind=%s number=%d reason=%s", type(desired).__name__, desired.number, desired.reason)
+        self._do(self._set.show(desired, time.monotonic()))
+        if isinstance(desired, Closed):
+            self._finish(Outcome(succeeded=desired.succeeded, reason=desired.reason, failures=self._failures))
+
+    def _take_from_worker(self, worker: int, message: FromWorker) -> None:
+        self._do(self._set.heard(worker, message, time.monotonic()))
+
+    def _take_from_warm_parent(self, message: FromWarmParent) -> None:
+        now = time.monotonic()
+        if isinstance(message, Forked):
+            self._take_forked(message, now)
+        elif isinstance(message, NotForked):
+            self._asked.pop(message.ticket, None)
+            self._do(self._set.not_started(message.ticket, message.error))
+        elif isinstance(message, Ended):
+            self._take_ended(message, now)
+        elif message.warm:
+            self._connection.report(Warmed())
+        else:
+            log.warning("workers start cold reason=%s", message.reason)
+
+    def _take_forked(self, message: Forked, now: float) -> None:
+        born = self._asked.pop(message.ticket)
+        self._born[message.pid] = born
+        if self._settings.tee.includes(born.start.local_rank):
+            self._follower.follow(message.pid, born.path, rank=born.start.rank, offset=born.offset)
+        self._do(self._set.started(message.ticket, message.pid, now))
+
+    def _take_ended(self, message: Ended, now: float) -> None:
+        born = self._born.pop(message.pid, None)
+        self._follower.finish(message.pid)
+        if born is None:
+            return
+        exit = Exit(
+            exit_code=message.exit_code,
+            signal=message.signal,
+            age_s=max(0.0, now - message.at_ns / 1e9),
+            error="" if message.exit_code == 0 else tail(born.path),
+            completed=last_completed(self._settings.run_dir / record_file_name(born.start.local_rank)),
+        )
+        effects = self._set.exited(message.pid, exit, now)
+        self._do(effects)
+        self._tell_failures(effects, message, born)
+
+    # What is done.
+
+    def _do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Start):
+                self._start(effect)
+            elif isinstance(effect, KillWorker):
+                self._nursery.kill(effect.pid)
+            elif isinstance(effect, TellWorker):
+                self._control.tell(effect.pid, effect.message)
+            else:
+                self._connection.report(effect.message)
+        self._arm_timer()
+
+    def _start(self, start: Start) -> None:
+        settings = self._settings
+        path = log_path(settings.log_dir, start.rank, start.round.number)
+        offset = path.stat().st_size if path.exists() else 0
+        self._asked[start.ticket] = _Born(start, path, offset)
+        environment = worker_environment(
+            start,
+            inherited=settings.environment,
+            member=settings.member,
+            control=self._control.path,
+            run_dir=settings.run_dir,
+            max_restarts=settings.max_restarts,
+        )
+        request = Fork(
+            ticket=start.ticket,
+            name=f"rank{start.rank}",
+            kind=settings.entrypoint.kind,
+            argv=settings.entrypoint.argv,
+            env=environment,
+            cwd=os.getcwd(),
+            log=str(path),
+        )
+        self._nursery.fork(request)
+
+    def _arm_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        at = self._set.next_wakeup()
+        # asyncio's clock is time.monotonic on every platform this runs on.
+        self._timer = None if at is None else asyncio.get_running_loop().call_at(at, self._elapse)
+
+    def _elapse(self) -> None:
+        self._do(self._set.elapse(time.monotonic()))
+
+    def _tell_failures(self, effects: Iterable[Effect], ended: Ended, born: _Born) -> None:
+        """Say on this node what was said to the watchdog: which worker failed, and its last words."""
+        for effect in effects:
+            if not (isinstance(effect, Report) and isinstance(effect.message, WorkerExited)):
+                continue
+            failed = effect.message
+            how = f"signal={failed.signal}" if failed.signal else f"exit_code={failed.exit_code}"
+            log.error("a worker failed rank=%d round=%d %s log=%s", failed.rank, failed.round, how, born.path)
+            if failed.error and not self._settings.tee.includes(born.start.local_rank):
+                sys.stderr.write(failed.error + "\n")
+            self._failures[failed.rank] = WorkerFailure(
+                local_rank=born.start.local_rank,
+                pid=ended.pid,
+                exit_code=failed.exit_code if failed.exit_code is not None else -(failed.signal or 0),
+                error_file=error_file(self._settings.run_dir, born.start),
+            )
+
+    # How it ends.
+
+    def _stop_for_signal(self, number: int) -> None:
+        self._finish(Outcome(succeeded=False, reason=f"stopped by {signal.Signals(number).name}", signal=number))
+
+    def _finish(self, outcome: Outcome) -> None:
+        assert self._over is not None
+        if not self._over.done():
+            self._over.set_result(outcome)
+
+
+def _preload(settings: LauncherSettings) -> Preload:
+    return Preload.NOTHING if settings.entrypoint.kind is EntrypointKind.PROGRAM else Preload.TORCH
+
+
+@asynccontextmanager
+async def _running(work: Coroutine[None, None, None], over: asyncio.Future[Outcome]) -> AsyncIterator[None]:
+    """Run `work` beside the block and end it after it. Should it fail, the launcher ends with its error."""
+
+    def pass_on(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) and not over.done():
+            over.set_exception(error)
+
+    task = asyncio.create_task(work)
+    task.add_done_callback(pass_on)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -1,0 +1,289 @@
+"""The set of local workers: decides what to do so that it matches the desired state it was shown.
+
+Pure: no I/O and no clock. Every method takes what happened and when, and returns what is to be done about it
+(`Effect`s); the shell does it and reports back. It never decides about a failure: a worker that ends on its own
+is reported and its place stays empty until the watchdog shows another round.
+
+How a worker comes into a round:
+
+    attached, the round says re-enter, its rank is not fresh  ->  told to leave, then assigned, in its process
+    anything else that lives                                  ->  killed; replaced once the kernel confirms
+    nothing there                                             ->  started
+
+When the member has entered (`RoundEntered`): each local worker has either attached and said `Entered`, or has
+lived for `attach_grace_s` without attaching (an unmodified script), or is done. It is said again when workers
+that were taken for unmodified have attached and entered later.
+"""
+
+import itertools
+
+from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
+from holdfast.agent.launch.slot import Slot, Standing
+from holdfast.api.control import Assignment, Entered, Finished, FromWorker, RoundEnded, RoundLeft
+from holdfast.api.membership import (
+    CheckpointCommitted,
+    CollectiveFailed,
+    Restored,
+    RoundEntered,
+    WorkerExited,
+    WorkersFinished,
+)
+from holdfast.api.round import Closed, Desired, Entry, Round
+
+
+class LocalSet:
+    """The workers of one member."""
+
+    def __init__(self, *, member: str, local_size: int, leave_timeout_s: float, attach_grace_s: float) -> None:
+        self._member = member
+        self._leave_timeout_s = leave_timeout_s
+        self._attach_grace_s = attach_grace_s
+        self.slots = tuple(Slot(local_rank) for local_rank in range(local_size))
+        self.desired: Desired | None = None
+        self._tickets = itertools.count(1)
+        self._rounds_run = 0
+        self._early_attached: set[int] = set()
+        self._last_step: tuple[int, int] | None = None  # (round, step)
+        self._held_before = -1
+        self._reported_reentrant: bool | None = None
+
+    @property
+    def held_round(self) -> int | None:
+        """The round local workers run now, None when none does."""
+        round_ = self._my_round()
+        return round_.number if round_ and any(slot.holds_process for slot in self.slots) else None
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(slot.holds_process for slot in self.slots)
+
+    def slot_of(self, pid: int) -> Slot | None:
+        return next((slot for slot in self.slots if slot.pid == pid), None)
+
+    # What the watchdog shows.
+
+    def show(self, desired: Desired, now: float) -> list[Effect]:
+        """Match `desired`. One that is not newer than what is held changes nothing."""
+        if self.desired is not None and desired.number <= self.desired.number:
+            return []
+        if (before := self._my_round()) is not None:
+            self._held_before = before.number
+        self.desired = desired
+        self._reported_reentrant = None
+        if self._my_round() is not None:
+            self._rounds_run += 1
+        return [effect for slot in self.slots for effect in self._align(slot, now)]
+
+    def _my_round(self) -> Round | None:
+        """The desired round when this member has a share in it."""
+        desired = self.desired
+        return desired if isinstance(desired, Round) and desired.share_of(self._member) else None
+
+    def _align(self, slot: Slot, now: float) -> list[Effect]:
+        wanted = self._my_round()
+        if slot.standing in (Standing.STARTING, Standing.DYING):
+            return []  # looked at again when the answer comes
+        if not slot.holds_process:
+            return [self._start(slot, wanted)] if wanted else []
+        if slot.can_reenter() and self._may_reenter(slot):
+            return self._move(slot, wanted, now)
+        slot.standing = Standing.DYING
+        return [KillWorker(_known(slot.pid))]
+
+    def _may_reenter(self, slot: Slot) -> bool:
+        if isinstance(self.desired, Closed):
+            return False
+        wanted = self._my_round()
+        return wanted is None or (
+            wanted.entry is Entry.REENTER and self._rank_in(wanted, slot) not in wanted.fresh_ranks
+        )
+
+    def _rank_in(self, wanted: Round, slot: Slot) -> int:
+        share = wanted.share_of(self._member)
+        return -1 if share is None else share.first_rank + slot.local_rank
+
+    def _start(self, slot: Slot, wanted: Round) -> Effect:
+        slot.clear(Standing.STARTING)
+        slot.round, slot.rank, slot.ticket = wanted.number, self._rank_in(wanted, slot), next(self._tickets)
+        return Start(slot.ticket, slot.local_rank, slot.rank, wanted, self._rounds_run - 1)
+
+    def _move(self, slot: Slot, wanted: Round | None, now: float) -> list[Effect]:
+        """Take an attached worker out of its round and into `wanted`, or park it."""
+        assert self.desired is not None
+        pid = _known(slot.pid)
+        effects: list[Effect] = []
+        if slot.standing is not Standing.PARKED:
+            effects.append(TellWorker(pid, RoundEnded(slot.round, self.desired.reason)))
+            if slot.left_round == slot.round:
+                slot.standing = Standing.PARKED
+            elif slot.leave_by is None:
+                slot.standing, slot.leave_by = Standing.LEAVING, now + self._leave_timeout_s
+        slot.entered = False
+        if wanted is not None:
+            if slot.standing is Standing.PARKED:
+                slot.standing = Standing.RUNNING
+            slot.round, slot.rank, slot.started_at = wanted.number, self._rank_in(wanted, slot), now
+            effects.append(TellWorker(pid, assignment(wanted, slot, len(self.slots))))
+        return effects
+
+    # What the warm parent says.
+
+    def started(self, ticket: int, pid: int, now: float) -> list[Effect]:
+        """The process asked for under `ticket` is `pid`."""
+        slot = next((slot for slot in self.slots if slot.ticket == ticket), None)
+        if slot is None:
+            return [KillWorker(pid)]
+        slot.standing, slot.pid, slot.ticket, slot.started_at = Standing.RUNNING, pid, None, now
+        slot.attached = pid in self._early_attached
+        self._early_attached.discard(pid)
+        return self._catch_up(slot, now) + self._greet(slot)
+
+    def not_started(self, ticket: int, error: str) -> list[Effect]:
+        """The process asked for under `ticket` could not be started."""
+        slot = next((slot for slot in self.slots if slot.ticket == ticket), None)
+        if slot is None:
+            return []
+        slot.clear(Standing.ABSENT)
+        return [Report(WorkerExited(slot.round, slot.rank, 0.0, exit_code=1, error=error))]
+
+    def _catch_up(self, slot: Slot, now: float) -> list[Effect]:
+        """Align a slot whose process was being started or ended while the desired state moved on."""
+        wanted = self._my_round()
+        if slot.holds_process and wanted is not None and slot.round == wanted.number:
+            return []
+        return self._align(slot, now)
+
+    def exited(self, pid: int, exit: Exit, now: float) -> list[Effect]:
+        """The kernel ended `pid`. Reported only when it ended on its own, in the round that is wanted."""
+        slot = self.slot_of(pid)
+        self._early_attached.discard(pid)
+        if slot is None:
+            return []
+        if exit.completed is not None:
+            self._remember_step(*exit.completed)
+        wanted = self._my_round()
+        on_its_own = slot.standing is Standing.RUNNING and wanted is not None and slot.round == wanted.number
+        if not on_its_own:
+            slot.clear(Standing.ABSENT)
+            return self._align(slot, now)
+        if exit.exit_code == 0:
+            slot.clear(Standing.DONE)
+            done = all(slot.standing is Standing.DONE for slot in self.slots)
+            return self._entry_report(now) + ([Report(WorkersFinished(slot.round))] if done else [])
+        slot.clear(Standing.ABSENT)
+        failure = WorkerExited(slot.round, slot.rank, exit.age_s, exit.exit_code, exit.signal, exit.error)
+        return [Report(failure)]
+
+    # What workers say.
+
+    def attached(self, pid: int, now: float) -> list[Effect]:
+        """A worker opened its control connection. It may do so before its start has been confirmed."""
+        slot = self.slot_of(pid)
+        if slot is None:
+            self._early_attached.add(pid)
+            return []
+        slot.attached = True
+        return self._greet(slot)
+
+    def detached(self, pid: int) -> None:
+        """A worker's control connection is gone; it cannot re-enter any more."""
+        self._early_attached.discard(pid)
+        if slot := self.slot_of(pid):
+            slot.attached = False
+
+    def heard(self, pid: int, message: FromWorker, now: float) -> list[Effect]:
+        """A worker said something. What concerns a round that is not wanted any more is dropped."""
+        slot = self.slot_of(pid)
+        if slot is None or slot.standing is Standing.DYING:
+            return []
+        if isinstance(message, RoundLeft):
+            self._left(slot, message)
+        elif isinstance(message, Entered) and message.round == slot.round:
+            slot.entered, slot.standing, slot.leave_by = True, Standing.RUNNING, None
+            return self._entry_report(now)
+        elif isinstance(message, Finished) and message.round == slot.round:
+            slot.finished = True
+        elif isinstance(message, CollectiveFailed | CheckpointCommitted | Restored):
+            wanted = self._my_round()
+            return [Report(message)] if wanted and message.round == wanted.number else []
+        return []
+
+    def _greet(self, slot: Slot) -> list[Effect]:
+        """Show a newly attached worker its assignment; its environment holds only part of it."""
+        wanted = self._my_round()
+        running = slot.attached and slot.standing is Standing.RUNNING
+        if wanted is None or not running or slot.round != wanted.number:
+            return []
+        return [TellWorker(_known(slot.pid), assignment(wanted, slot, len(self.slots)))]
+
+    def _left(self, slot: Slot, message: RoundLeft) -> None:
+        self._remember_step(message.round, message.step)
+        slot.left_round = max(slot.left_round, message.round)
+        wanted = self._my_round()
+        if slot.standing is Standing.LEAVING and (self.desired is None or message.round < self.desired.number):
+            slot.leave_by = None
+            slot.standing = Standing.RUNNING if wanted and slot.round == wanted.number else Standing.PARKED
+
+    def _remember_step(self, round_: int, step: int | None) -> None:
+        if step is not None:
+            self._last_step = max((round_, step), self._last_step or (round_, step))
+
+    # What the clock says.
+
+    def elapse(self, now: float) -> list[Effect]:
+        """Replace workers that did not leave in time, and see who has lived long enough to count as entered."""
+        effects: list[Effect] = []
+        for slot in self.slots:
+            if slot.leave_by is not None and slot.leave_by <= now:
+                slot.leave_by, slot.standing = None, Standing.DYING
+                effects.append(KillWorker(_known(slot.pid)))
+        return effects + self._entry_report(now)
+
+    def next_wakeup(self) -> float | None:
+        """When `elapse` has something to find, on the clock of the `now` arguments."""
+        times = [slot.leave_by for slot in self.slots if slot.leave_by is not None]
+        if self._my_round() is not None and self._reported_reentrant is None:
+            times += [slot.started_at + self._attach_grace_s for slot in self.slots if self._is_silent(slot)]
+        return min(times, default=None)
+
+    def _is_silent(self, slot: Slot) -> bool:
+        return slot.standing is Standing.RUNNING and not slot.attached
+
+    def _entry_report(self, now: float) -> list[Effect]:
+        wanted = self._my_round()
+        if wanted is None or not all(self._has_entered(slot, wanted, now) for slot in self.slots):
+            return []
+        reentrant = all(slot.attached and slot.entered for slot in self.slots)
+        if self._reported_reentrant is not None and (self._reported_reentrant or not reentrant):
+            return []
+        self._reported_reentrant = reentrant
+        known = self._last_step
+        last_step = known[1] if known is not None and known[0] == self._held_before else None
+        return [Report(RoundEntered(wanted.number, reentrant, last_step))]
+
+    def _has_entered(self, slot: Slot, wanted: Round, now: float) -> bool:
+        if slot.round != wanted.number:
+            return False
+        if self._is_silent(slot):
+            return now >= slot.started_at + self._attach_grace_s
+        return slot.standing is Standing.DONE or (slot.standing is Standing.RUNNING and slot.entered)
+
+
+def assignment(wanted: Round, slot: Slot, local_size: int) -> Assignment:
+    """The slot's part in the round, as its worker is shown it."""
+    return Assignment(
+        job=wanted.job,
+        round=wanted.number,
+        rank=slot.rank,
+        local_rank=slot.local_rank,
+        world_size=wanted.world_size,
+        local_size=local_size,
+        endpoint=wanted.endpoint,
+        restore=wanted.restore,
+        reason=wanted.reason,
+    )
+
+
+def _known(pid: int | None) -> int:
+    assert pid is not None, "a slot that holds a process knows its id"
+    return pid

@@ -1,0 +1,186 @@
+"""A forked child of the warm parent turns itself into a worker: what `python train.py` would have been.
+
+Everything a fresh interpreter would have and a fork does not is put right here: session, parent-death signal,
+environment, arguments, working directory, output, signal handlers, random state. It ends by `os._exit`,
+because tearing down an interpreter with torch in it costs half a second; exit functions run and output is
+flushed before that.
+"""
+
+import atexit
+import ctypes
+import datetime
+import json
+import os
+import random
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, TextIO
+
+from holdfast.agent.launch.birth import Fork
+from holdfast.agent.launch.settings import EntrypointKind
+from holdfast.agent.launch.storewait import make_stores_wait
+
+# Source: the constants of prctl(2), https://man7.org/linux/man-pages/man2/prctl.2.html
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+FAILED = 1
+NOT_STARTED = 127
+
+
+def become_worker(request: Fork, *, parent: int, warm: bool) -> NoReturn:
+    """Run the request in this freshly forked process; `parent` is the process that forked it."""
+    status = NOT_STARTED
+    try:
+        _separate(parent, request.name)
+        _settle(request)
+        if request.kind is EntrypointKind.PROGRAM:
+            os.execvpe(request.argv[0], request.argv, request.env)
+        if not warm:
+            _start_cold(request)
+        _reseed()
+        make_stores_wait()
+        status = _run(request)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(status)
+
+
+def _separate(parent: int, name: str) -> None:
+    os.setsid()
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # The parent may have died before the line above took effect; then the signal never comes.
+    if os.getppid() != parent:
+        os._exit(NOT_STARTED)
+    _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def _settle(request: Fork) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _redirect(request.log)
+    os.chdir(request.cwd)
+    os.environ.clear()
+    os.environ.update(request.env)
+    sys.argv = list(request.argv)
+
+
+def _redirect(log: str) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(output)
+    # Whole lines reach the file at once, so that a killed worker's last words are there to read.
+    sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
+
+
+def _lines_to(descriptor: int) -> TextIO:
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def _start_cold(request: Fork) -> NoReturn:
+    flags = ["-m"] if request.kind is EntrypointKind.MODULE else []
+    os.execve(sys.executable, [sys.executable, "-u", *flags, *request.argv], request.env)
+
+
+def _reseed() -> None:
+    """Give the worker a random state of its own; all children would share their parent's otherwise."""
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.seed()
+        threads = os.environ.get("OMP_NUM_THREADS", "")
+        if threads.isdigit() and int(threads) > 1:
+            torch.set_num_threads(int(threads))
+
+
+def _run(request: Fork) -> int:
+    """Run the user's program and end as an interpreter does: threads are waited for, then exit functions run."""
+    status = _status_of_main(request)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    return status
+
+
+def _status_of_main(request: Fork) -> int:
+    try:
+        _run_main(request)
+    except SystemExit as request_to_exit:
+        return _exit_status(request_to_exit)
+    except BaseException as error:
+        shown = _user_part(error.__traceback__)
+        sys.excepthook(type(error), error, shown)
+        _write_error_file(error.with_traceback(shown))
+        return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else FAILED
+    return 0
+
+
+def _run_main(request: Fork) -> None:
+    target = request.argv[0]
+    if request.kind is EntrypointKind.MODULE:
+        sys.path.insert(0, request.cwd)
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(target).resolve().parent))
+        runpy.run_path(target, run_name="__main__")
+
+
+def _exit_status(request_to_exit: SystemExit) -> int:
+    """The status an interpreter would end with: none is success, a text is printed and is a failure."""
+    code = request_to_exit.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return FAILED
+
+
+def _user_part(shown: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames that lead from the fork to the user's code."""
+    ours = (__file__, runpy.__file__, "<frozen runpy>")
+    first = shown
+    while first is not None and first.tb_frame.f_code.co_filename in ours:
+        first = first.tb_next
+    return first if first is not None else shown
+
+
+def _write_error_file(error: BaseException) -> None:
+    """Say what happened where torch's elastic tools look for it; the script's own account has precedence.
+
+    Source: torch.distributed.elastic.multiprocessing.errors,
+    https://docs.pytorch.org/docs/stable/elastic/errors.html
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path or os.path.exists(path):
+        return
+    extra = {
+        "py_callstack": "".join(traceback.format_exception(error)),
+        "timestamp": str(int(datetime.datetime.now(datetime.UTC).timestamp())),
+    }
+    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+    try:
+        Path(path).write_text(json.dumps({"message": message}))
+    except OSError:
+        return  # the log has it already
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue

@@ -1,0 +1,156 @@
+"""Where worker processes are born: the launcher's end of the warm parent.
+
+A warm parent that dies takes its workers along (each asked for that with its parent-death signal); their groups
+are killed to be sure, they are told of as ended, and a new warm parent takes over what was still asked for.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Kill, NotForked, Ready, ToWarmParent
+from holdfast.agent.launch.frames import FrameReader, frame
+from holdfast.agent.launch.warm_parent import Preload
+
+log = logging.getLogger(__name__)
+
+_FIRST_DELAY_S = 0.05  # a warm parent that was killed is replaced almost at once
+_DELAY_S_MAX = 5.0  # one that cannot even start must not spin
+_END_TIMEOUT_S = 2.0  # killing and reaping a node's workers takes tens of milliseconds
+_READ_BYTES = 1 << 16
+
+
+class Nursery:
+    """Keeps one warm parent running while `run` runs, and passes on what it says."""
+
+    def __init__(
+        self, *, preload: Preload, environment: Mapping[str, str], on_message: Callable[[FromWarmParent], None]
+    ) -> None:
+        self._preload = preload
+        self._environment = environment
+        self._on_message = on_message
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromWarmParent)
+        self._writer: asyncio.StreamWriter | None = None
+        self._open: dict[int, Fork] = {}
+        self._alive: set[int] = set()
+        self.ready: Ready | None = None
+
+    @property
+    def is_warm(self) -> bool:
+        return self.ready is not None and self.ready.warm
+
+    def fork(self, request: Fork) -> None:
+        """Ask for a worker; it waits for the warm parent when there is none right now."""
+        self._open[request.ticket] = request
+        self._send(request)
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL a worker and its process group."""
+        self._send(Kill(pid))
+
+    async def run(self) -> None:
+        """Keep a warm parent running until cancelled; then end it with all its workers."""
+        delay_s = _FIRST_DELAY_S
+        while True:
+            process, channel = self._start_process()
+            try:
+                await self._serve(channel)
+            finally:
+                # One that is still importing has no workers, and would only look at its channel afterwards.
+                await _end(process, patience_s=_END_TIMEOUT_S if self.ready else 0.0)
+            delay_s = _FIRST_DELAY_S if self.ready else min(2 * delay_s, _DELAY_S_MAX)
+            self._lose(process)
+            await asyncio.sleep(delay_s)
+
+    def _start_process(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = socket.socketpair()
+        descriptor = theirs.fileno()
+        command = [sys.executable, "-m", "holdfast.agent.launch.warm_parent", str(descriptor), self._preload.value]
+        # More than one thread would make forking unsafe: the numeric libraries start theirs at import.
+        environment = {**self._environment, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            command, env=environment, pass_fds=[descriptor], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        theirs.close()
+        return process, ours
+
+    async def _serve(self, channel: socket.socket) -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=channel)
+        self._writer = writer
+        frames = FrameReader()
+        for request in self._open.values():
+            self._send(request)
+        try:
+            while data := await _read(reader):
+                for payload in frames.feed(data):
+                    self._take(self._decoder.decode(payload))
+        finally:
+            self._writer = None
+            writer.close()
+
+    def _take(self, message: FromWarmParent) -> None:
+        if isinstance(message, Ready):
+            self.ready = message
+        elif isinstance(message, Forked):
+            del self._open[message.ticket]
+            self._alive.add(message.pid)
+        elif isinstance(message, NotForked):
+            del self._open[message.ticket]
+        else:
+            self._alive.discard(message.pid)
+        self._on_message(message)
+
+    def _lose(self, process: subprocess.Popen[bytes]) -> None:
+        log.error(
+            "the warm parent ended pid=%d status=%s workers=%d", process.pid, process.returncode, len(self._alive)
+        )
+        self.ready = None
+        at_ns = time.monotonic_ns()
+        for pid in tuple(self._alive):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            self._alive.discard(pid)
+            self._on_message(Ended(pid, at_ns, signal=signal.SIGKILL))
+
+    def _send(self, message: ToWarmParent) -> None:
+        if self._writer is not None:
+            self._writer.write(frame(self._encoder.encode(message)))
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read(_READ_BYTES)
+    except ConnectionError:
+        return b""
+
+
+async def _end(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
+    """Wait for a warm parent whose channel is closed; it kills its workers first. SIGKILL one that hangs."""
+    try:
+        await asyncio.wait_for(_ended(process.pid), patience_s)
+    except TimeoutError:
+        process.kill()
+    process.wait()
+
+
+async def _ended(pid: int) -> None:
+    """Return when the kernel has ended our child `pid`; it is still to be reaped."""
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    descriptor = os.pidfd_open(pid)
+    loop.add_reader(descriptor, over.set)
+    try:
+        await over.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

@@ -1,0 +1,164 @@
+"""The warm parent: a single-threaded process that has imported torch and forks workers on request.
+
+Started by the launcher as `python -m holdfast.agent.launch.warm_parent FD PRELOAD`. FD is its end of a socket
+pair; when that ends, the launcher is gone (also by SIGKILL), so every worker is killed and the process exits.
+"""
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Kill, NotForked, Ready, ToWarmParent
+from holdfast.agent.launch.frames import FrameReader, frame
+from holdfast.agent.launch.newborn import become_worker
+from holdfast.agent.launch.preload import preload
+
+
+class Preload(StrEnum):
+    """Whether importing torch beforehand is of any use to the entry point."""
+
+    TORCH = "torch"
+    NOTHING = "nothing"
+
+
+class WarmParent:
+    """Serves one launcher over `channel` until that ends."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._frames = FrameReader()
+        self._decoder = msgspec.msgpack.Decoder(ToWarmParent)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._workers: set[int] = set()
+        self._pid = os.getpid()
+        self._ready = Ready(warm=False)
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def serve(self, ready: Ready) -> None:
+        """Say `ready`, then fork, kill and reap until the launcher is gone."""
+        self._ready = ready
+        self._watch_children()
+        poller = select.poll()
+        poller.register(self._channel, select.POLLIN)
+        poller.register(self._wake_read, select.POLLIN)
+        self._tell(ready)
+        while True:
+            awake = {descriptor for descriptor, _ in poller.poll()}
+            if self._wake_read in awake:
+                os.read(self._wake_read, 4096)
+                self._reap()
+            if self._channel.fileno() in awake and not self._take_requests():
+                return
+
+    def end_workers(self) -> None:
+        """Kill every worker with its process group and wait until the kernel has ended them."""
+        for pid in self._workers:
+            self._kill(Kill(pid))
+        for pid in self._workers:
+            os.waitpid(pid, 0)
+
+    def _watch_children(self) -> None:
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Only the launcher ends this process: a signal meant for the whole terminal must not orphan workers.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
+    def _take_requests(self) -> bool:
+        try:
+            data = self._channel.recv(1 << 16)
+        except ConnectionError:
+            return False
+        for payload in self._frames.feed(data):
+            request = self._decoder.decode(payload)
+            if isinstance(request, Fork):
+                self._fork(request)
+            else:
+                self._kill(request)
+        return bool(data)
+
+    def _fork(self, request: Fork) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(NotForked(request.ticket, f"no process could be started: {error}"))
+            return
+        if pid == 0:
+            for descriptor in (self._wake_read, self._wake_write):
+                os.close(descriptor)
+            self._channel.close()
+            become_worker(request, parent=self._pid, warm=self._ready.warm)
+        self._workers.add(pid)
+        self._tell(Forked(request.ticket, pid))
+
+    def _kill(self, request: Kill) -> None:
+        if request.pid in self._workers and not _kill_group(request.pid):
+            # It was forked a moment ago and has not made its own group yet.
+            os.kill(request.pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        while (pid := _ended_child()) is not None:
+            at_ns = time.monotonic_ns()
+            if pid in self._workers:
+                _kill_group(pid)
+            _, status = os.waitpid(pid, 0)
+            # Others are orphans that workers left behind; they only need reaping.
+            if pid in self._workers:
+                self._workers.discard(pid)
+                self._tell(_ended(pid, status, at_ns))
+
+    def _tell(self, message: FromWarmParent) -> None:
+        try:
+            self._channel.sendall(frame(self._encoder.encode(message)))
+        except ConnectionError:
+            return  # the next read of the channel finds its end
+
+
+def _ended_child() -> int | None:
+    """A child that has ended, not yet reaped: until it is, its process id and group cannot be reused."""
+    try:
+        seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return seen.si_pid if seen else None
+
+
+def _kill_group(pid: int) -> bool:
+    """SIGKILL to the process group of `pid`; False when there is no such group."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _ended(pid: int, status: int, at_ns: int) -> Ended:
+    if os.WIFSIGNALED(status):
+        return Ended(pid, at_ns, signal=os.WTERMSIG(status))
+    return Ended(pid, at_ns, exit_code=os.waitstatus_to_exitcode(status))
+
+
+def main(descriptor: int, wanted: Preload) -> None:
+    """Preload, serve, and end every worker before ending."""
+    # `python -m` puts the working directory first on the path; a worker puts its own there.
+    del sys.path[0]
+    gc.disable()
+    reason = preload() if wanted is Preload.TORCH else ""
+    gc.enable()
+    parent = WarmParent(socket.socket(fileno=descriptor))
+    try:
+        parent.serve(Ready(warm=not reason, reason=reason))
+    finally:
+        parent.end_workers()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Preload(sys.argv[2]))
