@@ -24,8 +24,6 @@ class Section(BaseModel):
         extra="forbid",
         strict=True,
         alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
         serialize_by_alias=True,
         allow_inf_nan=False,
         use_attribute_docstrings=True,
@@ -56,7 +54,10 @@ def parse(model: type[Parsed], document: Mapping[str, Any]) -> Parsed:
 
 
 def _problems(model: type[Section], errors: Sequence[ErrorDetails]) -> list[Problem]:
-    return [_problem(model, error) for error in errors]
+    # A list is also called too short when its only entry is wrong; the entry is what to fix.
+    parents = {error["loc"][:-1] for error in errors}
+    told = [error for error in errors if not (error["type"] == "too_short" and error["loc"] in parents)]
+    return [_problem(model, error) for error in told]
 
 
 def _problem(model: type[Section], error: ErrorDetails) -> Problem:
@@ -134,7 +135,7 @@ _FIXES: Mapping[str, Fix] = {
     "literal_error": _says("write {expected}"),
     "string_pattern_mismatch": _says("write a text of the form {pattern}"),
     "too_short": _says("list at least one entry"),
-    "greater_than": _says("write a number above {gt}"),
-    "greater_than_equal": _says("write a number of at least {ge}"),
-    "less_than_equal": _says("write a number of at most {le}"),
+    "greater_than": _says("write a number above {gt:g}"),
+    "greater_than_equal": _says("write a number of at least {ge:g}"),
+    "less_than_equal": _says("write a number of at most {le:g}"),
 }

@@ -41,8 +41,9 @@ class Nodes(Section):
     @model_validator(mode="before")
     @classmethod
     def _max_follows_min(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "max" not in given and type(given.get("min")) is int:
-            return {**given, "max": given["min"]}
+        match given:
+            case {"min": int(least)} if "max" not in given and not isinstance(least, bool) and least >= 1:
+                return {**given, "max": least}
         return given
 
     @model_validator(mode="after")

@@ -1,0 +1,325 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.api.errors import InvalidSpec
+from holdfast.api.policy import EvictionBudget, Policy, RestartBudget, XidAction
+from holdfast.api.quantity import Percent, Steps
+from holdfast.api.trainingjob import TrainingJob, policy_of, read_trainingjob
+
+MINIMAL: dict[str, Any] = {
+    "apiVersion": "holdfast.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "metadata": {"name": "gpt"},
+    "spec": {"entrypoint": ["train.py"]},
+}
+FULL_SPEC: dict[str, Any] = {
+    "entrypoint": ["train.py", "--config", "7b.toml"],
+    "nodes": {"min": 30, "max": 32, "spares": 2},
+    "processesPerNode": 8,
+    "parallelism": {"tensor": 8, "pipeline": 2},
+    "startup": {"preflight": "light", "timeout": "10m"},
+    "checkpoint": {
+        "uri": "s3://runs/gpt-7b",
+        "interval": "auto",
+        "keep": 3,
+        "memory": {"everySteps": 1, "replicas": 1},
+    },
+    "faultPolicy": {
+        "heartbeat": {"interval": "1s", "lost": "3s"},
+        "hang": {"timeout": "auto"},
+        "xid": {"79": "Evict", "94": "Restart"},
+        "thermal": {"slowdownMarginC": 3, "sustained": "60s", "action": "Evict"},
+        "corruption": {"fingerprintEverySteps": 100, "selfTestEvery": "30m", "action": "Evict"},
+        "loss": {"skipAboveNorm": 20, "rewindAfter": "50steps", "learningRateScale": 0.5, "skipBatches": 200},
+        "straggler": {"slowerThan": "15%", "sustained": "50steps", "action": "Report"},
+        "preemption": {"source": "auto", "action": "Migrate"},
+        "budget": {"evictions": 4, "per": "1h", "clusterFraction": "5%"},
+        "restarts": {"max": 100, "per": "24h", "backoff": "10s"},
+    },
+    "cost": {"gpuHour": 2.50, "currency": "USD"},
+    "reporting": {"wandb": {"project": "gpt-7b"}, "mlflow": None, "webhook": "https://hooks.example/oncall"},
+    "suspend": False,
+    "ttlAfterFinished": "24h",
+    "template": {
+        "spec": {"containers": [{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 8}}}]},
+    },
+}
+
+
+def job_with(**spec: Any) -> TrainingJob:
+    return read_trainingjob({**MINIMAL, "spec": {**MINIMAL["spec"], **spec}})
+
+
+def refusal_of(document: dict[str, Any]) -> list[str]:
+    with pytest.raises(InvalidSpec) as refused:
+        read_trainingjob(document)
+    return [str(problem) for problem in refused.value.problems]
+
+
+def test_a_job_needs_nothing_but_a_name_and_an_entrypoint() -> None:
+    job = read_trainingjob(MINIMAL)
+    assert job.id == "default/gpt"
+    assert (job.spec.nodes.min, job.spec.nodes.max, job.spec.nodes.spares) == (1, 1, 0)
+    assert job.spec.checkpoint.uri is None
+    assert (job.spec.cost, job.spec.reporting) == (None, None)
+
+
+def test_the_defaults_are_the_ones_a_full_job_file_shows() -> None:
+    shown = read_trainingjob({**MINIMAL, "spec": FULL_SPEC}).spec
+    unasked = read_trainingjob(MINIMAL).spec
+    assert unasked.fault_policy.model_copy(update={"xid": shown.fault_policy.xid}) == shown.fault_policy
+    assert unasked.startup == shown.startup
+    assert unasked.checkpoint.model_copy(update={"uri": shown.checkpoint.uri}) == shown.checkpoint
+    assert unasked.ttl_after_finished == shown.ttl_after_finished
+
+
+def test_a_job_written_out_reads_back_as_the_same_job() -> None:
+    job = read_trainingjob({**MINIMAL, "spec": FULL_SPEC})
+    assert read_trainingjob(job.model_dump(mode="json")) == job
+
+
+def test_quantities_become_values_with_units() -> None:
+    spec = job_with(checkpoint={"interval": "500steps"}, faultPolicy={"straggler": {"slowerThan": "12.5%"}}).spec
+    assert spec.checkpoint.interval == Steps(500)
+    assert spec.fault_policy.straggler.slower_than == Percent(0.125)
+    assert job_with(checkpoint={"interval": "1h30m"}).spec.checkpoint.interval == timedelta(minutes=90)
+    assert job_with(checkpoint={"interval": "auto"}).spec.checkpoint.interval is None
+
+
+def test_max_follows_min_when_only_min_is_given() -> None:
+    assert job_with(nodes={"min": 4}).spec.nodes.max == 4
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [({"nvidia.com/gpu": 8}, 8), ({"nvidia.com/gpu": "4"}, 4), ({"cpu": "4"}, 1), ({"nvidia.com/gpu": "many"}, 1)],
+)
+def test_processes_per_node_default_to_the_gpus_the_pod_asks_for(limits: dict[str, Any], expected: int) -> None:
+    containers = [{"name": "sidecar"}, {"name": "trainer", "resources": {"limits": limits}}]
+    assert job_with(template={"spec": {"containers": containers}}).spec.local_size() == expected
+
+
+def test_processes_per_node_default_to_one_without_a_usable_template() -> None:
+    assert job_with().spec.local_size() == 1
+    assert job_with(template={"spec": {"containers": "none"}}).spec.local_size() == 1
+
+
+def test_what_only_the_api_server_sets_is_accepted() -> None:
+    metadata = {"name": "gpt", "uid": "1-2", "resourceVersion": "7", "generation": 3, "managedFields": [{"a": 1}]}
+    status = {
+        "phase": "Running",
+        "goodput": {"ettr": 0.98, "lostGPUHours": 61.2},
+        "conditions": [{"type": "Ready"}],
+    }
+    job = read_trainingjob({**MINIMAL, "metadata": metadata, "status": status})
+    assert job.status is not None
+    assert job.status.goodput is not None
+    assert job.status.goodput.lost_gpu_hours == 61.2
+
+
+def test_a_policy_has_the_default_numbers_when_nothing_is_asked_for() -> None:
+    assert policy_of(read_trainingjob(MINIMAL)) == Policy(job="default/gpt", nodes_min=1, nodes_max=1)
+
+
+def test_a_policy_carries_everything_the_job_says() -> None:
+    spec = {
+        **FULL_SPEC,
+        "faultPolicy": {
+            **FULL_SPEC["faultPolicy"],
+            "heartbeat": {"interval": "500ms", "lost": "2s"},
+            "hang": {"timeout": "90s"},
+            "budget": {"evictions": 2, "per": "30m", "clusterFraction": "10%"},
+            "restarts": {"max": 7, "per": "12h", "backoff": "1s"},
+        },
+        "startup": {"timeout": "5m"},
+    }
+    assert policy_of(read_trainingjob({**MINIMAL, "spec": spec})) == Policy(
+        job="default/gpt",
+        nodes_min=30,
+        nodes_max=32,
+        spares=2,
+        processes_per_node=8,
+        model_ranks=16,
+        heartbeat_interval_s=0.5,
+        lost_after_s=2.0,
+        hang_timeout_s=90.0,
+        startup_timeout_s=300.0,
+        checkpoint_uri="s3://runs/gpt-7b",
+        xid_actions={79: XidAction.EVICT, 94: XidAction.RESTART},
+        evictions=EvictionBudget(count=2, per_s=1800.0, fraction=0.1),
+        restarts=RestartBudget(count=7, per_s=43200.0, backoff_s=1.0),
+    )
+
+
+DURATION = "write a number with a unit, such as 500ms, 10s, 5m or 24h"
+WHOLE = "write a whole number"
+NAME = "use lower-case letters, digits and dashes, at most 63, starting and ending with a letter or digit"
+
+BAD_SPECS: list[tuple[dict[str, Any], str]] = [
+    ({"entrypoint": []}, "spec.entrypoint: [] is not accepted; list at least one entry"),
+    ({"entrypoint": "train.py"}, "spec.entrypoint: 'train.py' is not accepted; write a list"),
+    (
+        {"entrypoint": ["a", 3]},
+        "spec.entrypoint[1]: 3 is not accepted; write a text; put it in quotes if it looks like a number",
+    ),
+    ({"entrypoint": [""]}, "spec.entrypoint[0]: '' is not accepted; write a text that is not empty"),
+    ({"nodse": {}}, "spec.nodse: {} is not accepted; there is no such field; did you mean nodes?"),
+    (
+        {"processes_per_node": 8},
+        "spec.processes_per_node: 8 is not accepted; there is no such field; did you mean processesPerNode?",
+    ),
+    (
+        {"nodes": {"zebra": 1}},
+        "spec.nodes.zebra: 1 is not accepted; there is no such field; known here: max, min, spares",
+    ),
+    ({"nodes": {"maxx": 1}}, "spec.nodes.maxx: 1 is not accepted; there is no such field; did you mean max?"),
+    ({"nodes": {"min": 0}}, "spec.nodes.min: 0 is not accepted; write a number of at least 1"),
+    ({"nodes": {"min": "3", "max": 4}}, f"spec.nodes.min: '3' is not accepted; {WHOLE}"),
+    ({"nodes": {"min": True, "max": 4}}, f"spec.nodes.min: True is not accepted; {WHOLE}"),
+    ({"nodes": {"max": 1.5}}, f"spec.nodes.max: 1.5 is not accepted; {WHOLE}"),
+    (
+        {"nodes": {"min": 3, "max": 2}},
+        "spec.nodes.min: 3 is not accepted; write at most 2, the value of max, or raise max",
+    ),
+    ({"nodes": {"spares": -1}}, "spec.nodes.spares: -1 is not accepted; write a number of at least 0"),
+    ({"nodes": [1, 2]}, "spec.nodes: [1, 2] is not accepted; write a mapping of names to values"),
+    ({"processesPerNode": 0}, "spec.processesPerNode: 0 is not accepted; write a number of at least 1"),
+    (
+        {"nodes": {"min": 3, "max": 4}, "processesPerNode": 2, "parallelism": {"tensor": 4}},
+        "spec.nodes.min: 3 is not accepted; 3 x 2 processes do not divide by 4 (parallelism.tensor x "
+        "parallelism.pipeline); choose a number of nodes that does",
+    ),
+    (
+        {"nodes": {"min": 2, "max": 3}, "parallelism": {"pipeline": 2}},
+        "spec.nodes.max: 3 is not accepted; 3 x 1 processes do not divide by 2 (parallelism.tensor x "
+        "parallelism.pipeline); choose a number of nodes that does",
+    ),
+    ({"parallelism": {"tensor": 0}}, "spec.parallelism.tensor: 0 is not accepted; write a number of at least 1"),
+    (
+        {"startup": {"preflight": "Light"}},
+        "spec.startup.preflight: 'Light' is not accepted; write one of: 'none', 'light' or 'full'",
+    ),
+    ({"startup": {"timeout": 10}}, f"spec.startup.timeout: 10 is not accepted; {DURATION}"),
+    ({"startup": {"timeout": "10"}}, f"spec.startup.timeout: '10' is not accepted; {DURATION}"),
+    ({"startup": {"timeout": "-10s"}}, f"spec.startup.timeout: '-10s' is not accepted; {DURATION}"),
+    (
+        {"startup": {"timeout": "0s"}},
+        "spec.startup.timeout: '0s' is not accepted; write a duration longer than zero, such as 10s",
+    ),
+    ({"startup": {"timeout": "10 minutes"}}, f"spec.startup.timeout: '10 minutes' is not accepted; {DURATION}"),
+    ({"ttlAfterFinished": "9999999999d"}, f"spec.ttlAfterFinished: '9999999999d' is not accepted; {DURATION}"),
+    ({"checkpoint": {"keep": 0}}, "spec.checkpoint.keep: 0 is not accepted; write a number of at least 1"),
+    ({"checkpoint": {"uri": ""}}, "spec.checkpoint.uri: '' is not accepted; write a text that is not empty"),
+    (
+        {"checkpoint": {"interval": "often"}},
+        "spec.checkpoint.interval: 'often' is not accepted; write auto, a duration such as 10m, or a number of "
+        "steps such as 500steps",
+    ),
+    (
+        {"checkpoint": {"interval": "0steps"}},
+        "spec.checkpoint.interval: '0steps' is not accepted; write auto, a duration such as 10m, or a number of "
+        "steps such as 500steps",
+    ),
+    (
+        {"faultPolicy": {"heartbeat": {"interval": "2s"}}},
+        "spec.faultPolicy.heartbeat.lost: '3s' is not accepted; write at least twice the interval, 4s or more",
+    ),
+    (
+        {"faultPolicy": {"hang": {"timeout": 5}}},
+        "spec.faultPolicy.hang.timeout: 5 is not accepted; write auto or a duration such as 10m",
+    ),
+    ({"faultPolicy": {"xid": {"abc": "Evict"}}}, f"spec.faultPolicy.xid.abc: 'abc' is not accepted; {WHOLE}"),
+    (
+        {"faultPolicy": {"xid": {79: "evict"}}},
+        "spec.faultPolicy.xid.79: 'evict' is not accepted; write one of: 'Ignore', 'Watch', 'Restart' or 'Evict'",
+    ),
+    (
+        {"faultPolicy": {"xid": {"0": "Evict"}}},
+        "spec.faultPolicy.xid.0: '0' is not accepted; write a number of at least 1",
+    ),
+    (
+        {"faultPolicy": {"straggler": {"slowerThan": 15}}},
+        "spec.faultPolicy.straggler.slowerThan: 15 is not accepted; write a percentage from 0% to 100%, "
+        "such as 15%",
+    ),
+    (
+        {"faultPolicy": {"budget": {"clusterFraction": "200%"}}},
+        "spec.faultPolicy.budget.clusterFraction: '200%' is not accepted; write a percentage from 0% to 100%, "
+        "such as 15%",
+    ),
+    (
+        {"faultPolicy": {"loss": {"rewindAfter": 50}}},
+        "spec.faultPolicy.loss.rewindAfter: 50 is not accepted; write a whole number above zero and the word "
+        "steps, such as 50steps",
+    ),
+    (
+        {"faultPolicy": {"loss": {"learningRateScale": 2}}},
+        "spec.faultPolicy.loss.learningRateScale: 2 is not accepted; write a number of at most 1",
+    ),
+    (
+        {"faultPolicy": {"loss": {"skipAboveNorm": float("nan")}}},
+        "spec.faultPolicy.loss.skipAboveNorm: nan is not accepted; write a finite number",
+    ),
+    (
+        {"faultPolicy": {"thermal": {"slowdownMarginC": "hot"}}},
+        "spec.faultPolicy.thermal.slowdownMarginC: 'hot' is not accepted; write a number",
+    ),
+    ({"cost": {}}, "spec.cost.gpuHour: (missing) is not accepted; add it"),
+    ({"cost": {"gpuHour": 0}}, "spec.cost.gpuHour: 0 is not accepted; write a number above 0"),
+    (
+        {"cost": {"gpuHour": 1, "currency": "dollars"}},
+        "spec.cost.currency: 'dollars' is not accepted; write a text of the form ^[A-Z]{3}$",
+    ),
+    (
+        {"reporting": {"wandb": {"projekt": "x", "project": "y"}}},
+        "spec.reporting.wandb.projekt: 'x' is not accepted; there is no such field; did you mean project?",
+    ),
+    ({"suspend": "yes"}, "spec.suspend: 'yes' is not accepted; write true or false"),
+    ({"template": []}, "spec.template: [] is not accepted; write a mapping of names to values"),
+]
+
+
+@pytest.mark.parametrize(("spec", "message"), BAD_SPECS, ids=lambda value: str(value)[:60])
+def test_a_bad_spec_is_refused_with_field_value_and_fix(spec: dict[str, Any], message: str) -> None:
+    assert refusal_of({**MINIMAL, "spec": {**MINIMAL["spec"], **spec}}) == [message]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({**MINIMAL, "spec": {}}, "spec.entrypoint: (missing) is not accepted; add it"),
+        (
+            {**MINIMAL, "apiVersion": "v1"},
+            "apiVersion: 'v1' is not accepted; write 'holdfast.dev/v1alpha1'",
+        ),
+        ({**MINIMAL, "kind": "Job"}, "kind: 'Job' is not accepted; write 'TrainingJob'"),
+        (
+            {**MINIMAL, "metadata": {}},
+            "metadata.name: None is not accepted; give the job a name; it is how every command refers to it",
+        ),
+        ({**MINIMAL, "metadata": {"name": "My_Job"}}, f"metadata.name: 'My_Job' is not accepted; {NAME}"),
+        (
+            {**MINIMAL, "metadata": {"name": "a", "namespace": "../x"}},
+            f"metadata.namespace: '../x' is not accepted; {NAME}",
+        ),
+        ({**MINIMAL, "metadata": {"name": "a" * 64}}, f"metadata.name: '{'a' * 64}' is not accepted; {NAME}"),
+        (
+            {**MINIMAL, "sepc": {}},
+            "sepc: {} is not accepted; there is no such field; did you mean spec?",
+        ),
+    ],
+)
+def test_a_bad_document_is_refused_with_field_value_and_fix(document: dict[str, Any], message: str) -> None:
+    assert refusal_of(document) == [message]
+
+
+def test_every_problem_is_named_at_once() -> None:
+    problems = refusal_of({**MINIMAL, "spec": {"nodes": {"min": 0, "spares": -1}, "suspend": 1}})
+    assert [problem.partition(":")[0] for problem in problems] == [
+        "spec.entrypoint",
+        "spec.nodes.min",
+        "spec.nodes.spares",
+        "spec.suspend",
+    ]
