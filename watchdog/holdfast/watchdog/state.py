@@ -65,9 +65,9 @@ class JobState(msgspec.Struct, frozen=True):
 
     `round` is the newest round, also while none is to run; `recovery` the next one when it is owed. `step` is
     the last step known complete on every rank of the round, `high_step` the highest ever; `fault_step` is the
-    last step complete before the newest fault, `restored_step` where the newest round began (None: Unknown). `failures` are the
-    faults since the job last went beyond `high_step`; `restarts` and `evictions` are times, for the budgets.
-    `rewind` overrides the next round's restore directive.
+    last step complete before the newest fault, `restored_step` where the newest round began (None: Unknown).
+    `failures` are the faults since the job last went beyond `high_step`; `restarts` and `evictions` are times,
+    for the budgets. `rewind` overrides the next round's restore directive.
     """
 
     job: str
