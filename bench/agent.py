@@ -1,0 +1,234 @@
+"""What the agent costs its node: memory and CPU at 8 ranks and 8 GPUs, one report a second.
+
+    python bench/agent.py [--runs 5] [--seconds 20]
+
+Each run starts a fresh agent against a watchdog that takes every report. Eight live processes stand for the
+ranks; their records move as in training: a step every 0.2 s, three phases a step, a pulse every 0.1 s. Metrics
+are scraped once in each run.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import mmap
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from figure import Figure, measured, publish
+
+from holdfast.api import rankrecord
+from holdfast.api.control import record_file_name
+from holdfast.api.rankrecord import UNKNOWN_FINGERPRINT, Phase, StepZone
+from holdfast.api.telemetry import AgentHello, FromAgent, Pace, ReportTaken
+
+RANKS: Final = 8
+GPUS: Final = 8
+TOKEN: Final = "bench"
+MEGABYTE: Final = 1e6
+SETTLE_S: Final = 3.0  # imports and the first connection are paid once, not every second
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one run measured."""
+
+    resident_mb: float
+    proportional_mb: float
+    core_share: float
+    reports_per_s: float
+
+
+class Rank:
+    """A live process and the record it would publish."""
+
+    def __init__(self, run_dir: Path, local_rank: int) -> None:
+        self.process = subprocess.Popen(("sleep", "3600"))
+        path = run_dir / record_file_name(local_rank)
+        path.write_bytes(rankrecord.pack_header() + bytes(rankrecord.SIZE - rankrecord.HEADER.size))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), rankrecord.SIZE)
+        self._rank = local_rank
+        self._ticks = 0
+
+    def tick(self) -> None:
+        """A twentieth of a second of training went by."""
+        self._ticks += 1
+        now_ns = time.monotonic_ns()
+        step, part = divmod(self._ticks, 4)
+        phase = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)[part]
+        zone = StepZone(
+            *(1, self._rank, self._rank, RANKS, self.process.pid, step, phase, now_ns, now_ns, 200_000_000),
+            *(2.5, 1.0, 4096, UNKNOWN_FINGERPRINT, UNKNOWN_FINGERPRINT, step),
+        )
+        self._write(rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.STEP_OFFSET, rankrecord.pack_step(zone))
+        if self._ticks % 2:
+            pulse = rankrecord.PULSE.pack(now_ns, self._ticks)
+            self._write(rankrecord.PULSE_SEQUENCE_OFFSET, rankrecord.PULSE_OFFSET, pulse)
+
+    def _write(self, lock: int, offset: int, zone: bytes) -> None:
+        (sequence,) = rankrecord.SEQUENCE.unpack_from(self._map, lock)
+        rankrecord.SEQUENCE.pack_into(self._map, lock, sequence + 1)
+        self._map[offset : offset + len(zone)] = zone
+        rankrecord.SEQUENCE.pack_into(self._map, lock, sequence + 2)
+
+
+@contextlib.contextmanager
+def ranks(run_dir: Path) -> Iterator[list[Rank]]:
+    every: list[Rank] = []
+    try:
+        for local_rank in range(RANKS):
+            every.append(Rank(run_dir, local_rank))
+        yield every
+    finally:
+        for rank in every:
+            rank.process.kill()
+            rank.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def watchdog(sequences: list[int]) -> AsyncIterator[int]:
+    """Takes every report, notes its number; yields its port."""
+    decoder: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
+    encoder = msgspec.msgpack.Encoder()
+
+    async def serve(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for frame in socket:
+            message = decoder.decode(frame.data)
+            if isinstance(message, AgentHello):
+                await socket.send_bytes(encoder.encode(Pace(interval_s=1.0, stalled_after_s=0.8)))
+            else:
+                sequences.append(message.sequence)
+                await socket.send_bytes(encoder.encode(ReportTaken(message.sequence)))
+        return socket
+
+    application = web.Application()
+    application.router.add_get("/v1/agent", serve)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.contextmanager
+def agent(run_dir: Path, watchdog_port: int) -> Iterator[int]:
+    """A fresh agent; yields its process id."""
+    token_file = run_dir / "token"
+    token_file.write_text(TOKEN)
+    command = (
+        f"--node bench --job bench/agent --run-dir {run_dir} --token-file {token_file} --simulated-gpus {GPUS}"
+    )
+    with subprocess.Popen(
+        (sys.executable, "-m", "holdfast.agent", *command.split(), "--watchdog", f"127.0.0.1:{watchdog_port}")
+    ) as process:
+        try:
+            yield process.pid
+        finally:
+            process.terminate()
+
+
+async def one_run(seconds: float) -> Cost:
+    """Start, settle, watch for `seconds`, stop."""
+    sequences: list[int] = []
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, ranks(Path(folder)) as training:
+        async with watchdog(sequences) as port:
+            with agent(Path(folder), port) as pid:
+                moving = asyncio.create_task(keep_moving(training))
+                await asyncio.sleep(SETTLE_S)
+                began, used_before, reports_before = time.monotonic(), cpu_s(pid), len(sequences)
+                await asyncio.sleep(seconds / 2)
+                await scrape(Path(folder))
+                await asyncio.sleep(seconds / 2)
+                passed, used = time.monotonic() - began, cpu_s(pid) - used_before
+                resident, proportional = memory_mb(pid)
+                moving.cancel()
+    return Cost(resident, proportional, used / passed, (len(sequences) - reports_before) / passed)
+
+
+async def keep_moving(training: list[Rank]) -> None:
+    while True:
+        for rank in training:
+            rank.tick()
+        await asyncio.sleep(0.05)
+
+
+async def scrape(run_dir: Path) -> None:
+    where = json.loads((run_dir / "agent.json").read_text())
+    url = f"http://{where['host']}:{where['port']}/metrics"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, headers={"Authorization": f"Bearer {TOKEN}"}) as a,
+    ):
+        assert "holdfast_rank_step{" in await a.text()
+
+
+def cpu_s(pid: int) -> float:
+    """On-CPU time of all threads. Source: https://docs.kernel.org/scheduler/sched-stats.html"""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
+def memory_mb(pid: int) -> tuple[float, float]:
+    """Resident and proportional set size."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
+    return kilobytes["Rss"] * 1024 / MEGABYTE, kilobytes["Pss"] * 1024 / MEGABYTE
+
+
+def figures_of(costs: list[Cost]) -> list[Figure]:
+    """The runs against the limits."""
+    scale = f"at {RANKS} ranks and {GPUS} GPUs"
+    return [
+        measured(
+            f"agent resident memory {scale}",
+            ours=[cost.resident_mb for cost in costs],
+            other=[80.0],
+            unit="MB",
+            target=1.0,
+        ),
+        measured(
+            f"agent proportional memory {scale}",
+            ours=[cost.proportional_mb for cost in costs],
+            other=[80.0],
+            unit="MB",
+            target=1.0,
+        ),
+        measured(
+            f"agent CPU {scale}, 1 Hz",
+            ours=[100.0 * cost.core_share for cost in costs],
+            other=[1.0],
+            unit="% of a core",
+            target=1.0,
+        ),
+    ]
+
+
+def main() -> None:
+    """Run the bench."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    given = parser.parse_args()
+    costs = []
+    for number in range(given.runs):
+        costs.append(asyncio.run(one_run(given.seconds)))
+        print(f"run {number + 1} of {given.runs}: {costs[-1]}", flush=True)
+    print(publish("agent", figures_of(costs)))
+
+
+if __name__ == "__main__":
+    main()
