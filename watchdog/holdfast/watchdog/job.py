@@ -68,7 +68,7 @@ class Job:
             self.state, self.offset, self.last_at = step.state, line.offset, line.at
             missed.extend(step.effects)
         # What is shown is read from the state; only the records for readers may not have been written.
-        self.file(missed, self.last_at)
+        self.keep(missed, self.last_at)
 
     def resume(self, now: float) -> tuple[Effect, ...]:
         """Go on after `restore`: watch again, and let the brain know that it was away."""
@@ -133,8 +133,11 @@ class Job:
             self._saved_offset = self.offset
             self._accepted()
 
-    def file(self, effects: Iterable[Effect], now: float) -> None:
-        """Write the newest version of each incident for readers. A failure is noted; the journal has it all."""
+    def keep(self, effects: Iterable[Effect], now: float) -> None:
+        """Write what `effects` change for readers, and a snapshot when one is due. Called after carrying them out.
+
+        A failure is noted and no more: the journal has it all.
+        """
         newest = {
             effect.incident.id: effect.incident
             for effect in effects
@@ -145,6 +148,8 @@ class Job:
                 self._store.file(incident, fence=self._fence)
         except (Unavailable, Damaged) as error:
             self._refused(str(error), now)
+        if self.offset - self._saved_offset >= SNAPSHOT_EVERY_LINES and self.trouble is None:
+            self.save(now)
 
     def filed_incidents(self, *, limit: int) -> tuple[Incident, ...]:
         """The newest incidents ever filed, oldest first. Raises Unavailable, Damaged."""
@@ -152,6 +157,9 @@ class Job:
 
     def _apply_all(self, events: Iterable[Event], now: float) -> tuple[Effect, ...]:
         """Journal and apply the events behind those that still wait, or let all of them wait."""
+        if self.trouble is not None and now < self._retry_at:
+            self._wait(events)
+            return ()
         batch = (*self._waiting, *events)
         if not batch:
             return ()
@@ -159,15 +167,14 @@ class Job:
             lines = self._store.append(self.name, batch, at=now, after=self.offset, fence=self._fence)
         except (Unavailable, Damaged) as error:
             self._refused(str(error), now)
-            self._waiting = deque(
-                (each for each in batch if not isinstance(each, REPLACEABLE)), WAITING_EVENTS_MAX
-            )
+            self._wait(events)
             return ()
         self._waiting.clear()
-        if self.trouble is not None:
-            logger.info("store takes events again job=%s lines=%d", self.name, len(lines))
-            self.trouble = None
+        self._accepted()
         return self._apply_lines(lines, now)
+
+    def _wait(self, events: Iterable[Event]) -> None:
+        self._waiting.extend(each for each in events if not isinstance(each, REPLACEABLE))
 
     def _apply_lines(self, lines: Sequence[Journaled], now: float) -> tuple[Effect, ...]:
         """Apply journaled events, then what the round they led to makes the senses say."""
@@ -183,8 +190,6 @@ class Job:
                 self._watch(now)
             else:
                 proved.extend(self._follow(step.effects, now))
-        if self.offset - self._saved_offset >= SNAPSHOT_EVERY_LINES:
-            self.save(now)
         return (*effects, *self._apply_all(proved, now))
 
     def _follow(self, effects: Iterable[Effect], now: float) -> list[Event]:

@@ -68,7 +68,11 @@ class JobHost:
 
     def demand(self, event: Event) -> None:
         """Tell the job what somebody waits for. Raises Unavailable, Damaged, Fenced."""
-        self._carry_out(self.job.demand(event, self.clock.now()))
+        try:
+            self._carry_out(self.job.demand(event, self.clock.now()))
+        except Fenced as error:
+            self._give_up(error)
+            raise
 
     def take_report(self, report: NodeReport) -> None:
         """A node's report that was not seen before."""
@@ -121,9 +125,9 @@ class JobHost:
                 case Notify(incident=incident, text=text):
                     logger.warning("a human is needed job=%s incident=%s text=%s", self.job.name, incident, text)
                 case _:
-                    pass  # incidents: filed below, all at once
+                    pass  # incidents: kept for readers below, all at once
         now = self.clock.now()
-        self.job.file(effects, now)
+        self.job.keep(effects, now)
         self._arm(now)
 
     def _answer(self, outcome: InterventionOutcome) -> None:
@@ -151,8 +155,12 @@ class JobHost:
         try:
             act(self.clock.now())
         except Fenced as error:
-            self.closing = True
-            self._fenced(str(error))
+            self._give_up(error)
+
+    def _give_up(self, error: Fenced) -> None:
+        """Another watchdog decides now: change nothing any more."""
+        self.closing = True
+        self._fenced(str(error))
 
     def _set_pace(self, now: float) -> None:
         policy = self.job.state.policy
