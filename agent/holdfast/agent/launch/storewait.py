@@ -8,6 +8,7 @@ milliseconds, until somebody listens; what a knock leaves at the store is a conn
 
 import datetime
 import socket
+import struct
 import sys
 import time
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 _FIRST_INTERVAL_S = 0.001
 _INTERVAL_S_MAX = 0.02  # bounds what thousands of waiting ranks ask of rank 0's host
 _KNOCK_TIMEOUT_S = 1.0
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # struct linger: on, zero seconds
 
 
 def make_stores_wait() -> None:
@@ -39,10 +41,22 @@ def wait_for_listener(host: str, port: int, *, timeout_s: float) -> None:
     interval_s = _FIRST_INTERVAL_S
     while time.monotonic() < give_up:
         try:
-            socket.create_connection((host, port), _KNOCK_TIMEOUT_S).close()
-            return
-        except (ConnectionRefusedError, TimeoutError):
-            time.sleep(interval_s)
-            interval_s = min(1.5 * interval_s, _INTERVAL_S_MAX)
+            if _is_answered(host, port):
+                return
         except OSError:
             return
+        time.sleep(interval_s)
+        interval_s = min(1.5 * interval_s, _INTERVAL_S_MAX)
+
+
+def _is_answered(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), _KNOCK_TIMEOUT_S) as knock:
+            if knock.getsockname() != knock.getpeername():
+                return True
+            # Nobody listens, but the kernel gave the knock the very port it knocks at, so it met itself. A reset
+            # leaves nothing behind that would keep rank 0 from listening there.
+            knock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    except (ConnectionRefusedError, TimeoutError):
+        return False
+    return False

@@ -1,0 +1,152 @@
+"""torch's elastic agent with our launcher inside, for stock `torchrun --rdzv-backend=holdfast`.
+
+This is a program's entry: the environment is read here. `--rdzv-conf` takes member=, node=, run_dir= and
+token_file=. Source: torch/distributed/elastic/agent/server and torch/distributed/launcher/api.py,
+https://github.com/pytorch/pytorch/tree/main/torch/distributed
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import DEFAULT_ROLE, RunResult, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousParameters
+from torch.distributed.launcher import api as launcher_api
+
+from holdfast.agent.launch.flags import endpoint_of, job_of, token_of
+from holdfast.agent.launch.launcher import Launcher
+from holdfast.agent.launch.outcome import Outcome
+from holdfast.agent.launch.ports import ReservedPorts, address_towards
+from holdfast.agent.launch.settings import Entrypoint, EntrypointKind, LauncherSettings, Tee
+from holdfast.api.errors import HoldfastError
+
+BACKEND = "holdfast"
+
+
+class HoldfastRendezvous(RendezvousHandler):
+    """Carries torchrun's parameters to our agent, which takes its rounds from the watchdog itself."""
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        self.parameters = parameters
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        raise NotImplementedError("the watchdog shows rounds to the launcher; there is nothing to rendezvous on")
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """The watchdog closes a job, not a launcher."""
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return str(self.parameters.run_id)
+
+    def shutdown(self) -> bool:
+        return True
+
+
+class HoldfastAgent(LocalElasticAgent):
+    """torch's agent with our launcher inside: everything between `run` and its result is the launcher's."""
+
+    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        """Run until the job closes. Raises SystemExit with one sentence when the watchdog does not take us."""
+        spec: WorkerSpec = self._worker_group.spec
+        rendezvous = spec.rdzv_handler
+        assert isinstance(rendezvous, HoldfastRendezvous)
+        try:
+            outcome = _launch(settings_of(spec, rendezvous.parameters, log_dir=self._log_dir()))
+        except HoldfastError as error:
+            raise SystemExit(f"holdfast: {error}") from error
+        return _result(outcome, spec.local_world_size)
+
+    def _log_dir(self) -> Path | None:
+        given = self._logs_specs.root_log_dir
+        return Path(given) if given else None
+
+
+def make_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
+    """The rendezvous for our backend. Making it puts our agent in place: torchrun looks the class up after it."""
+    # As `holdfast launch` does; torch has handlers of its own for its own loggers.
+    logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    launcher_api.LocalElasticAgent = _agent_for  # type: ignore[attr-defined, assignment]
+    return HoldfastRendezvous(parameters)
+
+
+def _agent_for(spec: WorkerSpec, **given: Any) -> LocalElasticAgent:
+    """Our agent for our rendezvous, torch's for any other that the same process may run later."""
+    ours = isinstance(spec.rdzv_handler, HoldfastRendezvous)
+    return (HoldfastAgent if ours else LocalElasticAgent)(spec=spec, **given)
+
+
+def settings_of(
+    spec: WorkerSpec, parameters: RendezvousParameters, *, log_dir: Path | None = None
+) -> LauncherSettings:
+    """What torchrun's command line asks for. Raises InvalidInput naming the flag and the fix."""
+    host = socket.gethostname()
+    run_dir = Path(parameters.get("run_dir") or tempfile.mkdtemp(prefix="holdfast-")).resolve()
+    watchdog_host, watchdog_port = endpoint_of(parameters.endpoint)
+    return LauncherSettings(
+        endpoint=parameters.endpoint,
+        token=token_of(parameters.get("token_file"), os.environ),
+        job=job_of(str(parameters.run_id)),
+        # Several torchruns may run on one host, so its name alone does not name a member.
+        member=parameters.get("member") or f"{host}-{os.getpid()}",
+        node=parameters.get("node") or host,
+        address=spec.local_addr or address_towards(watchdog_host, watchdog_port),
+        local_size=spec.local_world_size,
+        entrypoint=entrypoint_of(spec),
+        run_dir=run_dir,
+        log_dir=(log_dir or run_dir / "logs").resolve(),
+        environment=dict(os.environ),
+        tee=Tee(everyone=True),  # torchrun shows every worker's output unless told otherwise
+        max_restarts=spec.max_restarts,
+    )
+
+
+def entrypoint_of(spec: WorkerSpec) -> Entrypoint:
+    """The user's program inside the command torchrun has made of it: `python -u [-m] script arguments`."""
+    arguments = [str(argument) for argument in spec.args]
+    if callable(spec.entrypoint):  # --run-path: a function that runs the script named first
+        return Entrypoint(EntrypointKind.SCRIPT, tuple(arguments))
+    program = str(spec.entrypoint)
+    if program != sys.executable or arguments[:1] != ["-u"]:
+        return Entrypoint(EntrypointKind.PROGRAM, (program, *arguments))
+    if arguments[1] == "-m":
+        return Entrypoint(EntrypointKind.MODULE, tuple(arguments[2:]))
+    return Entrypoint(EntrypointKind.SCRIPT, tuple(arguments[1:]))
+
+
+def _launch(settings: LauncherSettings) -> Outcome:
+    settings.run_dir.mkdir(parents=True, exist_ok=True)
+    settings.log_dir.mkdir(parents=True, exist_ok=True)
+    with ReservedPorts(settings.address, settings.reserved_ports) as ports:
+        return asyncio.run(Launcher(settings, ports).run())
+
+
+def _result(outcome: Outcome, local_size: int) -> RunResult:
+    if outcome.signal is not None:
+        raise SignalException(outcome.reason, signal.Signals(outcome.signal))
+    if outcome.succeeded:
+        return RunResult(WorkerState.SUCCEEDED, return_values=dict.fromkeys(range(local_size)))
+    failures = {
+        rank: ProcessFailure(failure.local_rank, failure.pid, failure.exit_code, str(failure.error_file))
+        for rank, failure in outcome.failures.items()
+    }
+    if not failures:
+        raise SystemExit(f"holdfast: the job failed: {outcome.reason}")
+    return RunResult(WorkerState.FAILED, failures=failures)
