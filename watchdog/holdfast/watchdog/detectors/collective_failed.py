@@ -1,0 +1,79 @@
+"""A collective failed while every process lives: as a rule the symptom of somebody else's fault.
+
+The cause, an exit or a closed connection, is usually heard within milliseconds. So a failed collective waits a
+short while for one; only when none shows does it become a finding of its own, which names who reported it and
+claims to know nothing of the culprit. A hang or an XID found meanwhile ends the round, and the wait with it.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
+from holdfast.api.policy import Policy
+from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.sample import CollectiveBroke, Disconnected, Exited, Sample
+
+# Fifty times what survivors of a killed peer were seen to need (7-27 ms with gloo), and little against the
+# time-out of minutes that a training script would otherwise wait.
+PATIENCE_S = 1.0
+
+
+class CollectiveFailedDetector:
+    """Judges `CollectiveBroke` by what else happens in its round."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._round = RoundInForce(policy.job)
+        self._broke: dict[int, tuple[float, CollectiveBroke]] = {}  # when it happened and who said so, by rank
+        self._patience_ends: float | None = None
+        self._settled = False  # the cause is known, or the finding made
+
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+        """Start to wait, or stop because the cause is there."""
+        if self._round.follow(sample):
+            self._broke.clear()
+            self._patience_ends, self._settled = None, False
+        elif self._is_cause(sample):
+            self._settled = True
+        elif isinstance(sample, CollectiveBroke) and self._round.counts(sample.failure.round):
+            self._broke.setdefault(sample.failure.rank, (now - max(0.0, sample.failure.age_s), sample))
+            if self._patience_ends is None:
+                self._patience_ends = now + PATIENCE_S
+        return ()
+
+    def elapse(self, now: float) -> Sequence[Finding]:
+        """The finding, once the patience is over and no cause has shown."""
+        due = self.next_wakeup()
+        if due is None or now < due:
+            return ()
+        self._settled = True
+        return (self._finding(),)
+
+    def next_wakeup(self) -> float | None:
+        return None if self._settled else self._patience_ends
+
+    def _is_cause(self, sample: Sample) -> bool:
+        if isinstance(sample, Exited):
+            return self._round.counts(sample.exit.round)
+        if isinstance(sample, Disconnected):
+            return any(share.member == sample.member for share in self._round.members)
+        return False
+
+    def _finding(self) -> Finding:
+        reports = sorted(self._broke.values(), key=lambda each: (each[0], each[1].failure.rank))
+        began_at, first = reports[0]
+        ranks = [broke.failure.rank for _, broke in reports]
+        evidence = tuple(
+            Evidence(f"launcher {broke.member}", f"rank {broke.failure.rank} lives and its collective failed", at)
+            for at, broke in reports[:16]
+        )
+        silence = Evidence("collective failed", f"no exit and no lost member within {PATIENCE_S:.0f} s", began_at)
+        return Finding(
+            kind=FindingKind.COLLECTIVE_FAILED,
+            subject=self._round.subject(ranks[0]),
+            cause="collective failed",
+            evidence=(*evidence, silence),
+            confidence=Confidence.UNKNOWN,
+            began_at=began_at,
+            round=first.failure.round,
+            error=first.failure.error,
+            also=tuple(self._round.subject(rank) for rank in ranks[1:]),
+        )

@@ -1,0 +1,185 @@
+"""A GPU raised an XID error, or is gone.
+
+The driver repeats itself and follows one error with others. Identical errors of one GPU within `MERGE_S` are one,
+and what follows a finding on the same GPU that closely is its symptom, unless it asks for something worse. XID 45
+is raised when a channel is torn down after another error, which may be logged after it: it is held back until
+nobody else claims to be the cause. Source: https://arxiv.org/abs/2503.11901 (errors of one GPU within 5 s)
+
+A GPU sample alone, whatever health it claims, heals and evicts nothing: an agent that loses its driver reads
+every GPU as Unknown, and a GPU that truly failed says so with an event.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.policy import Policy, XidAction
+from holdfast.api.telemetry import GpuDisappeared, NodeReport, XidRaised
+from holdfast.api.xid import CATALOGUE, PREEMPTIVE_CLEANUP, XidClass, action_for, meaning_of
+from holdfast.watchdog.sample import Reported, Sample
+
+MERGE_S = 5.0
+# A watched error that comes again on the same GPU within a day is no accident.
+REPETITION_S = 86400.0
+# Only GPUs that raised something are remembered, and the least recent are forgotten first.
+GPUS_REMEMBERED = 4096
+XIDS_REMEMBERED = 64
+
+_SEVERITY = {action: place for place, action in enumerate(XidAction)}
+
+
+@dataclass(slots=True)
+class _Verdict:
+    """The last finding on a GPU; `last_at` moves with every symptom of it."""
+
+    action: XidAction
+    last_at: float
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """What one GPU raised lately. `bursts`: when the newest run of identical errors began, by XID."""
+
+    bursts: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    last_cause_at: float = float("-inf")  # any XID but the cleanup
+    verdict: _Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """One XID on the watchdog's clock."""
+
+    subject: Subject
+    event: XidRaised
+    at: float
+    action: XidAction
+
+
+class GpuFaultDetector:
+    """Judges the events of `Reported`."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._gpus: OrderedDict[tuple[str, str], _Gpu] = OrderedDict()
+        self._held: dict[tuple[str, str], tuple[float, _Raised]] = {}  # cleanups, and until when, oldest first
+
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+        """Findings for the errors of a report that ask for something."""
+        if not isinstance(sample, Reported):
+            return ()
+        return list(self._judge_report(sample.report, now))
+
+    def elapse(self, now: float) -> Sequence[Finding]:
+        """Judge the cleanups that nobody else explained."""
+        findings: list[Finding] = []
+        for key, (until, raised) in list(self._held.items()):
+            if until <= now:
+                del self._held[key]
+                findings.extend(self._judge(raised, self._gpu(key)))
+        return findings
+
+    def next_wakeup(self) -> float | None:
+        return min((until for until, _ in self._held.values()), default=None)
+
+    def _judge_report(self, report: NodeReport, now: float) -> Iterator[Finding]:
+        for event in report.events:
+            key = (report.node, event.gpu)
+            gpu = self._gpu(key)
+            at = now - max(0.0, event.age_s)
+            subject = Subject(self._policy.job, node=report.node, gpu=event.gpu)
+            if isinstance(event, GpuDisappeared):
+                yield from _judge_loss(gpu, subject, event, at)
+                continue
+            action = action_for(event.xid, event.recovery_action, self._policy.xid_actions)
+            raised = _Raised(subject, event, at, action)
+            if event.xid != PREEMPTIVE_CLEANUP:
+                gpu.last_cause_at = at
+                if key in self._held and abs(at - self._held[key][1].at) <= MERGE_S:
+                    del self._held[key]
+                yield from self._judge(raised, gpu)
+            elif abs(at - gpu.last_cause_at) > MERGE_S:
+                self._held.setdefault(key, (now + MERGE_S, raised))
+
+    def _judge(self, raised: _Raised, gpu: _Gpu) -> Sequence[Finding]:
+        xid = raised.event.xid
+        before = gpu.bursts.get(xid)
+        same_burst = before is not None and raised.at - before <= MERGE_S
+        if not same_burst:
+            gpu.bursts[xid] = raised.at
+            gpu.bursts.move_to_end(xid)
+            if len(gpu.bursts) > XIDS_REMEMBERED:
+                gpu.bursts.popitem(last=False)
+        if raised.action is XidAction.IGNORE or _is_symptom(gpu, raised.action, raised.at):
+            return ()
+        evidence = [_evidence(raised)]
+        if raised.action is XidAction.WATCH:
+            if same_burst or before is None or raised.at - before > REPETITION_S:
+                return ()
+            evidence.insert(0, Evidence(_source(raised.subject), f"XID {xid} the time before", before))
+        gpu.verdict = _Verdict(raised.action, raised.at)
+        return (_xid_finding(raised, tuple(evidence)),)
+
+    def _gpu(self, key: tuple[str, str]) -> _Gpu:
+        gpu = self._gpus.setdefault(key, _Gpu())
+        self._gpus.move_to_end(key)
+        if len(self._gpus) > GPUS_REMEMBERED:
+            forgotten, _ = self._gpus.popitem(last=False)
+            self._held.pop(forgotten, None)
+        return gpu
+
+
+def _is_symptom(gpu: _Gpu, action: XidAction, at: float) -> bool:
+    """Whether a finding just made on this GPU covers another one that asks for `action`."""
+    verdict = gpu.verdict
+    if verdict is None or abs(at - verdict.last_at) > MERGE_S or _SEVERITY[action] > _SEVERITY[verdict.action]:
+        return False
+    verdict.last_at = max(at, verdict.last_at)
+    return True
+
+
+def _judge_loss(gpu: _Gpu, subject: Subject, event: GpuDisappeared, at: float) -> Iterator[Finding]:
+    if _is_symptom(gpu, XidAction.EVICT, at):
+        return
+    gpu.verdict = _Verdict(XidAction.EVICT, at)
+    says = f"GPU {event.gpu} answers no more" + (f": {event.text}" if event.text else "")
+    yield Finding(
+        kind=FindingKind.GPU_LOST,
+        subject=subject,
+        cause="GPU lost",
+        evidence=(Evidence(_source(subject), says, at),),
+        confidence=Confidence.CERTAIN,
+        began_at=at,
+        error=event.text,
+    )
+
+
+def _xid_finding(raised: _Raised, evidence: tuple[Evidence, ...]) -> Finding:
+    event = raised.event
+    entry = CATALOGUE.get(event.xid)
+    confidence = Confidence.UNKNOWN
+    if entry is not None:
+        confidence = Confidence.CERTAIN if entry.blames is XidClass.HARDWARE else Confidence.PROBABLE
+    return Finding(
+        kind=FindingKind.XID,
+        subject=raised.subject,
+        cause=f"xid {event.xid}",
+        evidence=evidence,
+        confidence=confidence,
+        began_at=evidence[-1].at,
+        error=event.text,
+        xid=event.xid,
+        recovery_action=event.recovery_action,
+    )
+
+
+def _evidence(raised: _Raised) -> Evidence:
+    event = raised.event
+    says = f"XID {event.xid} ({meaning_of(event.xid)}) on GPU {event.gpu}"
+    if event.recovery_action is not None:
+        says += f", recovery action {event.recovery_action}"
+    return Evidence(_source(raised.subject), f"{says}: {event.text}" if event.text else says, raised.at)
+
+
+def _source(subject: Subject) -> str:
+    return f"GPU driver of node {subject.node}"

@@ -1,0 +1,238 @@
+"""A round that stands still, judged by the job's own step times and by where each rank is.
+
+In synchronous training one stuck rank stops all, so a hang shows twice: on the rank that does not arrive and on
+all that wait for it. Two judgements follow.
+
+*A rank is provably stuck*: its process is stopped, or its side thread has lost its pulse while others beat. That
+rank is named at once, with certainty, whatever the others do.
+
+*The whole round stands still*: every rank has outlived the time its phase allows. Then `standstill` tells who is
+missing. A process that runs may merely be late (saving or evaluating without saying so), so it is given
+`LATE_S_MIN`, and when nobody stands out `UNDECIDED_S_MIN`.
+
+Deadlines, from the newest publication of the rank:
+
+    stopped process        max(1 s, 4 x p99 of the step times)
+    live, in the step      max(5 s, 4 x p99); nobody stands out: max(30 s, 4 x p99)
+    before the first step  the policy's startup time-out (compiling, loading)
+    saving a checkpoint    max(60 s, 5 x the longest seen)
+    idle on purpose        none, as long as the pulse beats
+
+The agent reports a stall within 0.1 s of the first deadline, and healing takes a few tenths of a second: a stopped
+worker is named and healed within max(2 s, 5 x p99). `hang_timeout_s` of the policy replaces the first two.
+
+Only fresh reports count. A node whose agent is silent, or a record that cannot be read, is Unknown: a round with
+such a rank is not called hung on its account, and silence alone never proves a hang.
+"""
+
+import math
+from collections.abc import Sequence
+
+from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+from holdfast.api.policy import Policy
+from holdfast.api.rankrecord import Phase
+from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
+from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.detectors.standstill import Named, Seen, evidence_of, name_the_missing
+from holdfast.watchdog.detectors.step_times import StepTimes
+from holdfast.watchdog.sample import Reported, Sample
+
+STEP_TIMES_ALLOWED = 4.0
+STOPPED_S_MIN = 1.0
+LATE_S_MIN = 5.0
+UNDECIDED_S_MIN = 30.0
+# A save to a shared file system under load; the library's own saves stall the step for far less.
+CHECKPOINT_S_MIN = 60.0
+CHECKPOINTS_ALLOWED = 5.0
+# A standstill that cannot be called yet is looked at again after this: looking costs time in every rank.
+LOOK_AGAIN_S = 0.2
+# When nobody stands out all ranks are meant; beyond this many they are counted, not listed.
+RANKS_LISTED = 64
+# Two samples tell of the same publication when their times differ by less than the jitter of delivery.
+SAME_PUBLICATION_S = 0.1
+
+
+class HangDetector:
+    """Judges `Reported`. At most one finding per round; one sample per rank and a window of step times is kept."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._round = RoundInForce(policy.job)
+        self._times = StepTimes()
+        self._longest_checkpoint_s = 0.0
+        self._begin(0.0)
+
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+        """Take in a report; a finding when it proves a hang."""
+        if self._round.follow(sample):
+            self._begin(now)
+        if not isinstance(sample, Reported) or self._round.number is None or self._found:
+            return ()
+        stuck = [rank for rank in self._take(sample.report, now) if self._is_stuck(self._seen[rank])]
+        if stuck:
+            return (self._stuck_finding(now),)
+        return self._judge_standstill(now)
+
+    def elapse(self, now: float) -> Sequence[Finding]:
+        """Nothing: silence of the samples is the agents' trouble, not proof of the ranks'."""
+        return ()
+
+    def next_wakeup(self) -> float | None:
+        return None
+
+    def stalled_after_s(self, now: float) -> float | None:
+        """After how long without progress a rank is worth reporting at once; None while nothing is known."""
+        return self._deadline_s(STOPPED_S_MIN)
+
+    def _begin(self, now: float) -> None:
+        self._began_at = now
+        self._seen: dict[int, Seen] = {}
+        self._stalled: set[int] = set()
+        self._node_at: dict[str, float] = {}
+        self._look_at = -math.inf
+        self._found = False
+        self._times.begin_round()
+
+    def _take(self, report: NodeReport, now: float) -> list[int]:
+        """Keep the samples that are of this round and of this node's ranks; return whose they were."""
+        if not any(each.source.startswith("rank") for each in report.unreadable):
+            self._node_at[report.node] = now
+        taken = []
+        for sample in report.ranks:
+            share = self._round.share_of(sample.rank)
+            if share is None or share.node != report.node or not self._round.counts(sample.round):
+                continue
+            before = self._seen.get(sample.rank)
+            seen = Seen(sample, report.node, now, _moved_at(sample, before, now))
+            self._seen[sample.rank] = seen
+            self._learn(sample, before)
+            if seen.stalled_s >= self._allowed_s(sample):
+                self._stalled.add(sample.rank)
+            else:
+                self._stalled.discard(sample.rank)
+            taken.append(sample.rank)
+        return taken
+
+    def _learn(self, sample: RankSample, before: Seen | None) -> None:
+        if sample.step is not None and sample.step_time_s is not None:
+            self._times.take(sample.step, sample.step_time_s)
+        if before is None or before.sample.phase is not Phase.CHECKPOINT:
+            return
+        # Only a save that ended counts: one that hangs must not extend its own deadline.
+        if sample.phase is not Phase.CHECKPOINT or sample.phase_age_s < before.sample.phase_age_s:
+            self._longest_checkpoint_s = max(self._longest_checkpoint_s, before.sample.phase_age_s)
+
+    def _deadline_s(self, least_s: float) -> float | None:
+        """The time a step may take without progress; None before the job has shown how long its steps are."""
+        if self._policy.hang_timeout_s is not None:
+            return self._policy.hang_timeout_s
+        p99_s = self._times.p99_s()
+        return None if p99_s is None else max(least_s, STEP_TIMES_ALLOWED * p99_s)
+
+    def _allowed_s(self, sample: RankSample) -> float:
+        """How long a rank whose process runs may stay where it is."""
+        if sample.phase is Phase.IDLE:
+            return math.inf
+        if sample.phase is Phase.CHECKPOINT:
+            return max(CHECKPOINT_S_MIN, CHECKPOINTS_ALLOWED * self._longest_checkpoint_s)
+        deadline_s = self._deadline_s(LATE_S_MIN)
+        if sample.phase is Phase.STARTUP or sample.step is None or deadline_s is None:
+            return self._policy.startup_timeout_s
+        return deadline_s
+
+    def _is_stuck(self, seen: Seen) -> bool:
+        """Whether this rank is stuck by its own evidence."""
+        sample = seen.sample
+        if sample.process is ProcessState.STOPPED:
+            deadline_s = self._deadline_s(STOPPED_S_MIN)
+            limit_s = LATE_S_MIN if deadline_s is None else deadline_s
+            # A debugger stops a process for a moment, maybe one that published nothing for long: the pulse tells.
+            pulse_age_s = math.inf if sample.pulse_age_s is None else sample.pulse_age_s
+            return sample.progress_age_s >= limit_s and pulse_age_s >= limit_s / 2
+        if sample.pulse_age_s is None or sample.process is ProcessState.GONE or sample.phase is Phase.STARTUP:
+            return False
+        # Idle and saving ranks may hold the interpreter for long; they are given what a save is given.
+        resting = sample.phase in (Phase.IDLE, Phase.CHECKPOINT)
+        limit_s = CHECKPOINT_S_MIN if resting else self._allowed_s(sample)
+        if min(sample.pulse_age_s, sample.progress_age_s) < limit_s:
+            return False
+        return any(_beats(other.sample, limit_s / 4) for other in self._seen.values())
+
+    def _stuck_finding(self, now: float) -> Finding:
+        ranks = tuple(rank for rank, each in self._seen.items() if self._is_stuck(each))
+        stopped = self._seen[ranks[0]].sample.process is ProcessState.STOPPED
+        cause = "the process is stopped" if stopped else "the process lost its pulse"
+        return self._finding(Named(ranks, Confidence.CERTAIN, cause), now)
+
+    def _judge_standstill(self, now: float) -> Sequence[Finding]:
+        """A finding when every rank is stalled, or absent beyond the startup time-out, on fresh evidence."""
+        missing = self._round.world_size - len(self._seen)
+        if not self._seen or len(self._stalled) + missing < self._round.world_size or now < self._look_at:
+            return ()
+        self._look_at = now + LOOK_AGAIN_S
+        if missing and (now < self._began_at + self._policy.startup_timeout_s or self._stepped()):
+            return ()
+        absent = tuple(rank for rank in range(self._round.world_size) if rank not in self._seen)
+        if not self._is_fresh(absent, now):
+            return ()
+        named = name_the_missing(self._seen, absent)
+        least_s = min(each.stalled_s for each in self._seen.values())
+        if least_s < self._patience_s(named):
+            return ()
+        return (self._finding(named, now),)
+
+    def _stepped(self) -> bool:
+        """Whether a step is complete. Then every rank entered, and an absent one is Unknown: it never says."""
+        return any(each.sample.step is not None for each in self._seen.values())
+
+    def _patience_s(self, named: Named) -> float:
+        """How long everybody must have stood still, beyond what each one's phase allows."""
+        if any(each.sample.process is ProcessState.GONE for each in self._seen.values()):
+            # Ranks that ended with success leave the others to finish up: their last save or evaluation.
+            everybody_gone = all(each.sample.process is ProcessState.GONE for each in self._seen.values())
+            return math.inf if everybody_gone else CHECKPOINT_S_MIN
+        if named.ranks:
+            return 0.0
+        return self._deadline_s(UNDECIDED_S_MIN) or self._policy.startup_timeout_s
+
+    def _is_fresh(self, absent: Sequence[int], now: float) -> bool:
+        """Whether every rank, or the node of an absent rank, was heard of within a lost member's time."""
+        oldest = now - self._policy.lost_after_s
+        nodes = {share.node for rank in absent if (share := self._round.share_of(rank)) is not None}
+        return all(each.at >= oldest for each in self._seen.values()) and all(
+            self._node_at.get(node, -math.inf) >= oldest for node in nodes
+        )
+
+    def _finding(self, named: Named, now: float) -> Finding:
+        self._found = True
+        known = [self._seen[rank].progress_at for rank in named.ranks if rank in self._seen]
+        if not named.ranks:
+            known = [max(each.progress_at for each in self._seen.values())]
+        meant = named.ranks or tuple(sorted(self._seen))[:RANKS_LISTED]
+        subjects = tuple(self._round.subject(rank) for rank in meant)
+        return Finding(
+            kind=FindingKind.HANG,
+            subject=subjects[0] if named.ranks else Subject(self._policy.job),
+            cause=named.cause,
+            evidence=evidence_of(self._seen, named.ranks, now),
+            confidence=named.confidence,
+            began_at=min(known, default=self._began_at),
+            round=self._round.number,
+            also=subjects[1:] if named.ranks else subjects,
+        )
+
+
+def _moved_at(sample: RankSample, before: Seen | None, now: float) -> float:
+    """When the rank last moved: it published, or, with nothing published, its collectives went on."""
+    published_at = now - max(0.0, sample.progress_age_s)
+    if before is None or before.sample.pid != sample.pid:
+        return published_at
+    same_publication = published_at - (before.at - before.sample.progress_age_s) < SAME_PUBLICATION_S
+    went_on = sample.collective_sequence != before.sample.collective_sequence
+    if same_publication and went_on and sample.process is not ProcessState.STOPPED:
+        return now
+    return max(published_at, before.progress_at) if same_publication else published_at
+
+
+def _beats(sample: RankSample, within_s: float) -> bool:
+    return sample.pulse_age_s is not None and sample.pulse_age_s < within_s

@@ -1,0 +1,128 @@
+"""A launcher is gone: its connection closed without a word, or it fell silent.
+
+A closed connection is proof at once. Silence is counted only while the watchdog itself was awake: a watchdog
+that was paused, starved or swapped out finds every member silent, and none of them is dead. It asks to be woken
+several times per `lost_after_s`; when a wakeup comes late, every deadline moves by the lag.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.policy import Policy
+from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.sample import Connected, Disconnected, Heard, Left, RoundStarted, Sample
+
+# A stall of the watchdog goes unseen for one wakeup interval and one tolerance: together a third of
+# `lost_after_s`, which with the default beats (1 s of 3 s) leaves another third before a live member is lost.
+WAKEUPS_PER_DEADLINE = 6
+LAG_TOLERATED = 1 / 6
+
+
+@dataclass(slots=True)
+class _Watch:
+    node: str
+    heard_at: float
+    deadline: float
+
+
+class MemberLostDetector:
+    """Watches every connected member and every member of the round. One entry each; none after it is lost.
+
+    A lost member is watched again from its next `Connected`, or when a round counts on it all the same.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._job = policy.job
+        self._lost_after_s = policy.lost_after_s
+        self._round = RoundInForce(policy.job)
+        # In order of deadline: every renewal goes to the end, so the first one is always the next to expire.
+        self._watched: OrderedDict[str, _Watch] = OrderedDict()
+        self._expected_by: float | None = None
+
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+        """Renew, begin or end a watch; a finding at once when a connection closed."""
+        self._forgive_own_lag(now)
+        self._round.follow(sample)
+        match sample:
+            case Connected(member=member, node=node):
+                self._renew(member, node, now)
+            case Heard(member=member):
+                if member in self._watched:
+                    self._renew(member, self._watched[member].node, now)
+            case Left(member=member):
+                self._watched.pop(member, None)
+            case Disconnected(member=member):
+                if (watch := self._watched.pop(member, None)) is not None:
+                    return (self._closed(member, watch, now),)
+            case RoundStarted(round=started):
+                for share in started.ranks:
+                    if share.member not in self._watched:
+                        self._renew(share.member, share.node, now)
+            case _:
+                pass
+        return ()
+
+    def elapse(self, now: float) -> Sequence[Finding]:
+        """A finding for each member that has been silent for `lost_after_s`."""
+        self._forgive_own_lag(now)
+        findings: list[Finding] = []
+        while self._watched:
+            member, watch = next(iter(self._watched.items()))
+            if watch.deadline > now:
+                break
+            del self._watched[member]
+            findings.append(self._silent(member, watch, now))
+        return findings
+
+    def next_wakeup(self) -> float | None:
+        if not self._watched or self._expected_by is None:
+            return None
+        return min(self._expected_by, next(iter(self._watched.values())).deadline)
+
+    def _renew(self, member: str, node: str, now: float) -> None:
+        self._watched[member] = _Watch(node, heard_at=now, deadline=now + self._lost_after_s)
+        self._watched.move_to_end(member)
+
+    def _forgive_own_lag(self, now: float) -> None:
+        """Move the deadlines by however much later than asked the watchdog runs."""
+        lag_s = now - self._expected_by if self._expected_by is not None else 0.0
+        if lag_s > self._lost_after_s * LAG_TOLERATED:
+            for watch in self._watched.values():
+                watch.deadline += lag_s
+        self._expected_by = now + self._lost_after_s / WAKEUPS_PER_DEADLINE
+
+    def _closed(self, member: str, watch: _Watch, now: float) -> Finding:
+        says = f"closed without a word, last heard of {now - watch.heard_at:.1f} s before"
+        return self._finding(
+            Subject(self._job, node=watch.node, member=member),
+            cause="connection closed",
+            evidence=Evidence(f"connection of {member}", says, now),
+            confidence=Confidence.CERTAIN,
+            began_at=now,
+        )
+
+    def _silent(self, member: str, watch: _Watch, now: float) -> Finding:
+        cause = f"silent for {now - watch.heard_at:.1f} s"
+        return self._finding(
+            Subject(self._job, node=watch.node, member=member),
+            cause=cause,
+            evidence=Evidence(f"connection of {member}", f"open, but {cause}", now),
+            confidence=Confidence.PROBABLE,
+            began_at=watch.heard_at,
+        )
+
+    def _finding(
+        self, subject: Subject, *, cause: str, evidence: Evidence, confidence: Confidence, began_at: float
+    ) -> Finding:
+        in_round = any(share.member == subject.member for share in self._round.members)
+        return Finding(
+            kind=FindingKind.MEMBER_LOST,
+            subject=subject,
+            cause=cause,
+            evidence=(evidence,),
+            confidence=confidence,
+            began_at=began_at,
+            round=self._round.number if in_round else None,
+        )

@@ -1,0 +1,20 @@
+"""All detectors of one job."""
+
+from holdfast.api.policy import Policy
+from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetector
+from holdfast.watchdog.detectors.detector import Detector
+from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
+from holdfast.watchdog.detectors.hang import HangDetector
+from holdfast.watchdog.detectors.member_lost import MemberLostDetector
+from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
+
+
+def detectors_for(policy: Policy) -> tuple[Detector, ...]:
+    """One of each, fresh. What explains more comes first: of two findings on one sample it is heard first."""
+    return (
+        GpuFaultDetector(policy),
+        MemberLostDetector(policy),
+        ProcessExitDetector(policy),
+        HangDetector(policy),
+        CollectiveFailedDetector(policy),
+    )
