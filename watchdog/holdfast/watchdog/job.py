@@ -6,7 +6,7 @@ bounded, and nothing is decided; what runs goes on running.
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -15,6 +15,7 @@ from holdfast.api.event import ClockTicked, Event, Journaled, RoundProgressed, W
 from holdfast.api.incident import Incident
 from holdfast.api.round import Round
 from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, Show
+from holdfast.watchdog.replay import Replayed, walk
 from holdfast.watchdog.sample import Connected, Left, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.senses import Senses, SensesFor
 from holdfast.watchdog.state import JobState, Standing
@@ -154,6 +155,10 @@ class Job:
     def filed_incidents(self, *, limit: int) -> tuple[Incident, ...]:
         """The newest incidents ever filed, oldest first. Raises Unavailable, Damaged."""
         return self._store.incidents(self.name, limit=limit)
+
+    def history(self) -> Iterator[Replayed]:
+        """Every line so far and what it led to, from the first. Raises Unavailable, Damaged."""
+        return walk(self._store, self.name, brain=self._brain)
 
     def _apply_all(self, events: Iterable[Event], now: float) -> tuple[Effect, ...]:
         """Journal and apply the events behind those that still wait, or let all of them wait."""

@@ -58,6 +58,8 @@ async def first(frames: AsyncIterator[T]) -> T:
 async def decoded(socket: web.WebSocketResponse, decoder: msgspec.msgpack.Decoder[T]) -> AsyncIterator[T]:
     """The peer's messages until it closes. Raises Undecodable at the first that is not one."""
     async for message in socket:
+        if message.type is WSMsgType.ERROR:  # a frame against the protocol, or beyond the limit: closing already
+            raise BadMessage(str(message.data))
         if message.type is not WSMsgType.BINARY:
             raise Undecodable("send binary frames of msgpack")
         try:

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from holdfast.api.errors import Fenced
+from holdfast.api.errors import Fenced, Unavailable
 from holdfast.api.event import Event, InterventionRequested
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.telemetry import NodeReport, Pace
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 ANSWER_PATIENCE_S = 2.0
 KEPT_OUTCOMES = 256
+LINES_PER_BREATH = 64
 # How far the stall threshold moves before agents are told, and how often it is looked at.
 PACE_CHANGE = 0.1
 PACE_EVERY_S = 1.0
@@ -44,6 +46,7 @@ class JobHost:
         self._fenced = fenced
         self._answers: dict[str, asyncio.Future[InterventionOutcome]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
         self._pace = Pace(interval_s=1.0)
         self._pace_at = 0.0
 
@@ -86,8 +89,8 @@ class JobHost:
 
     async def intervene(self, request: InterventionRequest) -> InterventionOutcome:
         """Ask the brain and wait shortly for the answer. The same id again gets the same answer."""
-        if (known := self.outcomes.get(request.id)) is not None:
-            return known
+        if request.id in self.job.state.answered:
+            return await self._earlier_answer(request.id)
         answer = self._answers.setdefault(request.id, asyncio.get_running_loop().create_future())
         self.demand(InterventionRequested(request))
         try:
@@ -130,6 +133,19 @@ class JobHost:
         self.job.keep(effects, now)
         self._arm(now)
 
+    async def _earlier_answer(self, request_id: str) -> InterventionOutcome:
+        """What was answered before; from the journal when that was before a restart."""
+        if (known := self.outcomes.get(request_id)) is not None:
+            return known
+        for count, each in enumerate(self.job.history()):
+            for effect in each.effects:
+                if isinstance(effect, Answered) and effect.outcome.id == request_id:
+                    self._answer(effect.outcome)
+                    return effect.outcome
+            if count % LINES_PER_BREATH == 0:
+                await asyncio.sleep(0)  # a long journal must not keep a fault waiting
+        raise Unavailable(f"the answer to intervention {request_id} is not in the journal")
+
     def _answer(self, outcome: InterventionOutcome) -> None:
         self.outcomes[outcome.id] = outcome
         while len(self.outcomes) > KEPT_OUTCOMES:
@@ -139,16 +155,17 @@ class JobHost:
             waiting.set_result(outcome)
 
     def _arm(self, now: float) -> None:
+        """Wake no later than the job asks. A timer that is too early stays: it wakes, and arms the next one."""
+        wakeup = self.job.next_wakeup(now)
+        if wakeup is None or wakeup >= self._timer_at or self.closing:
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        wakeup = self.job.next_wakeup(now)
-        if wakeup is not None and not self.closing:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, wakeup - now), self._wake)
+        self._timer_at = wakeup
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, wakeup - now), self._wake)
 
     def _wake(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, math.inf
         self._guarded(lambda now: self._carry_out(self.job.elapse(now)))
 
     def _guarded(self, act: Callable[[float], None]) -> None:

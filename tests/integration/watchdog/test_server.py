@@ -1,0 +1,492 @@
+"""The watchdog over real connections: membership, telemetry, plans, reads, and everything that may go wrong."""
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+import pytest
+from peers import INGEST_TOKEN, JOB, TOKEN, LauncherPeer, join, policy_of, rigged
+
+from holdfast.api.event import CheckpointRecorded, MemberJoined
+from holdfast.api.intervention import InterventionAction, InterventionRequest
+from holdfast.api.membership import (
+    Beat,
+    CheckpointCommitted,
+    Join,
+    Leave,
+    Refused,
+    RoundEntered,
+    WorkerExited,
+    WorkersFinished,
+)
+from holdfast.api.plan import NodeObserved, NodeState, OperatorHello, Plan
+from holdfast.api.policy import RestartBudget
+from holdfast.api.rankrecord import Phase
+from holdfast.api.round import Closed, Round
+from holdfast.api.telemetry import (
+    AgentHello,
+    NodeReport,
+    Pace,
+    ProcessState,
+    RankSample,
+    ReportTaken,
+    ToAgent,
+    XidRaised,
+)
+from holdfast.watchdog.server.tally import Count
+from holdfast.watchdog.store.memory import MemoryStore
+from holdfast.watchdog.store.sqlite import SqliteStore
+from holdfast.watchdog.store.store import START
+
+T = TypeVar("T")
+
+
+def killed(shown: Round, *, rank: int) -> WorkerExited:
+    return WorkerExited(shown.number, rank, age_s=0.0, signal=9, error="Killed")
+
+
+def events(store: MemoryStore, kind: type[T]) -> list[T]:
+    return [line.event for line in store.tail(JOB, START) if isinstance(line.event, kind)]
+
+
+async def test_members_form_a_round_and_a_death_makes_the_next_one() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=2))
+        first, second = await rig.launcher("m1"), await rig.launcher("m2")
+        shown = await first.enter()
+        assert await second.enter() == shown
+        assert shown.world_size == 2
+        await second.say(killed(shown, rank=1))
+        healed = await first.round_after(shown.number)
+        assert await second.round_after(shown.number) == healed
+        _, found = await rig.get(f"/v1/jobs/{JOB}/incidents")
+        assert [each["cause"] for each in found] == ["signal 9"]
+        assert (await rig.get(f"/v1/jobs/{JOB}/incidents/{found[0]['id']}"))[1] == found[0]
+        assert (await rig.get(f"/v1/jobs/{JOB}/round"))[1]["number"] == healed.number
+
+
+async def test_a_job_whose_members_all_finish_is_closed_with_success() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=1))
+        launcher = await rig.launcher("m1")
+        shown = await launcher.enter()
+        await launcher.say(WorkersFinished(shown.number))
+        assert (await launcher.shown(Closed)).succeeded
+        assert (await rig.status())["phase"] == "Succeeded"
+
+
+async def test_what_is_desired_is_shown_right_after_joining_also_after_a_reconnect() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=2))
+        first, second = await rig.launcher("m1"), await rig.launcher("m2")
+        shown = await first.enter()
+        again = await rig.launcher("m1", held_round=shown.number)
+        assert await again.round_after(0) == shown
+        code, reason = await first.ended()
+        assert (code, "another launcher" in reason) == (1008, True)
+        # The older connection's end is no loss of the member.
+        await again.say(RoundEntered(shown.number, reentrant=True))
+        await second.enter()
+        await second.say(killed(shown, rank=1))
+        await again.round_after(shown.number)
+        _, found = await rig.get(f"/v1/jobs/{JOB}/incidents")
+        assert [each["cause"] for each in found] == ["signal 9"]
+
+
+async def test_a_newer_launcher_takes_the_members_place_and_the_older_is_refused() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=2))
+        older = await rig.launcher("m1", boot="old")
+        await rig.until("/v1/jobs", lambda _: "m1" in rig.watchdog.host(JOB).launchers)
+        await rig.launcher("m1", boot="new")
+        assert "another launcher has joined as member m1" in (await older.shown(Refused)).reason
+
+
+async def test_a_closed_connection_is_a_loss_and_leaving_is_none() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=3))
+        peers = [await rig.launcher(name) for name in ("m1", "m2", "m3")]
+        for peer in peers:
+            shown = await peer.enter()
+        await peers[2].say(Leave("scaled down"))
+        shown = await peers[0].enter(shown.number)
+        assert (await rig.get(f"/v1/jobs/{JOB}/incidents"))[1] == []
+        await peers[1].socket.close()
+        await peers[0].round_after(shown.number)
+        _, found = await rig.get(f"/v1/jobs/{JOB}/incidents")
+        assert [each["cause"] for each in found] == ["connection closed"]
+
+
+async def test_a_launcher_may_come_before_its_job_is_submitted() -> None:
+    async with rigged() as rig:
+        launcher = await rig.launcher("m1")
+        await rig.until("/v1/jobs", lambda found: found)
+        await rig.submit(policy_of(nodes=1))
+        assert (await launcher.round_after(0)).world_size == 1
+
+
+async def test_a_commit_counts_in_its_round_only() -> None:
+    store = MemoryStore()
+    async with rigged(store) as rig:
+        await rig.submit(policy_of(nodes=1))
+        launcher = await rig.launcher("m1")
+        first = await launcher.enter()
+        await launcher.say(CheckpointCommitted(first.number, step=10, uri="file:///c/10"))
+        await launcher.say(killed(first, rank=0))
+        second = await launcher.enter(first.number)
+        await launcher.say(CheckpointCommitted(first.number, step=11, uri="file:///c/11"))
+        await launcher.say(CheckpointCommitted(second.number, step=12, uri="file:///c/12"))
+        await rig.until(f"/v1/jobs/{JOB}/status", lambda body: (body["last_checkpoint"] or {}).get("step") == 12)
+        assert [each.step for each in events(store, CheckpointRecorded)] == [10, 12]
+        assert rig.watchdog.tally[Count.FENCED_MESSAGES] == 1
+
+
+async def test_a_spare_cannot_commit() -> None:
+    store = MemoryStore()
+    async with rigged(store) as rig:
+        await rig.submit(policy_of(nodes=1, spares=1))
+        launcher = await rig.launcher("m1")
+        shown = await launcher.enter()
+        spare = await rig.launcher("m2")
+        assert (await spare.round_after(0)).share_of("m2") is None
+        await spare.say(CheckpointCommitted(shown.number, step=10, uri="file:///c/10"))
+        await rig.until(f"/v1/jobs/{JOB}/status", lambda _: rig.watchdog.tally[Count.FENCED_MESSAGES] == 1)
+        assert events(store, CheckpointRecorded) == []
+
+
+async def test_a_slow_reader_delays_nobody_and_catches_up_with_the_newest_round() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=2, restarts=RestartBudget(backoff_s=0.0)))
+        quick, slow = await rig.launcher("m1"), await rig.launcher("m2")
+        shown = await quick.enter()
+        await slow.enter()
+        transport = slow.socket._response.connection.transport
+        transport.pause_reading()
+        for _ in range(3):
+            await quick.say(killed(shown, rank=0))
+            shown = await quick.enter(shown.number)
+        transport.resume_reading()
+        assert await slow.round_after(shown.number - 1) == shown
+
+
+class TestBadPeers:
+    @pytest.mark.parametrize("path", ["/v1/member", "/v1/agent", "/v1/operator"])
+    @pytest.mark.parametrize(
+        ("frame", "code"),
+        [
+            (b"\xc1garbage", 1007),
+            (b"", 1007),
+            (b"\x91" * 50_000, 1007),
+            (msgspec.msgpack.encode({"type": "Nonsense"}), 1007),
+            (msgspec.msgpack.encode({"type": "Join", "job": 7}), 1007),
+            (b"x" * (2 << 20), 1009),
+        ],
+        ids=["garbage", "empty", "deep", "unknown type", "wrong fields", "oversized"],
+    )
+    async def test_a_frame_that_is_no_message_closes_the_connection_and_changes_nothing(
+        self, path: str, frame: bytes, code: int
+    ) -> None:
+        async with rigged() as rig:
+            peer = LauncherPeer(await rig.connect(path), "m1")
+            await peer.socket.send_bytes(frame)
+            assert (await peer.ended())[0] == code
+            assert (await rig.get("/v1/jobs")) == (200, [])
+
+    async def test_a_text_frame_is_refused(self) -> None:
+        async with rigged() as rig:
+            peer = LauncherPeer(await rig.connect("/v1/member"), "m1")
+            await peer.socket.send_str("{}")
+            assert await peer.ended() == (1007, "send binary frames of msgpack")
+            assert rig.watchdog.tally[Count.BAD_MESSAGES] == 1
+
+    async def test_the_first_message_must_be_a_join(self) -> None:
+        async with rigged() as rig:
+            peer = LauncherPeer(await rig.connect("/v1/member"), "m1")
+            await peer.say(Beat())
+            assert await peer.ended() == (1008, "the first message must be Join")
+
+    @pytest.mark.parametrize(
+        ("bad", "says"),
+        [
+            (join("m1", ports=()), "ports"),
+            (join("m1", ports=(0,)), "ports"),
+            (join("m1", local_size=0), "local_size"),
+            (join("m/1"), "member"),
+            (join("m1", node=""), "node"),
+            (join("m1", boot="x" * 300), "boot"),
+            (join("m1", job="no-namespace"), "namespace/name"),
+        ],
+        ids=["no ports", "port 0", "no workers", "member name", "node name", "boot name", "job name"],
+    )
+    async def test_a_join_that_cannot_be_a_member_is_refused_with_the_reason(self, bad: Join, says: str) -> None:
+        async with rigged() as rig:
+            peer = LauncherPeer(await rig.connect("/v1/member"), "m1")
+            await peer.say(bad)
+            assert says in (await peer.shown(Refused)).reason
+            assert (await peer.ended())[0] == 1008
+
+    async def test_a_bad_message_of_a_member_is_its_loss_and_nobody_elses(self) -> None:
+        store = MemoryStore()
+        async with rigged(store) as rig:
+            await rig.submit(policy_of(nodes=2))
+            good, bad = await rig.launcher("m1"), await rig.launcher("m2")
+            shown = await good.enter()
+            await bad.enter()
+            await bad.socket.send_bytes(b"\xc1")
+            assert (await bad.ended())[0] == 1007
+            assert (await good.round_after(shown.number)).world_size == 1
+            assert len(events(store, MemberJoined)) == 2
+
+
+class TestRoles:
+    @pytest.mark.parametrize("path", ["/v1/jobs", "/metrics", "/v1/member", "/v1/agent", "/v1/operator"])
+    @pytest.mark.parametrize(
+        "headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}]
+    )
+    async def test_without_a_valid_token_nothing_is_open(self, path: str, headers: dict[str, str]) -> None:
+        async with rigged() as rig, rig.http.get(rig.url(path), headers=headers) as response:
+            assert response.status == 401
+            assert "Authorization: Bearer" in (await response.json())["error"]
+
+    async def test_a_role_opens_only_what_it_is_for(self) -> None:
+        async with rigged() as rig:
+            status, body = await rig.get("/v1/jobs", token=INGEST_TOKEN)
+            assert (status, body["error"]) == (403, "this needs the role view; the token has ingest")
+            assert (await rig.post("/v1/jobs", policy_of(), token=INGEST_TOKEN))[0] == 403
+            with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+                await rig.connect("/v1/operator", token=INGEST_TOKEN)
+
+    async def test_health_is_open_to_everybody(self) -> None:
+        async with rigged() as rig, rig.http.get(rig.url("/healthz")) as response:
+            assert (response.status, await response.json()) == (200, {"status": "ok"})
+
+
+class TestRequests:
+    async def test_the_same_policy_again_changes_nothing(self) -> None:
+        store = MemoryStore()
+        async with rigged(store) as rig:
+            await rig.submit(policy_of())
+            before = store.last(JOB)
+            await rig.submit(policy_of())
+            assert store.last(JOB) == before
+
+    @pytest.mark.parametrize(
+        ("body", "says"),
+        [
+            (b"not json", "body"),
+            (b'{"job": "a/b"}', "nodes_min"),
+            (msgspec.json.encode(msgspec.structs.replace(policy_of(), nodes_min=5)), "nodes_max"),
+            (msgspec.json.encode(msgspec.structs.replace(policy_of(), job="NO")), "namespace/name"),
+        ],
+        ids=["no JSON", "missing field", "impossible range", "bad name"],
+    )
+    async def test_a_policy_nobody_could_work_with_is_refused_with_the_fix(self, body: bytes, says: str) -> None:
+        async with rigged() as rig:
+            status, answer = await rig.post("/v1/jobs", body)
+            assert status == 400
+            assert says in answer["error"]
+            assert (await rig.get("/v1/jobs"))[1] == []
+
+    async def test_a_body_beyond_the_limit_is_refused(self) -> None:
+        async with rigged() as rig:
+            assert (await rig.post("/v1/jobs", b" " * (1 << 20)))[0] == 413
+
+    @pytest.mark.parametrize("path", ["/v1/jobs/no/such/status", "/v1/jobs/no/such/incidents/inc-1", "/nowhere"])
+    async def test_what_is_not_there_is_told_as_json(self, path: str) -> None:
+        async with rigged() as rig:
+            status, body = await rig.get(path)
+            assert status == 404
+            assert body["error"]
+
+    async def test_an_intervention_is_answered_and_the_same_id_gets_the_same_answer(self) -> None:
+        store = MemoryStore()
+        async with rigged(store) as rig:
+            await rig.submit(policy_of(nodes=1))
+            launcher = await rig.launcher("m1")
+            await launcher.enter()
+            asked = InterventionRequest("i-1", JOB, InterventionAction.PAUSE, "maintenance")
+            first = await rig.post(f"/v1/jobs/{JOB}/interventions", asked)
+            assert first[0] == 200
+            assert first[1]["state"] == "Done"
+            before = store.last(JOB)
+            assert await rig.post(f"/v1/jobs/{JOB}/interventions", asked) == first
+            assert store.last(JOB) == before
+            assert (await rig.status())["phase"] == "Suspended"
+
+    async def test_the_same_intervention_gets_the_same_answer_after_a_restart(self) -> None:
+        store = MemoryStore()
+        asked = InterventionRequest("i-1", JOB, InterventionAction.RETURN, "try", node="n9")
+        async with rigged(store) as rig:
+            await rig.submit(policy_of(nodes=1))
+            first = await rig.post(f"/v1/jobs/{JOB}/interventions", asked)
+            assert first[1]["state"] == "Refused"
+        async with rigged(store) as rig:
+            assert await rig.post(f"/v1/jobs/{JOB}/interventions", asked) == first
+
+    async def test_an_intervention_for_another_job_than_the_paths_is_refused(self) -> None:
+        async with rigged() as rig:
+            await rig.submit(policy_of(nodes=1))
+            asked = InterventionRequest("i-1", "other/job", InterventionAction.PAUSE, "x")
+            assert (await rig.post(f"/v1/jobs/{JOB}/interventions", asked))[0] == 400
+
+    async def test_the_journal_is_read_in_pages(self) -> None:
+        async with rigged() as rig:
+            await rig.submit(policy_of(nodes=1))
+            _, page = await rig.get(f"/v1/jobs/{JOB}/journal?after=0")
+            assert [line["event"]["type"] for line in page["lines"]] == ["JobSubmitted"]
+            assert page["next_after"] is None
+            assert (await rig.get(f"/v1/jobs/{JOB}/journal?after=1"))[1]["lines"] == []
+            assert (await rig.get(f"/v1/jobs/{JOB}/journal?after=-1"))[0] == 400
+
+    async def test_metrics_are_text_for_prometheus(self) -> None:
+        async with rigged() as rig:
+            await rig.submit(policy_of(nodes=1))
+            async with rig.http.get(rig.url("/metrics"), headers={"Authorization": f"Bearer {TOKEN}"}) as response:
+                text = await response.text()
+            assert f'holdfast_watchdog_journal_lines{{job="{JOB}"}} 1' in text
+            assert "holdfast_watchdog_bad_messages_total 0" in text
+
+
+class AgentPeer:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+
+    async def say(self, message: object) -> None:
+        await self.socket.send_bytes(msgspec.msgpack.encode(message))
+
+    async def told(self) -> ToAgent:
+        async with asyncio.timeout(5):
+            message = await self.socket.receive()
+        assert message.type is aiohttp.WSMsgType.BINARY, message
+        return msgspec.msgpack.decode(message.data, type=ToAgent)  # type: ignore[no-any-return]
+
+
+def report(sequence: int, *, boot: str = "b1", step_time_s: float | None = None) -> NodeReport:
+    sample = RankSample(
+        1, 0, ProcessState.RUNNING, Phase.FORWARD, 0.1, 0.1, step=sequence, step_time_s=step_time_s
+    )
+    return NodeReport("n1", boot, sequence, ranks=(sample,))
+
+
+class TestAgents:
+    async def test_reports_are_taken_once(self) -> None:
+        async with rigged() as rig:
+            await rig.submit(policy_of(nodes=1))
+            agent = AgentPeer(await rig.connect("/v1/agent"))
+            await agent.say(AgentHello("n1", "b1", JOB))
+            assert await agent.told() == Pace(1.0)
+            for sequence, taken in ((1, 1), (2, 2), (2, 2), (1, 2)):
+                await agent.say(report(sequence))
+                assert await agent.told() == ReportTaken(taken)
+            assert rig.watchdog.tally[Count.REPORTS] == 2
+            assert rig.watchdog.tally[Count.DUPLICATE_REPORTS] == 2
+            await agent.say(report(3))
+            assert await agent.told() == ReportTaken(3)
+            assert (await rig.get(f"/v1/jobs/{JOB}/nodes"))[1][0]["node"] == "n1"
+            assert (await rig.status())["step"] == 3
+
+    async def test_another_boot_counts_from_the_start(self) -> None:
+        async with rigged() as rig:
+            await rig.submit(policy_of(nodes=1))
+            for boot in ("b1", "b2"):
+                agent = AgentPeer(await rig.connect("/v1/agent"))
+                await agent.say(AgentHello("n1", boot, JOB))
+                await agent.told()
+                await agent.say(report(5, boot=boot))
+                assert await agent.told() == ReportTaken(5)
+            assert rig.watchdog.tally[Count.REPORTS] == 2
+
+    async def test_the_pace_is_told_on_connecting_and_when_it_moves(self) -> None:
+        async with rigged() as rig:
+            await rig.submit(policy_of(nodes=1))
+            agent = AgentPeer(await rig.connect("/v1/agent"))
+            await agent.say(AgentHello("n1", "b1", JOB))
+            assert await agent.told() == Pace(1.0)
+            await agent.say(report(1, step_time_s=0.5))
+            told = [await agent.told(), await agent.told()]
+            assert Pace(1.0, 0.5) in told
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            report(1, boot="other"),
+            msgspec.structs.replace(report(1), node="n2"),
+            msgspec.structs.replace(report(1), events=(XidRaised("GPU-1", 79, float("nan")),)),
+            AgentHello("n1", "b1", JOB),
+        ],
+        ids=["other boot", "other node", "age is no number", "hello again"],
+    )
+    async def test_a_report_that_cannot_be_true_closes_the_connection(self, bad: object) -> None:
+        async with rigged() as rig:
+            await rig.submit(policy_of(nodes=1))
+            agent = AgentPeer(await rig.connect("/v1/agent"))
+            await agent.say(AgentHello("n1", "b1", JOB))
+            await agent.told()
+            await agent.say(bad)
+            assert (await LauncherPeer(agent.socket, "").ended())[0] == 1008
+            assert rig.watchdog.tally[Count.REPORTS] == 0
+
+
+async def test_the_operator_is_shown_the_plan_and_its_changes() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=1))
+        peer = AgentPeer(await rig.connect("/v1/operator"))
+        await peer.say(OperatorHello(JOB))
+
+        async def plan() -> Plan:
+            async with asyncio.timeout(5):
+                return msgspec.msgpack.decode((await peer.socket.receive()).data, type=Plan)
+
+        assert (await plan()).members == 1
+        await rig.submit(policy_of(nodes=2))
+        assert (await plan()).members == 2
+        await peer.say(NodeObserved("n1", NodeState.READY))
+        await rig.until(
+            f"/v1/jobs/{JOB}/journal", lambda body: body["lines"][-1]["event"]["type"] == "NodeChanged"
+        )
+
+
+class TestStoreFails:
+    async def test_nothing_is_decided_it_is_visible_and_healing_goes_on_afterwards(self, tmp_path: Path) -> None:
+        store = SqliteStore(tmp_path / "watchdog.db")
+        async with rigged(store) as rig:
+            await rig.submit(policy_of(nodes=1))
+            launcher = await rig.launcher("m1")
+            shown = await launcher.enter()
+            await rig.until(
+                f"/v1/jobs/{JOB}/journal", lambda body: body["lines"][-1]["event"]["type"] == "MemberEntered"
+            )
+            store._connection.execute("PRAGMA query_only = 1")
+            await launcher.say(killed(shown, rank=0))
+            health = await rig.until("/healthz", lambda body: body["status"] != "ok")
+            assert "cannot be written" in health["reason"]
+            assert (await rig.get("/healthz"))[0] == 503
+            assert (await rig.status())["round"] == shown.number
+            assert (await rig.post("/v1/jobs", policy_of(nodes=2)))[0] == 503
+            store._connection.execute("PRAGMA query_only = 0")
+            await launcher.round_after(shown.number)
+            assert (await rig.get("/healthz"))[0] == 200
+
+    async def test_another_watchdog_on_the_store_ends_this_one(self, tmp_path: Path) -> None:
+        store = SqliteStore(tmp_path / "watchdog.db")
+        async with rigged(store) as rig:
+            await rig.submit(policy_of(nodes=1))
+            other = SqliteStore(tmp_path / "watchdog.db")
+            other.claim()
+            other.close()
+            assert (await rig.post("/v1/jobs", policy_of(nodes=2)))[0] == 503
+            assert rig.fenced == ["another watchdog has taken over this store"]
+
+
+async def test_a_peer_whose_connection_breaks_is_a_loss() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=2))
+        stays, goes = await rig.launcher("m1"), await rig.launcher("m2")
+        shown = await stays.enter()
+        await goes.enter()
+        # No closing handshake: what a killed process leaves behind.
+        goes.socket.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        assert (await stays.round_after(shown.number)).world_size == 1
