@@ -1,0 +1,59 @@
+"""The bytes of a `torch.save`d tensor, without saving it: what stands before and after its payload.
+
+The stock reader of torch.distributed.checkpoint expects one such archive per chunk. All but the payload depends
+only on dtype and shape, so it is made once and the payload can be copied straight to its final place.
+"""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.utils.serialization import config
+
+_RECORD = "data/0"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An archive is `before`, the payload, `after`."""
+
+    before: bytes
+    payload_bytes: int
+    after: bytes
+
+    @property
+    def length_bytes(self) -> int:
+        return len(self.before) + self.payload_bytes + len(self.after)
+
+
+@lru_cache(maxsize=16384)
+def frame(dtype: torch.dtype, sizes: tuple[int, ...]) -> Frame:
+    """The frame of a contiguous tensor on the CPU.
+
+    The archive's own checksums are left out (zero, torch's word for "not computed"): they would be those of
+    other content, and the manifest's hashes cover the whole file.
+    """
+    buffer = io.BytesIO()
+    with config.patch({"save.compute_crc32": False}):
+        torch.save(torch.zeros(sizes, dtype=dtype), buffer)
+    archive = buffer.getvalue()
+    open_archive: Callable[[io.BytesIO], Any] = torch._C.PyTorchFileReader  # type: ignore[assignment]
+    start = int(open_archive(io.BytesIO(archive)).get_record_offset(_RECORD))
+    payload_bytes = torch.zeros((), dtype=dtype).element_size() * torch.Size(sizes).numel()
+    end = start + payload_bytes
+    return Frame(before=archive[:start], payload_bytes=payload_bytes, after=archive[end:])
+
+
+def pack_object(value: object) -> bytes:
+    """The archive of anything that is not a tensor to be sharded."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def unpack_object(archive: bytes | bytearray) -> object:
+    """The reverse. Runs no code from the archive; raises `pickle.UnpicklingError` where that would be needed."""
+    return torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)

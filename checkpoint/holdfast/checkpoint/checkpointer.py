@@ -1,0 +1,202 @@
+"""The part of the library a training script sees."""
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple, TypeVar
+
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from holdfast.api.errors import HoldfastError, InvalidInput, Problem
+from holdfast.api.rankrecord import Phase
+from holdfast.api.round import Restore, Tier
+from holdfast.checkpoint.council import Council
+from holdfast.checkpoint.errors import NothingToRestore
+from holdfast.checkpoint.local import LocalStorage, parse_uri
+from holdfast.checkpoint.naming import committed_name
+from holdfast.checkpoint.opening import open_together
+from holdfast.checkpoint.persist import Lineage, Persister, Reached, SavePoint
+from holdfast.checkpoint.restore import Position, Restorer
+from holdfast.checkpoint.runport import RunPort
+from holdfast.checkpoint.saver import Saver
+from holdfast.checkpoint.snapshot import Snapshot, Stage
+from holdfast.checkpoint.state import Stateful, TrainingState
+from holdfast.checkpoint.storage import Storage
+
+_LOG = logging.getLogger(__name__)
+_LINGER_S = 10.0  # For a save in flight when the loop is left early: seconds, as a rule.
+
+Batch = TypeVar("Batch")
+
+
+class _At(NamedTuple):
+    """How far the loop is: completed steps, and batches each rank has taken."""
+
+    step: int
+    batches: int
+
+
+@dataclass
+class Checkpointer:
+    """Saves a training loop's state while it runs, and restores it when a round begins.
+
+    All ranks make it alike, once per round, after the process group. `data` is what knows its own position, if
+    it is not what `steps` is given. `extra` are further objects with state_dict() and load_state_dict(). `uri`
+    is the directory (by default the one the round was told), `every_steps` how many completed steps lie between
+    two saves (None: only the last is saved), `keep` how many checkpoints stay. `storage` and `reached` are for
+    tests and for other kinds of storage.
+
+    Without a directory it only counts steps. Raises InvalidInput when something in this cannot be checkpointed.
+    """
+
+    run: RunPort
+    _: KW_ONLY
+    model: Module
+    optimizer: Optimizer
+    scheduler: Stateful | None = None
+    data: Stateful | None = None
+    extra: Mapping[str, Stateful] | None = None
+    uri: str | None = None
+    every_steps: int | None = None
+    keep: int = 3
+    storage: Storage | None = None
+    reached: Reached = lambda point: None
+
+    def __post_init__(self) -> None:
+        for name, number in (("every_steps", self.every_steps), ("keep", self.keep)):
+            if number is not None and number < 1:
+                raise InvalidInput(Problem(field=name, value=number, fix="write at least 1"))
+        uri = self.uri or self.run.assignment.restore.uri
+        if self.storage is None and uri:
+            self.storage = LocalStorage(parse_uri(uri))
+        self._council = Council(self.run.assignment)
+        self._stage = Stage()
+        self._saver: Saver | None = None
+        self._at = _At(step=0, batches=0)
+        self._has_begun = False
+
+    def steps(self, data: Iterable[Batch], *, until: int | None = None) -> Iterator[tuple[int, Batch]]:
+        """Restore, then yield each batch with the number of the step it is for.
+
+        The first step of a run is 1; after a restore of step N the next is N + 1. A step counts as completed
+        when the loop comes back for the next batch: then its state is saved, if it is due. The loop ends with
+        the data or after step `until`, and then the last step is saved and waited for. One that is left by
+        `break` saves nothing more, but what is in flight may land. Called again, it goes on where it ended.
+
+        Raises what `run.check` raises when the round is over; Fenced when a newer round has taken over; Damaged
+        when a restore was directed and nothing intact is left; Unfit when what is left is of another model;
+        SavingStopped when save after save fails.
+        """
+        state = self._state(data)
+        source = self._begin(state, data) if not self._has_begun else iter(data)
+        try:
+            for batch in self._fetch(source, until):
+                self._at = _At(self._at.step + 1, self._at.batches + 1)
+                yield self._at.step, batch
+                self._completed(state, self._at)
+        except GeneratorExit:
+            if self._saver is not None:
+                self._saver.linger(_LINGER_S)
+            raise
+        self._finish(state, self._at)
+
+    def close(self) -> None:
+        """Wait for the save in flight and give back what the ranks talked over. Raises as `steps` does."""
+        if self._saver is not None:
+            self._saver.wait(self.run.check)
+        self._council.close()
+
+    def _state(self, data: object) -> TrainingState:
+        return TrainingState(
+            model=self.model,
+            optimizer=self.optimizer,
+            scheduler=self.scheduler,
+            data=self.data or (data if isinstance(data, Stateful) else None),
+            extra=self.extra or {},
+        )
+
+    def _begin(self, state: TrainingState, data: Iterable[Batch]) -> Iterator[Batch]:
+        """Restore, and return the data from where it is to be read."""
+        restore = self.run.assignment.restore
+        position = self._restore(state, restore)
+        if restore.learning_rate_scale != 1.0:
+            state.scale_learning_rate(restore.learning_rate_scale)
+        source = iter(data)
+        _drop(source, restore.skip_batches if state.data else position.batches + restore.skip_batches)
+        self._at = _At(position.step or 0, position.batches + restore.skip_batches)
+        self._has_begun = True
+        return source
+
+    def _restore(self, state: TrainingState, restore: Restore) -> Position:
+        position = Position(step=None, batches=0, skipped=())
+        if self.storage is not None:
+            number = self.run.assignment.round
+            opening = open_together(self.storage, self._council, round=number, restore=restore)
+            restorer = Restorer(self.storage, self._council, state)
+            position = restorer.restore(opening.candidates, skipped=opening.unreadable)
+            lineage = Lineage(round=number, parent=position.step, token=opening.token)
+            self._saver = self._open_saver(self.storage, lineage)
+        if position.step is None and restore.tier is not Tier.NONE and restore.step is not None:
+            reasons = "; ".join(position.skipped) or "there is none"
+            raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
+        self.run.restored(position.step, position.skipped)
+        return position
+
+    def _open_saver(self, storage: Storage, lineage: Lineage) -> Saver:
+        persister = Persister(storage, self._council, lineage, keep=self.keep, reached=self.reached)
+
+        def save(snapshot: Snapshot) -> None:
+            persister.save(snapshot)
+            if self._council.rank == 0:
+                self._tell(snapshot.step, f"{storage.uri}/{committed_name(snapshot.step)}")
+                persister.tidy()
+
+        return Saver(save, rank=self._council.rank, is_current=self.run.is_current, saved_step=lineage.parent)
+
+    def _tell(self, step: int, uri: str) -> None:
+        try:
+            self.run.committed(step, uri)
+        except HoldfastError as error:  # It is committed all the same, and will be found there.
+            _LOG.warning("commit not reported step=%d reason=%s", step, error)
+
+    def _fetch(self, source: Iterator[Batch], until: int | None) -> Iterator[Batch]:
+        while until is None or self._at.step < until:
+            self.run.check()
+            self.run.phase(Phase.DATA)
+            try:
+                batch = next(source)
+            except StopIteration:
+                return
+            self.run.phase(Phase.FORWARD)
+            yield batch
+
+    def _completed(self, state: TrainingState, at: _At) -> None:
+        if self.every_steps is not None and at.step % self.every_steps == 0:
+            self._save(state, at)
+
+    def _save(self, state: TrainingState, at: _At) -> None:
+        """Stage on this thread, which is what a save costs the loop, after the save before has ended."""
+        if self._saver is None:
+            return
+        self.run.check()
+        self.run.phase(Phase.CHECKPOINT)
+        self._saver.wait(self.run.check)
+        snapshot = self._stage.take(state.flat(self._council.rank), step=at.step, batches=at.batches)
+        self.reached(SavePoint.STAGED)
+        self._saver.start(snapshot)
+
+    def _finish(self, state: TrainingState, at: _At) -> None:
+        """See to it that the last step is saved; failures are tried again as often as in the loop."""
+        if self._saver is None:
+            return
+        self._saver.wait(self.run.check)
+        while at.step > (self._saver.saved_step or 0):
+            self._save(state, at)
+            self._saver.wait(self.run.check)
+
+
+def _drop(source: Iterator[object], count: int) -> None:
+    for _ in itertools.islice(source, count):
+        pass

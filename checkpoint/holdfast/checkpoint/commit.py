@@ -1,0 +1,76 @@
+"""The moment a checkpoint becomes one, and the tidying around it. Everything here runs under the fence's lock."""
+
+from holdfast.checkpoint import fence
+from holdfast.checkpoint.discovery import discover
+from holdfast.checkpoint.naming import (
+    committed_name,
+    doomed_name,
+    is_doomed,
+    set_aside_from,
+    set_aside_name,
+    staging_round,
+)
+from holdfast.checkpoint.retention import surplus
+from holdfast.checkpoint.storage import Storage
+
+_STANDALONE_ROUND = 0
+
+
+def open_directory(storage: Storage, *, round: int) -> None:
+    """Enter the directory as `round` and clear away what rounds that died have left.
+
+    Raises Fenced when a newer round has entered before.
+    """
+    storage.make()
+    with storage.exclusive():
+        fence.enter(storage, round)
+        _sweep(storage, round)
+
+
+def commit(storage: Storage, staged: str, *, step: int, round: int, token: str) -> None:
+    """Make the complete, durable folder `staged` the checkpoint of `step`.
+
+    A checkpoint of that step may be there already: of a round whose history this one gave up, or one that a
+    restore passed over as damaged. Either way the newer one is right, so it takes the place. The older is set
+    aside first and deleted last; a death between the two renames leaves it, and `open_directory` puts it back.
+
+    Raises Fenced when a newer round has entered, OSError when the storage fails.
+    """
+    final = committed_name(step)
+    aside = set_aside_name(final, token)
+    with storage.exclusive():
+        fence.require(storage, round)
+        replaces = final in storage.names()
+        if replaces:
+            storage.rename(final, aside)
+        storage.rename(staged, final)
+        storage.sync()
+        if replaces:
+            storage.remove(aside)
+
+
+def retire(storage: Storage, *, keep: int, round: int, token: str) -> None:
+    """Delete what `surplus` names. Readers see each of them whole or not at all. Raises as `commit` does."""
+    with storage.exclusive():
+        fence.require(storage, round)
+        for name in surplus(*discover(storage), keep=keep):
+            doomed = doomed_name(name, token)
+            storage.rename(name, doomed)
+            storage.remove(doomed)
+
+
+def _sweep(storage: Storage, round: int) -> None:
+    names = storage.names()
+    for name in names:
+        final = set_aside_from(name)
+        if final is not None and final not in names:
+            storage.rename(name, final)
+        elif final is not None or is_doomed(name) or _is_leftover(name, round):
+            storage.remove(name)
+    storage.sync()
+
+
+def _is_leftover(name: str, round: int) -> bool:
+    """Rounds of a run without Holdfast all have the same number; there only one runs at a time."""
+    staged_by = staging_round(name)
+    return staged_by is not None and (staged_by < round or staged_by == round == _STANDALONE_ROUND)

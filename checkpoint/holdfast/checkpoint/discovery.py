@@ -1,0 +1,76 @@
+"""Which committed checkpoints a round may restore, newest first.
+
+Newest is not the highest step: a round that went back to step 8 and committed 9 gave up the 12 of the round
+before it. Each manifest names its round and the step that round had restored, so the line of descent is known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.api.errors import Damaged
+from holdfast.checkpoint import manifest
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.naming import committed_step, manifest_path
+from holdfast.checkpoint.storage import Files
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A committed checkpoint whose manifest could be read and whose files have the sizes it says."""
+
+    name: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A committed name that is none."""
+
+    name: str
+    reason: str
+
+
+def read_manifest(files: Files, name: str) -> Manifest:
+    """The manifest of the checkpoint `name`. Raises Damaged when it or a file it lists is missing or cut."""
+    try:
+        path = manifest_path(name)
+        found = manifest.decode(files.read(path, 0, files.size_bytes(path)))
+        if found.step != committed_step(name.partition(".")[0]):
+            raise Damaged(f"its manifest is of step {found.step}")
+        for file, record in found.files.items():
+            size = files.size_bytes(f"{name}/{file}")
+            if size != record.size_bytes:
+                raise Damaged(f"{file} has {size} bytes instead of {record.size_bytes}")
+    except OSError as error:
+        raise Damaged(f"{error.strerror or error} ({error.filename})") from error
+    return found
+
+
+def discover(files: Files) -> tuple[list[Found], list[Unreadable]]:
+    """Everything committed, in no order that matters, and what only looks so."""
+    found, unreadable = [], []
+    for name in files.names():
+        if committed_step(name) is None:
+            continue
+        try:
+            found.append(Found(name=name, manifest=read_manifest(files, name)))
+        except Damaged as damage:
+            unreadable.append(Unreadable(name=name, reason=str(damage)))
+    return found, unreadable
+
+
+def lineage(found: Sequence[Found], *, limit: int | None = None) -> list[Found]:
+    """One line of descent, newest first, from the newest that is not above step `limit` (None: any).
+
+    A round's checkpoints descend from what it had restored: of the rounds before it, only those up to that
+    step are kept, and none at all when it had started afresh.
+    """
+    highest: float = float("inf") if limit is None else limit
+    line: list[Found] = []
+    for each in sorted(found, key=lambda each: (each.manifest.round, each.manifest.step), reverse=True):
+        if line and each.manifest.round < line[-1].manifest.round:
+            parent = line[-1].manifest.parent
+            highest = min(highest, -1 if parent is None else parent)
+        if each.manifest.step <= highest:
+            line.append(each)
+    return line

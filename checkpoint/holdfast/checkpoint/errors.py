@@ -1,0 +1,29 @@
+"""What can go wrong with checkpoints, under the tree of `holdfast.api.errors`.
+
+HoldfastError
+|-- InvalidInput          a uri, an object or a state that cannot be checkpointed; names field, value and fix
+|-- Fenced                a newer round has entered the directory; this one may not write to it any more
+|-- Damaged               stored bytes are not what was written
+|   `-- NothingToRestore  a restore was directed, and no checkpoint in reach is intact
+|-- Unfit                 an intact checkpoint does not hold what the model or optimizer asks for
+`-- SaveFailed            one save did not commit; training goes on, the next save may succeed
+    `-- SavingStopped     several saves in a row did not commit; a human has to look
+"""
+
+from holdfast.api.errors import Damaged, HoldfastError
+
+
+class NothingToRestore(Damaged):
+    """The round was told to restore, but no checkpoint that it may use is intact."""
+
+
+class Unfit(HoldfastError):
+    """The checkpoint is intact, yet it is not one of this model, optimizer or extra state."""
+
+
+class SaveFailed(HoldfastError):
+    """One save did not commit. What was committed before is untouched."""
+
+
+class SavingStopped(SaveFailed):
+    """Too many saves in a row did not commit."""

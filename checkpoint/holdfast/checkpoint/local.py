@@ -1,0 +1,110 @@
+"""Checkpoints in a folder of a file system, shared by all ranks."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast.api.errors import InvalidInput, Problem
+
+_LOCK_NAME = "fence.lock"
+_VECTOR_MAX = 512  # Buffers per writev call; Linux allows 1024.
+
+
+def parse_uri(uri: str) -> Path:
+    """The folder that `file:///absolute/path` or a plain path names.
+
+    Raises InvalidInput for every other kind of uri.
+    """
+    if "://" not in uri:
+        return Path(uri).absolute()
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        return Path(unquote(parts.path))
+    fix = "write file:///absolute/path or a plain path on a volume that every rank sees"
+    raise InvalidInput(Problem(field="checkpoint.uri", value=uri, fix=fix))
+
+
+class LocalStorage:
+    """A `Storage` below one folder. The folder is created with the first `make`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def uri(self) -> str:
+        return self._root.as_uri()
+
+    def write(self, name: str, parts: Sequence[memoryview]) -> None:
+        descriptor = os.open(self._root / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            _write_all(descriptor, parts)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self, name: str, offset: int, length_bytes: int) -> bytes:
+        descriptor = os.open(self._root / name, os.O_RDONLY)
+        try:
+            found = os.pread(descriptor, length_bytes, offset)
+            while len(found) < length_bytes:
+                more = os.pread(descriptor, length_bytes - len(found), offset + len(found))
+                if not more:
+                    break
+                found += more
+            return found
+        finally:
+            os.close(descriptor)
+
+    def size_bytes(self, name: str) -> int:
+        return (self._root / name).stat().st_size
+
+    def names(self, folder: str = "") -> list[str]:
+        try:
+            return sorted(os.listdir(self._root / folder))
+        except FileNotFoundError:
+            return []
+
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self._root).free
+
+    def make(self, folder: str = "") -> None:
+        (self._root / folder).mkdir(parents=True, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(self._root / source, self._root / target)
+
+    def remove(self, folder: str) -> None:
+        try:
+            shutil.rmtree(self._root / folder)
+        except FileNotFoundError:
+            return
+
+    def sync(self, folder: str = "") -> None:
+        descriptor = os.open(self._root / folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        descriptor = os.open(self._root / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)  # Closing gives the lock back, also when the process dies.
+
+
+def _write_all(descriptor: int, parts: Sequence[memoryview]) -> None:
+    left = [part.cast("B") for part in parts if part.nbytes]
+    while left:
+        written = os.writev(descriptor, left[:_VECTOR_MAX])
+        while left and written >= left[0].nbytes:
+            written -= left.pop(0).nbytes
+        if written:
+            left[0] = left[0][written:]

@@ -1,0 +1,89 @@
+"""The manifest: what a committed checkpoint consists of, down to a hash of every block of every file.
+
+It is a JSON document `{"seal": ..., "body": {...}}`; the seal is the hash of the body's bytes, so that damage
+to the manifest itself shows as well. Hashes are XXH3-128: they find accidents, not forgeries.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import xxhash
+
+from holdfast.api.errors import Damaged
+
+FILE_NAME = "manifest.json"
+FORMAT = 1
+BLOCK_BYTES = 4 << 20  # Small enough that a resharded read verifies little more than it needs.
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """A file's size and the hash of each block of `BLOCK_BYTES`; the last one may be shorter."""
+
+    size_bytes: int
+    blocks: tuple[str, ...]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One checkpoint: the state after `step` completed steps, committed by `round`.
+
+    `parent` is the step that round had restored, None when it started afresh: it tells which older checkpoints
+    are this one's past and which belong to a history that was given up. `batches` is how many batches each
+    rank had taken.
+    """
+
+    format: int
+    step: int
+    round: int
+    parent: int | None
+    world_size: int
+    batches: int
+    files: dict[str, FileRecord]
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    seal: str
+    body: msgspec.Raw
+
+
+def hash_block(block: bytes | bytearray | memoryview) -> str:
+    return xxhash.xxh3_128_hexdigest(block)
+
+
+def record_of(parts: Sequence[memoryview]) -> FileRecord:
+    """The record of a file that consists of `parts`, one after the other."""
+    size, blocks = 0, []
+    digest = xxhash.xxh3_128()
+    for part in parts:
+        left = part.cast("B")
+        while left.nbytes:
+            room = BLOCK_BYTES - size % BLOCK_BYTES
+            digest.update(left[:room])
+            size += min(room, left.nbytes)
+            left = left[room:]
+            if size % BLOCK_BYTES == 0:
+                blocks.append(digest.hexdigest())
+                digest.reset()
+    if size % BLOCK_BYTES:
+        blocks.append(digest.hexdigest())
+    return FileRecord(size_bytes=size, blocks=tuple(blocks))
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The file's bytes."""
+    body = msgspec.json.encode(manifest)
+    return msgspec.json.encode(_Sealed(seal=hash_block(body), body=msgspec.Raw(body)))
+
+
+def decode(document: bytes) -> Manifest:
+    """Raises Damaged when the bytes are not what `encode` made, or of a format this version cannot read."""
+    try:
+        sealed = msgspec.json.decode(document, type=_Sealed)
+        body = bytes(sealed.body)
+        if hash_block(body) != sealed.seal:
+            raise Damaged("the manifest does not match its seal")
+        manifest = msgspec.json.decode(body, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Damaged(f"the manifest cannot be read: {error}") from error
+    if manifest.format != FORMAT:
+        raise Damaged(f"the manifest is of format {manifest.format}, this version reads {FORMAT}")
+    return manifest

@@ -1,0 +1,65 @@
+"""What rank 0 finds when its round opens a checkpoint directory, told to every rank."""
+
+import secrets
+
+import msgspec
+
+from holdfast.api.errors import Damaged, Fenced
+from holdfast.api.round import Restore, Tier
+from holdfast.checkpoint.commit import open_directory
+from holdfast.checkpoint.council import Council
+from holdfast.checkpoint.discovery import discover, lineage
+from holdfast.checkpoint.naming import committed_step
+from holdfast.checkpoint.storage import Storage
+
+
+class Opening(msgspec.Struct, frozen=True, tag=True):
+    """Candidates newest first; `unreadable` are passed over without a look. `token` marks this process's work."""
+
+    token: str
+    candidates: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+class _Refusal(msgspec.Struct, frozen=True, tag=True):
+    """Rank 0 may not, or cannot, use the directory."""
+
+    is_fenced: bool
+    reason: str
+
+
+_DECODER = msgspec.msgpack.Decoder(Opening | _Refusal)
+
+
+def open_together(storage: Storage, council: Council, *, round: int, restore: Restore) -> Opening:
+    """Enter the directory and list what `restore` allows. Collective.
+
+    Raises Fenced, on every rank, when a newer round has entered, and Damaged when the directory cannot be used.
+    """
+    said = _open(storage, round, restore) if council.rank == 0 else None
+    heard = _DECODER.decode(council.broadcast(msgspec.msgpack.encode(said)))
+    if isinstance(heard, _Refusal):
+        raise (Fenced if heard.is_fenced else Damaged)(heard.reason)
+    return heard
+
+
+def _open(storage: Storage, round: int, restore: Restore) -> Opening | _Refusal:
+    token = secrets.token_hex(4)
+    try:
+        open_directory(storage, round=round)
+        if restore.tier is Tier.NONE:
+            return Opening(token=token)
+        found, unreadable = discover(storage)
+    except Fenced as error:
+        return _Refusal(is_fenced=True, reason=str(error))
+    except (OSError, Damaged) as error:
+        return _Refusal(is_fenced=False, reason=f"{storage.uri} cannot be opened: {error}")
+    return Opening(
+        token=token,
+        candidates=tuple(each.name for each in lineage(found, limit=restore.step)),
+        unreadable=tuple(
+            f"{each.name}: {each.reason}"
+            for each in unreadable
+            if restore.step is None or (committed_step(each.name) or 0) <= restore.step
+        ),
+    )

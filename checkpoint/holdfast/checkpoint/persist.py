@@ -1,0 +1,208 @@
+"""Making one snapshot of all ranks durable and committed.
+
+Every rank writes one file with what it was given of the chunks it holds, then tells rank 0 what is in it. Rank
+0 adds the index, stock torch's `.metadata` and, last of all, the manifest, and commits. A failure of any rank
+is told in place of its part, so that every rank hears the same outcome and nothing is committed.
+"""
+
+import errno
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.api.errors import Fenced
+from holdfast.checkpoint import index, manifest, metadata
+from holdfast.checkpoint.claims import ChunkKey, Claim, share_out
+from holdfast.checkpoint.commit import commit, retire
+from holdfast.checkpoint.council import Council
+from holdfast.checkpoint.errors import SaveFailed
+from holdfast.checkpoint.manifest import FileRecord, Manifest, record_of
+from holdfast.checkpoint.naming import staged_name
+from holdfast.checkpoint.part import Part, merge, records, write_part
+from holdfast.checkpoint.snapshot import Snapshot
+from holdfast.checkpoint.storage import Storage
+
+_LOG = logging.getLogger(__name__)
+
+
+class SavePoint(StrEnum):
+    """The places of a save where a death makes a difference."""
+
+    STAGED = "staged"
+    FILE_WRITTEN = "file-written"
+    MANIFEST_WRITTEN = "manifest-written"
+    BEFORE_RENAME = "before-rename"
+    AFTER_RENAME = "after-rename"
+
+
+Reached = Callable[[SavePoint], object]
+
+
+class Outcome(StrEnum):
+    COMMITTED = "Committed"
+    FAILED = "Failed"
+    FENCED = "Fenced"
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """Whose checkpoints these are: the round, the step it had restored, and a token no other process has."""
+
+    round: int
+    parent: int | None
+    token: str
+
+
+class _Failure(msgspec.Struct, frozen=True, tag="failure"):
+    """Said in place of a `Part`."""
+
+    reason: str
+
+
+class _Verdict(msgspec.Struct, frozen=True):
+    """Rank 0's last word on a save."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+_PARTS = msgspec.msgpack.Decoder(Part | _Failure)
+_VERDICTS = msgspec.msgpack.Decoder(_Verdict)
+_CLAIMS = msgspec.msgpack.Decoder(list[Claim])
+
+
+class Persister:
+    """Saves one snapshot after the other. All ranks call `save` alike, each from one thread."""
+
+    def __init__(
+        self, storage: Storage, council: Council, lineage: Lineage, *, keep: int, reached: Reached
+    ) -> None:
+        self._storage = storage
+        self._council = council
+        self._lineage = lineage
+        self._keep = keep
+        self._reached = reached
+        self._digests: list[bytes] = []
+        self._share: set[ChunkKey] = set()
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Returns when the snapshot of every rank is committed.
+
+        Raises SaveFailed, or Fenced when a newer round has taken over, on every rank alike; RuntimeError when
+        the ranks cannot talk to each other any more.
+        """
+        folder = staged_name(snapshot.step, round=self._lineage.round, token=self._lineage.token)
+        self._agree_on_shares(snapshot.claims())
+        part = self._write(folder, snapshot)
+        said = self._council.gather(msgspec.msgpack.encode(part))
+        verdict = self._conclude(folder, snapshot, said) if self._council.rank == 0 else None
+        heard = _VERDICTS.decode(self._council.broadcast(msgspec.msgpack.encode(verdict)))
+        if heard.outcome is Outcome.FENCED:
+            raise Fenced(heard.reason)
+        if heard.outcome is Outcome.FAILED:
+            raise SaveFailed(heard.reason)
+
+    def tidy(self) -> None:
+        """Delete the checkpoints that need not be kept. For rank 0, after a save. What fails is tried again
+        after the next one.
+        """
+        try:
+            retire(self._storage, keep=self._keep, round=self._lineage.round, token=self._lineage.token)
+        except (OSError, Fenced) as error:
+            _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
+
+    def _agree_on_shares(self, claims: Sequence[Claim]) -> None:
+        """Decide which of the claimed chunks this rank writes. Costs next to nothing while nobody's change."""
+        said = msgspec.msgpack.encode(claims)
+        digests = self._council.exchange(manifest.hash_block(said).encode())
+        if digests == self._digests:
+            return
+        everything = [_CLAIMS.decode(each) for each in self._council.exchange(said)]
+        self._share = share_out(everything)[self._council.rank]
+        self._digests = digests
+
+    def _write(self, folder: str, snapshot: Snapshot) -> Part | _Failure:
+        try:
+            part = write_part(self._storage, folder, snapshot, rank=self._council.rank, share=self._share)
+            self._reached(SavePoint.FILE_WRITTEN)
+        except Exception as error:  # Whatever it is, the other ranks wait to be told.
+            return _Failure(reason=f"rank {self._council.rank}: {self._explain(error)}")
+        return part
+
+    def _conclude(self, folder: str, snapshot: Snapshot, said: Sequence[bytes]) -> _Verdict:
+        try:
+            self._complete(folder, snapshot, _parts(said))
+            self._reached(SavePoint.BEFORE_RENAME)
+            commit(
+                self._storage,
+                folder,
+                step=snapshot.step,
+                round=self._lineage.round,
+                token=self._lineage.token,
+            )
+            self._reached(SavePoint.AFTER_RENAME)
+        except Exception as error:  # As in `_write`.
+            self._discard(folder)
+            outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.FAILED
+            return _Verdict(outcome=outcome, reason=self._explain(error))
+        return _Verdict(outcome=Outcome.COMMITTED)
+
+    def _complete(self, folder: str, snapshot: Snapshot, parts: Sequence[Part]) -> None:
+        whole = merge(parts)
+        files = dict(records(parts))
+        self._check_sizes(folder, files)
+        for name, content in (
+            (metadata.FILE_NAME, metadata.encode(whole)),
+            (index.FILE_NAME, index.encode(whole)),
+        ):
+            self._storage.write(f"{folder}/{name}", [memoryview(content)])
+            files[name] = record_of([memoryview(content)])
+        document = manifest.encode(
+            Manifest(
+                format=manifest.FORMAT,
+                step=snapshot.step,
+                round=self._lineage.round,
+                parent=self._lineage.parent,
+                world_size=self._council.world_size,
+                batches=snapshot.batches,
+                files=files,
+            )
+        )
+        self._storage.write(f"{folder}/{manifest.FILE_NAME}", [memoryview(document)])
+        self._storage.sync(folder)
+        self._reached(SavePoint.MANIFEST_WRITTEN)
+
+    def _check_sizes(self, folder: str, files: Mapping[str, FileRecord]) -> None:
+        """What the other ranks wrote must be here as well, or the directory is not shared."""
+        for name, record in files.items():
+            size = self._storage.size_bytes(f"{folder}/{name}")
+            if size != record.size_bytes:
+                raise SaveFailed(f"{folder}/{name} has {size} bytes instead of {record.size_bytes}")
+
+    def _discard(self, folder: str) -> None:
+        try:
+            self._storage.remove(folder)
+        except OSError as error:
+            _LOG.warning("unfinished checkpoint not deleted folder=%s reason=%s", folder, error)
+
+    def _explain(self, error: Exception) -> str:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"the disk is full at {self._storage.uri} ({self._free()})"
+        if isinstance(error, FileNotFoundError):
+            return f"{error.filename} is missing; is {self._storage.uri} shared by all ranks?"
+        return f"{type(error).__name__}: {error}" if not isinstance(error, SaveFailed | Fenced) else str(error)
+
+    def _free(self) -> str:
+        try:
+            return f"{self._storage.free_bytes()} bytes free"
+        except OSError:
+            return "free space unknown"
+
+
+def _parts(said: Sequence[bytes]) -> list[Part]:
+    heard = [_PARTS.decode(each) for each in said]
+    failures = [each.reason for each in heard if isinstance(each, _Failure)]
+    if failures:
+        raise SaveFailed("; ".join(failures))
+    return [each for each in heard if isinstance(each, Part)]

@@ -1,0 +1,166 @@
+"""Going back to the newest checkpoint that every rank finds intact.
+
+Nothing of the model is touched before all ranks have read and verified everything they need, so a damaged
+checkpoint leaves no trace and the one before it is tried.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+from holdfast.api.errors import Damaged
+from holdfast.checkpoint import randomness
+from holdfast.checkpoint.council import Council
+from holdfast.checkpoint.errors import Unfit
+from holdfast.checkpoint.shard import shard_of
+from holdfast.checkpoint.state import SCHEDULER, TrainingState, data_name, random_prefix
+from holdfast.checkpoint.storage import Files
+from holdfast.checkpoint.stored import StoredCheckpoint
+
+
+class _Finding(StrEnum):
+    INTACT = "Intact"
+    DAMAGED = "Damaged"
+    UNFIT = "Unfit"
+
+
+class _Word(msgspec.Struct, frozen=True):
+    """What one rank says of a candidate."""
+
+    finding: _Finding
+    reason: str = ""
+
+
+_WORDS = msgspec.msgpack.Decoder(_Word)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where training goes on. `skipped` says which newer checkpoints were passed over, and why."""
+
+    step: int | None
+    batches: int
+    skipped: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What a rank has read of a candidate, to be applied when all ranks have."""
+
+    sharded: dict[str, Any]
+    targets: list[torch.Tensor] = field(default_factory=list)
+    sources: list[torch.Tensor] = field(default_factory=list)
+    objects: list[tuple[tuple[str | int, ...], object]] = field(default_factory=list)
+    scheduler: Any = None
+    data: Any = None
+    random: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Restorer:
+    """Reads candidates into one rank's training state."""
+
+    def __init__(self, files: Files, council: Council, state: TrainingState) -> None:
+        self._files = files
+        self._council = council
+        self._state = state
+
+    def restore(self, candidates: Sequence[str], *, skipped: Sequence[str]) -> Position:
+        """Apply the first of `candidates` that is intact on every rank; step None when there is none.
+
+        Collective; `candidates` are the same on all ranks. Raises Unfit when an intact one does not fit.
+        """
+        passed_over = list(skipped)
+        for name in candidates:
+            taken = self._read(name)
+            reason = self._agree(taken if isinstance(taken, _Word) else _Word(_Finding.INTACT))
+            if reason is None and isinstance(taken, tuple):
+                checkpoint, reading = taken
+                self._apply(checkpoint, reading)
+                found = checkpoint.manifest
+                return Position(step=found.step, batches=found.batches, skipped=tuple(passed_over))
+            passed_over.append(f"{name}: {reason}")
+        return Position(step=None, batches=0, skipped=tuple(passed_over))
+
+    def _read(self, name: str) -> "tuple[StoredCheckpoint, _Reading] | _Word":
+        try:
+            checkpoint = StoredCheckpoint(self._files, name)
+            reading = self._read_sharded(checkpoint)
+            self._read_own(checkpoint, reading)
+            checkpoint.verify_share(self._council.rank, self._council.world_size)
+        except Damaged as damage:
+            return _Word(_Finding.DAMAGED, str(damage))
+        except Unfit as misfit:
+            return _Word(_Finding.UNFIT, str(misfit))
+        return checkpoint, reading
+
+    def _agree(self, word: _Word) -> str | None:
+        """None when every rank found the candidate intact, otherwise the first reason why not."""
+        heard = [_WORDS.decode(each) for each in self._council.exchange(msgspec.msgpack.encode(word))]
+        damaged = [
+            f"rank {rank}: {said.reason}" for rank, said in enumerate(heard) if said.finding == _Finding.DAMAGED
+        ]
+        misfits = [said.reason for said in heard if said.finding == _Finding.UNFIT]
+        if misfits and not damaged:
+            raise Unfit(misfits[0])
+        return damaged[0] if damaged else None
+
+    def _read_sharded(self, checkpoint: StoredCheckpoint) -> _Reading:
+        reading = _Reading(sharded=self._state.sharded())
+        wanted, paths = flatten_state_dict(reading.sharded)
+        for name in checkpoint.in_file_order(wanted):
+            target = wanted[name]
+            if not isinstance(target, torch.Tensor):
+                reading.objects.append((paths[name], checkpoint.read_object(name)))
+                continue
+            shard = shard_of(name, target)
+            if shard is not None:
+                _require_same(checkpoint, name, shard.local.dtype, shard.shape)
+                reading.targets.append(shard.local)
+                reading.sources.append(checkpoint.read_tensor(name, shard.box))
+        return reading
+
+    def _read_own(self, checkpoint: StoredCheckpoint, reading: _Reading) -> None:
+        """The scheduler, and of what was saved per rank that of the rank this one follows."""
+        rank = randomness.source_rank(self._council.rank, checkpoint.manifest.world_size)
+        if self._state.scheduler is not None:
+            reading.scheduler = checkpoint.read_object(SCHEDULER)
+        if self._state.data is not None and checkpoint.names(data_name(rank)):
+            reading.data = checkpoint.read_object(data_name(rank))
+        prefix = random_prefix(rank)
+        for name in checkpoint.names(prefix):
+            reading.random[name.removeprefix(prefix)] = checkpoint.read_tensor(name)
+
+    def _apply(self, checkpoint: StoredCheckpoint, reading: _Reading) -> None:
+        state = self._state
+        with torch.no_grad():
+            torch._foreach_copy_(reading.targets, reading.sources)
+        for path, value in reading.objects:
+            _place(reading.sharded, path, value)
+        state.load_sharded(reading.sharded)
+        if state.scheduler is not None:
+            state.scheduler.load_state_dict(reading.scheduler)
+        if state.data is not None and reading.data is not None:
+            state.data.load_state_dict(reading.data)
+        rank, world_size = self._council.rank, self._council.world_size
+        if checkpoint.manifest.world_size == world_size:
+            randomness.reinstate(reading.random)
+        else:
+            randomness.reseed(randomness.derive_seed(reading.random, rank=rank, world_size=world_size))
+
+
+def _require_same(checkpoint: StoredCheckpoint, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    found = checkpoint.shape_of(name)
+    if found != (dtype, shape):
+        ours, theirs = f"{dtype}{list(shape)}", f"{found[0]}{list(found[1])}"
+        raise Unfit(f"{name} is {ours} here and {theirs} in {checkpoint.name}")
+
+
+def _place(nested: Any, path: tuple[str | int, ...], value: object) -> None:
+    for step in path[:-1]:
+        nested = nested[step]
+    nested[path[-1]] = value

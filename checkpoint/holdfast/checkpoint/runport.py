@@ -1,0 +1,70 @@
+"""What the checkpoint library needs of the run around it, and a run without Holdfast around it."""
+
+from typing import Protocol
+
+import torch.distributed as dist
+
+from holdfast.api.control import Assignment
+from holdfast.api.rankrecord import Phase
+from holdfast.api.round import Endpoint, Restore, Tier
+
+
+class RunPort(Protocol):
+    """The round the training loop is in. `holdfast.trainer.Run` is one; `Standalone` is another."""
+
+    @property
+    def assignment(self) -> Assignment:
+        """This process's part in the current round."""
+
+    def committed(self, step: int, uri: str, /) -> object:
+        """Called on rank 0, from a background thread, after a checkpoint is durable and visible."""
+
+    def restored(self, step: int | None, skipped: tuple[str, ...], /) -> object:
+        """Called once per round on every rank, before the first step. None: started afresh."""
+
+    def check(self) -> object:
+        """Called between steps. Raises when the round is over."""
+
+    def phase(self, phase: Phase, /) -> object:
+        """Called when the loop begins to fetch data, to compute, or to stage a checkpoint."""
+
+    def is_current(self) -> bool:
+        """Whether the round still runs. May be called from any thread."""
+
+
+class Standalone:
+    """A run without Holdfast: one process, or the ranks of an initialised torch.distributed, and one round.
+
+    It restores the newest intact checkpoint at the `uri` it finds, so that a plain rerun resumes.
+    """
+
+    def __init__(self, uri: str = "", *, round: int = 0, restore: Restore | None = None) -> None:
+        is_distributed = dist.is_available() and dist.is_initialized()
+        rank = dist.get_rank() if is_distributed else 0
+        world_size = dist.get_world_size() if is_distributed else 1
+        self.assignment = Assignment(
+            job="default/standalone",
+            round=round,
+            rank=rank,
+            local_rank=rank,
+            world_size=world_size,
+            local_size=world_size,
+            endpoint=Endpoint(host="", port=0),
+            restore=restore or Restore(tier=Tier.CHECKPOINT, uri=uri),
+            reason="standalone",
+        )
+
+    def committed(self, step: int, uri: str, /) -> None:
+        """Nobody to tell."""
+
+    def restored(self, step: int | None, skipped: tuple[str, ...], /) -> None:
+        """Nobody to tell."""
+
+    def check(self) -> None:
+        """A standalone round never ends."""
+
+    def phase(self, phase: Phase, /) -> None:
+        """Nobody watches."""
+
+    def is_current(self) -> bool:
+        return True

@@ -1,0 +1,104 @@
+"""Everything a training loop needs to go on as if nothing had happened, by name.
+
+model.*, optimizer.*          as torch.distributed.checkpoint.state_dict names them; sharded, any layout
+extra.<name>.*                the same for further objects with state_dict() and load_state_dict()
+scheduler                     one object
+data.rank-00003               one object per rank, where the data has a state_dict()
+random.rank-00003.<source>    tensors per rank
+
+In a world of another size, rank r takes the data position of rank (r mod saved size), which is right for data
+that counts in global samples; for the random state see `randomness`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.checkpoint import randomness
+from holdfast.checkpoint.snapshot import FlatState
+
+SCHEDULER = "scheduler"
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An object that can say and take its state."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...
+
+
+def data_name(rank: int) -> str:
+    return f"data.rank-{rank:05d}"
+
+
+def random_prefix(rank: int) -> str:
+    return f"random.rank-{rank:05d}."
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """The objects. `data` is None when it cannot say where it is; then only batches are counted."""
+
+    model: Module
+    optimizer: Optimizer
+    scheduler: Stateful | None
+    data: Stateful | None
+    extra: Mapping[str, Stateful]
+
+    def __post_init__(self) -> None:
+        for name, each in self.extra.items():
+            if not isinstance(each, Stateful):
+                fix = "give it state_dict() and load_state_dict()"
+                raise InvalidInput(Problem(field=f"extra.{name}", value=type(each).__name__, fix=fix))
+
+    def sharded(self) -> dict[str, Any]:
+        """Model, optimizer and extra, nested. The tensors are those in use, not copies."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+        if self.extra:
+            state["extra"] = {name: each.state_dict() for name, each in self.extra.items()}
+        return state
+
+    def flat(self, rank: int) -> FlatState:
+        """All of it, as rank `rank` saves it."""
+        values, paths = flatten_state_dict(self.sharded())
+        whole: dict[str, object] = dict(values)
+        if self.scheduler is not None:
+            whole[SCHEDULER] = self.scheduler.state_dict()
+        if self.data is not None:
+            whole[data_name(rank)] = self.data.state_dict()
+        for source, tensor in randomness.capture().items():
+            whole[random_prefix(rank) + source] = tensor
+        return FlatState(values=whole, paths={name: paths.get(name, (name,)) for name in whole})
+
+    def load_sharded(self, state: dict[str, Any]) -> None:
+        """The reverse of `sharded`."""
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+        for name, each in self.extra.items():
+            each.load_state_dict(state["extra"][name])
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Multiply every learning rate by `factor`, also those the scheduler starts from."""
+        for group in self.optimizer.param_groups:
+            for key in ("lr", "initial_lr"):
+                if isinstance(group.get(key), torch.Tensor):
+                    group[key].mul_(factor)
+                elif key in group:
+                    group[key] *= factor
+        bases = getattr(self.scheduler, "base_lrs", None)
+        if isinstance(bases, list):
+            bases[:] = [base * factor for base in bases]

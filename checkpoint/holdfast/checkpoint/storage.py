@@ -1,0 +1,53 @@
+"""Where checkpoints live, as the rest of the library sees it: names below one root.
+
+Names are relative, with `/` between a folder and a file. Every method raises OSError when the storage fails.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+
+class Files(Protocol):
+    """The bytes. Object stores can do all of it."""
+
+    def write(self, name: str, parts: Sequence[memoryview]) -> None:
+        """Store `parts` one after the other, replacing what was there; durable on return."""
+
+    def read(self, name: str, offset: int, length_bytes: int) -> bytes:
+        """What is stored there; shorter than asked for at the end of the file."""
+
+    def size_bytes(self, name: str) -> int:
+        """The file's size. Raises FileNotFoundError when there is none."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """What the folder holds, sorted. Empty when there is no such folder."""
+
+    def free_bytes(self) -> int:
+        """How much can still be written."""
+
+
+class Tree(Protocol):
+    """The folders, and what makes a change of them atomic."""
+
+    def make(self, folder: str = "") -> None:
+        """Create the folder unless it exists; several ranks may at once."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic for readers; durable after `sync`. Raises FileExistsError or OSError on a full target."""
+
+    def remove(self, folder: str) -> None:
+        """Delete a folder with its files; one that is gone already is fine."""
+
+    def sync(self, folder: str = "") -> None:
+        """Make the folder's list of names durable."""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Hold the root against every other process that asks for the same."""
+
+
+class Storage(Files, Tree, Protocol):
+    """Both. `uri` is how the root is named to people."""
+
+    @property
+    def uri(self) -> str: ...
