@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from holdfast.watchdog.server.outbox import Outbox, Slot
+from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
+
+BYE = Farewell(1001, "bye")
 
 
 class Wire:
@@ -33,8 +35,8 @@ async def test_a_stuck_reader_gets_the_frame_in_flight_and_then_the_newest_of_ea
         outbox.put(Slot.DESIRED, b"round %d" % number)
     outbox.put(Slot.PACE, b"pace")
     wire.gate.set()
-    outbox.finish("done")
-    assert await sender == "done"
+    outbox.finish(BYE)
+    assert await sender == BYE
     assert wire.sent == [b"round 1", b"round 999", b"pace"]
 
 
@@ -53,8 +55,8 @@ async def test_frames_put_later_are_sent_too() -> None:
 
 async def test_finishing_with_nothing_left_ends_at_once() -> None:
     outbox, wire = Outbox(), Wire()
-    outbox.finish("bye")
-    assert await outbox.drain(wire.send) == "bye"
+    outbox.finish(BYE)
+    assert await outbox.drain(wire.send) == BYE
     assert wire.sent == []
 
 

@@ -4,14 +4,14 @@ import math
 from collections.abc import AsyncIterator
 
 import msgspec
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ReportTaken
 from holdfast.watchdog.server.connection import AgentConnection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.outbox import Outbox, Slot
+from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
 from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
 
@@ -44,7 +44,8 @@ async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbo
     host.agents[agent.node] = agent
     if older is not None:
         host.tally.add(Count.REPLACED_CONNECTIONS)
-        older.outbox.finish(f"another agent has connected as node {agent.node}")
+        reason = f"another agent has connected as node {agent.node}"
+        older.outbox.finish(Farewell(WSCloseCode.POLICY_VIOLATION, reason))
     host.show_pace(agent)
     try:
         await _listen(host, agent, frames)

@@ -1,7 +1,7 @@
 """The HTTP application: every path, what it needs, who serves it."""
 
 import msgspec
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from holdfast.watchdog.auth import Authenticator, Role
 from holdfast.watchdog.server import reads, submissions
@@ -9,8 +9,10 @@ from holdfast.watchdog.server.agents import serve_agent
 from holdfast.watchdog.server.answer import Handler, guarded, plainly
 from holdfast.watchdog.server.launchers import serve_launcher
 from holdfast.watchdog.server.operators import serve_operator
+from holdfast.watchdog.server.outbox import Farewell
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
 
+GOODBYE = Farewell(WSCloseCode.GOING_AWAY, "the watchdog is shutting down")
 JOB = "/v1/jobs/{namespace}/{name}"
 
 
@@ -61,4 +63,4 @@ async def _say_goodbye(app: web.Application) -> None:
     for host in app[WATCHDOG].hosts():
         host.closing = True
         for connection in (*host.launchers.values(), *host.agents.values(), *host.operators):
-            connection.outbox.finish("the watchdog is shutting down")
+            connection.outbox.finish(GOODBYE)

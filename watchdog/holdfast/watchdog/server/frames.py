@@ -94,5 +94,5 @@ async def close(socket: web.WebSocketResponse, code: int, reason: str) -> None:
 
 async def _sending(socket: web.WebSocketResponse, outbox: Outbox) -> None:
     with suppress(ConnectionError):
-        reason = await outbox.drain(socket.send_bytes)
-        await close(socket, WSCloseCode.POLICY_VIOLATION, reason)
+        farewell = await outbox.drain(socket.send_bytes)
+        await close(socket, farewell.code, farewell.reason)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.event import (
@@ -34,7 +34,7 @@ from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, E
 from holdfast.watchdog.server.connection import LauncherConnection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.outbox import Outbox, Slot
+from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
 from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
 
@@ -106,7 +106,7 @@ def _replace(host: JobHost, launcher: LauncherConnection) -> None:
     reason = f"another launcher has joined as member {launcher.member}"
     if older.boot != launcher.boot:
         older.outbox.put(Slot.DESIRED, msgspec.msgpack.encode(Refused(reason)))
-    older.outbox.finish(reason)
+    older.outbox.finish(Farewell(WSCloseCode.POLICY_VIOLATION, reason))
 
 
 def _joined(host: JobHost, launcher: LauncherConnection, join: Join) -> None:

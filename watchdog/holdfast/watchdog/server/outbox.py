@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -14,13 +15,21 @@ class Slot(Enum):
     TAKEN = "taken"
 
 
+@dataclass(frozen=True)
+class Farewell:
+    """How a connection is ended: a WebSocket close code and words for a human."""
+
+    code: int
+    reason: str
+
+
 class Outbox:
     """Filled without waiting, emptied by its own task: memory is bounded by one frame per slot."""
 
     def __init__(self) -> None:
         self._frames: dict[Slot, bytes] = {}
         self._filled = asyncio.Event()
-        self._last_word: str | None = None
+        self._last_word: Farewell | None = None
 
     def put(self, slot: Slot, frame: bytes) -> None:
         """Show this instead of whatever was in the slot."""
@@ -28,13 +37,13 @@ class Outbox:
         self._frames[slot] = frame
         self._filled.set()
 
-    def finish(self, reason: str) -> None:
+    def finish(self, farewell: Farewell) -> None:
         """Let the connection end once everything is sent."""
-        self._last_word = reason
+        self._last_word = farewell
         self._filled.set()
 
-    async def drain(self, send: Callable[[bytes], Awaitable[None]]) -> str:
-        """Send until `finish`, and return its reason. Raises what `send` raises: the connection is gone."""
+    async def drain(self, send: Callable[[bytes], Awaitable[None]]) -> Farewell:
+        """Send until `finish`, and return the farewell. Raises what `send` raises: the connection is gone."""
         while self._last_word is None or self._frames:
             await self._filled.wait()
             while self._frames:
