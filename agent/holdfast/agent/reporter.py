@@ -19,6 +19,7 @@ _MESSAGE_BYTES_MAX: Final = 65536
 _CONNECT_S_MAX: Final = 5.0
 _CLOSE_S_MAX: Final = 0.5  # an agent that is told to stop does not wait for a watchdog that hangs
 _PING_INTERVAL_S: Final = 5.0  # a watchdog that vanished without a word is noticed after one and a half of it
+_STEADY_S: Final = 5.0  # two agents of one name close each other's connection: neither may retry at full speed
 _RETRY_S_MIN: Final = 0.1
 _RETRY_S_MAX: Final = 1.5  # decisions are to resume within 2 s of the watchdog's return
 
@@ -27,6 +28,10 @@ def retry_after_s(failures: int, jitter: float) -> float:
     """How long to wait after that many failures in a row; `jitter` in [0, 1) spreads the agents of a cluster."""
     longest = min(_RETRY_S_MAX, _RETRY_S_MIN * 2.0 ** min(failures - 1, 16))
     return longest * (0.5 + 0.5 * jitter)
+
+
+class ConnectionEnded(Exception):
+    """The connection is over. Its text says why."""
 
 
 class Reporter:
@@ -38,7 +43,9 @@ class Reporter:
         self._url = url
         self._token_file = token_file
         self._due = asyncio.Event()
-        self._failures = 0
+        self._failures = 0  # in a row, a connection that did not last counts as one
+        self._said = ""  # the reason that was logged last
+        self._away = False
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
 
@@ -50,11 +57,18 @@ class Reporter:
         """Connect, report, reconnect; ends only by cancellation."""
         async with aiohttp.ClientSession() as session:
             while True:
+                began = time.monotonic()
                 ended = await self._connection(session)
+                if time.monotonic() - began > _STEADY_S:
+                    self._failures, self._said = 0, ""
                 self._failures += 1
-                if self._failures == 1:
-                    _LOG.warning("watchdog away; events are kept, telemetry is not: reason=%r", ended)
+                self._say_away(ended)
                 await asyncio.sleep(retry_after_s(self._failures, random.random()))
+
+    def _say_away(self, reason: str) -> None:
+        if reason != self._said:
+            _LOG.warning("watchdog away; events are kept, telemetry is not: reason=%r", reason)
+            self._said, self._away = reason, True
 
     async def _connection(self, session: aiohttp.ClientSession) -> str:
         """One connection's life; returns why it ended."""
@@ -71,15 +85,17 @@ class Reporter:
                 ) as socket,
             ):
                 connecting.reschedule(None)
-                return await self._converse(socket)
+                await self._converse(socket)
+                return "connection ended"
         except TimeoutError:
             return "no answer in time"
         except aiohttp.WSServerHandshakeError as error:
             return f"refused with HTTP status {error.status}"
-        except (aiohttp.ClientError, OSError, Unavailable) as error:
+        except (aiohttp.ClientError, OSError, Unavailable, ConnectionEnded) as error:
             return str(error)
 
-    async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> str:
+    async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """Send and listen until one of the two ends, which it does by an exception."""
         await self._send(socket, self._hello)
         for report in self._outbox.reconnected(time.monotonic()):
             await self._send(socket, report)
@@ -92,7 +108,6 @@ class Reporter:
             await asyncio.gather(*both, return_exceptions=True)
         for task in done:
             task.result()
-        return f"connection closed with code {socket.close_code}"
 
     async def _send_reports(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:
@@ -105,21 +120,31 @@ class Reporter:
         await socket.send_bytes(self._encoder.encode(message))
 
     async def _listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        async for frame in socket:
-            if frame.type is not aiohttp.WSMsgType.BINARY:
-                _LOG.warning("message ignored: reason=%r", f"frame of type {frame.type.name}")
-                continue
-            try:
-                message = self._decoder.decode(frame.data)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                _LOG.warning("message ignored: reason=%r", str(error))
-                continue
-            self._heard(message)
+        """Take in what the watchdog says. Raises ConnectionEnded, with the watchdog's reason if it gave one."""
+        while True:
+            frame = await socket.receive()
+            match frame.type:
+                case aiohttp.WSMsgType.BINARY:
+                    self._take_in(frame.data)
+                case aiohttp.WSMsgType.CLOSE:
+                    raise ConnectionEnded(f"closed by the watchdog with code {frame.data}: {frame.extra}")
+                case aiohttp.WSMsgType.CLOSING | aiohttp.WSMsgType.CLOSED | aiohttp.WSMsgType.ERROR:
+                    raise ConnectionEnded(f"connection lost: {frame.data}")
+                case other:
+                    _LOG.warning("message ignored: reason=%r", f"frame of type {other.name}")
+
+    def _take_in(self, frame: bytes) -> None:
+        try:
+            message = self._decoder.decode(frame)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            _LOG.warning("message ignored: reason=%r", str(error))
+            return
+        self._heard(message)
 
     def _heard(self, message: ToAgent) -> None:
-        if self._failures:
+        if self._away:
             _LOG.info("watchdog back: failures=%d", self._failures)
-            self._failures = 0
+            self._away = False
         match message:
             case Pace():
                 self._outbox.keep_pace(message, time.monotonic())

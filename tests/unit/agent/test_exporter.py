@@ -11,7 +11,15 @@ from holdfast.agent.picture import Picture
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.errors import Unavailable
 from holdfast.api.rankrecord import Phase
-from holdfast.api.telemetry import GpuHealth, GpuSample, ProcessState, RankSample, Unreadable, XidRaised
+from holdfast.api.telemetry import (
+    GpuDisappeared,
+    GpuHealth,
+    GpuSample,
+    ProcessState,
+    RankSample,
+    Unreadable,
+    XidRaised,
+)
 
 RANK = RankSample(
     round=4, rank=2, process=ProcessState.RUNNING, phase=Phase.DATA, progress_age_s=1.5, phase_age_s=1.5, step=9
@@ -85,6 +93,11 @@ async def test_xids_are_counted_and_the_last_one_is_shown() -> None:
     assert samples["holdfast_xid_errors_total", (*GPU_LABELS, ("xid", "31"))] == 2
     assert samples["holdfast_xid_errors_total", (*GPU_LABELS, ("xid", "79"))] == 1
     assert samples["DCGM_FI_DEV_XID_ERRORS", GPU_LABELS] == 31
+
+
+async def test_a_gpu_that_disappeared_is_no_xid() -> None:
+    samples = await scraped(picture_of(Reading(events=(GpuDisappeared("GPU-a", 0.0),))))
+    assert not [name for name, _ in samples if "xid" in name.lower()]
 
 
 async def test_an_unreadable_source_is_said() -> None:

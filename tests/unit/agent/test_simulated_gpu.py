@@ -81,6 +81,8 @@ def test_a_held_temperature_stays(tmp_path: Path, gpus: SimulatedGpus) -> None:
         '{"gpu": -1, "xid": 79}',
         '{"gpu": 0}',
         '{"gpu": 0, "xdi": 79}',
+        '{"gpu": 0, "xid": 99999999999999999999}',
+        '{"gpu": 0, "lost": true, "at_ns": -1}',
         '{"gpu": "0", "xid": 79}',
         '{"gpu": 0, "text": "' + "x" * 2000 + '", "xid": 79}',
         '{"gpu": 0, "text": "\\ud800", "xid": 79}',

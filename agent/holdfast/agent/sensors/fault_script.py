@@ -24,12 +24,12 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """
 
     gpu: int
-    xid: int | None = None
+    xid: Annotated[int, msgspec.Meta(ge=0, le=0xFFFF)] | None = None
     text: Annotated[str, msgspec.Meta(max_length=1000)] = ""
-    recovery_action: int | None = None
+    recovery_action: Annotated[int, msgspec.Meta(ge=0, le=0xFFFF)] | None = None
     lost: bool = False
     temperature_c: float | None = None
-    at_ns: int | None = None
+    at_ns: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class BadFault(Exception):

@@ -71,6 +71,6 @@ def _state_of_hidden(pid: int) -> ProcessState:
         os.kill(pid, 0)
     except ProcessLookupError:
         return ProcessState.GONE
-    except (OSError, OverflowError):
-        return ProcessState.UNKNOWN
+    except OSError:
+        pass  # not ours to signal, so it is there
     return ProcessState.UNKNOWN

@@ -36,8 +36,9 @@ class RankRecord:
     """
 
     def __init__(self, path: str) -> None:
-        """Open `path`. Raises OSError."""
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        """Open `path`. Raises OSError, as for a symbolic link: the workers must not choose what we read."""
+        # A FIFO under a record's name would block a plain open, and with it the agent, for ever.
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def close(self) -> None:
         """Stop reading."""
