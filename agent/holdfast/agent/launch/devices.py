@@ -1,5 +1,6 @@
 """How many workers a node gets when the user says `gpu`, `cpu` or `auto`, counted without importing torch."""
 
+import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -17,8 +18,7 @@ def gpu_count(environment: Mapping[str, str], *, devices: Path = Path("/dev")) -
     if visible is not None:
         # CUDA itself stops at the first entry that names no device.
         named = [entry.strip() for entry in visible.split(",")]
-        valid = [entry for entry in named if entry and entry != "-1"]
-        return len(valid)
+        return len(list(itertools.takewhile(lambda entry: entry not in ("", "-1"), named)))
     return sum(1 for entry in devices.iterdir() if _GPU_NODE.fullmatch(entry.name))
 
 

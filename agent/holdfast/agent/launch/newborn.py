@@ -122,8 +122,8 @@ def _status_of_main(request: Fork) -> int:
         return _exit_status(request_to_exit)
     except BaseException as error:
         shown = _user_part(error.__traceback__)
-        sys.excepthook(type(error), error, shown)
-        _write_error_file(error.with_traceback(shown))
+        sys.excepthook(type(error), error.with_traceback(shown), shown)
+        _write_error_file(error)
         return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else FAILED
     return 0
 

@@ -1,0 +1,246 @@
+"""The real warm parent with torch in it: what its children are like. It is started once for all tests."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from launch_harness import no_process_left
+
+from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Kill, Ready
+from holdfast.agent.launch.frames import FrameReader, frame
+from holdfast.agent.launch.settings import EntrypointKind
+
+
+@dataclass
+class Parent:
+    """A warm parent process and the test's end of its channel."""
+
+    process: subprocess.Popen[bytes]
+    channel: socket.socket
+    frames: FrameReader = field(default_factory=FrameReader)
+    heard: list[FromWarmParent] = field(default_factory=list)
+    tickets: int = 0
+
+    def tell(self, message: Fork | Kill) -> None:
+        self.channel.sendall(frame(msgspec.msgpack.encode(message)))
+
+    def hear(self) -> FromWarmParent:
+        while not self.heard:
+            data = self.channel.recv(1 << 16)
+            assert data, "the warm parent closed its channel"
+            self.heard += [msgspec.msgpack.decode(body, type=FromWarmParent) for body in self.frames.feed(data)]
+        return self.heard.pop(0)
+
+    def fork(self, folder: Path, *argv: str, kind: EntrypointKind = EntrypointKind.SCRIPT, **env: str) -> Forked:
+        self.tickets += 1
+        given = {**os.environ, **env}
+        self.tell(Fork(self.tickets, "rank7", kind, argv, given, str(folder), str(folder / "log")))
+        forked = self.hear()
+        assert isinstance(forked, Forked)
+        assert forked.ticket == self.tickets
+        return forked
+
+    def run(self, folder: Path, *argv: str, kind: EntrypointKind = EntrypointKind.SCRIPT, **env: str) -> Ended:
+        forked = self.fork(folder, *argv, kind=kind, **env)
+        ended = self.hear()
+        assert isinstance(ended, Ended)
+        assert ended.pid == forked.pid
+        return ended
+
+
+def start_parent() -> Parent:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(60)
+    command = [sys.executable, "-m", "holdfast.agent.launch.warm_parent", str(theirs.fileno()), "torch"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True)
+    theirs.close()
+    return Parent(process, ours)
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[Parent]:
+    parent = start_parent()
+    assert parent.hear() == Ready(warm=True)
+    yield parent
+    parent.channel.close()
+    parent.process.wait(timeout=10)
+
+
+def write(folder: Path, text: str, name: str = "script.py") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def log(folder: Path) -> str:
+    return (folder / "log").read_text()
+
+
+def test_the_warm_parent_has_one_thread(parent: Parent) -> None:
+    assert psutil.Process(parent.process.pid).num_threads() == 1
+
+
+def test_a_script_finds_torch_imported_and_itself_as_main(parent: Parent, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("NAME = 'beside'\n")
+    script = write(
+        tmp_path,
+        "import sys\n"
+        "assert 'torch' in sys.modules\n"
+        "import beside, pickle\n"
+        "class Mine: pass\n"
+        "print(__name__, sys.argv[1:], beside.NAME, type(pickle.loads(pickle.dumps(Mine()))) is Mine)\n",
+    )
+    assert parent.run(tmp_path, script, "--config", "7b.toml").exit_code == 0
+    assert log(tmp_path) == "__main__ ['--config', '7b.toml'] beside True\n"
+
+
+def test_a_module_is_run_as_python_m_runs_it(parent: Parent, tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    write(tmp_path, "import sys\nprint(__name__, __spec__.name, sys.argv[1:])\n", "package/__main__.py")
+    assert parent.run(tmp_path, "package", "x", kind=EntrypointKind.MODULE).exit_code == 0
+    assert log(tmp_path) == "__main__ package.__main__ ['x']\n"
+
+
+def test_a_program_is_executed_plainly(parent: Parent, tmp_path: Path) -> None:
+    ended = parent.run(tmp_path, "sh", "-c", "echo $RANK; exit 5", kind=EntrypointKind.PROGRAM, RANK="3")
+    assert ended.exit_code == 5
+    assert log(tmp_path) == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        ("sys.exit()", 0),
+        ("sys.exit(7)", 7),
+        ("sys.exit('no such config')", 1),
+        ("raise SystemExit(256 + 9)", 9),
+        ("raise KeyboardInterrupt", 130),
+        ("os._exit(4)", 4),
+    ],
+)
+def test_exit_statuses_are_those_of_an_interpreter(
+    parent: Parent, tmp_path: Path, ending: str, status: int
+) -> None:
+    assert parent.run(tmp_path, write(tmp_path, f"import os, sys\n{ending}\n")).exit_code == status
+
+
+def test_an_exception_is_shown_and_left_for_elastic_tools(parent: Parent, tmp_path: Path) -> None:
+    script = write(tmp_path, "def step():\n    raise ValueError('loss is nan')\nstep()\n")
+    error_file = tmp_path / "error.json"
+    assert parent.run(tmp_path, script, TORCHELASTIC_ERROR_FILE=str(error_file)).exit_code == 1
+    lines = log(tmp_path).splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1] == f'  File "{script}", line 3, in <module>'
+    assert lines[-1] == "ValueError: loss is nan"
+    message = json.loads(error_file.read_text())["message"]
+    assert message["message"] == "ValueError: loss is nan"
+    assert "in step" in message["extraInfo"]["py_callstack"]
+
+
+def test_a_missing_script_says_so(parent: Parent, tmp_path: Path) -> None:
+    assert parent.run(tmp_path, str(tmp_path / "missing.py")).exit_code == 1
+    assert "No such file or directory" in log(tmp_path)
+
+
+def test_exit_functions_and_threads_are_waited_for(parent: Parent, tmp_path: Path) -> None:
+    script = write(
+        tmp_path,
+        "import atexit, threading\n"
+        "go = threading.Event()\n"
+        "def work():\n    go.wait()\n    print('thread done')\n"
+        "threading.Thread(target=work).start()\n"
+        "atexit.register(print, 'exit function')\n"
+        "threading.Timer(0.05, go.set).start()\n"
+        "print('main done')\n",
+    )
+    assert parent.run(tmp_path, script).exit_code == 0
+    assert log(tmp_path).splitlines() == ["main done", "thread done", "exit function"]
+
+
+def test_every_worker_has_random_numbers_of_its_own(parent: Parent, tmp_path: Path) -> None:
+    script = write(
+        tmp_path,
+        "import random, numpy, torch\nprint(random.random(), numpy.random.rand(), float(torch.rand(())))\n",
+    )
+    for _ in range(2):
+        assert parent.run(tmp_path, script).exit_code == 0
+    first, second = (line.split() for line in log(tmp_path).splitlines())
+    assert not set(first) & set(second)
+
+
+def test_a_worker_is_its_own_session_with_default_signals_and_the_threads_it_asks_for(
+    parent: Parent, tmp_path: Path
+) -> None:
+    script = write(
+        tmp_path,
+        "import os, signal, sys, torch\n"
+        "assert os.getsid(0) == os.getpid()\n"
+        "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "assert sys.stdin.read() == ''\n"
+        "print(torch.get_num_threads(), open('/proc/self/comm').read().strip())\n",
+    )
+    assert parent.run(tmp_path, script, OMP_NUM_THREADS="2").exit_code == 0
+    assert log(tmp_path) == "2 rank7\n"
+
+
+def test_data_loader_workers_run_in_either_way_of_starting_them(parent: Parent, tmp_path: Path) -> None:
+    script = write(
+        tmp_path,
+        "from torch.utils.data import DataLoader\n"
+        "class Numbers:\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, i): return i\n"
+        "if __name__ == '__main__':\n"
+        "    for way in ('fork', 'spawn'):\n"
+        "        loader = DataLoader(Numbers(), num_workers=1, multiprocessing_context=way)\n"
+        "        print(way, sum(int(x) for x in loader))\n",
+    )
+    assert parent.run(tmp_path, script).exit_code == 0, log(tmp_path)
+    assert log(tmp_path).splitlines() == ["fork 6", "spawn 6"]
+
+
+def test_a_kill_reaches_a_stopped_worker_and_its_children(parent: Parent, tmp_path: Path) -> None:
+    script = write(
+        tmp_path,
+        "import os, signal, subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "print(child.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n",
+    )
+    forked = parent.fork(tmp_path, script)
+    worker = psutil.Process(forked.pid)
+    while worker.status() != psutil.STATUS_STOPPED:
+        assert worker.is_running()
+    child = psutil.Process(int(log(tmp_path)))
+    parent.tell(Kill(forked.pid))
+    ended = parent.hear()
+    assert isinstance(ended, Ended)
+    assert (ended.exit_code, ended.signal) == (None, signal.SIGKILL)
+    psutil.wait_procs([child], timeout=5)
+    assert not child.is_running()
+
+
+def test_killing_what_is_no_worker_changes_nothing(parent: Parent, tmp_path: Path) -> None:
+    parent.tell(Kill(os.getpid()))
+    assert parent.run(tmp_path, write(tmp_path, "")).exit_code == 0
+
+
+async def test_a_killed_warm_parent_takes_its_workers_along(tmp_path: Path) -> None:
+    parent = start_parent()
+    assert isinstance(parent.hear(), Ready)
+    worker = psutil.Process(parent.fork(tmp_path, write(tmp_path, "import time\ntime.sleep(600)\n")).pid)
+    parent.process.kill()
+    parent.process.wait()
+    await no_process_left([worker])
+    parent.channel.close()

@@ -1,0 +1,31 @@
+from holdfast.agent.launch.outbox import Outbox
+from holdfast.api.membership import Beat, CheckpointCommitted, RoundEntered, WorkerExited
+
+
+def test_ages_grow_while_a_message_is_kept() -> None:
+    box = Outbox()
+    box.keep(WorkerExited(1, 3, 0.5, exit_code=1), 10.0)
+    assert box.messages(12.0) == [WorkerExited(1, 3, 2.5, exit_code=1)]
+
+
+def test_one_message_of_a_kind_is_kept_per_rank() -> None:
+    box = Outbox()
+    for at in range(1000):
+        box.keep(CheckpointCommitted(1, at, "u"), float(at))
+        box.keep(WorkerExited(1, at % 2, 0.0, exit_code=1), float(at))
+    assert [type(message) for message in box.messages(1000.0)].count(CheckpointCommitted) == 1
+    assert len(box.messages(1000.0)) == 3
+
+
+def test_a_newer_round_empties_the_box_and_older_facts_do_not_enter_it() -> None:
+    box = Outbox()
+    box.keep(RoundEntered(1, reentrant=False), 1.0)
+    box.advance(2)
+    box.keep(RoundEntered(1, reentrant=True), 2.0)
+    assert box.messages(3.0) == []
+
+
+def test_what_does_not_last_is_not_kept() -> None:
+    box = Outbox()
+    box.keep(Beat(), 1.0)
+    assert box.messages(1.0) == []

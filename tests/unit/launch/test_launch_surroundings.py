@@ -1,0 +1,189 @@
+"""What a worker finds around it: environment, ports, logs, the store it waits for, the record it leaves."""
+
+import io
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.launch.completed import last_completed
+from holdfast.agent.launch.effect import Start
+from holdfast.agent.launch.environment import is_loopback, worker_environment
+from holdfast.agent.launch.logfile import log_path, tail
+from holdfast.agent.launch.outcome import Outcome
+from holdfast.agent.launch.ports import ReservedPorts, address_towards
+from holdfast.agent.launch.storewait import wait_for_listener
+from holdfast.agent.launch.tee import LogFollower
+from holdfast.api.errors import Unavailable
+from holdfast.api.rankrecord import (
+    SEQUENCE,
+    SIZE,
+    STEP_OFFSET,
+    STEP_SEQUENCE_OFFSET,
+    Phase,
+    StepZone,
+    pack_header,
+    pack_step,
+)
+from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round
+
+
+def environment_of(host: str, inherited: dict[str, str]) -> dict[str, str]:
+    shares = (MemberRanks("a", "n1", 0, 2), MemberRanks("b", "n2", 2, 2))
+    round_ = Round("ns/j", 9, shares, Endpoint(host, 1234), Restore(), Entry.RESPAWN, "r")
+    return worker_environment(
+        Start(1, 1, 3, round_, restarts=2),
+        inherited=inherited,
+        member="b",
+        control=Path("/run/c.sock"),
+        run_dir=Path("/run"),
+        max_restarts=5,
+    )
+
+
+def test_the_environment_is_torchruns_plus_ours() -> None:
+    assert environment_of("10.0.0.1", {"PATH": "/bin", "RANK": "77"}) == {
+        "PATH": "/bin",
+        "OMP_NUM_THREADS": "1",
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "4",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "1234",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "5",
+        "TORCHELASTIC_RUN_ID": "ns/j",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": "/run/error-rank-00003.round-0009.json",
+        "HOLDFAST_CONTROL": "/run/c.sock",
+        "HOLDFAST_RUN_DIR": "/run",
+        "HOLDFAST_JOB": "ns/j",
+        "HOLDFAST_MEMBER": "b",
+        "HOLDFAST_ROUND": "9",
+    }
+
+
+def test_workers_do_not_get_the_token() -> None:
+    given = environment_of("h", {"HOLDFAST_TOKEN": "t", "HOLDFAST_TOKEN_FILE": "f"})
+    assert not {"HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE"} & given.keys()
+
+
+def test_gloo_is_kept_on_the_loopback_interface_unless_told_otherwise() -> None:
+    assert environment_of("127.0.0.1", {})["GLOO_SOCKET_IFNAME"] == "lo"
+    assert environment_of("127.0.0.1", {"GLOO_SOCKET_IFNAME": "eth7"})["GLOO_SOCKET_IFNAME"] == "eth7"
+    assert environment_of("127.0.0.1", {"OMP_NUM_THREADS": "8"})["OMP_NUM_THREADS"] == "8"
+    assert is_loopback("localhost")
+    assert not is_loopback("node-7")
+
+
+def test_a_reserved_port_is_given_to_nobody_else_and_can_be_listened_on() -> None:
+    with ReservedPorts("127.0.0.1", 3) as ports:
+        assert len(set(ports.numbers)) == 3
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", ports.numbers[0]))
+        with socket.socket(socket.AF_INET6) as store:
+            store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            store.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            store.bind(("::", ports.numbers[0]))
+            store.listen()
+            socket.create_connection(("127.0.0.1", ports.numbers[0])).close()
+
+
+def test_an_address_that_is_not_this_hosts_own_still_gets_ports() -> None:
+    with ReservedPorts("192.0.2.1", 1) as ports:
+        assert ports.numbers[0] > 0
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(Unavailable, match="no port can be reserved"):
+        ReservedPorts("not an address", 1)
+
+
+def test_this_hosts_address_is_the_one_towards_the_watchdog() -> None:
+    assert address_towards("127.0.0.1", 7000) == "127.0.0.1"
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        address_towards("no-such-host.invalid", 7000)
+
+
+def test_a_store_that_listens_late_is_found_within_its_lateness() -> None:
+    with ReservedPorts("127.0.0.1", 1) as ports, socket.socket() as store:
+        store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        store.bind(("127.0.0.1", ports.numbers[0]))
+        late = threading.Timer(0.05, store.listen)
+        late.start()
+        wait_for_listener("127.0.0.1", ports.numbers[0], timeout_s=30.0)
+        late.join()
+        socket.create_connection(("127.0.0.1", ports.numbers[0])).close()
+
+
+def test_waiting_for_a_store_ends_when_it_is_of_no_use() -> None:
+    with ReservedPorts("127.0.0.1", 1) as ports:
+        wait_for_listener("127.0.0.1", ports.numbers[0], timeout_s=0.01)
+    wait_for_listener("no-such-host.invalid", 1, timeout_s=30.0)
+
+
+def test_the_tail_is_what_a_human_reads_first(tmp_path: Path) -> None:
+    path = log_path(tmp_path, 3, 7)
+    assert path.name == "rank-00003.round-0007.log"
+    assert tail(path) == ""
+    path.write_bytes(b"\xff\n" + b"".join(b"line %d\n" % number for number in range(100_000)))
+    assert tail(path).splitlines() == [f"line {number}" for number in range(99_970, 100_000)]
+
+
+def test_followed_lines_carry_their_rank_and_unfinished_ones_wait(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("of an earlier run\n")
+    output = io.StringIO()
+    follower = LogFollower(output)
+    follower.follow(100, path, rank=3, offset=path.stat().st_size)
+    with path.open("a") as log:
+        log.write("one\ntw")
+    follower.finish(100)
+    follower.finish(100)
+    assert output.getvalue() == "[rank3]: one\n[rank3]: tw\n"
+
+
+def record(step: int, *, sequence: int = 2) -> bytes:
+    zone = StepZone(7, 3, 1, 4, 100, step, Phase.IDLE, 0, 0, 0, 0.0, 0.0, 0, 0, 0, -1)
+    raw = bytearray(SIZE)
+    raw[: len(pack_header())] = pack_header()
+    SEQUENCE.pack_into(raw, STEP_SEQUENCE_OFFSET, sequence)
+    packed = pack_step(zone)
+    raw[STEP_OFFSET : STEP_OFFSET + len(packed)] = packed
+    return bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("content", "known"),
+    [
+        (record(41), (7, 41)),
+        (record(-1), None),
+        (record(41, sequence=3), None),
+        (b"", None),
+        (b"x" * SIZE, None),
+    ],
+    ids=["whole", "no step yet", "killed while writing", "empty", "garbage"],
+)
+def test_the_last_step_is_read_from_the_record_or_unknown(
+    tmp_path: Path, content: bytes, known: tuple[int, int] | None
+) -> None:
+    path = tmp_path / "record"
+    path.write_bytes(content)
+    assert last_completed(path) == known
+
+
+def test_a_missing_record_is_unknown(tmp_path: Path) -> None:
+    assert last_completed(tmp_path / "missing") is None
+
+
+def test_the_exit_status_says_how_it_ended() -> None:
+    assert Outcome(succeeded=True, reason="").exit_status == 0
+    assert Outcome(succeeded=False, reason="").exit_status == 1
+    assert Outcome(succeeded=False, reason="", signal=15).exit_status == 143

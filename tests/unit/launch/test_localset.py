@@ -1,0 +1,281 @@
+from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
+from holdfast.agent.launch.localset import LocalSet
+from holdfast.agent.launch.slot import Standing
+from holdfast.api.control import Assignment, Entered, Finished, RoundEnded, RoundLeft
+from holdfast.api.membership import (
+    CheckpointCommitted,
+    CollectiveFailed,
+    RoundEntered,
+    WorkerExited,
+    WorkersFinished,
+)
+from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round
+
+KILLED = Exit(exit_code=None, signal=9)
+WELL = Exit(exit_code=0, signal=None)
+
+
+def a_round(
+    number: int,
+    *,
+    entry: Entry = Entry.REENTER,
+    fresh: tuple[int, ...] = (),
+    members: tuple[str, ...] = ("a", "b"),
+) -> Round:
+    shares = tuple(MemberRanks(member, f"node-{member}", 2 * place, 2) for place, member in enumerate(members))
+    return Round("default/j", number, shares, Endpoint("h", 1000 + number), Restore(), entry, "because", fresh)
+
+
+def idle(number: int) -> Idle:
+    return Idle("default/j", number, "because")
+
+
+def closed(number: int) -> Closed:
+    return Closed("default/j", number, succeeded=True, reason="because")
+
+
+def a_set() -> LocalSet:
+    return LocalSet(member="b", local_size=2, leave_timeout_s=1.0, attach_grace_s=0.5)
+
+
+def starts(effects: list[Effect]) -> list[Start]:
+    return [effect for effect in effects if isinstance(effect, Start)]
+
+
+def reports(effects: list[Effect]) -> list[object]:
+    return [effect.message for effect in effects if isinstance(effect, Report)]
+
+
+def running(number: int = 7, *, attached: bool = True, local: LocalSet | None = None) -> LocalSet:
+    """A set whose two workers, processes 100 and 101, run round `number`."""
+    local = local or a_set()
+    for place, start in enumerate(starts(local.show(a_round(number), 0.0))):
+        local.started(start.ticket, 100 + place, 0.0)
+        if attached:
+            local.attached(100 + place, 0.0)
+            local.heard(100 + place, Entered(number), 0.0)
+    return local
+
+
+def tells(effects: list[Effect], pid: int) -> list[object]:
+    return [effect.message for effect in effects if isinstance(effect, TellWorker) and effect.pid == pid]
+
+
+def test_a_first_round_starts_every_local_rank() -> None:
+    effects = starts(a_set().show(a_round(7), 0.0))
+    assert [(start.local_rank, start.rank, start.restarts) for start in effects] == [(0, 2, 0), (1, 3, 0)]
+
+
+def test_a_repeated_or_older_state_changes_nothing() -> None:
+    local = running(7)
+    assert local.show(a_round(7), 1.0) == []
+    assert local.show(a_round(6), 1.0) == []
+    assert local.show(idle(5), 1.0) == []
+
+
+def test_an_attached_worker_is_told_its_assignment() -> None:
+    local = a_set()
+    (start, _) = starts(local.show(a_round(7), 0.0))
+    local.started(start.ticket, 100, 0.0)
+    (message,) = tells(local.attached(100, 0.1), 100)
+    assert isinstance(message, Assignment)
+    assert (message.round, message.rank, message.local_rank, message.world_size) == (7, 2, 0, 4)
+
+
+def test_a_worker_may_attach_before_its_start_is_confirmed() -> None:
+    local = a_set()
+    (start, _) = starts(local.show(a_round(7), 0.0))
+    assert local.attached(100, 0.1) == []
+    assert len(tells(local.started(start.ticket, 100, 0.1), 100)) == 1
+
+
+def test_attached_workers_are_moved_in_their_process() -> None:
+    local = running(7)
+    effects = local.show(a_round(8, members=("b", "a")), 1.0)
+    for place, pid in enumerate((100, 101)):
+        ended, assigned = tells(effects, pid)
+        assert ended == RoundEnded(7, "because")
+        assert isinstance(assigned, Assignment)
+        assert (assigned.round, assigned.rank) == (8, place)
+    assert len(effects) == 4
+
+
+def test_a_fresh_rank_is_replaced_after_its_death_is_confirmed() -> None:
+    local = running(7)
+    effects = local.show(a_round(8, fresh=(3,)), 1.0)
+    assert [effect for effect in effects if isinstance(effect, KillWorker)] == [KillWorker(101)]
+    assert starts(effects) == []
+    (start,) = starts(local.exited(101, KILLED, 1.1))
+    assert (start.local_rank, start.round.number, start.restarts) == (1, 8, 1)
+
+
+def test_respawn_replaces_attached_workers_too() -> None:
+    effects = running(7).show(a_round(8, entry=Entry.RESPAWN), 1.0)
+    assert effects == [KillWorker(100), KillWorker(101)]
+
+
+def test_an_unattached_or_detached_or_finished_worker_is_replaced() -> None:
+    assert running(7, attached=False).show(a_round(8), 1.0) == [KillWorker(100), KillWorker(101)]
+    local = running(7)
+    local.detached(100)
+    local.heard(101, Finished(7), 0.5)
+    assert local.show(a_round(8), 1.0) == [KillWorker(100), KillWorker(101)]
+
+
+def test_a_worker_that_does_not_leave_in_time_is_replaced() -> None:
+    local = running(7)
+    local.show(a_round(8), 1.0)
+    local.heard(100, RoundLeft(7, step=41), 1.2)
+    assert local.next_wakeup() == 2.0
+    assert local.elapse(1.9) == []
+    assert local.elapse(2.0) == [KillWorker(101)]
+    (start,) = starts(local.exited(101, KILLED, 2.1))
+    assert start.local_rank == 1
+
+
+def test_a_burst_of_rounds_does_not_give_a_stuck_worker_more_time() -> None:
+    local = running(7)
+    local.show(a_round(8), 1.0)
+    effects = local.show(a_round(9), 1.9)
+    assert tells(effects, 100)[0] == RoundEnded(8, "because")
+    assert local.elapse(2.0) == [KillWorker(100), KillWorker(101)]
+    (start,) = starts(local.exited(100, KILLED, 2.0))
+    assert start.round.number == 9
+
+
+def test_an_exit_while_leaving_is_not_reported_but_replaced() -> None:
+    local = running(7)
+    local.show(a_round(8), 1.0)
+    effects = local.exited(100, Exit(exit_code=1, signal=None), 1.1)
+    assert reports(effects) == []
+    assert len(starts(effects)) == 1
+
+
+def test_only_the_newest_state_is_started_when_one_is_overtaken() -> None:
+    local = a_set()
+    first = starts(local.show(a_round(7), 0.0))
+    assert local.show(a_round(8), 0.1) == []
+    assert local.started(first[0].ticket, 100, 0.2) == [KillWorker(100)]
+    (start,) = starts(local.exited(100, KILLED, 0.3))
+    assert start.round.number == 8
+
+
+def test_idle_parks_attached_workers_and_ends_others() -> None:
+    assert running(7, attached=False).show(idle(8), 1.0) == [KillWorker(100), KillWorker(101)]
+    local = running(7)
+    effects = local.show(idle(8), 1.0)
+    assert tells(effects, 100) == [RoundEnded(7, "because")]
+    for pid in (100, 101):
+        local.heard(pid, RoundLeft(7), 1.1)
+    assert {slot.standing for slot in local.slots} == {Standing.PARKED}
+    assert local.next_wakeup() is None
+    assert local.held_round is None
+    effects = local.show(a_round(9), 5.0)
+    assert [type(message) for message in tells(effects, 100)] == [Assignment]
+
+
+def test_a_worker_that_left_by_itself_needs_no_time_to_leave() -> None:
+    local = running(7)
+    local.heard(100, RoundLeft(7), 0.5)
+    local.heard(101, RoundLeft(7), 0.5)
+    local.show(a_round(8), 1.0)
+    assert local.next_wakeup() is None
+
+
+def test_a_spare_does_as_when_idle() -> None:
+    local = running(7)
+    effects = local.show(a_round(8, members=("a",)), 1.0)
+    assert tells(effects, 100) == [RoundEnded(7, "because")]
+    assert a_set().show(a_round(8, members=("a",)), 1.0) == []
+
+
+def test_closed_ends_everything_and_starts_nothing() -> None:
+    local = running(7)
+    assert local.show(closed(8), 1.0) == [KillWorker(100), KillWorker(101)]
+    assert local.exited(100, KILLED, 1.1) == []
+    assert local.exited(101, KILLED, 1.1) == []
+    assert local.is_empty
+
+
+def test_a_failure_is_reported_and_its_place_stays_empty() -> None:
+    local = running(7)
+    effects = local.exited(101, Exit(exit_code=3, signal=None, age_s=0.01, error="loss is nan"), 1.0)
+    assert reports(effects) == [WorkerExited(7, 3, 0.01, 3, None, "loss is nan")]
+    assert starts(effects) == []
+    assert local.elapse(100.0) == []
+    assert len(starts(local.show(a_round(8), 101.0))) == 1
+
+
+def test_a_process_that_cannot_be_started_is_a_failure() -> None:
+    local = a_set()
+    (start, _) = starts(local.show(a_round(7), 0.0))
+    effects = local.not_started(start.ticket, "no memory")
+    assert reports(effects) == [WorkerExited(7, 2, 0.0, 1, None, "no memory")]
+
+
+def test_the_member_has_finished_when_its_last_worker_has() -> None:
+    local = running(7)
+    assert reports(local.exited(100, WELL, 1.0)) == []
+    assert reports(local.exited(101, WELL, 1.1)) == [WorkersFinished(7)]
+    assert len(starts(local.show(a_round(8), 2.0))) == 2
+
+
+def test_unattached_workers_count_as_entered_after_the_grace() -> None:
+    local = running(7, attached=False)
+    assert local.next_wakeup() == 0.5
+    assert local.elapse(0.4) == []
+    assert reports(local.elapse(0.5)) == [RoundEntered(7, reentrant=False)]
+    assert local.next_wakeup() is None
+    assert local.elapse(1.0) == []
+
+
+def test_entering_is_said_again_when_workers_attach_late() -> None:
+    local = running(7, attached=False)
+    local.elapse(0.5)
+    for pid in (100, 101):
+        local.attached(pid, 2.0)
+    assert local.heard(100, Entered(7), 2.1) == []
+    assert reports(local.heard(101, Entered(7), 2.2)) == [RoundEntered(7, reentrant=True)]
+
+
+def test_attached_workers_have_entered_when_they_say_so() -> None:
+    local = running(7)
+    local.show(a_round(8), 1.0)
+    for pid, step in ((100, 40), (101, 41)):
+        local.heard(pid, RoundLeft(7, step=step), 1.1)
+    assert local.heard(100, Entered(8), 1.2) == []
+    assert local.elapse(100.0) == []
+    assert reports(local.heard(101, Entered(8), 1.3)) == [RoundEntered(8, reentrant=True, last_step=41)]
+
+
+def test_the_last_step_of_a_dead_worker_counts_and_that_of_an_older_round_does_not() -> None:
+    local = running(7)
+    local.exited(101, Exit(exit_code=None, signal=9, completed=(7, 44)), 1.0)
+    (start,) = starts(local.show(a_round(8), 1.1))
+    local.heard(100, RoundLeft(7, step=43), 1.1)
+    local.heard(100, Entered(8), 1.2)
+    (report,) = reports(local.started(start.ticket, 101, 1.2) + local.elapse(1.8))
+    assert report == RoundEntered(8, reentrant=False, last_step=44)
+    local.show(a_round(9), 2.0)
+    local.heard(100, Entered(9), 2.1)
+    local.exited(101, KILLED, 2.1)
+    assert local._last_step == (7, 44)
+
+
+def test_what_concerns_another_round_is_not_passed_on() -> None:
+    local = running(7)
+    failed = CollectiveFailed(7, 2, 0.0, "reset")
+    committed = CheckpointCommitted(7, 100, "file:///c")
+    assert reports(local.heard(100, failed, 1.0)) == [failed]
+    assert reports(local.heard(100, committed, 1.0)) == [committed]
+    local.show(a_round(8), 2.0)
+    assert local.heard(100, failed, 2.1) == []
+    assert local.heard(100, committed, 2.1) == []
+
+
+def test_unknown_processes_change_nothing() -> None:
+    local = running(7)
+    assert local.exited(999, KILLED, 1.0) == []
+    assert local.heard(999, Entered(7), 1.0) == []
+    assert local.started(999, 999, 1.0) == [KillWorker(999)]
+    assert local.not_started(999, "x") == []
