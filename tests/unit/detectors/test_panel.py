@@ -1,0 +1,37 @@
+"""All detectors of one job."""
+
+from signals import broke, exited, policy, started
+
+from holdfast.api.finding import FindingKind
+from holdfast.api.policy import Policy
+from holdfast.watchdog.detectors import detectors_for
+from holdfast.watchdog.detectors.detector import Detector
+from holdfast.watchdog.sample import Disconnected
+
+
+def on(policy: Policy) -> tuple[Detector, ...]:
+    detectors = detectors_for(policy)
+    for detector in detectors:
+        detector.observe(started(1), 0.0)
+    return detectors
+
+
+def test_there_is_one_detector_of_each_class() -> None:
+    detectors = detectors_for(policy())
+    assert len({type(each) for each in detectors}) == len(detectors) == 5
+
+
+def test_a_killed_worker_whose_peers_collectives_fail_is_one_finding() -> None:
+    detectors = on(policy())
+    samples = [(broke(0), 1.0), (exited(3, signal=9), 1.01), (broke(1), 1.02), (broke(2), 1.03)]
+    found = [finding for sample, at in samples for each in detectors for finding in each.observe(sample, at)]
+    found += [finding for each in detectors for finding in each.elapse(2.5)]
+    assert [finding.kind for finding in found] == [FindingKind.PROCESS_EXIT]
+
+
+def test_a_lost_node_whose_peers_collectives_fail_is_one_finding() -> None:
+    detectors = on(policy(lost_after_s=60.0))
+    samples = [(broke(0), 1.0), (Disconnected("m1"), 1.01), (broke(1), 1.02)]
+    found = [finding for sample, at in samples for each in detectors for finding in each.observe(sample, at)]
+    found += [finding for each in detectors for finding in each.elapse(2.5)]
+    assert [finding.kind for finding in found] == [FindingKind.MEMBER_LOST]

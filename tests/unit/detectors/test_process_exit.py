@@ -1,0 +1,133 @@
+"""A worker process ended with a failure."""
+
+import pytest
+from signals import JOB, exited, policy, started
+
+from holdfast.api.finding import Confidence, FindingKind, Subject
+from holdfast.watchdog.detectors.process_exit import SYMPTOM_WINDOW_S, ProcessExitDetector
+from holdfast.watchdog.sample import Heard, RoundStopped
+
+GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5"
+NCCL = "torch.distributed.DistBackendError: NCCL error in: ..., remote process exited or there was a network error"
+NCCL_WATCHDOG = "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\nAborted"
+
+
+def in_round(number: int = 1) -> ProcessExitDetector:
+    detector = ProcessExitDetector(policy())
+    assert detector.observe(started(number), 0.0) == ()
+    return detector
+
+
+def test_the_first_death_is_found_the_moment_it_is_heard_of() -> None:
+    (finding,) = in_round().observe(exited(3, signal=9, age_s=0.5), 10.0)
+    assert finding.kind is FindingKind.PROCESS_EXIT
+    assert finding.subject == Subject(JOB, node="n1", member="m1", rank=3)
+    assert finding.cause == "signal 9 (SIGKILL)"
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.began_at == 9.5
+    assert finding.round == 1
+    assert finding.evidence[0].source == "launcher m1"
+
+
+@pytest.mark.parametrize(
+    ("how", "cause", "confidence"),
+    [
+        ({"signal": 9}, "signal 9 (SIGKILL)", Confidence.CERTAIN),
+        ({"signal": 11}, "signal 11 (SIGSEGV)", Confidence.CERTAIN),
+        ({"signal": 40}, "signal 40", Confidence.CERTAIN),
+        ({"signal": 9, "error": GLOO}, "signal 9 (SIGKILL)", Confidence.CERTAIN),
+        ({"signal": 6}, "signal 6 (SIGABRT)", Confidence.CERTAIN),
+        ({"signal": 6, "error": NCCL_WATCHDOG}, "signal 6 (SIGABRT)", Confidence.UNKNOWN),
+        ({"code": 1}, "exit code 1", Confidence.PROBABLE),
+        ({"code": 1, "error": "Traceback:\nOSError: gone\n\n"}, "exit code 1: OSError: gone", Confidence.PROBABLE),
+        ({"code": 1, "error": "  \n"}, "exit code 1", Confidence.PROBABLE),
+        ({"code": 1, "error": GLOO}, f"exit code 1: {GLOO}", Confidence.UNKNOWN),
+        ({"code": 1, "error": NCCL}, f"exit code 1: {NCCL}", Confidence.UNKNOWN),
+        ({}, "exit status Unknown", Confidence.UNKNOWN),
+    ],
+)  # fmt: skip
+def test_a_death_has_a_class_and_a_confidence(how: dict[str, object], cause: str, confidence: Confidence) -> None:
+    (finding,) = in_round().observe(exited(0, **how), 1.0)  # type: ignore[arg-type]
+    assert (finding.cause, finding.confidence, finding.error) == (cause, confidence, how.get("error", ""))
+
+
+def test_a_long_last_line_is_cut_in_the_cause_and_kept_in_the_error() -> None:
+    (finding,) = in_round().observe(exited(0, code=1, error="x" * 5000), 1.0)
+    assert len(finding.cause) < 250
+    assert len(finding.error) == 5000
+
+
+def test_deaths_that_follow_are_symptoms_and_blame_nobody() -> None:
+    detector = in_round()
+    assert detector.observe(exited(3, signal=9), 10.0)
+    assert detector.observe(exited(0, code=1, error=GLOO), 10.03) == ()
+    assert detector.observe(exited(1, signal=6), 10.05) == ()
+    assert detector.observe(exited(2, code=1, error="ValueError"), 10.0 + SYMPTOM_WINDOW_S) == ()
+
+
+def test_a_death_long_after_is_a_fault_of_its_own() -> None:
+    detector = in_round()
+    assert detector.observe(exited(3, signal=9), 10.0)
+    (second,) = detector.observe(exited(0, signal=9), 10.1 + SYMPTOM_WINDOW_S)
+    assert second.subject.rank == 0
+
+
+def test_a_message_repeated_after_a_reconnect_is_no_second_death() -> None:
+    detector = in_round()
+    assert detector.observe(exited(3, signal=9), 10.0)
+    assert detector.observe(exited(3, signal=9), 100.0) == ()
+
+
+def test_a_culprit_heard_of_after_its_victim_amends_the_finding() -> None:
+    detector = in_round()
+    (victim,) = detector.observe(exited(0, code=1, error=GLOO), 10.0)
+    (culprit,) = detector.observe(exited(3, signal=9), 10.01)
+    assert victim.confidence is Confidence.UNKNOWN
+    assert (culprit.subject.rank, culprit.confidence) == (3, Confidence.CERTAIN)
+
+
+def test_an_earlier_death_heard_of_later_amends_the_finding() -> None:
+    detector = in_round()
+    assert detector.observe(exited(0, signal=6), 10.0)
+    (earlier,) = detector.observe(exited(3, code=1, error="ValueError", age_s=1.0), 10.1)
+    assert earlier.subject.rank == 3
+
+
+def test_a_victim_never_replaces_anybody_not_even_when_it_died_earlier() -> None:
+    detector = in_round()
+    assert detector.observe(exited(0, signal=9), 10.0)
+    assert detector.observe(exited(3, code=1, error=GLOO, age_s=1.0), 10.1) == ()
+
+
+def test_a_death_of_another_round_is_fenced() -> None:
+    detector = in_round(7)
+    assert detector.observe(exited(0, round_number=6, signal=9), 1.0) == ()
+    assert detector.observe(exited(0, round_number=8, signal=9), 1.0) == ()
+
+
+def test_nothing_is_judged_while_no_round_runs() -> None:
+    detector = in_round(7)
+    detector.observe(RoundStopped(8), 1.0)
+    assert detector.observe(exited(0, round_number=7, signal=9), 1.1) == ()
+    assert ProcessExitDetector(policy()).observe(exited(0, signal=9), 1.0) == ()
+
+
+def test_every_round_is_judged_anew() -> None:
+    detector = in_round(1)
+    assert detector.observe(exited(3, signal=9), 10.0)
+    detector.observe(started(2), 10.1)
+    assert detector.observe(exited(3, round_number=2, signal=9), 10.2)
+
+
+def test_the_same_round_shown_again_forgives_nothing() -> None:
+    detector = in_round(1)
+    assert detector.observe(exited(3, signal=9), 10.0)
+    detector.observe(started(1), 10.1)
+    assert detector.observe(exited(2, signal=9), 10.2) == ()
+
+
+def test_silence_and_other_samples_prove_no_death() -> None:
+    detector = in_round()
+    assert detector.observe(Heard("m0"), 1.0) == ()
+    assert detector.elapse(1e9) == ()
+    assert detector.next_wakeup() is None
