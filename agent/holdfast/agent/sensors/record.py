@@ -59,16 +59,20 @@ class RankRecord:
         return self._zone(PULSE_SEQUENCE_OFFSET, unpack_pulse)
 
     def _zone(self, sequence_offset: int, unpack: Callable[[bytes], Zone]) -> Zone | None:
+        published = False
         for _ in range(_ATTEMPTS):
             before = self._sequence(sequence_offset)
-            if before == 0:
-                return None
-            if before % 2:
+            published = published or before != 0
+            # Zero is also what a writer whose store is not one instruction (struct's pack_into clears the bytes
+            # first) shows for a moment, so it never counts as unlocked.
+            if before == 0 or before % 2:
                 continue
             record = self._bytes(SIZE, 0)
             if self._sequence(sequence_offset) == before:
                 return _unpacked(record, unpack)
-        raise RecordUnreadable("the writer is in the middle of a publication")
+        if published:
+            raise RecordUnreadable("the writer is in the middle of a publication")
+        return None
 
     def _sequence(self, offset: int) -> int:
         value: int = SEQUENCE.unpack(self._bytes(SEQUENCE.size, offset))[0]
