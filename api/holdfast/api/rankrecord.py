@@ -19,6 +19,7 @@ MAGIC = 0x31444648  # "HFD1"
 VERSION = 1
 SIZE = 256
 UNKNOWN_INT = -1
+UNKNOWN_FINGERPRINT = 2**64 - 1  # fingerprints are unsigned
 
 
 class Phase(IntEnum):

@@ -1,1 +1,8 @@
 """Inside the training process: publishes the rank record, enters rounds, hands over the restore directive."""
+
+from holdfast.api.control import Assignment
+from holdfast.api.rankrecord import Phase
+from holdfast.trainer.ended import RoundEnded
+from holdfast.trainer.run import Run
+
+__all__ = ["Run", "RoundEnded", "Assignment", "Phase"]

@@ -1,0 +1,138 @@
+"""The default process group of one round: formed, aborted from another thread, and left without a trace."""
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, Store
+from torch.distributed import device_mesh, distributed_c10d
+
+from holdfast.api.control import Assignment
+from holdfast.api.rankrecord import UNKNOWN_INT
+from holdfast.trainer.sockets import HeldConnections
+from holdfast.trainer.store import RoundStore, meet
+
+
+def default_backend() -> str:
+    return "nccl" if torch.cuda.is_available() else "gloo"
+
+
+class Meeting(Enum):
+    """Where the ranks of a round meet."""
+
+    ENDPOINT = "endpoint"  # at the round's endpoint, where rank 0 hosts a store
+    ENVIRONMENT = "environment"  # as the variables of stock torchrun say
+
+
+class RoundGroup:
+    """The process group of one round.
+
+    `form`, `barrier` and `close` belong to the training thread; `abort` and `collective_sequence` may be called
+    from any other. The TCP connections this process makes while the group lives are taken for the group's: an
+    abort ends them all, and they stay open, held but of no use, until `release`.
+    """
+
+    def __init__(
+        self, assignment: Assignment, *, backend: str, timeout_s: float, meeting: Meeting = Meeting.ENDPOINT
+    ) -> None:
+        self._assignment = assignment
+        self._backend = backend
+        self._timeout_s = timeout_s
+        self._meeting = meeting
+        self._connections = HeldConnections()
+        self._hook_before = sys.excepthook
+        self._store: RoundStore | None = None
+        self._default: dist.ProcessGroup | None = None
+        self._is_closed = False
+        self._guard = threading.Lock()
+
+    def form(self, check: Callable[[], None]) -> None:
+        """Meet the other ranks and create the default group.
+
+        `check` is called while waiting and raises when the round is over. Raises Unavailable, DistError or
+        RuntimeError when the others cannot be met.
+        """
+        if "nccl" in self._backend:
+            # Otherwise NCCL's watchdog thread ends the process when a peer is lost.
+            # Source: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
+            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+        self._initialize(check)
+        with self._guard:
+            self._default = dist.group.WORLD
+
+    def barrier(self) -> None:
+        """Wait for every rank, unless the script has already destroyed the group."""
+        if self._assignment.world_size > 1 and dist.is_initialized():
+            dist.barrier()
+
+    def abort(self) -> None:
+        """Make every wait of this process in the group raise. Peers notice nothing: each ends its own. Repeatable.
+
+        What is being formed meanwhile may escape one call: call again until the training thread has left.
+        """
+        # Under the guard, so that a late abort can never meet the connections of the round after.
+        with self._guard:
+            if self._is_closed:
+                return
+            self._connections.end()
+            _abort_backends()
+
+    def drop(self) -> None:
+        """End what is under way on the device, so that `close` does not wait for it; connections stay."""
+        with self._guard:
+            _abort_backends()
+
+    def collective_sequence(self) -> int:
+        """How many collectives the default group has issued; UNKNOWN_INT when it does not say."""
+        with self._guard:
+            if self._default is None:
+                return UNKNOWN_INT
+            try:
+                # Private, and missing from torch's type stubs.
+                return int(self._default._get_sequence_number_for_group())  # type: ignore[attr-defined]
+            except RuntimeError:
+                return UNKNOWN_INT
+
+    def close(self) -> None:
+        """Destroy every group of the process and what torch remembers of them. Connections are held."""
+        with self._guard:
+            self._connections.hold()
+            self._is_closed = True
+            self._default = None
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if self._store is not None:
+            self._store.close()
+        # Each init_process_group wraps the hook of the one before.
+        sys.excepthook = self._hook_before
+        device_mesh._mesh_resources.mesh_stack.clear()
+
+    def release(self) -> None:
+        """Let the connections close. To be called once no peer waits in this round any more."""
+        self._connections.release()
+
+    def _initialize(self, check: Callable[[], None]) -> None:
+        timeout = timedelta(seconds=self._timeout_s)
+        if self._meeting is Meeting.ENVIRONMENT:
+            dist.init_process_group(self._backend, init_method="env://", timeout=timeout)
+            return
+        store: Store = HashStore()
+        if self._assignment.world_size > 1:
+            store = self._store = meet(self._assignment, timeout_s=self._timeout_s, check=check)
+        part = self._assignment
+        dist.init_process_group(
+            self._backend, store=store, rank=part.rank, world_size=part.world_size, timeout=timeout
+        )
+
+
+def _abort_backends() -> None:
+    """Does something for NCCL, nothing for gloo."""
+    with contextlib.suppress(RuntimeError):  # A group that is being created or destroyed just now.
+        for group in tuple(distributed_c10d._world.pg_map):
+            group.abort()
