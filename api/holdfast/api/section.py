@@ -93,6 +93,8 @@ def _did_you_mean(model: type[Section], location: Sequence[int | str]) -> str:
 def _fields_at(model: type[Section], location: Sequence[int | str]) -> set[str]:
     """The field names, as written in files, of the section at `location`."""
     for part in location:
+        if isinstance(part, int):
+            continue  # a place in a list of that section
         found = next((field for name, field in model.model_fields.items() if to_camel(name) == part), None)
         section = _section_of(found.annotation) if found else None
         if section is None:

@@ -1,6 +1,7 @@
 """This machine as a cluster: makes the local nodes match the plan, and reports what becomes of them."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Final
@@ -47,11 +48,11 @@ class LocalCluster:
         """Match the plan until cancelled. Raises Unavailable when nodes cannot be started at all."""
         while True:
             look_again_at = await self._match(time.monotonic())
-            timeout = None if look_again_at is None else max(0.0, look_again_at - time.monotonic())
-            try:
-                await asyncio.wait_for(self._changed.wait(), timeout)
-            except TimeoutError:
-                continue
+            delay_s = None if look_again_at is None else look_again_at - time.monotonic()
+            # Not `wait_for`: with a time-out of zero it can take a cancellation for its own.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await self._changed.wait()
             self._changed.clear()
             if self._stillborn >= STILLBORN_MAX:
                 raise Unavailable(f"launchers fail as soon as they start: {self._last_words}")

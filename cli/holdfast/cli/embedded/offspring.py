@@ -54,11 +54,9 @@ class Offspring:
     async def stop(self) -> int:
         """End it: SIGTERM, and SIGKILL when that takes too long. Returns the exit code."""
         self.send(signal.SIGTERM)
-        try:
-            return await asyncio.wait_for(asyncio.shield(self.ended), POLITE_S)
-        except TimeoutError:
-            self.send(signal.SIGKILL)
-            return await self.ended
+        await asyncio.wait((self.ended,), timeout=POLITE_S)
+        self.send(signal.SIGKILL)
+        return await asyncio.shield(self.ended)
 
     def last_words(self) -> str:
         """The last line it wrote that is not empty."""

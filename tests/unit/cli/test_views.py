@@ -1,0 +1,151 @@
+import pytest
+from rich.console import Console
+from wireobjects import a_rank, a_status, an_incident
+
+from holdfast.api.finding import Confidence, Subject
+from holdfast.api.incident import IncidentState
+from holdfast.api.status import JobPhase
+from holdfast.api.telemetry import ProcessState
+from holdfast.cli.view.incident import incidents_text, story
+from holdfast.cli.view.live import screen
+from holdfast.cli.view.news import news, progress
+from holdfast.cli.view.picture import Picture
+from holdfast.cli.view.status import ranks_text, status_text
+from holdfast.cli.view.table import number, seconds
+
+
+def test_a_status_is_one_line_per_fact() -> None:
+    assert status_text(a_status()) == (
+        "job            research/gpt\n"
+        "phase          Running (every rank trains)\n"
+        "round          3\n"
+        "members        2 of 2 ready, 1 spare\n"
+        "world size     2\n"
+        "step           120\n"
+        "loss           2.3457\n"
+        "step time      34 ms\n"
+        "checkpoint     step 110, 2.5 s ago\n"
+        "restarts       1\n"
+        "evictions      0\n"
+        "incidents      0 open, 1 in all\n"
+        "avoided nodes  none"
+    )
+
+
+def test_what_is_unknown_is_shown_as_a_question_mark() -> None:
+    text = status_text(a_status(step=None, loss=None, step_time_s=None, round=None, last_checkpoint=None))
+    assert "step           ?" in text
+    assert "checkpoint     none" in text
+    silent = a_rank(1, process=ProcessState.UNKNOWN, phase=None, step=None, progress_age_s=None, pid=None)
+    assert ranks_text([silent]).splitlines()[1].split() == [
+        *("1", "node-2", "Unknown", "?", "?", "2.3", "34", "ms", "?", "ago", "500", "ms", "ago", "?")
+    ]
+
+
+def test_ranks_are_aligned_one_a_line() -> None:
+    assert ranks_text([a_rank(0), a_rank(1)]) == (
+        "RANK  NODE    PROCESS  PHASE    STEP  LOSS  STEP TIME  PROGRESS   HEARD       PID\n"
+        "0     node-1  Running  forward  120   2.3   34 ms      10 ms ago  500 ms ago  4711\n"
+        "1     node-2  Running  forward  120   2.3   34 ms      10 ms ago  500 ms ago  4711"
+    )
+    assert ranks_text([]) == "no round is running"
+
+
+def test_incidents_are_aligned_one_a_line() -> None:
+    open_one = an_incident(
+        id="incident-2", state=IncidentState.OPEN, recovered_at=None, lost_steps=None, actions=()
+    )
+    header, healed, unhealed = incidents_text([an_incident(), open_one]).splitlines()
+    assert header.endswith("RUNG         DETECTED  NEW STEP  STEPS LOST  STATE")
+    assert healed.startswith("incident-1  ProcessExit  node node-2 rank 1  signal 9 (SIGKILL)  2 respawned  4 ms ")
+    assert healed.endswith("200 ms    4           Recovered")
+    assert unhealed.endswith("none         4 ms      ?         ?           Open")
+    assert incidents_text([]) == "no incident"
+
+
+def test_the_story_of_an_incident_holds_everything_known_of_it() -> None:
+    assert story(an_incident(note="joined by rank 0")) == (
+        "incident-1: ProcessExit of node node-2 rank 1 in research/gpt\n\n"
+        "It is recovered. It was detected 4 ms after it began; the first new step completed 200 ms after it; "
+        "it cost 4 steps.\n\n"
+        "cause       signal 9 (SIGKILL)\n"
+        "confidence  Certain that node node-2 rank 1 is the culprit\n\n"
+        "evidence\n"
+        "    +0.004 s  launcher node-2: rank 1 ended\n\n"
+        "actions\n"
+        "    +0.005 s  rung 2: round 3 with a new process, because a worker died\n\n"
+        "timeline\n"
+        "    +0.200 s  every rank completed a new step\n\n"
+        "error\n"
+        "  Traceback\n"
+        "  ValueError: bad\n\n"
+        "note\n"
+        "  joined by rank 0"
+    )
+
+
+def test_the_story_of_an_open_incident_names_no_cost_it_does_not_know() -> None:
+    told = story(an_incident(state=IncidentState.OPEN, recovered_at=None, error=""))
+    assert "no new step has completed since" in told
+    assert "error" not in told
+    assert "an unknown number of steps" in story(an_incident(lost_steps=None))
+
+
+def test_an_incident_nobody_can_be_named_for_says_so() -> None:
+    told = story(an_incident(culprit=Subject(job="a/b"), confidence=Confidence.UNKNOWN))
+    assert "confidence  Unknown that unknown is the culprit" in told
+
+
+def test_the_first_picture_tells_round_and_incidents() -> None:
+    assert news(None, Picture(a_status(), incidents=(an_incident(),))) == [
+        "round 3: 2 ranks; every rank trains",
+        "incident-1: ProcessExit of node node-2 rank 1: signal 9 (SIGKILL)",
+        "incident-1: recovered, 2 respawned; first new step after 200 ms, steps lost: 4",
+    ]
+
+
+def test_an_unchanged_picture_is_no_news() -> None:
+    picture = Picture(a_status(), incidents=(an_incident(),))
+    assert news(picture, picture) == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected"),
+    [(JobPhase.SUCCEEDED, ["Succeeded: every rank trains"]), (JobPhase.RECOVERING, [])],
+)
+def test_a_new_phase_is_news_unless_rounds_and_incidents_tell_it(phase: JobPhase, expected: list[str]) -> None:
+    assert news(Picture(a_status()), Picture(a_status(phase=phase))) == expected
+
+
+def test_a_paged_incident_asks_for_a_human() -> None:
+    before = Picture(a_status(), incidents=(an_incident(state=IncidentState.OPEN),))
+    after = Picture(a_status(), incidents=(an_incident(state=IncidentState.PAGED),))
+    assert news(before, after) == ["incident-1: a human is needed"]
+
+
+def test_progress_is_one_line() -> None:
+    assert progress(Picture(a_status())) == "step 120  loss 2.3457  34 ms a step  2 ranks"
+
+
+def test_the_live_view_shows_job_ranks_incidents_and_messages() -> None:
+    console = Console(width=160, record=True, force_terminal=False)
+    picture = Picture(a_status(), (a_rank(0), a_rank(1)), (an_incident(),))
+    with console.capture() as captured:
+        console.print(screen(picture, ["  1.0s  injecting"], elapsed_s=12.3, steps=300))
+        console.print(screen(None, ["starting"], elapsed_s=0.4, steps=0))
+    shown = captured.get()
+    for expected in ("research/gpt  Running  12 s", "step 120", "node-2", "incident-1 ProcessExit", "injecting"):
+        assert expected in shown
+    assert "starting  0 s" in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, "?"), (0.0, "0 ms"), (0.0123, "12.3 ms"), (0.9999, "1 s"), (59.96, "60 s"), (660.0, "11 min")],
+)
+def test_durations_are_shown_in_the_unit_that_fits(value: float | None, expected: str) -> None:
+    assert seconds(value) == expected
+
+
+def test_numbers_are_shown_to_five_digits() -> None:
+    assert [number(None), number(123456), number(2.345678)] == ["?", "123456", "2.3457"]
