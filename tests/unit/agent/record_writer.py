@@ -13,6 +13,7 @@ from holdfast.api.rankrecord import (
     SIZE,
     STEP_OFFSET,
     STEP_SEQUENCE_OFFSET,
+    UNKNOWN_FINGERPRINT,
     Phase,
     PulseZone,
     StepZone,
@@ -39,8 +40,8 @@ def step_zone(**changed: object) -> StepZone:
         "loss": 2.5,
         "grad_norm": 0.75,
         "tokens": 4096,
-        "batch_fingerprint": 0,
-        "parameter_fingerprint": 0,
+        "batch_fingerprint": UNKNOWN_FINGERPRINT,
+        "parameter_fingerprint": UNKNOWN_FINGERPRINT,
         "snapshot_step": 40,
     }
     return StepZone(**(fields | changed))  # type: ignore[arg-type]

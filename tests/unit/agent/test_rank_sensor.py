@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,15 @@ from record_writer import SECOND_NS, RecordWriter, step_zone
 
 from holdfast.agent.sensors.process import parse_state
 from holdfast.agent.sensors.ranks import RankSensor
-from holdfast.api.rankrecord import PULSE_SEQUENCE_OFFSET, STEP_OFFSET, STEP_SEQUENCE_OFFSET, Phase, PulseZone
+from holdfast.api.rankrecord import (
+    PULSE_SEQUENCE_OFFSET,
+    SEQUENCE,
+    STEP_OFFSET,
+    STEP_SEQUENCE_OFFSET,
+    UNKNOWN_FINGERPRINT,
+    Phase,
+    PulseZone,
+)
 from holdfast.api.telemetry import ProcessState, Unreadable
 
 NOW = 102.0
@@ -50,9 +58,7 @@ def test_a_record_becomes_a_sample_with_ages_on_the_nodes_clock(tmp_path: Path, 
 
 def test_what_was_not_measured_is_none_and_never_zero(tmp_path: Path, sensor: RankSensor) -> None:
     RecordWriter(tmp_path).step(
-        step_zone(
-            step=-1, step_time_ns=-1, loss=math.nan, grad_norm=math.nan, tokens=-1, snapshot_step=-1, pid=-1
-        )
+        step_zone(step=-1, step_time_ns=-1, loss=math.nan, grad_norm=math.nan, tokens=-1, snapshot_step=-1, pid=-1)
     )
     (sample,) = sensor.read(NOW).ranks
     assert sample.process is ProcessState.UNKNOWN
@@ -66,6 +72,19 @@ def test_a_record_nobody_has_published_into_says_nothing(tmp_path: Path, sensor:
     reading = sensor.read(NOW)
     assert reading.ranks == ()
     assert reading.unreadable == ()
+
+
+def test_a_worker_that_was_given_no_rank_yet_is_no_rank(tmp_path: Path, sensor: RankSensor) -> None:
+    RecordWriter(tmp_path).step(step_zone(round=-1, rank=-1))
+    assert sensor.read(NOW).ranks == ()
+
+
+@pytest.mark.parametrize(("published", "reported"), [(UNKNOWN_FINGERPRINT, None), (0, 0), (77, 77)])
+def test_a_fingerprint_is_none_only_when_it_is_unknown(
+    tmp_path: Path, sensor: RankSensor, published: int, reported: int | None
+) -> None:
+    RecordWriter(tmp_path).step(step_zone(parameter_fingerprint=published))
+    assert sensor.read(NOW).ranks[0].parameter_fingerprint == reported
 
 
 def test_a_run_directory_that_is_not_there_yet_has_no_ranks(tmp_path: Path) -> None:
@@ -102,6 +121,26 @@ def test_a_file_that_is_no_record_is_unreadable(
     assert reading.unreadable == (Unreadable("rank-000.record", reason),)
 
 
+def make_link(path: Path) -> None:
+    path.symlink_to("/etc/hostname")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Path.mkdir, "cannot read: Is a directory"),
+        (os.mkfifo, "cannot read: Illegal seek"),
+        (make_link, "cannot open: Too many levels of symbolic links"),
+    ],
+    ids=["folder", "fifo", "link"],
+)
+def test_what_is_no_file_is_unreadable_and_blocks_nobody(
+    tmp_path: Path, sensor: RankSensor, make: Callable[[Path], None], reason: str
+) -> None:
+    make(tmp_path / "rank-000.record")
+    assert sensor.read(NOW).unreadable == (Unreadable("rank-000.record", reason),)
+
+
 def test_other_files_in_the_run_directory_are_left_alone(tmp_path: Path, sensor: RankSensor) -> None:
     for name in ("rank-000.record.fresh", "agent.json", "rank-x.record"):
         (tmp_path / name).write_bytes(b"?")
@@ -130,6 +169,18 @@ def test_a_record_locked_for_ever_still_shows_its_last_good_content(
     assert reading.ranks[0].step == 41
     assert reading.ranks[0].pulse_age_s == pytest.approx(7.0)
     assert reading.unreadable[0].source == "rank-000.record"
+
+
+@pytest.mark.parametrize("zone", [STEP_SEQUENCE_OFFSET, PULSE_SEQUENCE_OFFSET], ids=["step", "pulse"])
+def test_a_sequence_cleared_for_a_moment_does_not_unpublish_a_record(
+    tmp_path: Path, sensor: RankSensor, zone: int
+) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    writer.pulse(PulseZone(beat_ns=100 * SECOND_NS, collective_sequence=7))
+    before = sensor.read(NOW)
+    writer.map[zone : zone + SEQUENCE.size] = bytes(SEQUENCE.size)
+    assert sensor.read(NOW).ranks == before.ranks
 
 
 def test_a_phase_that_does_not_exist_is_unreadable(tmp_path: Path, sensor: RankSensor) -> None:

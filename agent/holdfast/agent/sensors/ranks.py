@@ -8,7 +8,7 @@ from typing import Final
 from holdfast.agent.sensors.process import WatchedProcess
 from holdfast.agent.sensors.record import RankRecord, RecordUnreadable
 from holdfast.agent.sensors.sensor import Reading
-from holdfast.api.rankrecord import UNKNOWN_INT, PulseZone, StepZone
+from holdfast.api.rankrecord import UNKNOWN_FINGERPRINT, UNKNOWN_INT, PulseZone, StepZone
 from holdfast.api.telemetry import ProcessState, RankSample, Unreadable
 
 _RECORD_NAME: Final = re.compile(r"rank-\d+\.record")  # what api.control.record_file_name makes
@@ -94,8 +94,8 @@ class _FollowedRank:
             self._refresh()
         except RecordUnreadable as error:
             reason = str(error)
-        if self._step is None:
-            return None, reason
+        if self._step is None or self._step.rank == UNKNOWN_INT:
+            return None, reason  # a worker that was given no rank yet is nobody's rank
         return sample_of(self._step, self._pulse, self._process_state(self._step.pid), now), reason
 
     def close(self) -> None:
@@ -107,8 +107,9 @@ class _FollowedRank:
         if not self._checked:
             self._record.check()
             self._checked = True
-        self._step = self._record.step()
-        self._pulse = self._record.pulse()
+        # A zone that was published once does not become unpublished: its writer is in the middle.
+        self._step = self._record.step() or self._step
+        self._pulse = self._record.pulse() or self._pulse
 
     def _process_state(self, pid: int) -> ProcessState:
         if pid <= 0:
@@ -137,7 +138,7 @@ def sample_of(step: StepZone, pulse: PulseZone | None, process: ProcessState, no
         grad_norm=None if math.isnan(step.grad_norm) else step.grad_norm,
         tokens=_known(step.tokens),
         collective_sequence=_known(pulse.collective_sequence) if pulse else None,
-        parameter_fingerprint=step.parameter_fingerprint or None,
+        parameter_fingerprint=_known(step.parameter_fingerprint, unknown=UNKNOWN_FINGERPRINT),
         snapshot_step=_known(step.snapshot_step),
     )
 
@@ -146,5 +147,5 @@ def _age_s(at_ns: int, now: float) -> float:
     return max(0.0, now - at_ns / _NANOSECONDS)
 
 
-def _known(value: int) -> int | None:
-    return None if value == UNKNOWN_INT else value
+def _known(value: int, *, unknown: int = UNKNOWN_INT) -> int | None:
+    return None if value == unknown else value
