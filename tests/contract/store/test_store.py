@@ -125,7 +125,10 @@ def test_the_older_claim_can_write_nothing_any_more(store: Store) -> None:
         store.save(JOB, Snapshot(1, 1.0, b"state"), fence=older)
     with pytest.raises(Fenced):
         store.file(incident(1), fence=older)
+    with pytest.raises(Fenced):
+        store.harden(fence=older)
     store.append(JOB, [left("c")], at=3.0, after=1, fence=newer)
+    store.harden(fence=newer)
     assert [line.event for line in store.tail(JOB, START)] == [left("a"), left("c")]
     assert store.load(JOB) is None
     assert store.incidents(JOB, limit=10) == ()
@@ -170,6 +173,21 @@ class TestOnDisk:
             first.append(JOB, [left("b")], at=2.0, after=1, fence=fence)
         first.close()
         second.close()
+
+    def test_only_hardening_waits_for_the_disk(self, tmp_path: Path) -> None:
+        store = SqliteStore(tmp_path / "watchdog.db")
+        fence = store.claim()
+        said: list[str] = []
+        store._connection.set_trace_callback(said.append)
+        store.append(JOB, [left("a")], at=1.0, after=START, fence=fence)
+        assert not any("synchronous" in each for each in said)
+        store.harden(fence=fence)
+        assert [each for each in said if "synchronous" in each or each == "COMMIT"][1:] == [
+            "PRAGMA synchronous = FULL",
+            "COMMIT",
+            "PRAGMA synchronous = NORMAL",
+        ]
+        store.close()
 
     def test_a_file_that_is_no_database_is_damaged(self, tmp_path: Path) -> None:
         path = tmp_path / "watchdog.db"

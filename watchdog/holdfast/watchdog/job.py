@@ -14,7 +14,15 @@ from holdfast.api.errors import Damaged, Unavailable
 from holdfast.api.event import ClockTicked, Event, Journaled, RoundProgressed, WatchdogStarted
 from holdfast.api.incident import Incident
 from holdfast.api.round import Round
-from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, Show
+from holdfast.watchdog.effect import (
+    Answered,
+    Effect,
+    IncidentClosed,
+    IncidentOpened,
+    IncidentUpdated,
+    Publish,
+    Show,
+)
 from holdfast.watchdog.replay import Replayed, walk
 from holdfast.watchdog.sample import Connected, Left, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.senses import Senses, SensesFor
@@ -32,6 +40,8 @@ WAITING_EVENTS_MAX = 65_536
 STORE_RETRY_S = 1.0
 # Facts that the next one of their kind replaces are not worth keeping while the store refuses.
 REPLACEABLE = (ClockTicked, RoundProgressed)
+# Effects that others act on: a round number that was shown must never be given again.
+SHOWN = (Show, Publish, Answered)
 
 
 class Job:
@@ -134,19 +144,18 @@ class Job:
             self._saved_offset = self.offset
             self._accepted()
 
-    def keep(self, effects: Iterable[Effect], now: float) -> None:
-        """Write what `effects` change for readers, and a snapshot when one is due. Called after carrying them out.
+    def keep(self, effects: Sequence[Effect], now: float) -> None:
+        """Make what was decided outlast the machine and readable, and save a snapshot when one is due.
 
-        A failure is noted and no more: the journal has it all.
+        Called right after `effects` were carried out. Waiting for the disk before would cost every recovery some
+        milliseconds to no end: the journal survives this process already, and with the machine goes everybody
+        who saw the decision. A failure is noted and no more.
         """
-        newest = {
-            effect.incident.id: effect.incident
-            for effect in effects
-            if isinstance(effect, IncidentOpened | IncidentUpdated | IncidentClosed)
-        }
         try:
-            for incident in newest.values():
+            for incident in _incidents_in(effects):
                 self._store.file(incident, fence=self._fence)
+            if any(isinstance(effect, SHOWN) for effect in effects):
+                self._store.harden(fence=self._fence)
         except (Unavailable, Damaged) as error:
             self._refused(str(error), now)
         if self.offset - self._saved_offset >= SNAPSHOT_EVERY_LINES and self.trouble is None:
@@ -235,6 +244,12 @@ def _readable(snapshot: Snapshot, job: str) -> JobState | None:
     except msgspec.MsgspecError as error:
         logger.warning("snapshot is not readable, reading the whole journal job=%s reason=%s", job, error)
         return None
+
+
+def _incidents_in(effects: Iterable[Effect]) -> Iterable[Incident]:
+    """The newest version of each incident."""
+    kinds = IncidentOpened | IncidentUpdated | IncidentClosed
+    return {effect.incident.id: effect.incident for effect in effects if isinstance(effect, kinds)}.values()
 
 
 def _as_sample(effect: Show) -> Sample:

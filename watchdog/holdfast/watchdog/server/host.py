@@ -47,6 +47,8 @@ class JobHost:
         self._answers: dict[str, asyncio.Future[InterventionOutcome]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self._unkept: list[Effect] = []
+        self._keeper: asyncio.Handle | None = None
         self._pace = Pace(interval_s=1.0)
         self._pace_at = 0.0
 
@@ -59,7 +61,10 @@ class JobHost:
         self.closing = True
         if self._timer is not None:
             self._timer.cancel()
-        self._guarded(lambda now: self.job.save(now))
+        if self._keeper is not None:
+            self._keeper.cancel()
+        self._keep()
+        self._guarded(self.job.save)
 
     def observe(self, sample: Sample) -> None:
         """Show the job a sample."""
@@ -116,7 +121,7 @@ class JobHost:
         connection.outbox.put(Slot.PACE, msgspec.msgpack.encode(self._pace))
 
     def _carry_out(self, effects: tuple[Effect, ...]) -> None:
-        """Launchers first: they heal. Records for readers come last."""
+        """Launchers first: they heal. What is kept for readers and restarts comes last."""
         for effect in effects:
             match effect:
                 case Show(desired=desired):
@@ -128,10 +133,16 @@ class JobHost:
                 case Notify(incident=incident, text=text):
                     logger.warning("a human is needed job=%s incident=%s text=%s", self.job.name, incident, text)
                 case _:
-                    pass  # incidents: kept for readers below, all at once
-        now = self.clock.now()
-        self.job.keep(effects, now)
-        self._arm(now)
+                    pass  # incidents are kept below, all at once
+        self._arm(self.clock.now())
+        self._unkept.extend(effects)
+        if self._keeper is None:
+            # Behind the senders, which the frames put above have woken: the disk delays no launcher.
+            self._keeper = asyncio.get_running_loop().call_soon(self._keep)
+
+    def _keep(self) -> None:
+        effects, self._unkept, self._keeper = self._unkept, [], None
+        self._guarded(lambda now: self.job.keep(effects, now))
 
     async def _earlier_answer(self, request_id: str) -> InterventionOutcome:
         """What was answered before; from the journal when that was before a restart."""

@@ -38,6 +38,9 @@ class MemoryStore:
         self._journals[job] = [*lines, *(msgspec.msgpack.encode(line) for line in added)]
         return added
 
+    def harden(self, *, fence: Fence) -> None:
+        self._check(fence)
+
     def tail(self, job: str, after: int) -> Iterator[Journaled]:
         for line in self._journals.get(job, [])[after:]:
             yield msgspec.msgpack.decode(line, type=Journaled)

@@ -1,8 +1,9 @@
 """The port every store fills: the journal, the snapshots and the incidents of all jobs, behind one fence.
 
 A store is written by one watchdog at a time. Whoever starts claims the fence and holds a token; every write
-carries it and is refused with `Fenced` once somebody else has claimed. Writes are atomic and durable when the
-call returns. Calls are synchronous and short: they run between receiving an event and acting on it.
+carries it and is refused with `Fenced` once somebody else has claimed. Writes are atomic, and survive the death
+of the process when the call returns; `harden` makes them survive the machine's. Calls are synchronous and short:
+they run between receiving an event and acting on it.
 
 Every call raises `Unavailable` when the store cannot be used now (locked, disk full, permission), `Damaged`
 when what it holds is not what was written; both leave what is stored as it was.
@@ -39,6 +40,14 @@ class Journal(Protocol):
         """Add `events` behind the line `after`, all or none; return them with their places.
 
         Called before an event is applied. Raises Fenced when the fence is lost or `after` is not the last line.
+        """
+        ...
+
+    def harden(self, *, fence: Fence) -> None:
+        """Make everything written so far survive a power cut. Raises Fenced when the fence is lost.
+
+        Called after a decision was shown: a round number that was given must not be given again. What leads to
+        no decision (most events) is not worth the wait for the disk.
         """
         ...
 
