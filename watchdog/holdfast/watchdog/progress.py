@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from holdfast.api.event import RoundProgressed
 from holdfast.api.policy import Policy
@@ -16,8 +17,7 @@ from holdfast.watchdog.sample import Reported, Sample
 EVENT_INTERVAL_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Newest:
+class _Newest(msgspec.Struct, frozen=True, gc=False):
     """A rank's newest sample, when it arrived, and about when the rank's first step of the round was complete."""
 
     sample: RankSample
@@ -52,10 +52,9 @@ class Progress:
 
     def ranks(self, now: float) -> tuple[RankStatus, ...]:
         """Every rank of the round, in order. A rank not heard of, or not lately, is Unknown."""
-        shares = sorted(self._round.members, key=lambda share: share.first_rank)
         return tuple(
             self._status(share, rank, now)
-            for share in shares
+            for share in self._round.shares
             for rank in range(share.first_rank, share.first_rank + share.local_size)
         )
 
@@ -78,10 +77,7 @@ class Progress:
         )
 
     def _take(self, report: NodeReport, now: float) -> None:
-        for sample in report.ranks:
-            share = self._round.share_of(sample.rank)
-            if share is None or share.node != report.node or not self._round.counts(sample.round):
-                continue
+        for sample in self._round.samples_in(report):
             before = self._newest.get(sample.rank)
             first_step_at = before.first_step_at if before else None
             if first_step_at is None and sample.step is not None:

@@ -54,7 +54,7 @@ class CollectiveFailedDetector:
         if isinstance(sample, Exited):
             return self._round.counts(sample.exit.round)
         if isinstance(sample, Disconnected):
-            return any(share.member == sample.member for share in self._round.members)
+            return self._round.has(sample.member)
         return False
 
     def _finding(self) -> Finding:

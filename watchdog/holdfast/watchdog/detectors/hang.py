@@ -60,6 +60,8 @@ class HangDetector:
         self._round = RoundInForce(policy.job)
         self._times = StepTimes()
         self._longest_checkpoint_s = 0.0
+        # Within every deadline there is, so that such a rank needs no closer look.
+        self._moving_s = min(STOPPED_S_MIN, policy.hang_timeout_s or math.inf, policy.startup_timeout_s)
         self._begin(0.0)
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
@@ -94,24 +96,26 @@ class HangDetector:
         self._times.begin_round()
 
     def _take(self, report: NodeReport, now: float) -> list[int]:
-        """Keep the samples that are of this round and of this node's ranks; return whose they were."""
+        """Keep the samples that count; return the ranks that may be stuck."""
         if not any(each.source.startswith("rank") for each in report.unreadable):
             self._node_at[report.node] = now
-        taken = []
-        for sample in report.ranks:
-            share = self._round.share_of(sample.rank)
-            if share is None or share.node != report.node or not self._round.counts(sample.round):
-                continue
+        suspects = []
+        for sample in self._round.samples_in(report):
             before = self._seen.get(sample.rank)
-            seen = Seen(sample, report.node, now, _moved_at(sample, before, now))
-            self._seen[sample.rank] = seen
             self._learn(sample, before)
+            if sample.progress_age_s < self._moving_s:
+                # Nearly every sample of a healthy run ends here: this path decides what a report costs.
+                self._seen[sample.rank] = Seen(sample, now, now - sample.progress_age_s)
+                self._stalled.discard(sample.rank)
+                continue
+            seen = Seen(sample, now, _moved_at(sample, before, now))
+            self._seen[sample.rank] = seen
             if seen.stalled_s >= self._allowed_s(sample):
                 self._stalled.add(sample.rank)
             else:
                 self._stalled.discard(sample.rank)
-            taken.append(sample.rank)
-        return taken
+            suspects.append(sample.rank)
+        return suspects
 
     def _learn(self, sample: RankSample, before: Seen | None) -> None:
         if sample.step is not None and sample.step_time_s is not None:

@@ -116,7 +116,7 @@ class MemberLostDetector:
     def _finding(
         self, subject: Subject, *, cause: str, evidence: Evidence, confidence: Confidence, began_at: float
     ) -> Finding:
-        in_round = any(share.member == subject.member for share in self._round.members)
+        in_round = subject.member is not None and self._round.has(subject.member)
         return Finding(
             kind=FindingKind.MEMBER_LOST,
             subject=subject,

@@ -1,20 +1,27 @@
 """The round that counts: what every detector of round-bound faults must know about it."""
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Container, Sequence
 
 from holdfast.api.finding import Subject
 from holdfast.api.round import MemberRanks, Round
+from holdfast.api.telemetry import NodeReport, RankSample
 from holdfast.watchdog.sample import RoundStarted, RoundStopped, Sample
 
 
 class RoundInForce:
-    """Follows the rounds shown. Whatever carries another round's number is fenced: it is evidence of nothing."""
+    """Follows the rounds shown. Whatever carries another round's number is fenced: it is evidence of nothing.
+
+    A new round is on its way to the launchers while this is told of it, so that following costs next to nothing;
+    what is asked for with every report is built when it is first asked for.
+    """
 
     def __init__(self, job: str) -> None:
         self._job = job
         self._number: int | None = None
         self._round: Round | None = None
-        self._shares: dict[int, MemberRanks] = {}
+        self._ranks_of_node: dict[str, Container[int]] | None = None
+        self.world_size = 0  # 0 while none runs
 
     def follow(self, sample: Sample) -> bool:
         """Take one sample; True when it began or ended a round, so that all that was known before is void."""
@@ -26,8 +33,8 @@ class RoundInForce:
         if late or (number, started) == (self._number, self._round):
             return False
         self._number, self._round = number, started
-        shares = started.ranks if started else ()
-        self._shares = {share.first_rank + local: share for share in shares for local in range(share.local_size)}
+        self._ranks_of_node = None
+        self.world_size = started.world_size if started else 0
         return True
 
     @property
@@ -36,25 +43,47 @@ class RoundInForce:
         return self._round.number if self._round else None
 
     @property
-    def world_size(self) -> int:
-        """How many ranks it has; 0 while none runs."""
-        return len(self._shares)
-
-    @property
-    def members(self) -> Iterable[MemberRanks]:
+    def shares(self) -> Sequence[MemberRanks]:
+        """Its members with their ranks, in rank order; none while none runs."""
         return self._round.ranks if self._round else ()
 
     def counts(self, number: int) -> bool:
         """Whether something said of round `number` is about the round that runs."""
         return self._round is not None and self._round.number == number
 
+    def has(self, member: str) -> bool:
+        """Whether `member` has ranks in the round that runs."""
+        return any(share.member == member for share in self.shares)
+
+    def samples_in(self, report: NodeReport) -> Sequence[RankSample]:
+        """The samples of a report that count: of this round, and of ranks that its node runs."""
+        if self._round is None:
+            return ()
+        if self._ranks_of_node is None:
+            self._ranks_of_node = _ranks_of_node(self._round)
+        ranks, number = self._ranks_of_node.get(report.node, ()), self._round.number
+        return [sample for sample in report.ranks if sample.round == number and sample.rank in ranks]
+
     def share_of(self, rank: int) -> MemberRanks | None:
-        """Who runs `rank`, None when it is outside the world. Constant time, unlike `Round.member_of`."""
-        return self._shares.get(rank)
+        """Who runs `rank`, None when it is outside the world. A binary search."""
+        place = bisect_right(self.shares, rank, key=lambda share: share.first_rank) - 1
+        if place < 0:
+            return None
+        share = self.shares[place]
+        return share if rank < share.first_rank + share.local_size else None
 
     def subject(self, rank: int) -> Subject:
         """`rank` with the member and node that run it."""
-        share = self._shares.get(rank)
+        share = self.share_of(rank)
         if share is None:
             return Subject(self._job, rank=rank)
         return Subject(self._job, node=share.node, member=share.member, rank=rank)
+
+
+def _ranks_of_node(round: Round) -> dict[str, Container[int]]:
+    """One member a node is the rule, and a range answers faster than a set; several members share a set."""
+    ranks: dict[str, range | set[int]] = {}
+    for share in round.ranks:
+        mine = range(share.first_rank, share.first_rank + share.local_size)
+        ranks[share.node] = {*ranks[share.node], *mine} if share.node in ranks else mine
+    return dict(ranks)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from holdfast.api.finding import Confidence, Evidence
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import ProcessState, RankSample
@@ -21,12 +23,10 @@ GROUPS_SHOWN = 8
 CULPRITS_SHOWN = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True, gc=False):
     """One rank's newest sample. `at` is its arrival, `progress_at` when the rank last moved (watchdog clock)."""
 
     sample: RankSample
-    node: str
     at: float
     progress_at: float
 

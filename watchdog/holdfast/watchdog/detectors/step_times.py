@@ -29,11 +29,9 @@ class StepTimes:
 
     def take(self, step: int, time_s: float) -> None:
         """One rank completed `step` in `time_s` seconds."""
-        if not (math.isfinite(time_s) and time_s > 0.0):
-            return
-        if self._first is None:
+        if self._first is None or self._newest is None:
             self._first = self._newest = step
-        if step <= self._first or self._newest is None or step < self._newest:
+        if step <= self._first or step < self._newest or not 0.0 < time_s < math.inf:
             return
         if step == self._newest:
             if time_s <= self._recent[-1]:
