@@ -50,6 +50,8 @@ def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> Verdict:
         return RestartNow()
     newest = failures[-1]
     if count >= FAILURES_THAT_END:
-        says = f"crash loop: {count} failures in a row without a new step beyond {newest.step}, last {newest.cause}"
+        says = (
+            f"crash loop: {count} failures in a row without a new step beyond {newest.step}, last {newest.cause}"
+        )
         return GiveUp(says)
     return Wait(min(BACKOFF_S_MAX, policy.restarts.backoff_s * BACKOFF_FACTOR ** (count - 2)))
