@@ -1,0 +1,91 @@
+"""The status people read, from what is decided and what is seen."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from holdfast.api.event import Event
+from holdfast.api.policy import Policy
+from holdfast.api.round import Endpoint, Entry, Idle, MemberRanks, Restore, Round
+from holdfast.api.status import Checkpoint, Membership, RankStatus
+from holdfast.watchdog.sample import Sample
+from holdfast.watchdog.state import JobState, Member, Standing
+from holdfast.watchdog.status import status_of
+
+JOB = "research/gpt"
+ROUND = Round(JOB, 3, (MemberRanks("m1", "n1", 0, 2),), Endpoint("h", 1), Restore(), Entry.REENTER, reason="test")
+
+
+def member(name: str, standing: Standing = Standing.PRESENT) -> Member:
+    return Member(name, f"node-{name}", "b", "h", 2, (1,), warm=True, standing=standing, joined_at=0.0)
+
+
+def state(**fields: object) -> JobState:
+    return msgspec.structs.replace(JobState(job=JOB), **fields)
+
+
+class FixedGauge:
+    def __init__(self, step: int | None) -> None:
+        self._step = step
+
+    def observe(self, sample: Sample, now: float) -> Sequence[Event]:
+        return ()
+
+    def ranks(self, now: float) -> tuple[RankStatus, ...]:
+        return ()
+
+    def step(self) -> int | None:
+        return self._step
+
+    def loss(self) -> float | None:
+        return 2.5
+
+    def step_time_s(self) -> float | None:
+        return 0.1
+
+
+def test_a_job_nobody_submitted_is_pending_and_everything_else_unknown() -> None:
+    told = status_of(state(), None, 5.0)
+    assert (told.round, told.step, told.loss, told.world_size, told.now) == (None, None, None, 0, 5.0)
+    assert told.members == Membership(wanted=0, ready=0, spares=0)
+
+
+@pytest.mark.parametrize(
+    ("desired", "world"),
+    [(ROUND, 2), (Idle(JOB, 4, "backing off"), 0), (None, 0)],
+    ids=["running", "idle", "nothing"],
+)
+def test_the_world_is_what_is_to_run_now(desired: Round | Idle | None, world: int) -> None:
+    told = status_of(state(round=ROUND, desired=desired), None, 5.0)
+    assert (told.round, told.world_size) == (3, world)
+
+
+@pytest.mark.parametrize(("seen", "decided", "step"), [(9, 7, 9), (None, 7, 7), (None, None, None), (0, 7, 0)])
+def test_the_step_seen_is_newer_than_the_one_journaled(
+    seen: int | None, decided: int | None, step: int | None
+) -> None:
+    assert status_of(state(step=decided), FixedGauge(seen), 5.0).step == step
+
+
+@pytest.mark.parametrize(
+    ("formed", "names", "lost", "expected"),
+    [
+        (ROUND, ("m1", "m2"), (), (1, 1)),
+        (ROUND, ("m2",), ("m1",), (0, 1)),
+        (None, ("m1", "m2", "m3"), (), (2, 1)),
+        (None, ("m1",), ("m2",), (1, 0)),
+    ],
+    ids=["one seated, one spare", "the seated one lost", "before the first round", "one lost before it"],
+)
+def test_members_are_ready_or_spare_or_lost(
+    formed: Round | None, names: tuple[str, ...], lost: tuple[str, ...], expected: tuple[int, int]
+) -> None:
+    members = tuple(member(name) for name in names) + tuple(member(name, Standing.LOST) for name in lost)
+    told = status_of(state(policy=Policy(JOB, 1, 2), round=formed, members=members), None, 5.0)
+    assert told.members == Membership(2, *expected)
+
+
+def test_the_newest_checkpoint_is_told() -> None:
+    checkpoints = (Checkpoint(1, "a", 1, 0.0), Checkpoint(2, "b", 1, 1.0))
+    assert status_of(state(checkpoints=checkpoints), None, 5.0).last_checkpoint == checkpoints[1]
