@@ -256,3 +256,9 @@ def test_findings_before_the_job_is_submitted_are_ignored() -> None:
     finding = Finding(FindingKind.XID, Subject("a/b", node="n"), "xid 79", (), Confidence.CERTAIN, 0.0, xid=79)
     step = advance(initial("a/b"), FindingMade(finding), 1.0)
     assert step.state == initial("a/b")
+
+
+def test_a_member_that_had_gone_stays_gone_over_a_restart_of_the_watchdog() -> None:
+    story = running(3, nodes_min=3).leave(2).restart_watchdog()
+    story.join(1, held=1).join(3, held=1).join(4)
+    assert story.members == ["node-1", "node-4", "node-3"]

@@ -14,7 +14,7 @@ from holdfast.api.event import (
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import IncidentState
 from holdfast.api.plan import NodeState
-from holdfast.api.round import Entry
+from holdfast.api.round import Closed, Entry
 from holdfast.watchdog.casebook import close
 from holdfast.watchdog.healing import heal
 from holdfast.watchdog.recovery import owe
@@ -26,7 +26,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
     """A launcher connected: new, back after a pause, or restarted in the same slot."""
     assert isinstance(event, MemberJoined)
     known = state.member(event.member)
-    restarted = known is not None and known.boot != event.boot
+    restarted = known is not None and known.boot != event.boot and not isinstance(state.desired, Closed)
     if restarted and known is not None and known.standing is not Standing.LOST and state.in_round(known.name):
         after = heal(state, _restart_finding(state, known, now), now)
         return after.then(lambda lost: joined(lost, event, now))
@@ -69,7 +69,12 @@ def _restart_finding(state: JobState, member: Member, now: float) -> Finding:
 
 def watchdog_started(state: JobState, event: Event, now: float) -> Step:
     """The watchdog is back: who was there may have gone meanwhile, which is Unknown until it is heard of."""
-    members = tuple(msgspec.structs.replace(member, standing=Standing.UNKNOWN) for member in state.members)
+    members = tuple(
+        msgspec.structs.replace(member, standing=Standing.UNKNOWN)
+        if member.standing is Standing.PRESENT
+        else member
+        for member in state.members
+    )
     return Step(changed(state, members=members), (), Reason("watchdog started", f"{len(members)} members Unknown"))
 
 

@@ -9,12 +9,12 @@ the round is formed, because only then is it known whether a spare is there.
 from collections.abc import Callable, Mapping
 
 import msgspec
-from holdfast.api.xid import CATALOGUE, XidClass, action_for
 
 from holdfast.api.finding import Confidence, Finding, FindingKind
 from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Entry
+from holdfast.api.xid import CATALOGUE, XidClass, action_for
 from holdfast.watchdog.detectors.crash_loop import Failure, GiveUp, RestartNow, Wait, crash_loop
 from holdfast.watchdog.state import JobState
 
@@ -24,10 +24,11 @@ LOOPING = (FindingKind.PROCESS_EXIT, FindingKind.COLLECTIVE_FAILED, FindingKind.
 
 # A fault of one node is held against it for this long; the eviction budget's default window.
 MEMORY_S = 3600.0
-# The third death by signal on one node within MEMORY_S, with none elsewhere, makes the node suspect.
-DEATHS_THAT_CONDEMN = 3
-# The second hang or loss on one node within MEMORY_S does: they cost more and have fewer innocent causes.
-STRIKES_THAT_CONDEMN = 2
+# The third death by signal, or loss, on one node within MEMORY_S, with none elsewhere, makes the node suspect: two
+# connections that broke may be a network card that flapped. ByteRobust bears as many. Source: arXiv:2509.16293.
+LOSSES_THAT_CONDEMN = 3
+# The second hang on one node does: it costs more and has fewer innocent causes.
+HANGS_THAT_CONDEMN = 2
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -69,7 +70,7 @@ def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float)
     deaths = _strikes(state, finding, now)
     if (
         finding.cause.startswith("signal")
-        and deaths >= DEATHS_THAT_CONDEMN - 1
+        and deaths >= LOSSES_THAT_CONDEMN - 1
         and not _elsewhere(state, finding, now)
     ):
         return Decision(
@@ -97,7 +98,7 @@ def _collective_failed(state: JobState, policy: Policy, finding: Finding, now: f
 
 def _hang(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
     known = finding.confidence is not Confidence.UNKNOWN
-    if known and _strikes(state, finding, now) >= STRIKES_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
+    if known and _strikes(state, finding, now) >= HANGS_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
         return Decision(
             Rung.SWAP, f"node {finding.subject.node} hung again within an hour", evict=finding.subject.node
         )
@@ -114,8 +115,8 @@ def _hang(state: JobState, policy: Policy, finding: Finding, now: float) -> Deci
 
 def _member_lost(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
     node = finding.subject.node
-    if _strikes(state, finding, now) >= STRIKES_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
-        return Decision(Rung.SWAP, f"node {node} was lost twice within an hour", evict=node)
+    if _strikes(state, finding, now) >= LOSSES_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
+        return Decision(Rung.SWAP, f"node {node} was lost again and again within an hour", evict=node)
     return Decision(Rung.SWAP, f"node {node} is gone ({finding.cause}): a spare takes its ranks")
 
 

@@ -1,0 +1,282 @@
+"""A simulated launcher with its workers and its node's agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from holdfast.api.event import MemberEntered, MemberFinished, MemberJoined, MemberLeft, MemberWarmed
+from holdfast.api.membership import CollectiveFailed, WorkerExited
+from holdfast.api.rankrecord import Phase
+from holdfast.api.round import Closed, Desired, Round
+from holdfast.api.telemetry import NodeEvent, NodeReport, ProcessState, RankSample
+from holdfast.watchdog.sample import CollectiveBroke, Exited, Heard, Left, Reported
+
+if TYPE_CHECKING:
+    from world import World
+
+REPEATED_MESSAGES = 4
+
+
+class Worker(Enum):
+    RUNNING = "running"
+    STOPPED = "stopped"
+    DEAD = "dead"
+
+
+class SimulatedMember:
+    """One node. Everything it says travels over a connection that keeps order and can break."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = self.node = name
+        self.boot = "1"
+        self.alive = False
+        self.warm = False
+        self.connection = 0  # grows with every connection; 0 while there is none
+        self._connections = 0
+        self.connected_at = 0.0
+        self._epoch = 0
+        self._arrives = 0.0
+        self.silent = False  # partitioned: nothing passes, nothing closes
+        self.held: Desired | None = None
+        self.entered: int | None = None
+        self.workers: list[Worker] = []
+        self.step: int | None = None
+        self.progress_at = world.now
+        self._recent: list[Callable[[], None]] = []
+        self._reports = 0
+
+    @property
+    def in_touch(self) -> bool:
+        """Whether it has had time to hear what the watchdog shows now."""
+        return bool(self.connection) and not self.silent and self.world.now - self.connected_at > 0.1
+
+    @property
+    def round(self) -> Round | None:
+        """The round its workers are in, None while they are in none."""
+        return self.held if isinstance(self.held, Round) and self.held.share_of(self.name) else None
+
+    # life
+
+    def start(self, delay_s: float) -> None:
+        def begin() -> None:
+            self.alive = True
+            self.connect()
+            self.world.after(self.world.jitter(0.0, 1.0), self.report)
+            self.world.after(self.world.jitter(1.0, 3.0), self.become_warm)
+
+        self.world.after(delay_s, begin)
+
+    def become_warm(self) -> None:
+        if self.alive:
+            self.warm = True
+            self.send(lambda: self.world.carry_out(self.world.job.record(MemberWarmed(self.name), self.world.now)))
+
+    def die(self) -> None:
+        """The whole node goes: launcher, workers, agent."""
+        if self.alive:
+            self.alive = False
+            self.workers = []
+            self.disconnect(told=not self.silent)
+
+    def restart_launcher(self) -> None:
+        """The launcher crashes (its workers with it) and comes back as another process."""
+        if not self.alive:
+            return
+        self.disconnect(told=True)
+        self.boot = str(int(self.boot) + 1)
+        self.held, self.entered, self.workers, self.step, self._recent = None, None, [], None, []
+        self.world.after(self.world.jitter(0.05, 2.0), self.connect)
+
+    # the connection
+
+    def connect(self) -> None:
+        world = self.world
+        if not self.alive or self.connection:
+            return
+        if not world.up or self.silent:
+            world.after(world.jitter(0.05, 0.5), self.connect)
+            return
+        self._connections += 1
+        self.connection, self._epoch, self._arrives = self._connections, world.epoch, world.now
+        self.connected_at = world.now
+        held = self.held.number if isinstance(self.held, Round) else None
+        ports = (7000, 7001)
+        size = world.policy.processes_per_node
+        join = MemberJoined(self.name, self.node, self.boot, "127.0.0.1", size, ports, self.warm, held)
+
+        def arrive() -> None:
+            desired = world.joined(self, join)
+            if desired is not None:
+                self.show(desired)
+
+        self.send(arrive)
+        for message in self._recent[-REPEATED_MESSAGES:]:
+            self.send(message)
+        world.after(1.0, self.beat)
+
+    def disconnect(self, *, told: bool = False) -> None:
+        """The connection is gone, with all that was under way. `told`: the watchdog sees it close."""
+        had, self.connection = self.connection, 0
+        if had and told:
+            self.world.closed(self.name)
+        if self.alive:
+            self.world.after(self.world.jitter(0.05, 0.3), self.connect)
+
+    def send(self, arrive: Callable[[], None]) -> None:
+        """Deliver to the watchdog a little later, in order, unless the connection breaks first."""
+        connection, world = self.connection, self.world
+        if not connection or self.silent:
+            return
+        self._arrives = max(self._arrives, world.now) + world.jitter(0.0005, 0.02)
+
+        def deliver() -> None:
+            if world.up and self._epoch == world.epoch and self.connection == connection:
+                world.carry_out(world.job.observe(Heard(self.name), world.now))
+                arrive()
+
+        world.after(self._arrives - world.now, deliver)
+
+    def send_and_remember(self, arrive: Callable[[], None]) -> None:
+        """Like `send`, and repeated after the next reconnect."""
+        self._recent = [*self._recent, arrive][-16:]
+        self.send(arrive)
+
+    def beat(self) -> None:
+        if self.alive and self.connection:
+            self.send(lambda: None)
+            self.world.after(1.0, self.beat)
+
+    def partition(self, seconds: float) -> None:
+        """Nothing passes for a while; afterwards the old connection proves dead."""
+        self.silent = True
+
+        def heal() -> None:
+            self.silent = False
+            self.disconnect(told=True)
+
+        self.world.after(seconds, heal)
+
+    # rounds
+
+    def show(self, desired: Desired) -> None:
+        """The watchdog pushes a desired state over this connection."""
+        connection = self.connection
+
+        def arrive() -> None:
+            if self.alive and not self.silent and self.connection == connection and connection:
+                self.obey(desired)
+
+        self.world.after(self.world.jitter(0.0005, 0.02), arrive)
+
+    def obey(self, desired: Desired) -> None:
+        """A greater number is obeyed, anything else is old news."""
+        if self.held is not None and desired.number <= self.held.number:
+            return
+        self.held, self.entered = desired, None
+        if isinstance(desired, Closed):
+            self.workers = []
+        elif self.round is not None:
+            self.world.after(self.world.jitter(0.02, 0.3), lambda: self.enter(desired.number))
+
+    def enter(self, number: int) -> None:
+        world, round = self.world, self.round
+        if not self.alive or round is None or round.number != number:
+            return
+        self.workers = [Worker.RUNNING] * round.ranks[0].local_size
+        self.entered, last_step, self.step, self.progress_at = number, self.step, None, world.now
+        event = MemberEntered(self.name, number, reentrant=True, last_step=last_step)
+        self.send_and_remember(lambda: world.carry_out(world.job.record(event, world.now)))
+        world.training.entered(round)
+
+    def finish(self, number: int) -> None:
+        event = MemberFinished(self.name, number)
+        self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+
+    def leave(self) -> None:
+        """A launcher stopped on purpose; its node goes with it."""
+        event = MemberLeft(self.name, "stopped")
+
+        def arrive() -> None:
+            self.world.carry_out(self.world.job.record(event, self.world.now))
+            self.world.carry_out(self.world.job.observe(Left(self.name), self.world.now))
+
+        self.send(arrive)
+        self.world.after(0.05, lambda: self.world.remove_node(self, "left"))
+
+    # workers
+
+    def kill_worker(self, local: int, error: str = "") -> None:
+        """A worker dies; the launcher says so at once, its peers notice a little later."""
+        round, world = self.round, self.world
+        if not self.alive or round is None or self.entered != round.number or self.workers[local] is Worker.DEAD:
+            return
+        self.workers[local] = Worker.DEAD
+        rank = self.first_rank(round) + local
+        exit = WorkerExited(
+            round.number, rank, 0.001, exit_code=1 if error else None, signal=None if error else 9, error=error
+        )
+        self.send_and_remember(
+            lambda: world.carry_out(world.job.observe(Exited(self.name, self.node, exit), world.now))
+        )
+        world.training.broke(round)
+
+    def stop_worker(self, local: int) -> None:
+        if self.alive and self.workers and self.workers[local] is Worker.RUNNING:
+            self.workers[local] = Worker.STOPPED
+
+    def collective_failed(self, round: Round) -> None:
+        """A live worker's collective failed because a peer went."""
+        if not self.alive or self.entered != round.number or Worker.RUNNING not in self.workers:
+            return
+        failure = CollectiveFailed(round.number, self.first_rank(round), 0.001, "Connection closed by peer")
+        self.send_and_remember(
+            lambda: self.world.carry_out(
+                self.world.job.observe(CollectiveBroke(self.name, self.node, failure), self.world.now)
+            )
+        )
+
+    def first_rank(self, round: Round) -> int:
+        share = round.share_of(self.name)
+        assert share is not None
+        return share.first_rank
+
+    # the agent
+
+    def report(self, events: tuple[NodeEvent, ...] = ()) -> None:
+        """One node report, and the next one in a second."""
+        if not self.alive:
+            return
+        self._reports += 1
+        report = NodeReport(self.node, self.boot, self._reports, ranks=self._samples(), events=events)
+        self.send(lambda: self.world.carry_out(self.world.job.observe(Reported(report), self.world.now)))
+        if not events:
+            self.world.after(1.0, self.report)
+
+    def _samples(self) -> tuple[RankSample, ...]:
+        round = self.round
+        if round is None or self.entered != round.number:
+            return ()
+        age = self.world.now - self.progress_at
+        states = {
+            Worker.RUNNING: ProcessState.RUNNING,
+            Worker.STOPPED: ProcessState.STOPPED,
+            Worker.DEAD: ProcessState.GONE,
+        }
+        return tuple(
+            RankSample(
+                round=round.number,
+                rank=self.first_rank(round) + local,
+                process=states[worker],
+                phase=Phase.STARTUP if self.step is None else Phase.BACKWARD,
+                progress_age_s=age,
+                phase_age_s=age,
+                pulse_age_s=0.05 if worker is Worker.RUNNING else age,
+                step=self.step,
+                step_time_s=self.world.training.step_time_s,
+                loss=1.0,
+            )
+            for local, worker in enumerate(self.workers)
+        )

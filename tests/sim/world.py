@@ -1,0 +1,193 @@
+"""A whole job in virtual time: the real brain, detectors and journal; everything around them simulated.
+
+One seed is one schedule. Time is a heap of things due; nothing sleeps and nothing reads a clock. Connections keep
+their order like TCP does, break at any moment, and lose what was under way; a launcher that reconnects repeats
+what it cannot know to have arrived. A message may be late, never reordered within its connection.
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+
+from disk import Disk
+from invariants import Invariants
+from member import SimulatedMember
+from training import Training
+
+from holdfast.api.event import JobSubmitted, MemberJoined, NodeChanged
+from holdfast.api.plan import NodeState, Plan
+from holdfast.api.policy import EvictionBudget, Policy, RestartBudget
+from holdfast.api.round import Desired
+from holdfast.api.status import JobPhase
+from holdfast.watchdog import brain
+from holdfast.watchdog.detectors import detectors_for
+from holdfast.watchdog.effect import Effect, Publish, Show
+from holdfast.watchdog.job import Job
+from holdfast.watchdog.progress import Progress
+from holdfast.watchdog.sample import Connected, Disconnected
+from holdfast.watchdog.senses import Senses
+from holdfast.watchdog.store.memory import MemoryStore
+
+JOB = "sim/run"
+REPLACEMENT_S = 2.0
+
+
+def senses_for(policy: Policy) -> Senses:
+    return Senses(detectors_for(policy), Progress(policy))
+
+
+class World:
+    """The watchdog, its members, the disk they share and the cluster under them."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.now = 1000.0
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self.policy = self._draw_policy()
+        self.disk = Disk()
+        self.training = Training(self)
+        self.members: dict[str, SimulatedMember] = {}
+        self.nodes_made = 0
+        self.store = MemoryStore()
+        self.up = True
+        self.epoch = 0  # of the watchdog: connections of an older one are dead
+        self.plan: Plan | None = None
+        self.log: list[str] = []
+        self.invariants = Invariants(self)
+        self.job = self._new_job()
+        self._wakeup: float | None = None
+        self.carry_out(self.job.record(JobSubmitted(self.policy), self.now))
+        self.follow_plan()
+
+    def _draw_policy(self) -> Policy:
+        nodes_max = self.random.randint(1, 4)
+        return Policy(
+            job=JOB,
+            nodes_min=self.random.randint(1, nodes_max),
+            nodes_max=nodes_max,
+            spares=self.random.randint(0, 2),
+            processes_per_node=self.random.choice((1, 1, 2)),
+            heartbeat_interval_s=1.0,
+            lost_after_s=3.0,
+            startup_timeout_s=20.0,
+            form_grace_s=5.0,
+            checkpoint_uri="/ckpt",
+            evictions=EvictionBudget(count=self.random.randint(1, 4), fraction=self.random.choice((0.05, 1.0))),
+            restarts=RestartBudget(backoff_s=self.random.choice((1.0, 10.0))),
+        )
+
+    def _new_job(self) -> Job:
+        fence = self.store.claim()
+        return Job(JOB, store=self.store, fence=fence, brain=brain, senses_for=senses_for)
+
+    # time
+
+    def after(self, delay_s: float, what: Callable[[], None]) -> None:
+        """Do something later."""
+        self._count += 1
+        heapq.heappush(self._due, (self.now + delay_s, self._count, what))
+
+    def run(self, seconds: float) -> None:
+        """Let virtual time pass, checking every promise after everything that happens."""
+        end = self.now + seconds
+        while self._due and self._due[0][0] <= end:
+            self.now, _, what = heapq.heappop(self._due)
+            what()
+            self.invariants.check()
+        self.now = end
+
+    def jitter(self, low: float, high: float) -> float:
+        return self.random.uniform(low, high)
+
+    def note(self, what: str) -> None:
+        self.log.append(f"{self.now:9.3f} {what}")
+
+    # the watchdog
+
+    def carry_out(self, effects: tuple[Effect, ...]) -> None:
+        """What the watchdog's shell does with effects."""
+        for effect in effects:
+            if isinstance(effect, Show):
+                self.note(f"shown {effect.desired}")
+                self.invariants.shown(effect.desired)
+                for member in list(self.members.values()):
+                    member.show(effect.desired)
+            elif isinstance(effect, Publish):
+                self.plan = effect.plan
+                self.after(0.01, self.follow_plan)
+        self._schedule_wakeup()
+
+    def _schedule_wakeup(self) -> None:
+        at = self.job.next_wakeup(self.now)
+        if at is None or (self._wakeup is not None and self.now < self._wakeup <= at):
+            return
+        self._wakeup = max(at, self.now + 0.001)
+        epoch = self.epoch
+        self.after(self._wakeup - self.now, lambda: self._wake(epoch))
+
+    def _wake(self, epoch: int) -> None:
+        self._wakeup = None
+        if self.up and epoch == self.epoch:
+            self.carry_out(self.job.elapse(self.now))
+
+    def kill_watchdog(self, away_s: float) -> None:
+        """SIGKILL: what was in memory is gone, every connection closes."""
+        if not self.up:
+            return
+        self.note(f"watchdog killed for {away_s:.1f} s")
+        self.invariants.replay_equals_live()
+        self.up = False
+        self.epoch += 1
+        for member in list(self.members.values()):
+            member.disconnect()
+        self.after(away_s, self._start_watchdog)
+
+    def _start_watchdog(self) -> None:
+        self.note("watchdog starts")
+        self.job = self._new_job()
+        self.job.restore()
+        self.up = True
+        self._wakeup = None
+        self.carry_out(self.job.resume(self.now))
+
+    def joined(self, member: SimulatedMember, join: MemberJoined) -> Desired | None:
+        """A launcher's connection is accepted; the current desired state is its answer."""
+        self.carry_out(self.job.observe(Connected(member.name, member.node), self.now))
+        self.carry_out(self.job.record(join, self.now))
+        return self.job.state.desired
+
+    def closed(self, member: str) -> None:
+        """A launcher's connection closed without a word."""
+        if self.up:
+            self.carry_out(self.job.observe(Disconnected(member), self.now))
+
+    # the cluster
+
+    def follow_plan(self) -> None:
+        """Start what is missing, take away what is cordoned: a level-triggered operator."""
+        if self.plan is None or self.job.state.phase in (JobPhase.SUCCEEDED, JobPhase.FAILED):
+            return
+        cordoned = {order.node for order in self.plan.cordon}
+        for member in [each for each in self.members.values() if each.node in cordoned]:
+            self.remove_node(member, "cordoned")
+        while len(self.members) < self.plan.members + self.plan.spares:
+            self.nodes_made += 1
+            name = f"node-{self.nodes_made}"
+            self.members[name] = SimulatedMember(self, name)
+            self.members[name].start(self.jitter(0.05, 1.0))
+
+    def remove_node(self, member: SimulatedMember, why: str) -> None:
+        """The node and everything on it is gone; the operator says so and replaces it a little later."""
+        self.note(f"{member.name} gone: {why}")
+        member.die()
+        self.members.pop(member.name, None)
+        self.after(self.jitter(0.2, 1.0), lambda: self._tell_gone(member.node, why))
+        self.after(REPLACEMENT_S, self.follow_plan)
+
+    def _tell_gone(self, node: str, why: str) -> None:
+        if not self.up:
+            self.after(1.0, lambda: self._tell_gone(node, why))
+            return
+        self.carry_out(self.job.record(NodeChanged(node, NodeState.GONE, why), self.now))
