@@ -100,9 +100,11 @@ class RoundGroup:
                 return UNKNOWN_INT
 
     def close(self) -> None:
-        """Destroy every group of the process and what torch remembers of them. Connections are held."""
+        """Destroy every group of the process and what torch remembers of them.
+
+        While peers may still wait in the group, `abort` comes first: it holds the connections.
+        """
         with self._guard:
-            self._connections.hold()
             self._is_closed = True
             self._default = None
         if dist.is_initialized():

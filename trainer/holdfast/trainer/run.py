@@ -165,6 +165,8 @@ class Run:
         stay = self._begin(assignment)
         try:
             departure = self._live(stay, train)
+            if departure is Departure.LEFT:
+                stay.group.abort()  # Also for background threads of the script that wait in it.
         except BaseException:
             stay.group.drop()
             raise
@@ -173,7 +175,6 @@ class Run:
             stay.group.close()
             self._host.attend(None)
         if departure is Departure.FINISHED:
-            stay.group.release()
             stay.end("finished")
             self._host.say(Finished(round=assignment.round))
             return departure

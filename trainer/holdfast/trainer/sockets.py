@@ -37,7 +37,7 @@ class HeldConnections:
         self._spared = set(open_sockets())
         self._held: list[socket.socket] = []
 
-    def hold(self) -> None:
+    def _hold(self) -> None:
         """Hold every connection that is not held yet. The owner may close it without the peer noticing.
 
         Listening sockets are left alone: gloo's event loop ends the process when one of its listeners fails.
@@ -51,8 +51,8 @@ class HeldConnections:
                 self._held.append(connection)
 
     def end(self) -> None:
-        """Hold them, and let nothing more arrive: whoever waits to receive is told that the peer has closed."""
-        self.hold()
+        """Hold those made so far, and let nothing more arrive: who waits to receive is told the peer has closed."""
+        self._hold()
         for connection in self._held:
             with contextlib.suppress(OSError):  # The peer was faster, and is gone.
                 connection.shutdown(socket.SHUT_RD)
