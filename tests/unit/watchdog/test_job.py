@@ -442,6 +442,22 @@ class TestReplay:
         assert told[1].effects == (Show(round_of(1)),)
 
 
+def test_a_detector_that_fails_proves_nothing_and_keeps_nobody_else_from_judging() -> None:
+    class Broken(RecordingDetector):
+        def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+            raise KeyError("unexpected")
+
+        def elapse(self, now: float) -> Sequence[Finding]:
+            raise KeyError("unexpected")
+
+    works = RecordingDetector()
+    senses = Senses([Broken(), works], SilentGauge())
+    works.wakeup = 1.0
+    assert senses.observe(Heard("faulty"), 1.0) == (FindingMade(finding(1.0)),)
+    assert senses.elapse(1.0) == (FindingMade(finding(1.0)),)
+    assert senses.failures == 2
+
+
 def test_a_restart_is_journaled() -> None:
     bench = watched()
     bench.job.resume(2.0)

@@ -144,6 +144,11 @@ class Job:
             self._saved_offset = self.offset
             self._accepted()
 
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether `keep` would save a snapshot."""
+        return self.offset - self._saved_offset >= SNAPSHOT_EVERY_LINES and self.trouble is None
+
     def keep(self, effects: Sequence[Effect], now: float) -> None:
         """Make what was decided outlast the machine and readable, and save a snapshot when one is due.
 
@@ -158,7 +163,7 @@ class Job:
                 self._store.harden(fence=self._fence)
         except (Unavailable, Damaged) as error:
             self._refused(str(error), now)
-        if self.offset - self._saved_offset >= SNAPSHOT_EVERY_LINES and self.trouble is None:
+        if self.snapshot_due:
             self.save(now)
 
     def filed_incidents(self, *, limit: int) -> tuple[Incident, ...]:

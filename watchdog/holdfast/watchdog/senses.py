@@ -1,43 +1,75 @@
 """Everything that watches one job under one policy: its detectors and its progress, as one thing."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar, runtime_checkable
 
 from holdfast.api.event import Event, FindingMade
-from holdfast.api.finding import Finding
 from holdfast.api.policy import Policy
 from holdfast.api.status import RankStatus
 from holdfast.watchdog.detectors.detector import Detector
 from holdfast.watchdog.sample import Sample
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 
 class Gauge(Protocol):
     """How far the ranks are. Filled by `holdfast.watchdog.progress.Progress`."""
 
-    def observe(self, sample: Sample, now: float) -> Sequence[Event]: ...
-    def ranks(self, now: float) -> tuple[RankStatus, ...]: ...
-    def step(self) -> int | None: ...
-    def loss(self) -> float | None: ...
-    def step_time_s(self) -> float | None: ...
+    def observe(self, sample: Sample, now: float) -> Sequence[Event]:
+        """Take one sample; return the progress it proves."""
+        ...
+
+    def ranks(self, now: float) -> tuple[RankStatus, ...]:
+        """Every rank of the round as last seen."""
+        ...
+
+    def step(self) -> int | None:
+        """The lowest last completed step over the ranks, None when Unknown."""
+        ...
+
+    def loss(self) -> float | None:
+        """The newest loss, None when Unknown."""
+        ...
+
+    def step_time_s(self) -> float | None:
+        """How long a step takes, None when Unknown."""
+        ...
+
+
+@runtime_checkable
+class StallJudge(Protocol):
+    """A detector that knows how long a step may take."""
+
+    def stalled_after_s(self, now: float) -> float | None:
+        """After how long without progress a rank is worth a report at once, None while that is Unknown."""
+        ...
 
 
 class Senses:
-    """Fans samples out to the detectors and the gauge, and gathers what they prove as events."""
+    """Fans samples out to the detectors and the gauge, and gathers what they prove as events.
+
+    One that fails on a sample proves nothing by it, says so in the log, and keeps nobody else from judging.
+    """
 
     def __init__(self, detectors: Sequence[Detector], gauge: Gauge) -> None:
-        self._detectors = tuple(detectors)
         self.gauge = gauge
-        # Only the hang detector knows how long a step may take.
-        self._stall_judges = [judge for each in detectors if (judge := getattr(each, "stalled_after_s", None))]
+        self.failures = 0
+        self._detectors = tuple(detectors)
+        self._stall_judges = tuple(each for each in detectors if isinstance(each, StallJudge))
 
     def observe(self, sample: Sample, now: float) -> tuple[Event, ...]:
         """Take one sample. Progress comes first: a step that was completed was so before any fault after it."""
-        progress = self.gauge.observe(sample, now)
-        return (*progress, *_made(each.observe(sample, now) for each in self._detectors))
+        progress = self._asked(self.gauge.observe, sample, now)
+        found = [finding for each in self._detectors for finding in self._asked(each.observe, sample, now)]
+        return (*progress, *(FindingMade(finding) for finding in found))
 
     def elapse(self, now: float) -> tuple[Event, ...]:
         """What silence up to `now` proves."""
-        return _made(each.elapse(now) for each in self._detectors)
+        found = [finding for each in self._detectors for finding in self._asked(each.elapse, now)]
+        return tuple(FindingMade(finding) for finding in found)
 
     def next_wakeup(self) -> float | None:
         """When silence could next prove something, or None."""
@@ -46,12 +78,17 @@ class Senses:
 
     def stalled_after_s(self, now: float) -> float | None:
         """After how long without progress a rank is worth reporting at once, or None."""
-        judged = (judge(now) for judge in self._stall_judges)
+        judged = (judge.stalled_after_s(now) for judge in self._stall_judges)
         return min((seconds for seconds in judged if seconds is not None), default=None)
+
+    def _asked(self, judge: Callable[..., Sequence[T]], *given: object) -> Sequence[T]:
+        try:
+            return judge(*given)
+        except Exception:
+            # Letting it out would close the connection of whoever sent the sample, and call that a fault.
+            self.failures += 1
+            logger.exception("a judge failed judge=%s", getattr(judge, "__qualname__", judge))
+            return ()
 
 
 SensesFor = Callable[[Policy], Senses]
-
-
-def _made(findings: Iterable[Sequence[Finding]]) -> tuple[Event, ...]:
-    return tuple(FindingMade(finding) for made in findings for finding in made)

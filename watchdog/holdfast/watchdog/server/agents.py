@@ -11,6 +11,7 @@ from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ReportTake
 from holdfast.watchdog.server.connection import AgentConnection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
 from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.server.names import check_peer, check_room
 from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
 from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
@@ -35,8 +36,10 @@ async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbo
     hello = await first(frames)
     if not isinstance(hello, AgentHello):
         raise BadMessage("the first message must be AgentHello")
+    check_peer(node=hello.node, boot=hello.boot)
     try:
         host = watchdog.host(hello.job)
+        check_room(len(host.taken))
     except HoldfastError as error:
         raise BadMessage(str(error)) from error
     agent = AgentConnection(socket, outbox, node=hello.node, boot=hello.boot)

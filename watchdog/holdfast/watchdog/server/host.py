@@ -42,7 +42,8 @@ class JobHost:
         self.taken: dict[str, NodeReport] = {}  # by node: the newest report
         self.taken_at: dict[str, float] = {}
         self.outcomes: dict[str, InterventionOutcome] = {}
-        self.closing = False
+        self.closing = False  # peers that go now are sent away: no fault of theirs
+        self._over = False
         self._fenced = fenced
         self._answers: dict[str, asyncio.Future[InterventionOutcome]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -136,7 +137,7 @@ class JobHost:
                     pass  # incidents are kept below, all at once
         self._arm(self.clock.now())
         self._unkept.extend(effects)
-        if self._keeper is None:
+        if self._keeper is None and (effects or self.job.snapshot_due):
             # Behind the senders, which the frames put above have woken: the disk delays no launcher.
             self._keeper = asyncio.get_running_loop().call_soon(self._keep)
 
@@ -180,6 +181,8 @@ class JobHost:
         self._guarded(lambda now: self._carry_out(self.job.elapse(now)))
 
     def _guarded(self, act: Callable[[float], None]) -> None:
+        if self._over:
+            return
         try:
             act(self.clock.now())
         except Fenced as error:
@@ -187,7 +190,7 @@ class JobHost:
 
     def _give_up(self, error: Fenced) -> None:
         """Another watchdog decides now: change nothing any more."""
-        self.closing = True
+        self.closing = self._over = True
         self._fenced(str(error))
 
     def _set_pace(self, now: float) -> None:

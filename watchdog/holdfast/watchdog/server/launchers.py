@@ -1,6 +1,5 @@
 """Launchers: membership messages in, the desired state out."""
 
-import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -34,14 +33,13 @@ from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, E
 from holdfast.watchdog.server.connection import LauncherConnection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
 from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.server.names import check_peer, check_room
 from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
 from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
 
 # The longest message carries the last lines of a worker's error.
 FRAME_BYTES_MAX = 64 * 1024
-# Kubernetes' names for pods and nodes, and what people call processes of their own.
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 LOCAL_SIZE_MAX = 1024
 PORTS_MAX = 64
 
@@ -65,6 +63,7 @@ async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbo
     try:
         _check(join)
         host = watchdog.host(join.job)
+        check_room(len(host.launchers))
     except HoldfastError as error:
         await socket.send_bytes(msgspec.msgpack.encode(Refused(str(error))))
         raise BadMessage(str(error)) from error
@@ -127,10 +126,7 @@ def _gone(host: JobHost, launcher: LauncherConnection, *, left: bool) -> None:
 
 def _check(join: Join) -> None:
     """Raises BadMessage when the launcher cannot be a member, whatever the job."""
-    named = {"member": join.member, "node": join.node, "boot": join.boot}
-    for field, name in named.items():
-        if NAME.fullmatch(name) is None:
-            raise BadMessage(f"{field}: {name[:64]!r} is not accepted; use letters, digits, '.', '_' and '-'")
+    check_peer(member=join.member, node=join.node, boot=join.boot)
     if not 1 <= join.local_size <= LOCAL_SIZE_MAX:
         raise BadMessage(f"local_size: {join.local_size} is not accepted; give 1 to {LOCAL_SIZE_MAX}")
     if not 1 <= len(join.ports) <= PORTS_MAX or not all(1 <= port <= 65535 for port in join.ports):

@@ -54,6 +54,7 @@ async def metrics(request: web.Request) -> web.Response:
             ("holdfast_watchdog_agents", job.name, len(host.agents)),
             ("holdfast_watchdog_journal_lines", job.name, job.offset),
             ("holdfast_watchdog_store_refuses", job.name, float(job.trouble is not None)),
+            ("holdfast_watchdog_judge_failures", job.name, job.senses.failures if job.senses else 0),
             ("holdfast_job_round", job.name, job.state.round.number if job.state.round else 0),
             ("holdfast_job_restarts", job.name, job.state.restart_count),
             ("holdfast_job_incidents_open", job.name, len(job.state.open_incidents())),

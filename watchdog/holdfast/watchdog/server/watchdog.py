@@ -1,25 +1,22 @@
 """All jobs of one watchdog, over one store."""
 
 import logging
-import re
 from collections.abc import Callable, Iterator
 
 from aiohttp import web
 
-from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.errors import Unavailable
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.senses import SensesFor
 from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.server.names import check_job
 from holdfast.watchdog.server.tally import Tally
 from holdfast.watchdog.store.store import Store
 from holdfast.watchdog.turn import Brain
 
 logger = logging.getLogger(__name__)
 
-# Kubernetes' names for a namespace and an object in it.
-# Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
-JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 # Anybody who may join can name a job nobody submitted; this bounds what that costs.
 JOBS_MAX = 1024
 
@@ -58,9 +55,7 @@ class Watchdog:
         """The job's host; a new one for a new name. Raises InvalidInput, Unavailable."""
         if (known := self._hosts.get(name)) is not None:
             return known
-        if JOB_NAME.fullmatch(name) is None:
-            fix = "name it namespace/name, in lower-case letters, digits and '-'"
-            raise InvalidInput(Problem("job", name[:64], fix))
+        check_job(name)
         if len(self._hosts) >= JOBS_MAX:
             raise Unavailable(f"this watchdog has {JOBS_MAX} jobs already")
         return self._hosted(self._job(name))
