@@ -14,6 +14,7 @@ import torch
 from torch.utils.serialization import config
 
 _RECORD = "data/0"
+_SETTINGS: Any = config  # torch installs its methods at run time, where no type checker sees them
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,10 @@ def frame(dtype: torch.dtype, sizes: tuple[int, ...]) -> Frame:
     other content, and the manifest's hashes cover the whole file.
     """
     buffer = io.BytesIO()
-    with config.patch({"save.compute_crc32": False}):
+    with _SETTINGS.patch({"save.compute_crc32": False}):
         torch.save(torch.zeros(sizes, dtype=dtype), buffer)
     archive = buffer.getvalue()
-    open_archive: Callable[[io.BytesIO], Any] = torch._C.PyTorchFileReader  # type: ignore[assignment]
+    open_archive: Callable[[io.BytesIO], Any] = torch._C.PyTorchFileReader
     start = int(open_archive(io.BytesIO(archive)).get_record_offset(_RECORD))
     payload_bytes = torch.zeros((), dtype=dtype).element_size() * torch.Size(sizes).numel()
     end = start + payload_bytes

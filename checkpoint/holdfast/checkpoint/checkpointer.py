@@ -150,14 +150,17 @@ class Checkpointer:
         def save(snapshot: Snapshot) -> None:
             persister.save(snapshot)
             if self._council.rank == 0:
-                self._tell(snapshot.step, f"{storage.uri}/{committed_name(snapshot.step)}")
+                self._tell(snapshot.step, f"{storage.uri}/{committed_name(snapshot.step)}", lineage.round)
                 persister.tidy()
 
-        return Saver(save, rank=self._council.rank, is_current=self.run.is_current, saved_step=lineage.parent)
+        def is_current() -> bool:
+            return self.run.is_current() and self.run.assignment.round == lineage.round
 
-    def _tell(self, step: int, uri: str) -> None:
+        return Saver(save, rank=self._council.rank, is_current=is_current, saved_step=lineage.parent)
+
+    def _tell(self, step: int, uri: str, round: int) -> None:
         try:
-            self.run.committed(step, uri)
+            self.run.committed(step, uri, round=round)
         except HoldfastError as error:  # It is committed all the same, and will be found there.
             _LOG.warning("commit not reported step=%d reason=%s", step, error)
 

@@ -37,7 +37,7 @@ def open_together(storage: Storage, council: Council, *, round: int, restore: Re
     Raises Fenced, on every rank, when a newer round has entered, and Damaged when the directory cannot be used.
     """
     said = _open(storage, round, restore) if council.rank == 0 else None
-    heard = _DECODER.decode(council.broadcast(msgspec.msgpack.encode(said)))
+    heard: Opening | _Refusal = _DECODER.decode(council.broadcast(msgspec.msgpack.encode(said)))
     if isinstance(heard, _Refusal):
         raise (Fenced if heard.is_fenced else Damaged)(heard.reason)
     return heard

@@ -31,7 +31,8 @@ def capture() -> dict[str, torch.Tensor]:
         import numpy
 
         _, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
-        state[NUMPY] = torch.tensor([*keys.tolist(), position, has_gauss], dtype=torch.int64)
+        numbers = numpy.asarray(keys).tolist()
+        state[NUMPY] = torch.tensor([*numbers, position, has_gauss], dtype=torch.int64)
         state[NUMPY_GAUSS] = torch.tensor([cached], dtype=torch.float64)
     if torch.cuda.is_available():
         state[CUDA] = torch.cuda.get_rng_state()

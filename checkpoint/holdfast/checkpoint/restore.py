@@ -75,6 +75,7 @@ class Restorer:
         Collective; `candidates` are the same on all ranks. Raises Unfit when an intact one does not fit.
         """
         passed_over = list(skipped)
+        is_new = not self._state.optimizer.state
         for name in candidates:
             taken = self._read(name)
             reason = self._agree(taken if isinstance(taken, _Word) else _Word(_Finding.INTACT))
@@ -84,6 +85,8 @@ class Restorer:
                 found = checkpoint.manifest
                 return Position(step=found.step, batches=found.batches, skipped=tuple(passed_over))
             passed_over.append(f"{name}: {reason}")
+        if is_new:  # Asking an optimizer for its state has made one, as after a first step.
+            self._state.optimizer.state.clear()
         return Position(step=None, batches=0, skipped=tuple(passed_over))
 
     def _read(self, name: str) -> "tuple[StoredCheckpoint, _Reading] | _Word":
@@ -102,9 +105,9 @@ class Restorer:
         """None when every rank found the candidate intact, otherwise the first reason why not."""
         heard = [_WORDS.decode(each) for each in self._council.exchange(msgspec.msgpack.encode(word))]
         damaged = [
-            f"rank {rank}: {said.reason}" for rank, said in enumerate(heard) if said.finding == _Finding.DAMAGED
+            f"rank {rank}: {said.reason}" for rank, said in enumerate(heard) if said.finding is _Finding.DAMAGED
         ]
-        misfits = [said.reason for said in heard if said.finding == _Finding.UNFIT]
+        misfits = [said.reason for said in heard if said.finding is _Finding.UNFIT]
         if misfits and not damaged:
             raise Unfit(misfits[0])
         return damaged[0] if damaged else None

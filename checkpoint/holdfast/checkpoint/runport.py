@@ -16,8 +16,11 @@ class RunPort(Protocol):
     def assignment(self) -> Assignment:
         """This process's part in the current round."""
 
-    def committed(self, step: int, uri: str, /) -> object:
-        """Called on rank 0, from a background thread, after a checkpoint is durable and visible."""
+    def committed(self, step: int, uri: str, /, *, round: int) -> object:
+        """Called on rank 0, from a background thread, after a checkpoint is durable and visible.
+
+        The thread may outlive its round; `round` is the one that saved.
+        """
 
     def restored(self, step: int | None, skipped: tuple[str, ...], /) -> object:
         """Called once per round on every rank, before the first step. None: started afresh."""
@@ -29,7 +32,7 @@ class RunPort(Protocol):
         """Called when the loop begins to fetch data, to compute, or to stage a checkpoint."""
 
     def is_current(self) -> bool:
-        """Whether the round still runs. May be called from any thread."""
+        """Whether the run is in a round that still runs. May be called from any thread."""
 
 
 class Standalone:
@@ -54,7 +57,7 @@ class Standalone:
             reason="standalone",
         )
 
-    def committed(self, step: int, uri: str, /) -> None:
+    def committed(self, step: int, uri: str, /, *, round: int) -> None:
         """Nobody to tell."""
 
     def restored(self, step: int | None, skipped: tuple[str, ...], /) -> None:

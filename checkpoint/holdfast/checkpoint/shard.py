@@ -36,7 +36,7 @@ def shard_of(name: str, tensor: torch.Tensor) -> Shard | None:
     if 0 in sizes:
         return None
     return Shard(
-        local=tensor.detach().to_local(),
+        local=tensor.to_local().detach(),
         shape=tuple(tensor.shape),
         box=Box(offsets=tuple(offsets), sizes=tuple(sizes)),
     )

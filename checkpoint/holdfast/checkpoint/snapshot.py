@@ -79,7 +79,7 @@ class Stage:
             step=step,
             batches=batches,
             slots=self._slots,
-            image=memoryview(self._image.numpy()),
+            image=self._image.numpy().data,
             objects=objects,
             paths=state.paths,
         )

@@ -46,7 +46,7 @@ class StoredCheckpoint:
             raise Unfit(f"{name} in {self.name} is not made of plain values and tensors: {error}") from error
 
     def read_tensor(self, name: str, box: Box | None = None) -> torch.Tensor:
-        """`box` of the tensor (None: all of it), in fresh CPU memory. Raises Unfit when there is no such tensor."""
+        """`box` of the tensor (None: all of it), in fresh CPU memory. Raises Unfit when there is none."""
         stored = self._index.entries.get(name)
         if not isinstance(stored, StoredTensor):
             raise Unfit(f"{self.name} holds no tensor {name}")

@@ -1,0 +1,209 @@
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_solo import FullDisk, Solo, committed
+
+from holdfast.api.errors import Damaged, Fenced
+from holdfast.api.round import Restore, Tier
+from holdfast.checkpoint import NothingToRestore, SavingStopped, Unfit
+
+FILES = ("__0_0.distcp", ".metadata", "index.json", "manifest.json")
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("intact")
+    Solo(directory).train(until=4)
+    return directory
+
+
+@pytest.fixture
+def directory(intact: Path, tmp_path: Path) -> Path:
+    shutil.copytree(intact, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def newest(directory: Path) -> Path:
+    return directory / "step-00000004"
+
+
+def resume(directory: Path, **given: object) -> Solo:
+    return Solo(directory, every_steps=None, **given).train(until=0)  # type: ignore[arg-type]
+
+
+def restored(solo: Solo) -> int | None:
+    ((step, _),) = solo.run.restores
+    return step
+
+
+def flip(path: Path, source: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[source.randrange(len(content))] ^= 1 << source.randrange(8)
+    path.write_bytes(content)
+
+
+def punch(path: Path, source: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    start = source.randrange(len(content) // 2)
+    content[start : start + 64] = b"\0" * 64
+    path.write_bytes(content[: path.stat().st_size])
+
+
+def cut(path: Path, source: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: source.randrange(path.stat().st_size)])
+
+
+def remove(path: Path, source: random.Random) -> None:
+    path.unlink()
+
+
+def extend(path: Path, source: random.Random) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("harm", [punch, cut, remove, extend])
+def test_a_damaged_file_is_recognised_and_the_one_before_is_used(
+    file: str, harm: Callable[[Path, random.Random], None], directory: Path
+) -> None:
+    harm(newest(directory) / file, random.Random(file))
+    solo = resume(directory)
+    ((step, skipped),) = solo.run.restores
+    assert step == 3
+    assert len(skipped) == 1
+    assert skipped[0].startswith("step-00000004: ")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_one_flipped_bit_anywhere_is_recognised(file: str, directory: Path) -> None:
+    path = newest(directory) / file
+    content = path.read_bytes()
+    source = random.Random(file)
+    for _ in range(40):
+        flip(path, source)
+        assert restored(resume(directory)) == 3
+        path.write_bytes(content)
+    assert restored(resume(directory)) == 4
+
+
+def test_damage_leaves_no_trace_in_the_model(directory: Path) -> None:
+    flip(newest(directory) / "__0_0.distcp", random.Random(1))
+    assert resume(directory).weights == resume(directory, restore=Restore(tier=Tier.CHECKPOINT, step=3)).weights
+
+
+def test_with_nothing_intact_training_starts_afresh_unless_a_step_was_asked_for(directory: Path) -> None:
+    for name in committed(directory):
+        flip(directory / name / "__0_0.distcp", random.Random(name))
+    solo = resume(directory)
+    assert restored(solo) is None
+    assert solo.weights == [0.5] * 4
+    assert not solo.optimizer.state
+    with pytest.raises(NothingToRestore, match=r"step-00000004: rank 0: .* differs from what was written"):
+        resume(directory, restore=Restore(tier=Tier.CHECKPOINT, step=4))
+
+
+def test_a_restore_goes_no_higher_than_it_was_told(directory: Path) -> None:
+    assert restored(resume(directory, restore=Restore(tier=Tier.CHECKPOINT, step=3))) == 3
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(directory: Path) -> None:
+    solo = Solo(directory)
+    solo.checkpointer.model = torch.nn.Linear(5, 1, bias=False)
+    solo.checkpointer.optimizer = torch.optim.SGD(solo.checkpointer.model.parameters(), lr=0.1)
+    with pytest.raises(Unfit, match=r"model.weight is torch.float32\[1, 5\] here"):
+        solo.train(until=1)
+
+
+def test_a_damaged_checkpoint_is_replaced_when_its_step_is_trained_again(directory: Path) -> None:
+    whole = resume(directory).weights
+    flip(newest(directory) / "index.json", random.Random(1))
+    assert Solo(directory).train(until=4).steps == [4]
+    again = resume(directory)
+    assert (restored(again), again.weights) == (4, whole)
+
+
+def test_a_rewound_round_gives_up_what_came_after(directory: Path) -> None:
+    back = Solo(directory, round=2, restore=Restore(tier=Tier.CHECKPOINT, step=2, skip_batches=7))
+    assert back.train(until=3).steps == [3]
+    assert committed(directory) == ["step-00000002", "step-00000003"]
+    assert restored(resume(directory, round=3)) == 3
+
+
+def test_a_skip_of_batches_and_a_smaller_learning_rate_are_done_once_and_kept(directory: Path) -> None:
+    told = Restore(tier=Tier.CHECKPOINT, step=2, skip_batches=7, learning_rate_scale=0.5)
+    solo = Solo(directory, round=2, restore=told)
+    source = [torch.full((1, 4), float(number)) for number in range(20)]
+    seen = [batch[0, 0].item() for _, batch in solo.checkpointer.steps(source, until=4)]
+    assert seen == [9.0, 10.0]
+    again = Solo(directory, round=3)
+    seen = [batch[0, 0].item() for _, batch in again.checkpointer.steps(source, until=5)]
+    assert seen == [11.0]
+    assert again.optimizer.param_groups[0]["lr"] == 0.05
+
+
+def test_a_round_that_is_over_cannot_commit_any_more(directory: Path) -> None:
+    stale = Solo(directory, round=7)
+    loop = stale.checkpointer.steps([torch.zeros(1, 4)] * 20)
+    next(loop)
+    fresh = Solo(directory, round=8).train(until=6)
+    next(loop)  # The save of the stale round's step 5 runs into the fence.
+    with pytest.raises(Fenced, match="round 8 has entered"):
+        for _ in loop:
+            pass
+    assert stale.run.commits == []
+    assert [step for step, _, _ in fresh.run.commits] == [5, 6]
+    with pytest.raises(Fenced):
+        resume(directory, round=7)
+
+
+def test_two_writers_of_one_round_leave_one_whole_checkpoint(tmp_path: Path) -> None:
+    first, second = Solo(tmp_path, round=3), Solo(tmp_path, round=3)
+    loops = [solo.checkpointer.steps([torch.zeros(1, 4)] * 4) for solo in (first, second)]
+    for _ in range(5):
+        for loop in loops:
+            next(loop, None)
+    assert [step for step, _, _ in first.run.commits] == [1, 2, 3, 4]
+    assert [step for step, _, _ in second.run.commits] == [1, 2, 3, 4]
+    assert restored(resume(tmp_path, round=4)) == 4
+    assert committed(tmp_path) == ["step-00000002", "step-00000003", "step-00000004"]
+
+
+def test_a_full_disk_fails_one_save_and_not_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = FullDisk(tmp_path)
+    disk.failures = 2
+    solo = Solo(tmp_path, storage=disk).train(until=4)
+    assert solo.steps == [1, 2, 3, 4]
+    assert [step for step, _, _ in solo.run.commits] == [3, 4]
+    assert committed(tmp_path) == ["step-00000003", "step-00000004"]
+    assert len(caplog.records) == 2
+
+
+def test_a_disk_that_stays_full_stops_training_with_a_sentence_that_names_it(tmp_path: Path) -> None:
+    disk = FullDisk(tmp_path)
+    disk.failures = 99
+    solo = Solo(tmp_path, storage=disk)
+    with pytest.raises(SavingStopped, match=rf"3 checkpoints in a row .* full at {tmp_path.as_uri()} \(\d+ bytes"):
+        solo.train(until=9)
+    assert committed(tmp_path) == []
+
+
+def test_the_final_step_is_saved_even_when_it_takes_a_second_attempt(tmp_path: Path) -> None:
+    disk = FullDisk(tmp_path)
+    disk.failures = 1
+    solo = Solo(tmp_path, storage=disk, every_steps=None).train(until=2)
+    assert [step for step, _, _ in solo.run.commits] == [2]
+
+
+def test_a_commit_is_reported_with_its_round_and_where_it_is(tmp_path: Path) -> None:
+    solo = Solo(tmp_path, round=5, every_steps=2).train(until=2)
+    assert solo.run.commits == [(2, f"{tmp_path.as_uri()}/step-00000002", 5)]
+
+
+def test_a_fence_that_nobody_can_read_stops_the_round(directory: Path) -> None:
+    (directory / "fence").write_bytes(b"\xff\n")
+    with pytest.raises(Damaged, match="fence"):
+        resume(directory)

@@ -1,0 +1,92 @@
+"""A `Storage` in a dictionary, that can die before a rename of its choice."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from holdfast.checkpoint.manifest import FORMAT, FileRecord, Manifest, encode, record_of
+
+
+class PowerCut(Exception):
+    """The process died here."""
+
+
+class Drawer:
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+        self.renames_until_death: int | None = None
+        self.is_held = False
+
+    @property
+    def uri(self) -> str:
+        return "drawer:"
+
+    def write(self, name: str, parts: Sequence[memoryview]) -> None:
+        self.content[name] = b"".join(parts)
+
+    def read(self, name: str, offset: int, length_bytes: int) -> bytes:
+        self._require(name)
+        return self.content[name][offset : offset + length_bytes]
+
+    def size_bytes(self, name: str) -> int:
+        self._require(name)
+        return len(self.content[name])
+
+    def names(self, folder: str = "") -> list[str]:
+        below = f"{folder}/" if folder else ""
+        return sorted({name[len(below) :].split("/")[0] for name in self.content if name.startswith(below)})
+
+    def free_bytes(self) -> int:
+        return 0
+
+    def make(self, folder: str = "") -> None:
+        """Folders are there as soon as something is in them."""
+
+    def rename(self, source: str, target: str) -> None:
+        if self.renames_until_death is not None:
+            self.renames_until_death -= 1
+            if self.renames_until_death < 0:
+                raise PowerCut
+        assert source in self.names()
+        is_folder = source not in self.content
+        assert not is_folder or target not in self.names()
+        for name in [name for name in self.content if name == source or name.startswith(f"{source}/")]:
+            self.content[target + name[len(source) :]] = self.content.pop(name)
+
+    def remove(self, folder: str) -> None:
+        for name in [name for name in self.content if name.startswith(f"{folder}/")]:
+            del self.content[name]
+
+    def sync(self, folder: str = "") -> None:
+        """Everything is durable at once."""
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        assert not self.is_held
+        self.is_held = True
+        try:
+            yield
+        finally:
+            self.is_held = False
+
+    def _require(self, name: str) -> None:
+        if name not in self.content:
+            raise FileNotFoundError(2, "No such file or directory", name)
+
+
+def manifest_of(step: int, *, round: int = 1, parent: int | None = None, **files: FileRecord) -> Manifest:
+    return Manifest(format=FORMAT, step=step, round=round, parent=parent, world_size=2, batches=step, files=files)
+
+
+def put(drawer: Drawer, name: str, manifest: Manifest, content: bytes = b"state") -> None:
+    """A checkpoint of one file under `name`, whose manifest is otherwise `manifest`."""
+    whole = Manifest(
+        format=manifest.format,
+        step=manifest.step,
+        round=manifest.round,
+        parent=manifest.parent,
+        world_size=manifest.world_size,
+        batches=manifest.batches,
+        files={"__0_0.distcp": record_of([memoryview(content)])},
+    )
+    drawer.content[f"{name}/__0_0.distcp"] = content
+    drawer.content[f"{name}/manifest.json"] = encode(whole)

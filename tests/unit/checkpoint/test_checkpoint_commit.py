@@ -1,0 +1,168 @@
+import pytest
+from drawer import Drawer, PowerCut, manifest_of, put
+
+from holdfast.api.errors import Damaged, Fenced
+from holdfast.checkpoint import fence
+from holdfast.checkpoint.commit import commit, open_directory, retire
+from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage, read_manifest
+from holdfast.checkpoint.retention import surplus
+
+
+def found(*descent: tuple[int, int, int | None]) -> list[Found]:
+    """(step, round, parent)"""
+    return [
+        Found(f"step-{step:08d}", manifest_of(step, round=round, parent=parent)) for step, round, parent in descent
+    ]
+
+
+def steps(line: list[Found]) -> list[int]:
+    return [each.manifest.step for each in line]
+
+
+def test_the_line_of_one_round_is_its_steps_downwards() -> None:
+    assert steps(lineage(found((4, 1, None), (12, 1, None), (8, 1, None)))) == [12, 8, 4]
+
+
+def test_a_round_that_went_back_gives_up_the_later_steps_of_the_one_before() -> None:
+    history = found((4, 1, None), (8, 1, None), (12, 1, None), (9, 2, 8), (10, 2, 8))
+    assert steps(lineage(history)) == [10, 9, 8, 4]
+
+
+def test_a_round_that_started_afresh_has_no_past() -> None:
+    assert steps(lineage(found((8, 1, None), (2, 2, None)))) == [2]
+
+
+def test_a_limit_below_the_newest_round_leads_to_the_round_before() -> None:
+    history = found((4, 1, None), (8, 1, None), (9, 2, 8))
+    assert steps(lineage(history, limit=8)) == [8, 4]
+    assert steps(lineage(history, limit=3)) == []
+
+
+def test_going_back_twice_follows_both_turns() -> None:
+    history = found((5, 1, None), (9, 1, None), (10, 2, 9), (11, 2, 9), (6, 3, 5))
+    assert steps(lineage(history)) == [6, 5]
+
+
+@pytest.mark.parametrize(
+    ("keep", "gone"),
+    [(1, ["step-00000004", "step-00000008"]), (2, ["step-00000004"]), (3, []), (9, [])],
+)
+def test_the_newest_are_kept(keep: int, gone: list[str]) -> None:
+    assert surplus(found((4, 1, None), (8, 1, None), (12, 1, None)), [], keep=keep) == gone
+
+
+def test_what_was_given_up_goes_even_when_its_step_is_higher() -> None:
+    assert surplus(found((8, 1, None), (12, 1, None), (9, 2, 8)), [], keep=3) == ["step-00000012"]
+
+
+def test_an_unreadable_one_does_not_count_and_goes_only_behind_enough_readable_ones() -> None:
+    broken = [Unreadable("step-00000006", "cut"), Unreadable("step-00000010", "cut")]
+    history = found((4, 1, None), (8, 1, None), (12, 1, None))
+    assert surplus(history, broken, keep=2) == ["step-00000004", "step-00000006"]
+    assert surplus(history, broken, keep=4) == []
+    assert surplus([], broken, keep=1) == []
+
+
+def test_a_newer_round_shuts_the_older_out() -> None:
+    drawer = Drawer()
+    open_directory(drawer, round=7)
+    open_directory(drawer, round=7)
+    open_directory(drawer, round=8)
+    with pytest.raises(Fenced, match="round 8 has entered"):
+        open_directory(drawer, round=7)
+    put(drawer, "step-00000001.tmp-7-aa", manifest_of(1, round=7))
+    with pytest.raises(Fenced):
+        commit(drawer, "step-00000001.tmp-7-aa", step=1, round=7, token="aa")
+    with pytest.raises(Fenced):
+        retire(drawer, keep=1, round=7, token="aa")
+    assert "step-00000001" not in drawer.names()
+
+
+@pytest.mark.parametrize("content", [b"", b"seven", b"-1", b"\xff", b"9" * 21])
+def test_a_fence_without_a_number_lets_nobody_in(content: bytes) -> None:
+    drawer = Drawer()
+    drawer.content["fence"] = content
+    with pytest.raises(Damaged, match="no round number"):
+        fence.require(drawer, 10**30)
+
+
+def test_leftovers_of_dead_rounds_are_cleared_and_those_of_live_ones_are_not() -> None:
+    drawer = Drawer()
+    for name in (
+        "step-00000001.tmp-6-aa",
+        "step-00000001.tmp-7-bb",
+        "step-00000001.gone-cc",
+        "step-00000002",
+        "notes",
+    ):
+        put(drawer, name, manifest_of(1))
+    open_directory(drawer, round=7)
+    assert drawer.names() == ["fence", "notes", "step-00000001.tmp-7-bb", "step-00000002"]
+
+
+def test_without_holdfast_the_run_before_is_dead() -> None:
+    drawer = Drawer()
+    put(drawer, "step-00000001.tmp-0-aa", manifest_of(1, round=0))
+    open_directory(drawer, round=0)
+    assert drawer.names() == ["fence"]
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_replaced_checkpoint_is_never_lost_wherever_the_process_dies(renames: int) -> None:
+    drawer = Drawer()
+    open_directory(drawer, round=2)
+    put(drawer, "step-00000004", manifest_of(4, round=1), content=b"old")
+    put(drawer, "step-00000004.tmp-2-aa", manifest_of(4, round=2), content=b"new")
+    drawer.renames_until_death = renames
+    if renames < 2:
+        with pytest.raises(PowerCut):
+            commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2, token="aa")
+    else:
+        commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2, token="aa")
+    drawer.renames_until_death = None
+    open_directory(drawer, round=3)
+    assert drawer.names() == ["fence", "step-00000004"]
+    assert drawer.content["step-00000004/__0_0.distcp"] == (b"new" if renames == 2 else b"old")
+
+
+def test_retiring_dies_between_two_deletions_and_is_finished_by_the_next_round() -> None:
+    drawer = Drawer()
+    for step in (1, 2, 3, 4):
+        put(drawer, f"step-{step:08d}", manifest_of(step))
+    drawer.renames_until_death = 1
+    with pytest.raises(PowerCut):
+        retire(drawer, keep=2, round=1, token="aa")
+    drawer.renames_until_death = None
+    retire(drawer, keep=2, round=1, token="bb")
+    assert drawer.names() == ["step-00000003", "step-00000004"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        ({"step-00000004/__0_0.distcp": b"stat"}, "has 4 bytes instead of 5"),
+        ({"step-00000004/__0_0.distcp": None}, "No such file"),
+        ({"step-00000004/manifest.json": None}, "No such file"),
+        ({"step-00000004/manifest.json": b"{}"}, "cannot be read"),
+    ],
+    ids=["cut", "missing", "no manifest", "no manifest at all"],
+)
+def test_a_half_written_checkpoint_is_told_from_a_whole_one(harm: dict[str, bytes | None], says: str) -> None:
+    drawer = Drawer()
+    put(drawer, "step-00000003", manifest_of(3))
+    put(drawer, "step-00000004", manifest_of(4))
+    for name, content in harm.items():
+        drawer.content.pop(name)
+        if content is not None:
+            drawer.content[name] = content
+    whole, broken = discover(drawer)
+    assert [each.name for each in whole] == ["step-00000003"]
+    assert [each.name for each in broken] == ["step-00000004"]
+    assert says in broken[0].reason
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_damaged() -> None:
+    drawer = Drawer()
+    put(drawer, "step-00000005", manifest_of(4))
+    with pytest.raises(Damaged, match="of step 4"):
+        read_manifest(drawer, "step-00000005")
