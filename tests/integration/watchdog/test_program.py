@@ -18,7 +18,7 @@ import pytest
 from peers import JOB, LauncherPeer, bearer, join, policy_of
 
 from holdfast.api.event import WatchdogStarted
-from holdfast.api.membership import WorkerExited
+from holdfast.api.membership import Beat, WorkerExited
 from holdfast.api.policy import RestartBudget
 from holdfast.api.round import Round
 from holdfast.watchdog import brain
@@ -147,6 +147,33 @@ async def test_a_member_that_does_not_come_back_after_a_restart_is_lost(installa
     first = await installation.launcher(await installation.listening(process), "m1", held_round=shown.number)
     healed = await first.round_after(shown.number)
     assert [share.member for share in healed.ranks] == ["m1"]
+
+
+async def test_a_watchdog_that_was_stopped_for_a_while_takes_nobody_for_dead(installation: Installation) -> None:
+    process = installation.start()
+    base = await installation.listening(process)
+    await installation.submit(base, nodes=2, lost_after_s=0.6, heartbeat_interval_s=0.2)
+    peers = [await installation.launcher(base, name) for name in ("m1", "m2")]
+
+    async def beat() -> None:
+        while True:
+            for peer in peers:
+                await peer.say(Beat())
+            await asyncio.sleep(0.1)
+
+    for peer in peers:
+        await peer.enter()
+    beating = asyncio.create_task(beat())
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(1.5)
+    process.send_signal(signal.SIGCONT)
+    await asyncio.sleep(1.0)
+    beating.cancel()
+    async with installation.http.get(
+        f"{base}/v1/jobs/{JOB}/status", headers=bearer(installation.token)
+    ) as response:
+        told = await response.json()
+    assert (told["incidents_total"], told["members"]["ready"]) == (0, 2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
