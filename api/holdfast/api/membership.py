@@ -80,7 +80,7 @@ class WorkersFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
-    """Rank 0 committed a checkpoint of `step` at `uri`."""
+    """Rank 0 committed a checkpoint of `step`; `uri` is that checkpoint itself, for people to find it."""
 
     round: int
     step: int

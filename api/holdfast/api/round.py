@@ -39,7 +39,8 @@ class Restore(msgspec.Struct, frozen=True):
 
     `step` is the newest step the round may restore; the checkpoint library falls back to an older one when
     that one proves damaged, and reports the step it truly restored. None with Tier.CHECKPOINT means "the
-    newest intact one found at `uri`" (a watchdog that has not yet seen a commit).
+    newest intact one found at `uri`" (a watchdog that has not yet seen a commit). `uri` is the place that holds the
+    job's checkpoints, as the job names it; empty when only the script knows.
     """
 
     tier: Tier = Tier.NONE

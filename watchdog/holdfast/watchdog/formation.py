@@ -74,8 +74,7 @@ def restore_directive(state: JobState, policy: Policy) -> Restore:
     if state.rewind is not None:
         return state.rewind
     if state.checkpoints:
-        newest = state.checkpoints[-1]
-        return Restore(Tier.CHECKPOINT, newest.step, newest.uri)
+        return Restore(Tier.CHECKPOINT, state.checkpoints[-1].step, policy.checkpoint_uri)
     if policy.checkpoint_uri:
         return Restore(Tier.CHECKPOINT, None, policy.checkpoint_uri)
     return Restore()

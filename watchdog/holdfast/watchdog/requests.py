@@ -122,7 +122,7 @@ def _rewind(state: JobState, request: InterventionRequest, now: float) -> tuple[
     if not usable:
         known = ", ".join(str(each.step) for each in state.checkpoints) or "none"
         raise Refusal(f"toStep: {limit} is not accepted; checkpoints known: {known}")
-    return _restore_from(state, request, usable[-1].step, usable[-1].uri)
+    return _restore_from(state, request, usable[-1].step)
 
 
 def _skip_batches(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
@@ -131,10 +131,12 @@ def _skip_batches(state: JobState, request: InterventionRequest, now: float) -> 
     if not state.checkpoints:
         raise Refusal("no checkpoint is known to skip from")
     newest = state.checkpoints[-1]
-    return _restore_from(state, request, newest.step, newest.uri)
+    return _restore_from(state, request, newest.step)
 
 
-def _restore_from(state: JobState, request: InterventionRequest, step: int, uri: str) -> tuple[JobState, str]:
+def _restore_from(state: JobState, request: InterventionRequest, step: int) -> tuple[JobState, str]:
+    assert state.policy is not None
+    uri = state.policy.checkpoint_uri
     directive = Restore(Tier.CHECKPOINT, step, uri, request.skip_batches, request.learning_rate_scale)
     kept = tuple(each for each in state.checkpoints if each.step <= step)
     after = changed(state, rewind=directive, checkpoints=kept)
