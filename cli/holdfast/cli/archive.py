@@ -16,7 +16,7 @@ def connect(told: Path | None) -> WatchdogClient:
     directory = find_state_directory(told)
     at = directory.listening_at()
     if at is None:
-        raise Unavailable(f"no watchdog has listened in {directory.root} yet")
+        raise Unavailable(f"no watchdog runs for {directory.root}; the run is over, or has not begun")
     return WatchdogClient(at, directory.token(), job_of(directory).job)
 
 

@@ -10,8 +10,6 @@ logs/           one file per rank and round, one per part
 checkpoints/    where the job saves, unless its file says otherwise
 """
 
-import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -95,13 +93,6 @@ class StateDirectory:
             return self.token_file.read_text().strip()
         except FileNotFoundError:
             raise Unavailable(f"there is no token in {self.root}; is it the state directory of a run?") from None
-
-    def ensure_token(self) -> None:
-        """Make a token unless there is one; nobody else may read it."""
-        if not self.token_file.exists():
-            descriptor = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(32))
 
 
 def state_directory_of(namespace: str, name: str) -> StateDirectory:

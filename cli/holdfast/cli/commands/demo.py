@@ -31,7 +31,7 @@ from holdfast.cli.view.picture import Picture
 @click.command()
 @click.option(
     "--text",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="A folder of text to train on; by default the standard library's source.",
 )
 @click.option(

@@ -79,9 +79,10 @@ def conclude(picture: Picture) -> ExitCode:
     """Say how the job ended."""
     status = picture.status
     if status.phase is JobPhase.SUCCEEDED:
-        click.echo(f"{status.job} succeeded at step {status.step}; --fresh starts it over", err=True)
+        click.echo(f"{status.job} succeeded; --fresh starts it over", err=True)
         return ExitCode.OK
-    click.echo(f"{status.job} failed: {status.reason}; --fresh starts it over", err=True)
+    reason = status.reason.partition("\n")[0].rstrip(":")
+    click.echo(f"{status.job} failed: {reason}; --fresh starts it over", err=True)
     errors = [incident.error for incident in picture.incidents if incident.error]
     for line in errors[-1].splitlines()[-ERROR_LINES:] if errors else ():
         click.echo(f"  {line}", err=True)

@@ -5,6 +5,7 @@ from typing import Final
 
 import click
 
+from holdfast.api.status import JobPhase
 from holdfast.cli.view.news import news, progress
 from holdfast.cli.view.picture import Picture
 
@@ -28,7 +29,8 @@ class LineAudience:
         for line in news(self._last, picture):
             self.say(line)
         self._last = picture
-        now = self._clock()
-        if now - self._progress_at >= PROGRESS_INTERVAL_S and picture.status.step != self._progress_step:
-            self._progress_at, self._progress_step = now, picture.status.step
+        now, step = self._clock(), picture.status.step
+        is_time = now - self._progress_at >= PROGRESS_INTERVAL_S
+        if is_time and picture.status.phase is JobPhase.RUNNING and step not in (None, self._progress_step):
+            self._progress_at, self._progress_step = now, step
             self.say(progress(picture))

@@ -169,7 +169,6 @@ def _lay_out(terms: RunTerms) -> None:
     if terms.beginning is Beginning.FRESH:
         _clear(directory)
     directory.logs.mkdir(exist_ok=True)
-    directory.ensure_token()
     directory.write_running_job(RunningJob(job, terms.job_file))
 
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
+from holdfast.api.finding import Subject
 from holdfast.api.incident import Incident, Rung
 from holdfast.cli.view.table import number, seconds, table
 
@@ -15,6 +18,8 @@ RUNG_WORDS = {
     Rung.PAGE: "paged a human",
 }
 
+CAUSE_WIDTH = 60
+GPU_WIDTH = 12
 INCIDENT_HEADERS = (
     "INCIDENT",
     "KIND",
@@ -28,6 +33,18 @@ INCIDENT_HEADERS = (
 )
 
 
+def culprit_text(subject: Subject) -> str:
+    """Who it was. A GPU's UUID is cut to what tells it apart in a job."""
+    gpu = subject.gpu[:GPU_WIDTH] if subject.gpu else None
+    return str(msgspec.structs.replace(subject, gpu=gpu))
+
+
+def in_one_line(text: str, width: int = CAUSE_WIDTH) -> str:
+    """The text without line breaks, cut where it gets too wide for a table."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= width else f"{flat[: width - 1]}…"
+
+
 def rung_text(incident: Incident) -> str:
     """The highest rung climbed, in words."""
     return "none" if incident.rung is None else f"{incident.rung.value} {RUNG_WORDS[incident.rung]}"
@@ -38,8 +55,8 @@ def incident_row(incident: Incident) -> tuple[str, ...]:
     return (
         incident.id,
         incident.kind.value,
-        str(incident.culprit),
-        incident.cause,
+        culprit_text(incident.culprit),
+        in_one_line(incident.cause),
         rung_text(incident),
         seconds(incident.time_to_detect_s),
         seconds(incident.time_to_recover_s),

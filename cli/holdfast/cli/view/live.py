@@ -11,7 +11,7 @@ from rich.text import Text
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, RankStatus
 from holdfast.api.telemetry import ProcessState
-from holdfast.cli.view.incident import rung_text
+from holdfast.cli.view.incident import culprit_text, in_one_line, rung_text
 from holdfast.cli.view.news import progress
 from holdfast.cli.view.picture import Picture
 from holdfast.cli.view.table import number, seconds
@@ -66,8 +66,8 @@ def _incidents(incidents: Sequence[Incident]) -> Table:
     for incident in incidents[-INCIDENTS_SHOWN:]:
         table.add_row(
             f"{incident.id} {incident.kind}",
-            str(incident.culprit),
-            incident.cause,
+            culprit_text(incident.culprit),
+            in_one_line(incident.cause),
             rung_text(incident),
             seconds(incident.time_to_recover_s),
             Text(incident.state.value, style=STATE_STYLES[incident.state]),

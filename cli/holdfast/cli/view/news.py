@@ -2,9 +2,12 @@
 
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase
-from holdfast.cli.view.incident import rung_text
+from holdfast.cli.view.incident import culprit_text, in_one_line, rung_text
 from holdfast.cli.view.picture import Picture
 from holdfast.cli.view.table import number, seconds
+
+
+REASON_WIDTH = 160
 
 
 def news(before: Picture | None, after: Picture) -> list[str]:
@@ -25,7 +28,7 @@ def _round_news(before: Picture | None, after: Picture) -> list[str]:
     status = after.status
     if status.round is None or (before is not None and before.status.round == status.round):
         return []
-    return [f"round {status.round}: {status.world_size} ranks; {status.reason}"]
+    return [f"round {status.round}: {status.world_size} ranks; {in_one_line(status.reason, REASON_WIDTH)}"]
 
 
 def _incident_news(before: Picture | None, after: Picture) -> list[str]:
@@ -34,7 +37,9 @@ def _incident_news(before: Picture | None, after: Picture) -> list[str]:
     for incident in after.incidents:
         old = known.get(incident.id)
         if old is None:
-            lines.append(f"{incident.id}: {incident.kind} of {incident.culprit}: {incident.cause}")
+            lines.append(
+                f"{incident.id}: {incident.kind} of {culprit_text(incident.culprit)}: {in_one_line(incident.cause)}"
+            )
         if incident.state is not IncidentState.OPEN and (old is None or old.state is IncidentState.OPEN):
             lines.append(_closed(incident))
     return lines
@@ -57,4 +62,4 @@ def _phase_news(before: Picture | None, after: Picture) -> list[str]:
     # Running and recovering are told by rounds and incidents already.
     if status.phase in (JobPhase.RUNNING, JobPhase.RECOVERING):
         return []
-    return [f"{status.phase}: {status.reason}"]
+    return [f"{status.phase}: {in_one_line(status.reason, REASON_WIDTH)}"]
