@@ -18,6 +18,7 @@ from holdfast.api.membership import (
     Join,
     Leave,
     Refused,
+    Restored,
     RoundEntered,
     WorkerExited,
     WorkersFinished,
@@ -142,6 +143,27 @@ async def test_a_commit_counts_in_its_round_only() -> None:
         await rig.until(f"/v1/jobs/{JOB}/status", lambda body: (body["last_checkpoint"] or {}).get("step") == 12)
         assert [each.step for each in events(store, CheckpointRecorded)] == [10, 12]
         assert rig.watchdog.tally[Count.FENCED_MESSAGES] == 1
+
+
+async def test_what_is_said_again_after_a_reconnect_changes_nothing() -> None:
+    store = MemoryStore()
+    async with rigged(store) as rig:
+        await rig.submit(policy_of(nodes=1))
+        launcher = await rig.launcher("m1")
+        shown = await launcher.enter()
+        said = (
+            Restored(shown.number, rank=0, step=0),
+            CheckpointCommitted(shown.number, step=10, uri="file:///c/10"),
+            CheckpointCommitted(shown.number, step=20, uri="file:///c/20"),
+        )
+        for message in said:
+            await launcher.say(message)
+        again = await rig.launcher("m1", held_round=shown.number)
+        for message in said:
+            await again.say(message)
+        await rig.until(f"/v1/jobs/{JOB}/status", lambda _: rig.watchdog.tally[Count.DUPLICATE_MESSAGES] == 3)
+        assert [each.step for each in events(store, CheckpointRecorded)] == [10, 20]
+        assert (await rig.status())["last_checkpoint"]["step"] == 20
 
 
 async def test_a_spare_cannot_commit() -> None:

@@ -153,14 +153,24 @@ def _finished(host: JobHost, launcher: LauncherConnection, message: WorkersFinis
 
 
 def _committed(host: JobHost, launcher: LauncherConnection, message: CheckpointCommitted) -> None:
-    if _counts(host, launcher, message.round):
-        host.record(CheckpointRecorded(message.round, message.step, message.uri))
+    if not _counts(host, launcher, message.round):
+        return
+    known = host.job.state.checkpoints
+    if any(each.round == message.round and each.step >= message.step for each in known):
+        host.tally.add(Count.DUPLICATE_MESSAGES)  # within a round steps only grow: said again after a reconnect
+        return
+    host.record(CheckpointRecorded(message.round, message.step, message.uri))
 
 
 def _restored(host: JobHost, launcher: LauncherConnection, message: Restored) -> None:
     # Every rank restores the same step; one report is enough.
-    if message.rank == 0 and _counts(host, launcher, message.round):
-        host.record(RestoreReported(message.round, message.step, message.skipped))
+    if message.rank != 0 or not _counts(host, launcher, message.round):
+        return
+    if host.job.state.restored_step is not None:
+        # Said again after a reconnect. Taken as news it would set the job back to where the round began.
+        host.tally.add(Count.DUPLICATE_MESSAGES)
+        return
+    host.record(RestoreReported(message.round, message.step, message.skipped))
 
 
 # Beats say nothing but that the launcher lives, which every message does.

@@ -9,6 +9,7 @@ class Count(StrEnum):
     """Counters, by what they count. Names are a promise to dashboards."""
 
     BAD_MESSAGES = "bad_messages"
+    DUPLICATE_MESSAGES = "duplicate_messages"
     DUPLICATE_REPORTS = "duplicate_reports"
     FENCED_MESSAGES = "fenced_messages"
     REPORTS = "reports"
