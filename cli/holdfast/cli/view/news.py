@@ -6,7 +6,6 @@ from holdfast.cli.view.incident import culprit_text, in_one_line, rung_text
 from holdfast.cli.view.picture import Picture
 from holdfast.cli.view.table import number, seconds
 
-
 REASON_WIDTH = 160
 
 
@@ -37,9 +36,8 @@ def _incident_news(before: Picture | None, after: Picture) -> list[str]:
     for incident in after.incidents:
         old = known.get(incident.id)
         if old is None:
-            lines.append(
-                f"{incident.id}: {incident.kind} of {culprit_text(incident.culprit)}: {in_one_line(incident.cause)}"
-            )
+            culprit = culprit_text(incident.culprit)
+            lines.append(f"{incident.id}: {incident.kind} of {culprit}: {in_one_line(incident.cause)}")
         if incident.state is not IncidentState.OPEN and (old is None or old.state is IncidentState.OPEN):
             lines.append(_closed(incident))
     return lines
