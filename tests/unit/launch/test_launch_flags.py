@@ -65,6 +65,15 @@ def test_flags_become_settings(script: Path) -> None:
     assert "secret" not in repr(settings)
 
 
+@pytest.mark.parametrize(
+    ("flag", "kind"), [("module", EntrypointKind.MODULE), ("no_python", EntrypointKind.PROGRAM)]
+)
+def test_an_entry_point_may_be_a_module_or_a_program(script: Path, flag: str, kind: EntrypointKind) -> None:
+    given = flags(script, entrypoint=("package.train", "x"), **{flag: True})
+    settings = settings_of(given, environment={"HOLDFAST_TOKEN": "t"}, host="h")
+    assert settings.entrypoint == Entrypoint(kind, ("package.train", "x"))
+
+
 def test_a_log_directory_turns_the_copy_on_the_terminal_off(script: Path) -> None:
     given = flags(script, log_dir=str(script.parent))
     assert settings_of(given, environment={"HOLDFAST_TOKEN": "t"}, host="h").tee == Tee()

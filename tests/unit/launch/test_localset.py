@@ -273,6 +273,16 @@ def test_what_concerns_another_round_is_not_passed_on() -> None:
     assert local.heard(100, committed, 2.1) == []
 
 
+def test_what_an_attached_worker_says_of_a_round_it_is_not_in_changes_nothing() -> None:
+    local = running(7)
+    assert local.heard(100, Entered(6), 1.0) == []
+    assert local.heard(100, Finished(6), 1.0) == []
+    assert not local.slots[0].finished
+    local.detached(999)
+    local.show(closed(8), 2.0)
+    assert local.heard(100, Entered(7), 2.1) == []
+
+
 def test_unknown_processes_change_nothing() -> None:
     local = running(7)
     assert local.exited(999, KILLED, 1.0) == []
