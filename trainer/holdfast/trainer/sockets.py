@@ -51,7 +51,7 @@ class HeldConnections:
                 self._held.append(connection)
 
     def end(self) -> None:
-        """Hold those made so far, and let nothing more arrive: who waits to receive is told the peer has closed."""
+        """Hold those made so far, and let nothing more arrive: who waits to receive is told it has closed."""
         self._hold()
         for connection in self._held:
             with contextlib.suppress(OSError):  # The peer was faster, and is gone.

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import Store
 
 from holdfast.api.control import Assignment
 from holdfast.api.errors import Unavailable
-from holdfast.trainer.frame import FrameReader, framed
+from holdfast.trainer.frame import FrameReader, FrameTooLong, framed
 from holdfast.trainer.storeserver import MAX_FRAME_BYTES, StoreServer
 from holdfast.trainer.storetable import (
     Add,
@@ -129,7 +129,7 @@ class RoundStore(Store):
                 self._connection.settimeout(wait_s + _ANSWER_GRACE_S)
                 self._connection.sendall(framed(msgspec.msgpack.encode(request)))
                 answer = self._read()
-            except OSError as error:
+            except (OSError, FrameTooLong, msgspec.MsgspecError) as error:
                 raise dist.DistNetworkError(f"the round's store does not answer: {error}") from error
         if answer.refused:
             raise dist.DistStoreError(answer.refused)

@@ -133,9 +133,9 @@ class StoreTable:
                 self._values[key] = str(total).encode()
                 return Answer(number=total)
             case Check(keys):
-                return Answer(number=all(key in self._values for key in keys))
+                return Answer(number=int(all(key in self._values for key in keys)))
             case Delete(key):
-                return Answer(number=self._values.pop(key, None) is not None)
+                return Answer(number=int(self._values.pop(key, None) is not None))
             case Count():
                 return Answer(number=len(self._values))
         return Answer()

@@ -1,0 +1,88 @@
+"""`Run` in this process: started by hand, without any part of Holdfast around it."""
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from trainer_fake_launcher import free_port
+
+from holdfast.api import rankrecord
+from holdfast.api.control import record_file_name
+from holdfast.api.errors import Unavailable
+from holdfast.trainer import Assignment, Phase, Run
+from holdfast.trainer.sockets import HeldConnections
+
+
+def test_the_training_function_runs_once_with_a_group_of_one() -> None:
+    run = Run(environment={})
+    seen = []
+
+    def train(part: Assignment) -> None:
+        total = torch.ones(3)
+        dist.all_reduce(total)
+        seen.append((part.rank, dist.get_world_size(), total.sum().item(), run.is_current()))
+        run.step(1, loss=total.mean(), tokens=3)
+        run.committed(1, "file:///nowhere/step-1")
+        run.restored(None)
+
+    run.enter(train)
+    assert seen == [(0, 1, 3.0, True)]
+    assert not dist.is_initialized()
+    assert not run.is_current()
+
+
+def test_a_run_directory_alone_is_enough_to_be_watched(tmp_path: Path) -> None:
+    run = Run(environment={"HOLDFAST_RUN_DIR": str(tmp_path)})
+
+    def train(part: Assignment) -> None:
+        with run.during(Phase.CHECKPOINT):
+            run.step(1, loss=2.0)
+            run.phase(Phase.BACKWARD)
+
+    run.enter(train)
+    zone = rankrecord.unpack_step((tmp_path / record_file_name(0)).read_bytes())
+    assert (zone.step, zone.loss, zone.phase) == (1, 2.0, Phase.IDLE)
+
+
+def test_the_scripts_exception_propagates_and_the_group_is_gone() -> None:
+    def train(part: Assignment) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        Run(environment={}).enter(train)
+    assert not dist.is_initialized()
+
+
+def test_the_assignment_is_known_inside_a_round_only() -> None:
+    with pytest.raises(RuntimeError, match="in no round"):
+        _ = Run(environment={}).assignment
+
+
+def test_a_launcher_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="control socket"):
+        Run(environment={"HOLDFAST_CONTROL": str(tmp_path / "control")})
+
+
+def test_only_connections_made_since_are_ended_and_their_peers_do_not_notice() -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        address = listener.getsockname()
+        with socket.create_connection(address) as older, listener.accept()[0] as older_peer:
+            connections = HeldConnections()
+            younger = socket.create_connection(address)
+            connections.end()  # Before the peer is accepted, for it is of this process as well.
+            with listener.accept()[0] as younger_peer:
+                assert younger.recv(1) == b""
+                younger.sendall(b"x")
+                younger.close()
+                younger_peer.settimeout(0.05)
+                assert younger_peer.recv(1) == b"x"
+                with pytest.raises(TimeoutError):
+                    younger_peer.recv(1)
+                older_peer.sendall(b"y")
+                assert older.recv(1) == b"y"
+                connections.release()
+                assert younger_peer.recv(1) == b""
+        with socket.create_connection(address), listener.accept()[0]:
+            pass  # The listener was left alone.

@@ -1,0 +1,127 @@
+"""What a worker makes of its launcher's messages, in whatever order they come."""
+
+import threading
+from typing import cast
+
+import msgspec
+import pytest
+from trainer_builders import assignment
+
+from holdfast.api.control import Attached, Finished, FromWorker, RoundEnded
+from holdfast.api.errors import Unavailable
+from holdfast.trainer import RoundEnded as RoundIsOver
+from holdfast.trainer.control import Control, ControlClosed
+from holdfast.trainer.group import RoundGroup
+from holdfast.trainer.host import Alone, Launcher
+from holdfast.trainer.stay import Stay
+
+
+class Wire:
+    """Stands in for the control socket."""
+
+    def __init__(self) -> None:
+        self.sent: list[msgspec.Struct] = []
+        self.is_broken = False
+
+    def send(self, message: FromWorker) -> None:
+        if self.is_broken:
+            raise ControlClosed("gone")
+        self.sent.append(message)
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+def launcher(wire: Wire) -> Launcher:
+    return Launcher(cast(Control, wire), pid=4711)
+
+
+def stay_in(round: int) -> Stay:
+    return Stay(assignment(round=round), cast(RoundGroup, None))
+
+
+def test_the_worker_says_first_that_it_is_attached(launcher: Launcher, wire: Wire) -> None:
+    assert wire.sent == [Attached(pid=4711)]
+
+
+def test_the_newest_assignment_is_the_one_entered(launcher: Launcher) -> None:
+    launcher.take(assignment(round=3))
+    launcher.take(assignment(round=4))
+    assert launcher.next_assignment().round == 4
+
+
+def test_the_end_of_its_round_ends_the_stay_with_the_reason(launcher: Launcher) -> None:
+    stay = stay_in(3)
+    launcher.attend(stay)
+    stay.check()
+    launcher.take(RoundEnded(round=3, reason="rank 1 died"))
+    with pytest.raises(RoundIsOver, match="round 3 ended: rank 1 died"):
+        stay.check()
+
+
+@pytest.mark.parametrize("ended", [2, 1])
+def test_the_end_of_an_older_round_changes_nothing(launcher: Launcher, ended: int) -> None:
+    stay = stay_in(3)
+    launcher.attend(stay)
+    launcher.take(RoundEnded(round=ended, reason="late"))
+    assert not stay.is_over
+
+
+def test_a_newer_assignment_ends_the_stay_by_itself(launcher: Launcher) -> None:
+    stay = stay_in(3)
+    launcher.attend(stay)
+    launcher.take(assignment(round=5))
+    assert stay.is_over
+    assert launcher.next_assignment().round == 5
+
+
+def test_a_round_that_ended_before_it_was_entered_is_over_at_once(launcher: Launcher) -> None:
+    launcher.take(assignment(round=3))
+    launcher.take(RoundEnded(round=3, reason="changed my mind"))
+    stay = stay_in(launcher.next_assignment().round)
+    launcher.attend(stay)
+    assert stay.is_over
+
+
+def test_who_waits_for_a_round_is_told_when_none_can_come(launcher: Launcher) -> None:
+    launcher.lose("the launcher closed the control socket")
+    with pytest.raises(Unavailable, match="no further round will come"):
+        launcher.next_assignment()
+
+
+def test_an_assignment_wakes_who_waits_for_it(launcher: Launcher) -> None:
+    taken: list[int] = []
+    waiter = threading.Thread(target=lambda: taken.append(launcher.next_assignment().round))
+    waiter.start()
+    launcher.take(assignment(round=9))
+    waiter.join()
+    assert taken == [9]
+
+
+def test_a_lost_launcher_does_not_end_the_round_but_cannot_heal_it(launcher: Launcher) -> None:
+    stay = stay_in(3)
+    launcher.attend(stay)
+    launcher.lose("gone")
+    assert not stay.is_over
+    assert not launcher.can_heal()
+
+
+def test_a_message_that_cannot_be_sent_does_not_stop_training(
+    launcher: Launcher, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire.is_broken = True
+    launcher.say(Finished(round=3))
+    assert "launcher does not listen" in caplog.text
+
+
+def test_a_process_without_a_launcher_has_its_one_round_and_nobody_to_heal_it() -> None:
+    alone = Alone(assignment(round=2))
+    assert alone.next_assignment().round == 2
+    assert not alone.can_heal()
+
+
+def test_the_end_of_a_round_is_not_swallowed_by_except_exception() -> None:
+    assert not issubclass(RoundIsOver, Exception)

@@ -1,0 +1,136 @@
+import math
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+from trainer_builders import assignment
+
+from holdfast.api import rankrecord
+from holdfast.api.control import record_file_name
+from holdfast.api.rankrecord import UNKNOWN_FINGERPRINT, UNKNOWN_INT, Phase, PulseZone, StepZone
+from holdfast.trainer.record import RankRecord, open_record
+
+
+def raw(directory: Path, local_rank: int = 0) -> bytes:
+    return (directory / record_file_name(local_rank)).read_bytes()
+
+
+def step_zone(directory: Path) -> StepZone:
+    return rankrecord.unpack_step(raw(directory))
+
+
+def mapped(descriptor: int) -> mmap.mmap:
+    return mmap.mmap(descriptor, rankrecord.SIZE, access=mmap.ACCESS_READ)
+
+
+def begun(directory: Path) -> RankRecord:
+    record = open_record(directory, 0)
+    record.begin(assignment(round=7, rank=0, world_size=4))
+    return record
+
+
+def test_a_new_record_is_one_of_this_version_and_knows_nothing(tmp_path: Path) -> None:
+    open_record(tmp_path, 0)
+    assert rankrecord.check_header(raw(tmp_path)) is None
+    assert step_zone(tmp_path).round == UNKNOWN_INT
+    assert rankrecord.unpack_pulse(raw(tmp_path)).collective_sequence == UNKNOWN_INT
+
+
+def test_a_round_begins_with_nothing_measured(tmp_path: Path) -> None:
+    record = begun(tmp_path)
+    record.step(3, 0.5, 1.0, 100)
+    record.begin(assignment(round=8, rank=1, world_size=2, local_rank=0))
+    zone = step_zone(tmp_path)
+    assert (zone.round, zone.rank, zone.local_rank, zone.world_size) == (8, 1, 0, 2)
+    assert (zone.pid, zone.step, zone.phase) == (os.getpid(), UNKNOWN_INT, Phase.STARTUP)
+    assert math.isnan(zone.loss)
+    assert math.isnan(zone.grad_norm)
+    assert (zone.step_time_ns, zone.tokens, zone.snapshot_step) == (UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT)
+    assert (zone.batch_fingerprint, zone.parameter_fingerprint) == (UNKNOWN_FINGERPRINT, UNKNOWN_FINGERPRINT)
+    assert record.last_step is None
+
+
+def test_a_completed_step_is_published_with_what_was_measured(tmp_path: Path) -> None:
+    record = begun(tmp_path)
+    record.step(1, 3.5, 0.25, 4096)
+    zone = step_zone(tmp_path)
+    assert (zone.step, zone.loss, zone.grad_norm, zone.tokens) == (1, 3.5, 0.25, 4096)
+    assert zone.phase is Phase.DATA
+    assert zone.step_time_ns == UNKNOWN_INT  # The first step of a round contains its start-up.
+    record.step(2, 3.25, 0.25, 4096)
+    assert step_zone(tmp_path).step_time_ns == step_zone(tmp_path).published_ns - zone.published_ns
+    assert record.last_step == 2
+
+
+def test_a_phase_moves_the_publication_but_not_the_step(tmp_path: Path) -> None:
+    record = begun(tmp_path)
+    record.step(1, 3.5, 0.25, 4096)
+    before = step_zone(tmp_path)
+    record.phase(Phase.BACKWARD)
+    after = step_zone(tmp_path)
+    assert (after.step, after.phase) == (1, Phase.BACKWARD)
+    assert after.phase_started_ns == after.published_ns > before.published_ns
+
+
+def test_a_beat_leaves_the_step_zone_alone(tmp_path: Path) -> None:
+    record = begun(tmp_path)
+    record.step(1, 3.5, 0.25, 4096)
+    before, beat_before = step_zone(tmp_path), rankrecord.unpack_pulse(raw(tmp_path)).beat_ns
+    record.beat(41)
+    pulse = rankrecord.unpack_pulse(raw(tmp_path))
+    assert pulse == PulseZone(beat_ns=pulse.beat_ns, collective_sequence=41)
+    assert pulse.beat_ns > beat_before
+    assert step_zone(tmp_path) == before
+
+
+@pytest.mark.parametrize("offset", [rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.PULSE_SEQUENCE_OFFSET])
+def test_a_lock_that_a_dead_writer_held_is_released(tmp_path: Path, offset: int) -> None:
+    begun(tmp_path)
+    held = bytearray(raw(tmp_path))
+    rankrecord.SEQUENCE.pack_into(held, offset, 77)
+    (tmp_path / record_file_name(0)).write_bytes(held)
+    open_record(tmp_path, 0)
+    (sequence,) = rankrecord.SEQUENCE.unpack_from(raw(tmp_path), offset)
+    assert sequence % 2 == 0
+    assert sequence > 77
+
+
+def test_a_record_taken_over_is_seen_through_an_old_mapping(tmp_path: Path) -> None:
+    begun(tmp_path)
+    inode = (tmp_path / record_file_name(0)).stat().st_ino
+    begun(tmp_path).step(5, 1.0, 1.0, 1)
+    assert (tmp_path / record_file_name(0)).stat().st_ino == inode
+    assert step_zone(tmp_path).step == 5
+
+
+def test_training_goes_on_where_the_record_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = open_record(tmp_path / "missing", 0)
+    record.begin(assignment())
+    record.step(1, 1.0, 1.0, 1)
+    assert record.last_step == 1
+    assert "rank record is not published" in caplog.text
+
+
+def test_a_reader_in_another_process_never_takes_a_torn_zone_for_a_whole_one(tmp_path: Path) -> None:
+    record = begun(tmp_path)
+    record.step(0, 0.0, 0.0, 0)
+    writer = os.fork()
+    if writer == 0:
+        for step in range(1, 30_000):
+            record.step(step, float(step), float(step), step)
+        os._exit(0)
+    steps_seen = set()
+    with (tmp_path / record_file_name(0)).open("rb") as file, mapped(file.fileno()) as mapping:
+        while os.waitpid(writer, os.WNOHANG) == (0, 0):
+            (before,) = rankrecord.SEQUENCE.unpack_from(mapping, rankrecord.STEP_SEQUENCE_OFFSET)
+            copy = mapping[:]
+            (after,) = rankrecord.SEQUENCE.unpack_from(mapping, rankrecord.STEP_SEQUENCE_OFFSET)
+            if before == after and before % 2 == 0:
+                zone = rankrecord.unpack_step(copy)
+                assert zone.loss == zone.grad_norm == zone.tokens == zone.step
+                steps_seen.add(zone.step)
+    assert step_zone(tmp_path).step == 29_999
+    assert steps_seen
