@@ -262,3 +262,12 @@ def test_a_member_that_had_gone_stays_gone_over_a_restart_of_the_watchdog() -> N
     story = running(3, nodes_min=3).leave(2).restart_watchdog()
     story.join(1, held=1).join(3, held=1).join(4)
     assert story.members == ["node-1", "node-4", "node-3"]
+
+
+def test_a_repeated_report_of_a_restore_or_a_commit_forgets_no_checkpoint() -> None:
+    from holdfast.api.event import CheckpointRecorded, RestoreReported
+
+    story = running(2, step=75, commit=40).commit(60)
+    story.tell(RestoreReported(story.round.number, 0))
+    story.tell(CheckpointRecorded(story.round.number, 40, "/ckpt"))
+    assert [each.step for each in story.state.checkpoints] == [40, 60]

@@ -108,10 +108,9 @@ def _running_unseen(state: JobState) -> bool:
     """Whether every member entered the newest round and none of them says which steps it makes."""
     if state.round is None or state.progressed:
         return False
-    members = [state.member(share.member) for share in state.round.ranks]
     return all(
         member is not None and member.entered_round == state.round.number and not member.reentrant
-        for member in members
+        for member in state.ranked_members()
     )
 
 

@@ -84,5 +84,6 @@ def can_grow(state: JobState, policy: Policy) -> bool:
     """Whether a larger legal round could be formed at once, with newcomers that are already warm."""
     if state.round is None:
         return False
-    ready = [member for member in state.eligible() if member.warm or state.in_round(member.name)]
+    ranked = state.ranked()
+    ready = [member for member in state.eligible() if member.warm or member.name in ranked]
     return legal_size(policy, len(ready)) > len(state.round.ranks)

@@ -42,6 +42,9 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, CheckpointRecorded)
     if state.round is None or event.round != state.round.number:
         return ignore(state, f"round {event.round} is over: its checkpoint does not count")
+    newest = state.checkpoints[-1] if state.checkpoints else None
+    if newest is not None and newest.round == event.round and event.step <= newest.step:
+        return ignore(state, f"step {event.step} is on record or older than what is")
     earlier = tuple(each for each in state.checkpoints if each.step < event.step)
     checkpoint = Checkpoint(event.step, event.uri, event.round, now)
     kept = (*earlier, checkpoint)[-KEPT_CHECKPOINTS:]
@@ -53,6 +56,8 @@ def restored(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, RestoreReported)
     if state.round is None or event.round != state.round.number:
         return ignore(state, f"round {event.round} is over")
+    if state.restored_step is not None:
+        return ignore(state, f"round {event.round} reported its restore before")
     step = event.step or 0
     kept = tuple(each for each in state.checkpoints if each.step <= step)
     after = changed(state, checkpoints=kept, restored_step=step)

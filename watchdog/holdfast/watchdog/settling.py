@@ -48,7 +48,8 @@ def next_wakeup(state: JobState) -> float | None:
 
 def _without_gone(state: JobState) -> JobState:
     """Lost members without ranks are forgotten; those with ranks hold their place in the rank order."""
-    kept = tuple(each for each in state.members if each.standing is Standing.PRESENT or state.in_round(each.name))
+    ranked = state.ranked()
+    kept = tuple(each for each in state.members if each.standing is Standing.PRESENT or each.name in ranked)
     return state if len(kept) == len(state.members) else changed(state, members=kept)
 
 
@@ -56,8 +57,7 @@ def _success(state: JobState, now: float) -> Step:
     """The job is done when every member of the newest round finished it."""
     if state.round is None or state.phase in ENDED:
         return stay(state)
-    members = [state.member(share.member) for share in state.round.ranks]
-    if not all(member and member.finished_round == state.round.number for member in members):
+    if not all(member and member.finished_round == state.round.number for member in state.ranked_members()):
         return stay(state)
     state, closed = close(state, IncidentState.RECOVERED, now, "the job finished")
     desired = Closed(state.job, next_number(state), succeeded=True, reason="every rank finished")
@@ -91,8 +91,8 @@ def _growth(state: JobState, policy: Policy) -> Step:
 
 def _checkpoints_are_seen(state: JobState) -> bool:
     """Whether this round's script tells of its checkpoints (it uses holdfast.checkpoint)."""
-    members = [state.member(share.member) for share in state.round.ranks] if state.round else []
-    return all(member is not None and member.reentrant for member in members) and bool(state.checkpoints)
+    reentrant = all(member is not None and member.reentrant for member in state.ranked_members())
+    return reentrant and bool(state.checkpoints)
 
 
 def _just_checkpointed(state: JobState) -> bool:
@@ -110,9 +110,8 @@ def _next_round(state: JobState, policy: Policy, now: float) -> Step:
     recovery = state.recovery or (Recovery("first round", Entry.RESPAWN) if state.round is None else None)
     if recovery is None:
         return stay(state)
-    unheard = [
-        each.name for each in state.members if each.standing is Standing.UNKNOWN and state.in_round(each.name)
-    ]
+    ranked = state.ranked()
+    unheard = [each.name for each in state.members if each.standing is Standing.UNKNOWN and each.name in ranked]
     if unheard:
         return _wait(state, f"waiting to hear of {', '.join(unheard)} after the watchdog's restart")
     if now < recovery.not_before:

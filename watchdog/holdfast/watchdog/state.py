@@ -116,11 +116,21 @@ class JobState(msgspec.Struct, frozen=True):
 
     def survivors(self) -> tuple[Member, ...]:
         """Eligible members that were there when the newest round was shown and have ranks in it."""
+        ranked = self.ranked()
         return tuple(
             member
             for member in self.eligible()
-            if self.in_round(member.name) and member.joined_at <= self.round_shown_at
+            if member.name in ranked and member.joined_at <= self.round_shown_at
         )
+
+    def ranked(self) -> frozenset[str]:
+        """Names of the members that have ranks in the newest round."""
+        return frozenset(share.member for share in self.round.ranks) if self.round else frozenset()
+
+    def ranked_members(self) -> tuple[Member | None, ...]:
+        """The newest round's members in rank order; None where one is not known any more."""
+        by_name = {member.name: member for member in self.members}
+        return tuple(by_name.get(share.member) for share in self.round.ranks) if self.round else ()
 
     def in_round(self, name: str | None) -> bool:
         """Whether the member has ranks in the newest round."""

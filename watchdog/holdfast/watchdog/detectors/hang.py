@@ -82,9 +82,9 @@ class HangDetector:
     def next_wakeup(self) -> float | None:
         return None
 
-    def stalled_after_s(self, now: float) -> float | None:
-        """After how long without progress a rank is worth reporting at once; None while nothing is known."""
-        return self._deadline_s(STOPPED_S_MIN)
+    def stalled_after_s(self, now: float) -> float:
+        """After how long without progress a rank is worth reporting at once: the first of the deadlines."""
+        return self._deadline_s(STOPPED_S_MIN) or STOPPED_S_MIN
 
     def _begin(self, now: float) -> None:
         self._began_at = now
@@ -148,8 +148,7 @@ class HangDetector:
         """Whether this rank is stuck by its own evidence."""
         sample = seen.sample
         if sample.process is ProcessState.STOPPED:
-            deadline_s = self._deadline_s(STOPPED_S_MIN)
-            limit_s = LATE_S_MIN if deadline_s is None else deadline_s
+            limit_s = self._deadline_s(STOPPED_S_MIN) or STOPPED_S_MIN
             # A debugger stops a process for a moment, maybe one that published nothing for long: the pulse tells.
             pulse_age_s = math.inf if sample.pulse_age_s is None else sample.pulse_age_s
             return sample.progress_age_s >= limit_s and pulse_age_s >= limit_s / 2

@@ -5,7 +5,7 @@ from bisect import bisect_left, insort
 from collections import deque
 
 STEPS_KEPT = 512
-# A p99 of fewer steps than this says nothing.
+# Before the job has trained so many steps beyond a round's first one, nothing is known of how long they take.
 STEPS_NEEDED = 3
 QUANTILE = 0.99
 
@@ -22,6 +22,7 @@ class StepTimes:
         self._sorted: list[float] = []
         self._first: int | None = None
         self._newest: int | None = None
+        self._trained = 0  # steps completed beyond the first of each round, seen or not
 
     def begin_round(self) -> None:
         """Steps are counted anew: a round may train steps again."""
@@ -39,13 +40,14 @@ class StepTimes:
             self._forget(self._recent.pop())
         elif len(self._recent) == STEPS_KEPT:
             self._forget(self._recent.popleft())
+        self._trained += step - self._newest
         self._newest = step
         self._recent.append(time_s)
         insort(self._sorted, time_s)
 
     def p99_s(self) -> float | None:
-        """The time 99% of the steps take at most, in seconds; None while too few were seen."""
-        if len(self._sorted) < STEPS_NEEDED:
+        """The time 99% of the steps take at most, in seconds; None while too few were trained."""
+        if self._trained < STEPS_NEEDED:
             return None
         return self._sorted[math.ceil(QUANTILE * len(self._sorted)) - 1]
 
