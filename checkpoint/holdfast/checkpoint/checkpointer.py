@@ -85,9 +85,9 @@ class Checkpointer:
         the data or after step `until`, and then the last step is saved and waited for. One that is left by
         `break` saves nothing more, but what is in flight may land. Called again, it goes on where it ended.
 
-        Raises what `run.check` raises when the round is over; Fenced when a newer round has taken over; Damaged
-        when a restore was directed and nothing intact is left; Unfit when what is left is of another model;
-        SavingStopped when save after save fails.
+        Raises what `run.check` raises when the round is over; Fenced when a newer round has taken over;
+        Unavailable when the directory cannot be used; Damaged when a restore was directed and nothing intact is
+        left; Unfit when what is left is of another model; SavingStopped when save after save fails.
         """
         state = self._state(data)
         source = self._begin(state, data) if not self._has_begun else iter(data)

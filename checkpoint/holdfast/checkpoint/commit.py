@@ -19,12 +19,15 @@ _STANDALONE_ROUND = 0
 def open_directory(storage: Storage, *, round: int) -> None:
     """Enter the directory as `round` and clear away what rounds that died have left.
 
-    Raises Fenced when a newer round has entered before.
+    The clearing comes first, so that what the dead left on a full disk cannot keep the living out.
+
+    Raises Fenced when a newer round has entered before, OSError when the storage fails.
     """
     storage.make()
     with storage.exclusive():
-        fence.enter(storage, round)
+        fence.require(storage, round)
         _sweep(storage, round)
+        fence.enter(storage, round)
 
 
 def commit(storage: Storage, staged: str, *, step: int, round: int, token: str) -> None:

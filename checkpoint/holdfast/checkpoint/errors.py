@@ -2,6 +2,7 @@
 
 HoldfastError
 |-- InvalidInput          a uri, an object or a state that cannot be checkpointed; names field, value and fix
+|-- Unavailable           the storage does not work now
 |-- Fenced                a newer round has entered the directory; this one may not write to it any more
 |-- Damaged               stored bytes are not what was written
 |   `-- NothingToRestore  a restore was directed, and no checkpoint in reach is intact

@@ -1,10 +1,11 @@
 """What rank 0 finds when its round opens a checkpoint directory, told to every rank."""
 
 import secrets
+from enum import StrEnum
 
 import msgspec
 
-from holdfast.api.errors import Damaged, Fenced
+from holdfast.api.errors import Damaged, Fenced, Unavailable
 from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint.commit import open_directory
 from holdfast.checkpoint.council import Council
@@ -21,11 +22,20 @@ class Opening(msgspec.Struct, frozen=True, tag=True):
     unreadable: tuple[str, ...] = ()
 
 
+class _Kind(StrEnum):
+    FENCED = "Fenced"
+    DAMAGED = "Damaged"
+    UNAVAILABLE = "Unavailable"
+
+
 class _Refusal(msgspec.Struct, frozen=True, tag=True):
     """Rank 0 may not, or cannot, use the directory."""
 
-    is_fenced: bool
+    kind: _Kind
     reason: str
+
+
+_ERRORS = {_Kind.FENCED: Fenced, _Kind.DAMAGED: Damaged, _Kind.UNAVAILABLE: Unavailable}
 
 
 _DECODER = msgspec.msgpack.Decoder(Opening | _Refusal)
@@ -34,12 +44,13 @@ _DECODER = msgspec.msgpack.Decoder(Opening | _Refusal)
 def open_together(storage: Storage, council: Council, *, round: int, restore: Restore) -> Opening:
     """Enter the directory and list what `restore` allows. Collective.
 
-    Raises Fenced, on every rank, when a newer round has entered, and Damaged when the directory cannot be used.
+    Raises, on every rank alike, Fenced when a newer round has entered, Damaged when nobody can tell which rounds
+    have, and Unavailable when the storage fails.
     """
     said = _open(storage, round, restore) if council.rank == 0 else None
     heard: Opening | _Refusal = _DECODER.decode(council.broadcast(msgspec.msgpack.encode(said)))
     if isinstance(heard, _Refusal):
-        raise (Fenced if heard.is_fenced else Damaged)(heard.reason)
+        raise _ERRORS[heard.kind](heard.reason)
     return heard
 
 
@@ -51,9 +62,11 @@ def _open(storage: Storage, round: int, restore: Restore) -> Opening | _Refusal:
             return Opening(token=token)
         found, unreadable = discover(storage)
     except Fenced as error:
-        return _Refusal(is_fenced=True, reason=str(error))
-    except (OSError, Damaged) as error:
-        return _Refusal(is_fenced=False, reason=f"{storage.uri} cannot be opened: {error}")
+        return _Refusal(kind=_Kind.FENCED, reason=str(error))
+    except Damaged as error:
+        return _Refusal(kind=_Kind.DAMAGED, reason=str(error))
+    except OSError as error:
+        return _Refusal(kind=_Kind.UNAVAILABLE, reason=f"{storage.uri} cannot be opened: {error}")
     return Opening(
         token=token,
         candidates=tuple(each.name for each in lineage(found, limit=restore.step)),

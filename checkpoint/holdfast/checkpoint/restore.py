@@ -17,6 +17,7 @@ from holdfast.api.errors import Damaged
 from holdfast.checkpoint import randomness
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import Unfit
+from holdfast.checkpoint.optimizerstate import make_room
 from holdfast.checkpoint.shard import shard_of
 from holdfast.checkpoint.state import SCHEDULER, TrainingState, data_name, random_prefix
 from holdfast.checkpoint.storage import Files
@@ -77,6 +78,8 @@ class Restorer:
         passed_over = list(skipped)
         is_new = not self._state.optimizer.state
         for name in candidates:
+            if is_new:
+                self._state.optimizer.state.clear()
             taken = self._read(name)
             reason = self._agree(taken if isinstance(taken, _Word) else _Word(_Finding.INTACT))
             if reason is None and isinstance(taken, tuple):
@@ -85,7 +88,7 @@ class Restorer:
                 found = checkpoint.manifest
                 return Position(step=found.step, batches=found.batches, skipped=tuple(passed_over))
             passed_over.append(f"{name}: {reason}")
-        if is_new:  # Asking an optimizer for its state has made one, as after a first step.
+        if is_new:  # Reading has made a state, as after a first step.
             self._state.optimizer.state.clear()
         return Position(step=None, batches=0, skipped=tuple(passed_over))
 
@@ -113,6 +116,7 @@ class Restorer:
         return damaged[0] if damaged else None
 
     def _read_sharded(self, checkpoint: StoredCheckpoint) -> _Reading:
+        make_room(self._state.model, self._state.optimizer, checkpoint)
         reading = _Reading(sharded=self._state.sharded())
         wanted, paths = flatten_state_dict(reading.sharded)
         for name in checkpoint.in_file_order(wanted):

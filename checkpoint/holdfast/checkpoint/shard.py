@@ -36,7 +36,7 @@ def shard_of(name: str, tensor: torch.Tensor) -> Shard | None:
     if 0 in sizes:
         return None
     return Shard(
-        local=tensor.to_local().detach(),
+        local=tensor._local_tensor.detach(),  # What `to_local` gives, without its autograd node.
         shape=tuple(tensor.shape),
         box=Box(offsets=tuple(offsets), sizes=tuple(sizes)),
     )

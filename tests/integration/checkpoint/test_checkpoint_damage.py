@@ -1,13 +1,15 @@
+import contextlib
 import random
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from checkpoint_solo import FullDisk, Solo, committed
 
-from holdfast.api.errors import Damaged, Fenced
+from holdfast.api.errors import Damaged, Fenced, Unavailable
 from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import NothingToRestore, SavingStopped, Unfit
 
@@ -189,6 +191,35 @@ def test_a_disk_that_stays_full_stops_training_with_a_sentence_that_names_it(tmp
     with pytest.raises(SavingStopped, match=rf"3 checkpoints in a row .* full at {tmp_path.as_uri()} \(\d+ bytes"):
         solo.train(until=9)
     assert committed(tmp_path) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB, in memory."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, timeout=10).returncode:
+        pytest.skip("mounting a file system is not allowed here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True, timeout=10)
+
+
+def test_a_disk_that_is_really_full_keeps_what_was_committed(small_disk: Path) -> None:
+    whole = Solo(small_disk).train(until=1).weights
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    with pytest.raises(SavingStopped, match=r"full at .* \(0 bytes free\)"):
+        Solo(small_disk).train(until=9)
+    with pytest.raises(Unavailable, match="No space left"):
+        resume(small_disk, round=1)
+    assert committed(small_disk) == ["step-00000001"]
+    again = resume(small_disk)
+    assert (restored(again), again.weights) == (1, whole)
+    filler.unlink()
+    assert Solo(small_disk).train(until=2).run.commits[0][0] == 2
 
 
 def test_the_final_step_is_saved_even_when_it_takes_a_second_attempt(tmp_path: Path) -> None:
