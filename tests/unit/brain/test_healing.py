@@ -271,3 +271,13 @@ def test_a_repeated_report_of_a_restore_or_a_commit_forgets_no_checkpoint() -> N
     story.tell(RestoreReported(story.round.number, 0))
     story.tell(CheckpointRecorded(story.round.number, 40, "/ckpt"))
     assert [each.step for each in story.state.checkpoints] == [40, 60]
+
+
+def test_a_script_that_publishes_no_steps_is_forgiven_once_it_ran_steadily() -> None:
+    story = Story(nodes_max=2).join(1, 2).run(reentrant=False)
+    story.die(1).run(reentrant=False)
+    story.now += 61
+    story.die(1)
+    assert story.round.entry is Entry.REENTER, "no back-off: it had run for a minute"
+    story.run(reentrant=False).die(1)
+    assert isinstance(story.state.desired, Idle), "too soon"

@@ -18,6 +18,8 @@ from holdfast.watchdog.step import Reason, Step, changed, ignore
 
 KEPT_FAILURES = 64
 KEPT_SUSPICIONS = 256
+# A script that publishes no steps has made progress when its workers ran this long: longer than most starts take.
+STEADY_S = 60.0
 NODE_FAULTS = (FindingKind.XID, FindingKind.GPU_LOST)
 
 
@@ -44,6 +46,8 @@ def found(state: JobState, event: Event, now: float) -> Step:
 def heal(state: JobState, finding: Finding, now: float) -> Step:
     """Open or join the incident and decide."""
     assert state.policy is not None
+    if _ran_steadily(state, now):
+        state = changed(state, failures=())
     decision = decide(state, state.policy, finding, now)
     if decision is None:
         return ignore(state, f"{finding.cause} on {finding.subject} asks for no action")
@@ -53,6 +57,12 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
         return page(state, incident, decision, now).prefixed(effects)
     state, more = _carry_out(state, finding, decision, incident, now)
     return Step(state, effects + more, Reason(finding.kind.value, decision.reason, decision.guards))
+
+
+def _ran_steadily(state: JobState, now: float) -> bool:
+    """Whether the newest round, of which no step can be seen, ran long enough to count as progress."""
+    unseen = state.progressed and state.step is None
+    return unseen and now - state.round_shown_at >= STEADY_S
 
 
 def page(state: JobState, incident: Incident, decision: Decision, now: float) -> Step:

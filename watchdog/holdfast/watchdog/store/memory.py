@@ -30,12 +30,12 @@ class MemoryStore:
         self, job: str, events: Sequence[Event], *, at: float, after: int, fence: Fence
     ) -> tuple[Journaled, ...]:
         self._check(fence)
-        lines = self._journals.get(job, [])
+        lines = self._journals.setdefault(job, [])
         if len(lines) != after:
             raise Fenced(f"the journal of {job} goes on behind line {after}: somebody else writes it")
         added = tuple(Journaled(after + place, at, event) for place, event in enumerate(events, start=1))
         # Encoded like the real one, so that a reader meets the same types.
-        self._journals[job] = [*lines, *(msgspec.msgpack.encode(line) for line in added)]
+        lines.extend([msgspec.msgpack.encode(line) for line in added])
         return added
 
     def harden(self, *, fence: Fence) -> None:
