@@ -61,10 +61,10 @@ class World:
     found: list[Finding] = field(default_factory=list)
     found_at: float | None = None
     silent: set[str] = field(default_factory=set)
-    urgent: bool = True
     ranks: dict[int, Worker] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
     _stalled: set[int] = field(default_factory=set)
+    _stepped: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.enter(self.number)
@@ -108,8 +108,11 @@ class World:
         samples = [worker.sample(self.now, self.number) for worker in mine]
         after_s = self.detector.stalled_after_s(self.now)
         stalled = {each.rank for each in samples if after_s is not None and each.progress_age_s > after_s}
-        due = self.now >= self._due.get(node, 0.0) or (self.urgent and bool(stalled - self._stalled))
+        stepped = {(each.round, each.rank) for each in samples if each.step is not None}
+        urgent = stalled - self._stalled or stepped - self._stepped
+        due = self.now >= self._due.get(node, 0.0) or bool(urgent)
         self._stalled = (self._stalled - {each.rank for each in samples}) | stalled
+        self._stepped |= stepped
         if due and node not in self.silent:
             self._due[node] = self.now + REPORT_S
             self._hear(self.detector.observe(reported(node, *samples), self.now))
@@ -159,6 +162,23 @@ def test_a_worker_stopped_before_the_first_step_is_named_too() -> None:
     world.stop(0)
     world.passes(10.0)
     assert [finding.subject.rank for finding in world.found] == [0]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 10])
+def test_a_worker_stopped_after_its_very_first_steps_is_named_as_fast(steps: int) -> None:
+    world = World(step_time_s=0.05).trains(steps)
+    world.all_wait_but(3)
+    stopped_at = world.stop(3)
+    world.passes(10.0)
+    assert world.found_at is not None
+    assert world.found_at - stopped_at <= 1.3
+
+
+def test_a_live_rank_that_hangs_in_the_first_second_is_named_by_the_steps_it_made() -> None:
+    world = World(step_time_s=0.05).trains(15)
+    world.all_wait_but(3)
+    world.passes(LATE_S_MIN + 2.0)
+    assert [finding.subject.rank for finding in world.found] == [3]
 
 
 def test_a_worker_that_a_debugger_stops_for_a_moment_is_no_hang() -> None:
@@ -279,7 +299,7 @@ def test_step_times_of_earlier_rounds_count_but_not_for_the_first_step() -> None
 
 def test_before_the_job_has_shown_its_step_times_it_has_the_startup_time_out() -> None:
     world = World(step_time_s=20.0).trains(2)
-    assert world.detector.stalled_after_s(world.now) is None
+    assert world.detector.stalled_after_s(world.now) == 1.0
     world.all_wait_but(0)
     assert world.passes(590.0).found == []
     assert len(world.passes(20.0).found) == 1

@@ -23,6 +23,15 @@ def test_too_few_steps_say_nothing() -> None:
     assert after(0.1, 0.1).p99_s() is None
 
 
+def test_steps_trained_between_two_reports_count_though_they_were_not_seen() -> None:
+    steps = StepTimes()
+    steps.take(1, 60.0)
+    steps.take(3, 0.1)
+    assert steps.p99_s() is None
+    steps.take(4, 0.2)
+    assert steps.p99_s() == 0.2
+
+
 def test_the_first_step_of_a_round_is_left_out() -> None:
     steps = after(0.1, 0.2, 0.1)
     assert steps.p99_s() == 0.2
