@@ -279,5 +279,5 @@ def test_a_script_that_publishes_no_steps_is_forgiven_once_it_ran_steadily() -> 
     story.now += 61
     story.die(1)
     assert story.round.entry is Entry.REENTER, "no back-off: it had run for a minute"
-    story.run(reentrant=False).die(1)
+    story.run(reentrant=False).die(2)
     assert isinstance(story.state.desired, Idle), "too soon"
