@@ -1,6 +1,7 @@
 """`holdfast run`."""
 
 import asyncio
+import ipaddress
 import time
 from pathlib import Path
 
@@ -81,7 +82,8 @@ def conclude(picture: Picture) -> ExitCode:
     if status.phase is JobPhase.SUCCEEDED:
         click.echo(f"{status.job} succeeded; --fresh starts it over", err=True)
         return ExitCode.OK
-    reason = status.reason.partition("\n")[0].rstrip(":")
+    # The last error's text follows below, in full.
+    reason = status.reason.partition("; last error:")[0].partition("\n")[0]
     click.echo(f"{status.job} failed: {reason}; --fresh starts it over", err=True)
     errors = [incident.error for incident in picture.incidents if incident.error]
     for line in errors[-1].splitlines()[-ERROR_LINES:] if errors else ():
@@ -95,6 +97,17 @@ def _state_directory(told: Path | None, job: str) -> StateDirectory:
 
 
 def _check_listen(listen: str) -> None:
+    """The watchdog refuses the same, but only once it runs, where it looks like a fault."""
     host, colon, port = listen.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise InvalidInput(Problem("--listen", listen, "write HOST:PORT, such as 127.0.0.1:0"))
+    is_loopback = host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+    if not colon or not is_loopback or not port.isdecimal() or int(port) > 65535:
+        fix = "write HOST:PORT with a loopback address, such as 127.0.0.1:0; traffic is not encrypted"
+        raise InvalidInput(Problem("--listen", listen, fix))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

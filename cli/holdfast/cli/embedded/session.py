@@ -74,6 +74,7 @@ async def _run(
 ) -> Picture:
     before = await link.status()
     if before is not None and before.phase in OVER:
+        audience.say("an earlier run brought this job to its end; nothing was started")
         return Picture(before, incidents=await link.incidents())
     await link.submit(policy_of(terms.prepared.job))
     cluster = LocalCluster(_node_terms(terms, address), terms.placement, audience.say)
