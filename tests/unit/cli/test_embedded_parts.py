@@ -1,0 +1,81 @@
+import asyncio
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from holdfast.api.errors import Unavailable
+from holdfast.api.plan import NodeObserved, NodeState
+from holdfast.cli.embedded.link import OperatorOutbox
+from holdfast.cli.embedded.offspring import Offspring, ending
+from holdfast.cli.embedded.processtree import descendants
+from holdfast.cli.embedded.runlock import run_lock
+from holdfast.cli.statedirectory import StateDirectory
+
+
+def offspring(tmp_path: Path, *arguments: str) -> Offspring:
+    return Offspring("child", arguments, log=tmp_path / "child.log", directory=tmp_path)
+
+
+async def test_the_end_of_a_child_is_known_at_once_with_its_last_words(tmp_path: Path) -> None:
+    child = offspring(tmp_path, "sh", "-c", "echo one; echo two; echo; exit 3")
+    assert await child.ended == 3
+    assert not child.alive
+    assert child.last_words() == "two"
+    child.send(signal.SIGTERM)  # nobody is there: nothing happens
+
+
+async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.embedded.offspring.POLITE_S", 0.05)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is ignored at the start stays ignored
+    try:
+        child = offspring(tmp_path, "sleep", "30")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert await child.stop() == -signal.SIGKILL
+
+
+async def test_a_child_is_a_descendant_with_a_session_of_its_own(tmp_path: Path) -> None:
+    child = offspring(tmp_path, "sleep", "30")
+    assert child.pid in descendants(os.getpid())
+    assert os.getsid(child.pid) == child.pid
+    assert await child.stop() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(0, "exit code 0"), (3, "exit code 3"), (-9, "signal 9 (SIGKILL)"), (-35, "signal 35")],
+)
+def test_the_way_a_process_ended_is_told_in_words(code: int, words: str) -> None:
+    assert ending(code) == words
+
+
+async def test_a_new_connection_is_told_the_newest_of_every_node_once() -> None:
+    outbox = OperatorOutbox()
+    ready, gone = NodeObserved("node-1", NodeState.READY), NodeObserved("node-1", NodeState.GONE, "killed")
+    other = NodeObserved("node-2", NodeState.READY)
+    for observed in (ready, other, gone):
+        outbox.put(observed)
+    first = outbox.follow()
+    assert [await anext(first), await anext(first)] == [other, gone]
+    outbox.put(ready)
+    assert await anext(first) is ready
+    await first.aclose()
+    again = outbox.follow()
+    assert {await anext(again), await anext(again)} == {other, ready}
+    await again.aclose()
+
+
+def test_a_state_directory_is_held_by_one_run_at_a_time(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path / "state")
+    with run_lock(directory):
+        assert stat.S_IMODE(directory.lock_file.stat().st_mode) == 0o600
+        with (
+            pytest.raises(Unavailable, match=f"in use by a run that is alive \\(pid {os.getpid()}\\)"),
+            run_lock(directory),
+        ):
+            raise AssertionError
+    with run_lock(directory):
+        pass
