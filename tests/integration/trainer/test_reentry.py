@@ -89,8 +89,18 @@ def test_a_world_can_grow_and_keep_its_processes(launcher: FakeLauncher) -> None
     assert everybody[1].step_zone().rank == 1
 
 
+def test_a_process_that_comes_back_with_another_rank_shards_as_that_rank(launcher: FakeLauncher) -> None:
+    workers = launcher.start(3, RING, "--sharded")
+    for round in range(3):
+        launcher.show(round, workers)
+        for worker in workers:
+            worker.await_step(round=round, at_least=2)
+        launcher.end(round, workers)
+        workers = [*workers[1:], workers[0]]
+
+
 def test_thirty_rounds_leave_nothing_behind(launcher: FakeLauncher) -> None:
-    workers = launcher.start(2, RING, "--pace", "0.001")
+    workers = launcher.start(2, RING, "--sharded", "--pace", "0.001")
     launcher.show(0, workers)
     counted = []
     for round in range(30):

@@ -11,10 +11,11 @@ from enum import Enum
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
-from torch.distributed import device_mesh, distributed_c10d
+from torch.distributed import distributed_c10d
 
 from holdfast.api.control import Assignment
 from holdfast.api.rankrecord import UNKNOWN_INT
+from holdfast.trainer.remembrance import forget_groups
 from holdfast.trainer.sockets import HeldConnections
 from holdfast.trainer.store import RoundStore, meet
 
@@ -113,7 +114,7 @@ class RoundGroup:
             self._store.close()
         # Each init_process_group wraps the hook of the one before.
         sys.excepthook = self._hook_before
-        device_mesh._mesh_resources.mesh_stack.clear()
+        forget_groups()
 
     def release(self) -> None:
         """Let the connections close. To be called once no peer waits in this round any more."""
