@@ -39,8 +39,9 @@ class Restore(msgspec.Struct, frozen=True):
 
     `step` is the newest step the round may restore; the checkpoint library falls back to an older one when
     that one proves damaged, and reports the step it truly restored. None with Tier.CHECKPOINT means "the
-    newest intact one found at `uri`" (a watchdog that has not yet seen a commit). `uri` is the place that holds the
-    job's checkpoints, as the job names it; empty when only the script knows.
+    newest intact one found at `uri`" (a watchdog that has not yet seen a commit). `uri` is the place that holds
+    the job's checkpoints, as the job names it; empty when only the script knows. `owner` names this life of the
+    job: its rounds are numbered from the start, and take over what an earlier life left at the same place.
     """
 
     tier: Tier = Tier.NONE
@@ -48,6 +49,7 @@ class Restore(msgspec.Struct, frozen=True):
     uri: str = ""
     skip_batches: int = 0
     learning_rate_scale: float = 1.0
+    owner: str = ""
 
 
 class Entry(StrEnum):

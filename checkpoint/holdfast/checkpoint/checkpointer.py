@@ -136,25 +136,25 @@ class Checkpointer:
             opening = open_together(self.storage, self._council, round=number, restore=restore)
             restorer = Restorer(self.storage, self._council, state)
             position = restorer.restore(opening.candidates, skipped=opening.unreadable)
-            lineage = Lineage(round=number, parent=position.step, token=opening.token)
-            self._saver = self._open_saver(self.storage, lineage)
+            lineage = Lineage(round=opening.number, parent=position.step, token=opening.token)
+            self._saver = self._open_saver(self.storage, lineage, number)
         if position.step is None and restore.tier is not Tier.NONE and restore.step is not None:
             reasons = "; ".join(position.skipped) or "there is none"
             raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
         self.run.restored(position.step, position.skipped)
         return position
 
-    def _open_saver(self, storage: Storage, lineage: Lineage) -> Saver:
+    def _open_saver(self, storage: Storage, lineage: Lineage, round: int) -> Saver:
         persister = Persister(storage, self._council, lineage, keep=self.keep, reached=self.reached)
 
         def save(snapshot: Snapshot) -> None:
             persister.save(snapshot)
             if self._council.rank == 0:
-                self._tell(snapshot.step, f"{storage.uri}/{committed_name(snapshot.step)}", lineage.round)
+                self._tell(snapshot.step, f"{storage.uri}/{committed_name(snapshot.step)}", round)
                 persister.tidy()
 
         def is_current() -> bool:
-            return self.run.is_current() and self.run.assignment.round == lineage.round
+            return self.run.is_current() and self.run.assignment.round == round
 
         return Saver(save, rank=self._council.rank, is_current=is_current, saved_step=lineage.parent)
 

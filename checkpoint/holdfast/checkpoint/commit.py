@@ -13,11 +13,11 @@ from holdfast.checkpoint.naming import (
 from holdfast.checkpoint.retention import surplus
 from holdfast.checkpoint.storage import Storage
 
-_STANDALONE_ROUND = 0
 
+def open_directory(storage: Storage, *, owner: str = "", round: int) -> int:
+    """Enter the directory as `owner`'s `round` and clear away what rounds that died have left.
 
-def open_directory(storage: Storage, *, round: int) -> None:
-    """Enter the directory as `round` and clear away what rounds that died have left.
+    Returns the number that the round has in this directory, for everything it does there.
 
     The clearing comes first, so that what the dead left on a full disk cannot keep the living out.
 
@@ -25,9 +25,10 @@ def open_directory(storage: Storage, *, round: int) -> None:
     """
     storage.make()
     with storage.exclusive():
-        fence.require(storage, round)
-        _sweep(storage, round)
-        fence.enter(storage, round)
+        number = fence.admit(storage, owner=owner, round=round)
+        _sweep(storage, number)
+        fence.enter(storage, owner=owner, round=round)
+    return number
 
 
 def commit(storage: Storage, staged: str, *, step: int, round: int, token: str) -> None:
@@ -74,6 +75,5 @@ def _sweep(storage: Storage, round: int) -> None:
 
 
 def _is_leftover(name: str, round: int) -> bool:
-    """Rounds of a run without Holdfast all have the same number; there only one runs at a time."""
     staged_by = staging_round(name)
-    return staged_by is not None and (staged_by < round or staged_by == round == _STANDALONE_ROUND)
+    return staged_by is not None and staged_by < round

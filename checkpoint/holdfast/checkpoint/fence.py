@@ -1,42 +1,75 @@
-"""The fence: the highest round that ever entered a checkpoint directory.
+"""The fence: who entered a checkpoint directory last, as a number that only grows.
 
 A round raises it when it starts and looks at it again, under the same lock, when it commits. A worker of an
 older round that was cut off meanwhile finds a higher number there and may not change the directory any more.
+
+Rounds are numbered anew in each life of a job, the directory may outlive many. So an owner whose name is not in
+the fence takes the directory over: its round r gets the number `base + r`, above everything before. The file
+holds "number base owner".
 """
+
+import msgspec
 
 from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint.storage import Storage
 
 FILE_NAME = "fence"
 _WRITING = "fence.new"
+_BYTES_MAX = 512
 _DIGITS_MAX = 20
 
 
-def require(storage: Storage, round: int) -> None:
+class _Mark(msgspec.Struct, frozen=True):
+    number: int
+    base: int
+    owner: str
+
+
+def require(storage: Storage, number: int) -> None:
     """Call while holding `storage.exclusive()`. Raises Fenced when a newer round has entered, Damaged when
     nobody can tell.
     """
-    highest = _read(storage)
-    if highest is not None and highest > round:
-        raise Fenced(f"round {highest} has entered {storage.uri}; round {round} may not write there any more")
+    mark = _read(storage)
+    if mark is not None and mark.number > number:
+        raise Fenced(
+            f"round {mark.number - mark.base} has entered {storage.uri}; "
+            f"round {max(0, number - mark.base)} may not write there any more"
+        )
 
 
-def enter(storage: Storage, round: int) -> None:
-    """Raise the fence to `round`. Call while holding `storage.exclusive()`; raises as `require` does."""
-    require(storage, round)
-    if _read(storage) == round:
+def admit(storage: Storage, *, owner: str, round: int) -> int:
+    """The number that `owner`'s `round` works under, to be given to `enter`. Raises as `require` does."""
+    mark = _mark(storage, owner, round)
+    require(storage, mark.number)
+    return mark.number
+
+
+def enter(storage: Storage, *, owner: str, round: int) -> None:
+    """Raise the fence. Call while holding `storage.exclusive()`; raises as `require` does."""
+    mark = _mark(storage, owner, round)
+    require(storage, mark.number)
+    if _read(storage) == mark:
         return
-    storage.write(_WRITING, [memoryview(f"{round}\n".encode())])
+    storage.write(_WRITING, [memoryview(f"{mark.number} {mark.base} {mark.owner}\n".encode())])
     storage.rename(_WRITING, FILE_NAME)
     storage.sync()
 
 
-def _read(storage: Storage) -> int | None:
+def _mark(storage: Storage, owner: str, round: int) -> _Mark:
+    last = _read(storage)
+    if last is None:
+        return _Mark(round, 0, owner)
+    base = last.base if last.owner == owner else last.number + (1 if round == 0 else 0)
+    return _Mark(base + round, base, owner)
+
+
+def _read(storage: Storage) -> _Mark | None:
     try:
-        text = storage.read(FILE_NAME, 0, _DIGITS_MAX + 1)
+        text = storage.read(FILE_NAME, 0, _BYTES_MAX)
     except FileNotFoundError:
         return None
-    digits = text.strip()
-    if not digits.isdigit() or len(digits) > _DIGITS_MAX:
+    number, _, rest = text.strip().partition(b" ")
+    base, _, owner = rest.partition(b" ")
+    if not all(digits.isdigit() and len(digits) <= _DIGITS_MAX for digits in (number, base)):
         raise Damaged(f"the fence at {storage.uri}/{FILE_NAME} holds no round number: {text!r}")
-    return int(digits)
+    return _Mark(int(number), int(base), owner.decode(errors="replace"))

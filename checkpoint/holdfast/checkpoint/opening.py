@@ -15,9 +15,12 @@ from holdfast.checkpoint.storage import Storage
 
 
 class Opening(msgspec.Struct, frozen=True, tag=True):
-    """Candidates newest first; `unreadable` are passed over without a look. `token` marks this process's work."""
+    """Candidates newest first; `unreadable` are passed over without a look. `token` marks this process's work,
+    `number` is what the round is called in the directory.
+    """
 
     token: str
+    number: int = 0
     candidates: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
 
@@ -57,9 +60,11 @@ def open_together(storage: Storage, council: Council, *, round: int, restore: Re
 def _open(storage: Storage, round: int, restore: Restore) -> Opening | _Refusal:
     token = secrets.token_hex(4)
     try:
-        open_directory(storage, round=round)
+        # Without a watchdog every start is a life of its own, and all of them call their round 0.
+        owner = restore.owner if round else token
+        number = open_directory(storage, owner=owner, round=round)
         if restore.tier is Tier.NONE:
-            return Opening(token=token)
+            return Opening(token=token, number=number)
         found, unreadable = discover(storage)
     except Fenced as error:
         return _Refusal(kind=_Kind.FENCED, reason=str(error))
@@ -69,6 +74,7 @@ def _open(storage: Storage, round: int, restore: Restore) -> Opening | _Refusal:
         return _Refusal(kind=_Kind.UNAVAILABLE, reason=f"{storage.uri} cannot be opened: {error}")
     return Opening(
         token=token,
+        number=number,
         candidates=tuple(each.name for each in lineage(found, limit=restore.step)),
         unreadable=tuple(
             f"{each.name}: {each.reason}"

@@ -206,20 +206,20 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_is_really_full_keeps_what_was_committed(small_disk: Path) -> None:
-    whole = Solo(small_disk).train(until=1).weights
+    whole = Solo(small_disk, round=1).train(until=1).weights
     filler = small_disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
     with pytest.raises(SavingStopped, match=r"full at .* \(0 bytes free\)"):
-        Solo(small_disk).train(until=9)
+        Solo(small_disk, round=1).train(until=9)
     with pytest.raises(Unavailable, match="No space left"):
-        resume(small_disk, round=1)
+        resume(small_disk, round=2)
     assert committed(small_disk) == ["step-00000001"]
-    again = resume(small_disk)
+    again = resume(small_disk, round=1)
     assert (restored(again), again.weights) == (1, whole)
     filler.unlink()
-    assert Solo(small_disk).train(until=2).run.commits[0][0] == 2
+    assert Solo(small_disk, round=2).train(until=2).run.commits[0][0] == 2
 
 
 def test_the_final_step_is_saved_even_when_it_takes_a_second_attempt(tmp_path: Path) -> None:

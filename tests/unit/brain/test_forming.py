@@ -60,7 +60,7 @@ def test_the_store_moves_to_another_port_with_every_round() -> None:
 
 def test_an_earlier_runs_checkpoint_is_looked_for_when_none_is_on_record() -> None:
     story = Story(nodes_max=1).join(1)
-    assert story.round.restore == Restore(Tier.CHECKPOINT, None, "/ckpt")
+    assert story.round.restore == Restore(Tier.CHECKPOINT, None, "/ckpt", owner="team/run@1000.000")
 
 
 def test_a_newcomer_is_taken_in_right_after_a_checkpoint() -> None:

@@ -43,7 +43,7 @@ def test_a_rewind_restores_the_newest_checkpoint_not_above_the_step() -> None:
     story = running(2, step=75, commit=40).commit(60)
     outcome = story.ask(InterventionAction.REWIND, to_step=50, skip_batches=7, learning_rate_scale=0.5)
     assert outcome.state is DONE
-    assert story.round.restore == Restore(Tier.CHECKPOINT, 40, "/ckpt", 7, 0.5)
+    assert story.round.restore == Restore(Tier.CHECKPOINT, 40, "/ckpt", 7, 0.5, "team/run@1000.000")
     story.run(41, restored=40)
     story.die(1)
     assert story.round.restore.skip_batches == 0, "a rewind holds for one round"

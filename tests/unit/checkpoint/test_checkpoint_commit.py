@@ -102,9 +102,22 @@ def test_leftovers_of_dead_rounds_are_cleared_and_those_of_live_ones_are_not() -
 
 def test_without_holdfast_the_run_before_is_dead() -> None:
     drawer = Drawer()
+    assert open_directory(drawer, owner="aa", round=0) == 0
     put(drawer, "step-00000001.tmp-0-aa", manifest_of(1, round=0))
-    open_directory(drawer, round=0)
+    assert open_directory(drawer, owner="bb", round=0) == 1
     assert drawer.names() == ["fence"]
+
+
+def test_another_life_of_the_job_takes_over_with_numbers_above_all_before() -> None:
+    drawer = Drawer()
+    assert open_directory(drawer, owner="old", round=9) == 9
+    assert open_directory(drawer, owner="new", round=2) == 11
+    assert open_directory(drawer, owner="new", round=3) == 12
+    with pytest.raises(Fenced, match="round 3 has entered"):
+        open_directory(drawer, owner="new", round=2)
+    put(drawer, "step-00000001.tmp-9-aa", manifest_of(1, round=9))
+    with pytest.raises(Fenced):
+        commit(drawer, "step-00000001.tmp-9-aa", step=1, round=9, token="aa")
 
 
 @pytest.mark.parametrize("renames", [0, 1, 2])

@@ -74,10 +74,10 @@ def restore_directive(state: JobState, policy: Policy) -> Restore:
     if state.rewind is not None:
         return state.rewind
     if state.checkpoints:
-        return Restore(Tier.CHECKPOINT, state.checkpoints[-1].step, policy.checkpoint_uri)
+        return Restore(Tier.CHECKPOINT, state.checkpoints[-1].step, policy.checkpoint_uri, owner=state.incarnation)
     if policy.checkpoint_uri:
-        return Restore(Tier.CHECKPOINT, None, policy.checkpoint_uri)
-    return Restore()
+        return Restore(Tier.CHECKPOINT, None, policy.checkpoint_uri, owner=state.incarnation)
+    return Restore(owner=state.incarnation)
 
 
 def can_grow(state: JobState, policy: Policy) -> bool:

@@ -45,10 +45,11 @@ def found(state: JobState, event: Event, now: float) -> Step:
 
 def heal(state: JobState, finding: Finding, now: float) -> Step:
     """Open or join the incident and decide."""
-    assert state.policy is not None
+    policy = state.policy
+    assert policy is not None
     if _ran_steadily(state, now):
         state = changed(state, failures=())
-    decision = decide(state, state.policy, finding, now)
+    decision = decide(state, policy, finding, now)
     if decision is None:
         return ignore(state, f"{finding.cause} on {finding.subject} asks for no action")
     state, incident, effects = _case(state, finding, now)

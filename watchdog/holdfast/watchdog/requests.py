@@ -33,7 +33,9 @@ def submitted(state: JobState, event: Event, now: float) -> Step:
     if event.policy == state.policy:
         return ignore(state, "the same policy again")
     again = "policy changed" if state.policy else "submitted"
-    return Step(changed(state, policy=event.policy), (), Reason(again, f"job {state.job} {again}"))
+    incarnation = state.incarnation or f"{state.job}@{now:.3f}"
+    after = changed(state, policy=event.policy, incarnation=incarnation)
+    return Step(after, (), Reason(again, f"job {state.job} {again}"))
 
 
 def requested(state: JobState, event: Event, now: float) -> Step:
@@ -137,7 +139,9 @@ def _skip_batches(state: JobState, request: InterventionRequest, now: float) -> 
 def _restore_from(state: JobState, request: InterventionRequest, step: int) -> tuple[JobState, str]:
     assert state.policy is not None
     uri = state.policy.checkpoint_uri
-    directive = Restore(Tier.CHECKPOINT, step, uri, request.skip_batches, request.learning_rate_scale)
+    directive = Restore(
+        Tier.CHECKPOINT, step, uri, request.skip_batches, request.learning_rate_scale, state.incarnation
+    )
     kept = tuple(each for each in state.checkpoints if each.step <= step)
     after = changed(state, rewind=directive, checkpoints=kept)
     after = owe(after, Recovery(reason=f"rewound to step {step} on request: {request.reason}"))

@@ -61,7 +61,7 @@ class Suspicion(msgspec.Struct, frozen=True):
 
 
 class JobState(msgspec.Struct, frozen=True):
-    """One job's decided state.
+    """One job's decided state. `incarnation` names this life of the job: a job of the same name is not the same.
 
     `round` is the newest round, also while none is to run; `recovery` the next one when it is owed. `step` is
     the last step known complete on every rank of the round, `high_step` the highest ever; `fault_step` is the
@@ -74,6 +74,7 @@ class JobState(msgspec.Struct, frozen=True):
     phase: JobPhase = JobPhase.PENDING
     reason: str = "waiting for the job to be submitted"
     policy: Policy | None = None
+    incarnation: str = ""
     members: tuple[Member, ...] = ()
     desired: Desired | None = None
     plan: Plan | None = None
