@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
-from holdfast.cli.main import COMMANDS, answer
+from holdfast.cli.main import COMMANDS, LazyGroup, answer
 from holdfast.watchdog.store.sqlite import SqliteStore
 
 
@@ -39,6 +40,36 @@ def test_the_names_of_the_commands_are_the_promised_ones() -> None:
         *("run", "demo", "launch", "status", "ranks", "incidents", "why", "replay"),
         *("evict", "return", "pause", "resume", "restart", "version"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("run", "--nodes --faults --state-dir --fresh --listen --replace --no-replace --replace-delay"),
+        ("demo", "--text --steps --state-dir --plain"),
+        ("status", "--state-dir -o --output"),
+        ("ranks", "--state-dir -o --output"),
+        ("incidents", "--state-dir -o --output"),
+        ("why", "--state-dir -o --output"),
+        ("replay", "--events --state-dir -o --output"),
+        ("evict", "--reason --dry-run --state-dir"),
+        ("return", "--reason --dry-run --state-dir"),
+        ("pause", "--reason --dry-run --state-dir"),
+        ("resume", "--reason --dry-run --state-dir"),
+        ("restart", "--reason --dry-run --state-dir"),
+        ("version", ""),
+    ],
+)
+def test_the_options_of_every_command_are_the_promised_ones(command: str, options: str) -> None:
+    found = LazyGroup().get_command(click.Context(LazyGroup()), command)
+    assert found is not None
+    given = [
+        name
+        for each in found.params
+        if isinstance(each, click.Option)
+        for name in (*each.opts, *each.secondary_opts)
+    ]
+    assert given == options.split()
 
 
 @pytest.mark.usefixtures("watchdog")
