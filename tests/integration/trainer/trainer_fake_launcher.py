@@ -90,8 +90,10 @@ class Worker:
     def _consistent(self, sequence_offset: int, unpack: Callable[[bytes], Z]) -> Z:
         while True:
             raw = self._record.read_bytes()
+            if len(raw) < rankrecord.SIZE:
+                continue  # Just created.
             (sequence,) = rankrecord.SEQUENCE.unpack_from(raw, sequence_offset)
-            if sequence % 2 == 0 and len(raw) == rankrecord.SIZE:
+            if sequence % 2 == 0:
                 return unpack(raw)
 
     def _next(self, deadline: float) -> FromWorker:
