@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
+import msgspec
 import pytest
 import torch.distributed as dist
 from trainer_fake_launcher import free_port
@@ -12,7 +13,9 @@ from trainer_fake_launcher import free_port
 from holdfast.api.control import Assignment
 from holdfast.api.errors import Unavailable
 from holdfast.api.round import Endpoint, Restore
+from holdfast.trainer.frame import framed
 from holdfast.trainer.store import RoundStore, meet
+from holdfast.trainer.storetable import Hello, Set
 
 
 class GivenUp(Exception):
@@ -88,6 +91,20 @@ def test_a_rank_of_an_older_round_is_turned_away() -> None:
     host = meet(part(0, port, round=4), timeout_s=10, check=never)
     with pytest.raises(Unavailable, match="not of tests/store round 3"):
         meet(part(1, port, round=3), timeout_s=10, check=never)
+    host.close()
+
+
+def test_what_a_stranger_sends_after_its_greeting_is_not_heard() -> None:
+    port = free_port()
+    host, guest = stores(port)
+    requests = (Hello("tests/store", 2), Set("key", b"forged"))
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b"".join(framed(msgspec.msgpack.encode(request)) for request in requests))
+        stranger.settimeout(10)
+        while stranger.recv(100):
+            pass
+    assert not host.check(["key"])
+    guest.close()
     host.close()
 
 

@@ -71,6 +71,8 @@ class StoreServer:
         try:
             for request in client.receive():
                 self._tell(self._table.ask(descriptor, request, time.monotonic()))
+                if not client.is_known:
+                    raise _Stranger
         except (OSError, FrameTooLong, msgspec.MsgspecError, _Stranger):
             self._drop(descriptor)
 
@@ -99,7 +101,7 @@ class _Client:
         connection.settimeout(5.0)
         self.connection = connection
         self._reader = FrameReader(MAX_FRAME_BYTES)
-        self._is_known = False
+        self.is_known = False
         self._decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
     def receive(self) -> list[Request]:
@@ -107,12 +109,12 @@ class _Client:
         if not chunk:
             raise _Stranger
         requests = [self._decoder.decode(frame) for frame in self._reader.feed(chunk)]
-        if requests and not self._is_known and not isinstance(requests[0], Hello):
+        if requests and not self.is_known and not isinstance(requests[0], Hello):
             raise _Stranger
         return requests
 
     def answer(self, answer: Answer) -> None:
-        self._is_known = self._is_known or not answer.refused
+        self.is_known = self.is_known or not answer.refused
         self.connection.sendall(framed(msgspec.msgpack.encode(answer)))
 
 
