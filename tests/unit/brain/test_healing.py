@@ -281,3 +281,22 @@ def test_a_script_that_publishes_no_steps_is_forgiven_once_it_ran_steadily() -> 
     assert story.round.entry is Entry.REENTER, "no back-off: it had run for a minute"
     story.run(reentrant=False).die(2)
     assert isinstance(story.state.desired, Idle), "too soon"
+
+
+def test_a_script_that_refuses_its_arguments_is_not_started_again() -> None:
+    story = (
+        Story(nodes_max=1).join(1).die(1, cause="exit code 2: train.py: --text /nope: there is no such folder.")
+    )
+    assert story.state.phase is JobPhase.FAILED
+    assert story.state.reason.endswith("--text /nope: there is no such folder.")
+    later = running(1).die(1, cause="exit code 2: what")
+    assert later.state.phase is JobPhase.RECOVERING
+
+
+def test_the_reason_of_a_failed_job_is_one_line() -> None:
+    story = running(1)
+    for _ in range(6):
+        story.die(1, cause="exit code 1", error="Traceback:\n  deep\nValueError: bad").wait(400)
+    assert story.state.phase is JobPhase.FAILED
+    assert "\n" not in story.state.reason
+    assert story.state.reason.endswith("last error: ValueError: bad")

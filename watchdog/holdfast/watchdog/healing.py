@@ -71,7 +71,9 @@ def page(state: JobState, incident: Incident, decision: Decision, now: float) ->
     action = Action(Rung.PAGE, now, f"paged: {decision.reason}", decision.reason)
     state, acted = act(state, (incident.id,), action)
     state, closed = close(state, IncidentState.PAGED, now, "waiting for a human")
-    says = f"{decision.reason}; last error: {incident.error}" if incident.error else decision.reason
+    last_words = incident.error.strip().rpartition("\n")[2]
+    said = not last_words or last_words in decision.reason
+    says = decision.reason if said else f"{decision.reason}; last error: {last_words}"
     desired = Closed(state.job, next_number(state), succeeded=False, reason=says)
     state = changed(state, phase=JobPhase.FAILED, reason=says, recovery=None, desired=desired)
     effects: tuple[Effect, ...] = (*acted, *closed, Notify(incident.id, says), Show(desired))

@@ -4,6 +4,8 @@ A pure function over journaled history rather than a window in memory: a watchdo
 a crash loop must not start counting anew.
 """
 
+import re
+
 import msgspec
 
 from holdfast.api.policy import Policy
@@ -46,6 +48,8 @@ Verdict = RestartNow | Wait | GiveUp
 def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> Verdict:
     """Judge the failures since the job last made progress, the newest one included, oldest first."""
     count = len(failures)
+    if failures and _refused_its_arguments(failures[-1]):
+        return GiveUp(f"the script refused to start: {failures[-1].cause}")
     if count <= 1:
         return RestartNow()
     newest = failures[-1]
@@ -55,3 +59,11 @@ def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> Verdict:
         )
         return GiveUp(says)
     return Wait(min(BACKOFF_S_MAX, policy.restarts.backoff_s * BACKOFF_FACTOR ** (count - 2)))
+
+
+def _refused_its_arguments(failure: Failure) -> bool:
+    """Whether a script ended with a usage error before it ever made a step: starting it again cannot help.
+
+    Source: exit status 2 for command line errors, https://docs.python.org/3/library/argparse.html
+    """
+    return failure.step == 0 and re.match(r"exit code 2\b", failure.cause) is not None
