@@ -25,7 +25,7 @@ PAIR: Final = Shape(nodes_min=2, nodes_max=2, local_size=1)
 TWO_BY_TWO: Final = Shape(nodes_min=2, nodes_max=2, local_size=2)
 ELASTIC: Final = Shape(nodes_min=1, nodes_max=2, local_size=1)
 
-STOCK, TUNED = Contestant.STOCK, Contestant.TUNED
+STOCK, TUNED, JOINABLE = Contestant.STOCK, Contestant.TUNED, Contestant.JOINABLE
 HOLDFAST, REENTERED = Contestant.HOLDFAST, Contestant.REENTERED
 
 
@@ -51,7 +51,7 @@ def worker_killed(shape: Shape) -> Exercise:
         shape=shape,
         nodes=2,
         entries=(
-            Entry(STOCK, 45.0, rarely="hangs until its cap"),
+            Entry(STOCK, 30.0, rarely="hangs until its cap"),
             Entry(TUNED, 45.0),
             Entry(HOLDFAST, 20.0),
             Entry(REENTERED, 20.0),
@@ -119,7 +119,7 @@ def worker_stopped() -> Exercise:
     entries = (
         Entry(STOCK, 15.0, rarely="does not notice"),
         Entry(REENTERED, 20.0),
-        Entry(HOLDFAST, 20.0),
+        Entry(HOLDFAST, 10.0, rarely="publishes no steps, so that a stop is not noticed"),
     )
     return Exercise(
         name="worker-stopped", fault=faults.worker_stopped, shape=PAIR, nodes=2, entries=entries, judge=judge
@@ -127,18 +127,18 @@ def worker_stopped() -> Exercise:
 
 
 def node_joins() -> Exercise:
-    """The second of at most two nodes. Tuned, as torchrun's default waits 30 s before it begins with only one."""
+    """The second of at most two nodes. By default torchrun waits 30 s before it begins with only the first."""
 
     def judge(outcomes: Outcomes) -> list[Figure]:
         figure = "node joins, training stands still"
         ours = outcomes[HOLDFAST]
         return [
             within(figure, ours, limit_s=0.3),
-            against(figure, ours, outcomes[TUNED], name=TUNED.value),
+            against(figure, ours, outcomes[JOINABLE], name=JOINABLE.value),
             within(f"{figure}, re-entered", outcomes[REENTERED], limit_s=0.3),
         ]
 
-    entries = (Entry(TUNED, 45.0), Entry(HOLDFAST, 20.0), Entry(REENTERED, 20.0))
+    entries = (Entry(JOINABLE, 45.0), Entry(HOLDFAST, 20.0), Entry(REENTERED, 20.0))
     return Exercise(
         name="node-joins", fault=faults.node_joins, shape=ELASTIC, nodes=1, entries=entries, judge=judge
     )

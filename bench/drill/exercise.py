@@ -15,10 +15,10 @@ from drill.fleet import Fleet, NotStarted, Shape, Terms
 from drill.orchestrated import HoldfastFleet
 from drill.outcome import Outcome
 from drill.processes import none_left_behind
-from drill.stock import TUNED_FLAGS, TUNED_VARIABLES, StockFleet
+from drill.stock import AS_IT_COMES, LETS_NODES_JOIN, TUNED, StockFleet
 
 PHASE_S: Final = 0.027  # runs differ in where between two checkpoints the fault falls
-TRIES: Final = 2
+TRIES: Final = 3
 
 
 class Contestant(Enum):
@@ -26,6 +26,7 @@ class Contestant(Enum):
 
     STOCK = "stock torchrun"
     TUNED = "tuned torchrun"
+    JOINABLE = "torchrun with a last call of 1 s"
     HOLDFAST = "Holdfast, unmodified script"
     REENTERED = "Holdfast, re-entered"
 
@@ -71,12 +72,11 @@ def fleet_of(who: Contestant, terms: Terms) -> Fleet:
     """The contestant's nodes, not yet started."""
     match who:
         case Contestant.STOCK:
-            return StockFleet(terms)
+            return StockFleet(terms, tuning=AS_IT_COMES)
         case Contestant.TUNED:
-            tuned = Terms(
-                shape=terms.shape, folder=terms.folder, environment={**terms.environment, **TUNED_VARIABLES}
-            )
-            return StockFleet(tuned, flags=TUNED_FLAGS)
+            return StockFleet(terms, tuning=TUNED)
+        case Contestant.JOINABLE:
+            return StockFleet(terms, tuning=LETS_NODES_JOIN)
         case Contestant.HOLDFAST:
             return HoldfastFleet(terms, script="plain.py")
         case Contestant.REENTERED:

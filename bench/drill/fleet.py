@@ -15,7 +15,7 @@ from drill.steplog import Kind, Mark, StepLog, newest_by_rank
 SCRIPTS: Final = Path(__file__).parent / "scripts"
 LOOK_INTERVAL_S: Final = 0.02  # what is waited for carries its own time, so looking late costs no accuracy
 SETTLED_STEPS: Final = 30
-START_WITHIN_S: Final = 60.0
+START_WITHIN_S: Final = 45.0
 
 T = TypeVar("T")
 

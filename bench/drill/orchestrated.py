@@ -34,7 +34,6 @@ class HoldfastFleet(Fleet):
 
     def start_supervision(self) -> None:
         """Start the watchdog and submit the job. Raises NotStarted."""
-        self._state.ensure_token()
         at = self.start_watchdog()
         shape = self.terms.shape
         policy = Policy(

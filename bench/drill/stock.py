@@ -2,25 +2,43 @@
 
 import socket
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import psutil
 
 from drill.fleet import SCRIPTS, Fleet, Terms
 
-# Fairly tuned: the store is not shared between restarts, which torchrun 2.9 to 2.13 do by default and then meet
-# what dead workers left in it; nodes are waited for a second instead of thirty, and lost after two.
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How torchrun is set up, besides a generous number of restarts."""
+
+    rendezvous: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return ("--rdzv-conf", self.rendezvous) if self.rendezvous else ()
+
+
+# By default restarts share one store, and workers meet there what dead ones left behind: most restarts hang.
 # Source: https://github.com/pytorch/pytorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py
-TUNED_VARIABLES: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-TUNED_FLAGS: Final = ("--rdzv-conf", "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2")
+UNSHARED: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+AS_IT_COMES: Final = Tuning()
+# Nodes are waited for a second instead of thirty, and lost after two seconds of silence instead of fifteen.
+TUNED: Final = Tuning("last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2", UNSHARED)
+# With a keep-alive as short as that, a node that joins later is dropped before it is let in.
+LETS_NODES_JOIN: Final = Tuning("last_call_timeout=1", UNSHARED)
 
 
 class StockFleet(Fleet):
-    """torchrun with its defaults, apart from a generous number of restarts."""
+    """Every node is one torchrun; the first that listens has the rendezvous store."""
 
-    def __init__(self, terms: Terms, *, flags: tuple[str, ...] = ()) -> None:
-        super().__init__(terms)
-        self._flags = flags
+    def __init__(self, terms: Terms, *, tuning: Tuning) -> None:
+        super().__init__(replace(terms, environment={**terms.environment, **tuning.variables}))
+        self._flags = tuning.flags
         self._port = free_port()
 
     def start_supervision(self) -> None:
