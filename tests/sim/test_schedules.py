@@ -15,7 +15,7 @@ from world import World
 
 from holdfast.api.telemetry import GpuDisappeared, XidRaised
 
-SCHEDULES = 2000
+SCHEDULES = 3000
 BATCH = 50
 FAULTS_MAX = 6
 
