@@ -16,8 +16,8 @@ import pytest
 from launch_harness import no_process_left
 
 from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Kill, Ready
-from holdfast.agent.launch.frames import FrameReader, frame
 from holdfast.agent.launch.settings import EntrypointKind
+from holdfast.api.frame import FrameReader, frame
 
 
 @dataclass

@@ -12,8 +12,8 @@ from trainer_fake_launcher import free_port
 
 from holdfast.api.control import Assignment
 from holdfast.api.errors import Unavailable
+from holdfast.api.frame import frame
 from holdfast.api.round import Endpoint, Restore
-from holdfast.trainer.frame import framed
 from holdfast.trainer.store import RoundStore, meet
 from holdfast.trainer.storetable import Hello, Set
 
@@ -99,7 +99,7 @@ def test_what_a_stranger_sends_after_its_greeting_is_not_heard() -> None:
     host, guest = stores(port)
     requests = (Hello("tests/store", 2), Set("key", b"forged"))
     with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.sendall(b"".join(framed(msgspec.msgpack.encode(request)) for request in requests))
+        stranger.sendall(b"".join(frame(msgspec.msgpack.encode(request)) for request in requests))
         stranger.settimeout(10)
         while stranger.recv(100):
             pass

@@ -95,3 +95,10 @@ def test_after_everybody_left_the_job_forms_anew_and_resumes() -> None:
 def test_the_job_succeeds_when_every_member_finished() -> None:
     story = running(2).finish()
     assert story.state.phase is JobPhase.SUCCEEDED
+
+
+def test_a_script_that_publishes_no_steps_is_running_and_takes_newcomers_in_at_once() -> None:
+    story = Story(nodes_max=2, form_grace_s=1.0).join(1).wait(2).run(reentrant=False)
+    assert story.state.phase is JobPhase.RUNNING
+    story.join(2)
+    assert story.members == ["node-1", "node-2"]

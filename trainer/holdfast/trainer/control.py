@@ -6,9 +6,9 @@ import threading
 
 import msgspec
 
-from holdfast.api.control import MAX_FRAME_BYTES, FromWorker, ToWorker
-from holdfast.api.errors import Unavailable
-from holdfast.trainer.frame import FrameReader, FrameTooLong, framed
+from holdfast.api.control import FromWorker, ToWorker
+from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.frame import FrameReader, frame
 
 _READ_BYTES = 1 << 16
 _SEND_TIMEOUT = struct.pack("ll", 5, 0)  # struct timeval: seconds, microseconds
@@ -32,7 +32,7 @@ class Control:
         # A launcher that stopped reading must not stop the training loop for ever.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
         self._sending = threading.Lock()
-        self._reader = FrameReader(MAX_FRAME_BYTES)
+        self._reader = FrameReader()
         self._decoder: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
 
     def fileno(self) -> int:
@@ -43,7 +43,7 @@ class Control:
         body = msgspec.msgpack.encode(message)
         with self._sending:
             try:
-                self._socket.sendall(framed(body))
+                self._socket.sendall(frame(body))
             except OSError as error:
                 raise ControlClosed(f"the launcher did not take a message: {error}") from error
 
@@ -56,8 +56,8 @@ class Control:
         if not chunk:
             raise ControlClosed("the launcher closed the control socket")
         try:
-            return [self._decoder.decode(frame) for frame in self._reader.feed(chunk)]
-        except (FrameTooLong, msgspec.MsgspecError) as error:
+            return [self._decoder.decode(body) for body in self._reader.feed(chunk)]
+        except (Damaged, msgspec.MsgspecError) as error:
             raise ControlClosed(f"a control frame could not be read: {error}") from error
 
     def close(self) -> None:

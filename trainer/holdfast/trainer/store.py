@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from holdfast.api.control import Assignment
-from holdfast.api.errors import Unavailable
-from holdfast.trainer.frame import FrameReader, FrameTooLong, framed
-from holdfast.trainer.storeserver import MAX_FRAME_BYTES, StoreServer
+from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.frame import FrameReader, frame
+from holdfast.trainer.storeserver import STORE_FRAME_BYTES_MAX, StoreServer
 from holdfast.trainer.storetable import (
     Add,
     Answer,
@@ -74,7 +74,7 @@ class RoundStore(Store):
         self._server = server
         self._timeout_s = timeout_s
         self._asking = threading.Lock()
-        self._reader = FrameReader(MAX_FRAME_BYTES)
+        self._reader = FrameReader(STORE_FRAME_BYTES_MAX)
         self._decoder = msgspec.msgpack.Decoder(Answer)
 
     def introduce(self, assignment: Assignment) -> None:
@@ -127,9 +127,9 @@ class RoundStore(Store):
         with self._asking:
             try:
                 self._connection.settimeout(wait_s + _ANSWER_GRACE_S)
-                self._connection.sendall(framed(msgspec.msgpack.encode(request)))
+                self._connection.sendall(frame(msgspec.msgpack.encode(request), STORE_FRAME_BYTES_MAX))
                 answer = self._read()
-            except (OSError, FrameTooLong, msgspec.MsgspecError) as error:
+            except (OSError, Damaged, msgspec.MsgspecError) as error:
                 raise dist.DistNetworkError(f"the round's store does not answer: {error}") from error
         if answer.refused:
             raise dist.DistStoreError(answer.refused)
@@ -140,8 +140,8 @@ class RoundStore(Store):
             chunk = self._connection.recv(_READ_BYTES)
             if not chunk:
                 raise ConnectionResetError("the connection was closed")
-            for frame in self._reader.feed(chunk):
-                return self._decoder.decode(frame)
+            for body in self._reader.feed(chunk):
+                return self._decoder.decode(body)
 
 
 def _connect(assignment: Assignment, *, timeout_s: float, check: Callable[[], None]) -> socket.socket:

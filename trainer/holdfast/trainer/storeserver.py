@@ -9,12 +9,12 @@ import time
 
 import msgspec
 
-from holdfast.api.errors import Unavailable
+from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.frame import FrameReader, frame
 from holdfast.api.round import Endpoint
-from holdfast.trainer.frame import FrameReader, FrameTooLong, framed
 from holdfast.trainer.storetable import Answer, Hello, Request, StoreTable
 
-MAX_FRAME_BYTES = 1 << 24
+STORE_FRAME_BYTES_MAX = 1 << 24
 _READ_BYTES = 1 << 16
 _BACKLOG = 4096  # All ranks of a large round come at once.
 
@@ -73,14 +73,14 @@ class StoreServer:
                 self._tell(self._table.ask(descriptor, request, time.monotonic()))
                 if not client.is_known:
                     raise _Stranger
-        except (OSError, FrameTooLong, msgspec.MsgspecError, _Stranger):
+        except (OSError, Damaged, msgspec.MsgspecError, _Stranger):
             self._drop(descriptor)
 
     def _tell(self, answers: list[tuple[int, Answer]]) -> None:
         for asker, answer in answers:
             try:
                 self._clients[asker].answer(answer)
-            except OSError:
+            except (OSError, Damaged):
                 self._drop(asker)
 
     def _drop(self, descriptor: int) -> None:
@@ -100,7 +100,7 @@ class _Client:
         # A client that does not take its answers must not keep the others waiting for long.
         connection.settimeout(5.0)
         self.connection = connection
-        self._reader = FrameReader(MAX_FRAME_BYTES)
+        self._reader = FrameReader(STORE_FRAME_BYTES_MAX)
         self.is_known = False
         self._decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
@@ -108,14 +108,14 @@ class _Client:
         chunk = self.connection.recv(_READ_BYTES)
         if not chunk:
             raise _Stranger
-        requests = [self._decoder.decode(frame) for frame in self._reader.feed(chunk)]
+        requests = [self._decoder.decode(body) for body in self._reader.feed(chunk)]
         if requests and not self.is_known and not isinstance(requests[0], Hello):
             raise _Stranger
         return requests
 
     def answer(self, answer: Answer) -> None:
         self.is_known = self.is_known or not answer.refused
-        self.connection.sendall(framed(msgspec.msgpack.encode(answer)))
+        self.connection.sendall(frame(msgspec.msgpack.encode(answer), STORE_FRAME_BYTES_MAX))
 
 
 def _listen(endpoint: Endpoint) -> socket.socket:

@@ -15,6 +15,7 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.incident import IncidentState
 from holdfast.api.plan import NodeState
 from holdfast.api.round import Closed, Entry
+from holdfast.api.status import JobPhase
 from holdfast.watchdog.casebook import close
 from holdfast.watchdog.healing import heal
 from holdfast.watchdog.recovery import owe
@@ -96,7 +97,7 @@ def entered(state: JobState, event: Event, now: float) -> Step:
         return after
     # A script without holdfast.trainer publishes no steps; that its workers run is the best evidence there is.
     closed, effects = close(
-        changed(after.state, progressed=True),
+        changed(after.state, progressed=True, phase=JobPhase.RUNNING, reason=f"running in round {event.round}"),
         IncidentState.RECOVERED,
         now,
         f"recovered: every worker runs in round {event.round} (the script publishes no steps)",

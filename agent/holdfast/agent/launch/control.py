@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.launch.frames import FrameReader, frame
 from holdfast.api.control import Attached, FromWorker, ToWorker
 from holdfast.api.errors import Damaged
+from holdfast.api.frame import FrameReader, frame
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,14 @@ import runpy
 import signal
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TextIO
 
 from holdfast.agent.launch.birth import Fork
+from holdfast.agent.launch.firstrecord import write_first_record
 from holdfast.agent.launch.settings import EntrypointKind
 from holdfast.agent.launch.storewait import make_stores_wait
 
@@ -40,6 +42,7 @@ def become_worker(request: Fork, *, parent: int, warm: bool) -> NoReturn:
     try:
         _separate(parent, request.name)
         _settle(request)
+        write_first_record(request.env, pid=os.getpid(), now_ns=time.monotonic_ns())
         if request.kind is EntrypointKind.PROGRAM:
             os.execvpe(request.argv[0], request.argv, request.env)
         if not warm:

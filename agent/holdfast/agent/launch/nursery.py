@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Kill, NotForked, Ready, ToWarmParent
-from holdfast.agent.launch.frames import FrameReader, frame
 from holdfast.agent.launch.warm_parent import Preload
+from holdfast.api.frame import FrameReader, frame
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Kill, NotForked, Ready, ToWarmParent
-from holdfast.agent.launch.frames import FrameReader, frame
 from holdfast.agent.launch.newborn import become_worker
 from holdfast.agent.launch.preload import preload
+from holdfast.api.frame import FrameReader, frame
 
 
 class Preload(StrEnum):

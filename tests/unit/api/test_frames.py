@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agent.launch.frames import FrameReader, frame
 from holdfast.api.control import MAX_FRAME_BYTES
 from holdfast.api.errors import Damaged
+from holdfast.api.frame import FrameReader, frame
 
 
 @given(st.lists(st.binary(max_size=50)), st.integers(1, 20))
@@ -17,6 +17,6 @@ def test_frames_survive_being_cut_anywhere(payloads: list[bytes], size: int) -> 
 
 def test_a_frame_that_announces_too_much_is_refused_before_it_is_read() -> None:
     with pytest.raises(Damaged, match="larger than"):
-        FrameReader().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
+        list(FrameReader().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "little")))
     with pytest.raises(Damaged, match="larger than"):
         frame(bytes(MAX_FRAME_BYTES + 1))
