@@ -12,7 +12,7 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bytes" / "train.py"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
-STEPS = 40
+STEPS = 160
 RUN_TIMEOUT_S = 240
 
 JOB = """
@@ -83,9 +83,9 @@ def test_after_a_worker_kill_and_a_node_swap_every_loss_is_the_undisturbed_ones_
         nodes=2,
         spares=1,
         faults="""
-- {at: {step: 8}, do: kill-worker, rank: 1}
-- {at: {step: 18}, after: recovered, do: kill-node, rank: 1}
-- {at: {step: 28}, after: recovered, do: kill-worker, rank: 0}
+- {at: {step: 10}, do: kill-worker, rank: 1}
+- {at: {step: 50}, after: recovered, do: kill-node, rank: 1}
+- {at: {step: 90}, after: recovered, do: kill-worker, rank: 0}
 """,
     )
     assert healed.by_step() == undisturbed
@@ -98,7 +98,7 @@ def test_after_a_worker_kill_and_a_node_swap_every_loss_is_the_undisturbed_ones_
 def test_after_a_shrink_the_losses_are_those_of_a_run_resharded_on_purpose_at_the_same_step(
     tmp_path: Path,
 ) -> None:
-    shrunk = run(tmp_path / "shrunk", nodes=2, faults="- {at: {step: 12}, do: kill-node, rank: 1}\n")
+    shrunk = run(tmp_path / "shrunk", nodes=2, faults="- {at: {step: 40}, do: kill-node, rank: 1}\n")
     first_alone = _first_step_alone(shrunk)
     before = run(tmp_path / "on-purpose", nodes=2, steps=first_alone - 1)
     checkpoints = before.directory / "state" / "checkpoints"

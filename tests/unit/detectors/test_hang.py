@@ -495,3 +495,14 @@ def test_a_respawned_process_starts_with_its_own_progress() -> None:
     respawned = rank_sample(0, pid=2, progress_age_s=5.1, collective_sequence=60)
     assert detector.observe(reported("n0", before, waiting), 60.0) == ()
     assert len(detector.observe(reported("n0", respawned, waiting), 65.0)) == 1
+
+
+def test_a_script_without_a_pulse_that_a_debugger_stops_for_a_moment_is_not_called_hung() -> None:
+    detector = HangDetector(policy())
+    detector.observe(started(number=1), 0.0)
+    running = rank_sample(0, round=1, phase=Phase.IDLE, progress_age_s=90.0, phase_age_s=90.0, pulse_age_s=None)
+    stopped = structs.replace(running, process=ProcessState.STOPPED)
+    for at, sample in ((90.0, running), (90.4, stopped), (90.7, running), (91.0, stopped), (91.4, stopped)):
+        assert detector.observe(reported("n0", sample), at) == ()
+    (finding,) = detector.observe(reported("n0", stopped), 91.6)
+    assert finding.cause == "the process is stopped"

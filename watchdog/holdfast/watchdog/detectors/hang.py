@@ -105,10 +105,11 @@ class HangDetector:
             self._learn(sample, before)
             if sample.progress_age_s < self._moving_s:
                 # Nearly every sample of a healthy run ends here: this path decides what a report costs.
-                self._seen[sample.rank] = Seen(sample, now, now - sample.progress_age_s)
+                stopped_at = _stopped_at(sample, before, now)
+                self._seen[sample.rank] = Seen(sample, now, now - sample.progress_age_s, stopped_at)
                 self._stalled.discard(sample.rank)
                 continue
-            seen = Seen(sample, now, _moved_at(sample, before, now))
+            seen = Seen(sample, now, _moved_at(sample, before, now), _stopped_at(sample, before, now))
             self._seen[sample.rank] = seen
             if seen.stalled_s >= self._allowed_s(sample):
                 self._stalled.add(sample.rank)
@@ -149,9 +150,11 @@ class HangDetector:
         sample = seen.sample
         if sample.process is ProcessState.STOPPED:
             limit_s = self._deadline_s(STOPPED_S_MIN) or STOPPED_S_MIN
-            # A debugger stops a process for a moment, maybe one that published nothing for long: the pulse tells.
-            pulse_age_s = math.inf if sample.pulse_age_s is None else sample.pulse_age_s
-            return sample.progress_age_s >= limit_s and pulse_age_s >= limit_s / 2
+            # A debugger stops a process for a moment, maybe one that published nothing for long. The pulse tells
+            # for how long; where there is none, the samples since it was first seen stopped.
+            seen_stopped_s = 0.0 if seen.stopped_at is None else seen.at - seen.stopped_at
+            stopped_s = seen_stopped_s if sample.pulse_age_s is None else sample.pulse_age_s
+            return sample.progress_age_s >= limit_s and stopped_s >= limit_s / 2
         if sample.pulse_age_s is None or sample.process is ProcessState.GONE or sample.phase is Phase.STARTUP:
             return False
         # Idle and saving ranks may hold the interpreter for long; they are given what a save is given.
@@ -235,6 +238,13 @@ def _moved_at(sample: RankSample, before: Seen | None, now: float) -> float:
     if same_publication and went_on and sample.process is not ProcessState.STOPPED:
         return now
     return max(published_at, before.progress_at) if same_publication else published_at
+
+
+def _stopped_at(sample: RankSample, before: Seen | None, now: float) -> float | None:
+    """Since when the process has been seen stopped, without a sample in between that shows it running."""
+    if sample.process is not ProcessState.STOPPED:
+        return None
+    return before.stopped_at if before is not None and before.stopped_at is not None else now
 
 
 def _beats(sample: RankSample, within_s: float) -> bool:

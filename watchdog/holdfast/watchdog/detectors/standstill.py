@@ -24,11 +24,14 @@ CULPRITS_SHOWN = 8
 
 
 class Seen(msgspec.Struct, frozen=True, gc=False):
-    """One rank's newest sample. `at` is its arrival, `progress_at` when the rank last moved (watchdog clock)."""
+    """One rank's newest sample. `at` is its arrival, `progress_at` when the rank last moved, `stopped_at` since
+    when its process has been seen stopped, None when it is not (watchdog clock).
+    """
 
     sample: RankSample
     at: float
     progress_at: float
+    stopped_at: float | None = None
 
     @property
     def stalled_s(self) -> float:
