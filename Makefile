@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(RUN)/holdfast demo $(ARGS)
 
-test: check test-contract test-sim test-integration test-cluster test-browser
+test: check test-contract test-sim test-cluster test-browser test-integration
 
 check: $(STAMP)
 	$(RUN)/ruff format --check .

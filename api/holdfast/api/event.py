@@ -53,10 +53,11 @@ class MemberEntered(msgspec.Struct, frozen=True, tag=True):
 
 
 class MemberFinished(msgspec.Struct, frozen=True, tag=True):
-    """All local workers of the member ended `round` with success."""
+    """All local workers of the member ended `round` with success, after `last_step` where that is known."""
 
     member: str
     round: int
+    last_step: int | None = None
 
 
 class CheckpointRecorded(msgspec.Struct, frozen=True, tag=True):

@@ -74,9 +74,10 @@ class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkersFinished(msgspec.Struct, frozen=True, tag=True):
-    """Every local worker of the member ended `round` with exit code zero."""
+    """All local workers of the member ended `round` with exit code zero, `last_step` completed (None: Unknown)."""
 
     round: int
+    last_step: int | None = None
 
 
 class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):

@@ -102,3 +102,11 @@ def test_a_script_that_publishes_no_steps_is_running_and_takes_newcomers_in_at_o
     assert story.state.phase is JobPhase.RUNNING
     story.join(2)
     assert story.members == ["node-1", "node-2"]
+
+
+def test_a_finished_job_knows_its_last_step() -> None:
+    from holdfast.api.event import MemberFinished
+
+    story = running(1, step=294)
+    story.tell(MemberFinished("node-1", story.round.number, last_step=300))
+    assert (story.state.phase, story.state.step) == (JobPhase.SUCCEEDED, 300)

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.api.event import Event
 from holdfast.api.policy import Policy
-from holdfast.api.round import Endpoint, Entry, Idle, MemberRanks, Restore, Round
+from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round
 from holdfast.api.status import Checkpoint, Membership, RankStatus
 from holdfast.watchdog.sample import Sample
 from holdfast.watchdog.state import JobState, Member, Standing
@@ -89,3 +89,8 @@ def test_members_are_ready_or_spare_or_lost(
 def test_the_newest_checkpoint_is_told() -> None:
     checkpoints = (Checkpoint(1, "a", 1, 0.0), Checkpoint(2, "b", 1, 1.0))
     assert status_of(state(checkpoints=checkpoints), None, 5.0).last_checkpoint == checkpoints[1]
+
+
+def test_a_job_that_is_over_shows_the_last_step_its_launchers_told_of() -> None:
+    over = state(step=300, desired=Closed("research/gpt", 9, succeeded=True, reason="done"))
+    assert status_of(over, FixedGauge(294), 5.0).step == 300

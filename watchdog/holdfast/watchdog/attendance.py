@@ -120,6 +120,9 @@ def finished(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, MemberFinished)
     if state.round is None or event.round != state.round.number:
         return ignore(state, f"{event.member} finished round {event.round}, which is over")
+    if event.last_step is not None:
+        last = max(event.last_step, state.step or 0)
+        state = changed(state, step=last, high_step=max(last, state.high_step))
     return _with_member(state, event.member, finished_round=event.round)
 
 

@@ -1,6 +1,6 @@
 """A job's status, from what is decided and what is seen."""
 
-from holdfast.api.round import Round
+from holdfast.api.round import Closed, Round
 from holdfast.api.status import JobStatus, Membership
 from holdfast.watchdog.senses import Gauge
 from holdfast.watchdog.state import JobState, Standing
@@ -8,6 +8,8 @@ from holdfast.watchdog.state import JobState, Standing
 
 def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
     """The status at `now`. `gauge` None: nothing watches the ranks yet, so what they do is Unknown."""
+    # What is seen is newer than what is journaled once a second; at the end the launchers' last words are.
+    seen = gauge.step() if gauge else None
     running = state.desired if isinstance(state.desired, Round) else None
     return JobStatus(
         job=state.job,
@@ -16,7 +18,7 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         round=state.round.number if state.round else None,
         members=_membership(state),
         world_size=running.world_size if running else 0,
-        step=_newer(gauge.step() if gauge else None, state.step),
+        step=state.step if seen is None or isinstance(state.desired, Closed) else seen,
         loss=gauge.loss() if gauge else None,
         step_time_s=gauge.step_time_s() if gauge else None,
         restarts=state.restart_count,
@@ -36,8 +38,3 @@ def _membership(state: JobState) -> Membership:
     seated = sum(1 for name in there if state.in_round(name))
     ready = seated if state.round is not None else min(len(there), wanted)
     return Membership(wanted=wanted, ready=ready, spares=len(there) - ready)
-
-
-def _newer(seen: int | None, decided: int | None) -> int | None:
-    """What is seen now is newer than what was journaled at most once a second."""
-    return seen if seen is not None else decided

@@ -169,7 +169,8 @@ class LocalSet:
         if exit.exit_code == 0:
             slot.clear(Standing.DONE)
             done = all(slot.standing is Standing.DONE for slot in self.slots)
-            return self._entry_report(now) + ([Report(WorkersFinished(slot.round))] if done else [])
+            finished = WorkersFinished(slot.round, self._last_step_in(slot.round))
+            return self._entry_report(now) + ([Report(finished)] if done else [])
         slot.clear(Standing.ABSENT)
         failure = WorkerExited(slot.round, slot.rank, exit.age_s, exit.exit_code, exit.signal, exit.error)
         return [Report(failure)]
@@ -228,6 +229,10 @@ class LocalSet:
         if step is not None:
             self._last_step = max((round_, step), self._last_step or (round_, step))
 
+    def _last_step_in(self, round_: int) -> int | None:
+        known = self._last_step
+        return known[1] if known is not None and known[0] == round_ else None
+
     # What the clock says.
 
     def elapse(self, now: float) -> list[Effect]:
@@ -257,9 +262,7 @@ class LocalSet:
         if self._reported_reentrant is not None and (self._reported_reentrant or not reentrant):
             return []
         self._reported_reentrant = reentrant
-        known = self._last_step
-        last_step = known[1] if known is not None and known[0] == self._held_before else None
-        return [Report(RoundEntered(wanted.number, reentrant, last_step))]
+        return [Report(RoundEntered(wanted.number, reentrant, self._last_step_in(self._held_before)))]
 
     def _has_entered(self, slot: Slot, wanted: Round, now: float) -> bool:
         if slot.round != wanted.number:

@@ -18,7 +18,7 @@ RUNG_WORDS = {
     Rung.PAGE: "paged a human",
 }
 
-CAUSE_WIDTH = 60
+CAUSE_WIDTH = 34
 GPU_WIDTH = 12
 INCIDENT_HEADERS = (
     "INCIDENT",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -33,7 +34,8 @@ def screen(picture: Picture | None, messages: Sequence[str], *, elapsed_s: float
         return Panel(told, title=f"starting  {elapsed_s:.0f} s", title_align="left")
     parts: list[RenderableType] = [Text(progress(picture))]
     if steps:
-        parts.append(ProgressBar(total=steps, completed=picture.status.step or 0))
+        # A bar ends without a line break; the padding of nothing gives it a line of its own.
+        parts.append(Padding(ProgressBar(total=steps, completed=picture.status.step or 0), 0))
     parts += [_ranks(picture.ranks), _incidents(picture.incidents), told]
     status = picture.status
     title = Text.assemble(

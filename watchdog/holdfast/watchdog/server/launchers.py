@@ -149,7 +149,7 @@ def _entered(host: JobHost, launcher: LauncherConnection, message: RoundEntered)
 
 def _finished(host: JobHost, launcher: LauncherConnection, message: WorkersFinished) -> None:
     if _counts(host, launcher, message.round):
-        host.record(MemberFinished(launcher.member, message.round))
+        host.record(MemberFinished(launcher.member, message.round, message.last_step))
 
 
 def _committed(host: JobHost, launcher: LauncherConnection, message: CheckpointCommitted) -> None:
