@@ -136,6 +136,8 @@ def test_the_live_view_shows_job_ranks_incidents_and_messages() -> None:
     shown = captured.get()
     for expected in ("research/gpt  Running  12 s", "step 120", "node-2", "incident-1 ProcessExit", "injecting"):
         assert expected in shown
+    headed = [line.split() for line in shown.splitlines() if "progress" in line]
+    assert headed == [["│", "rank", "node", "process", "phase", "step", "loss", "progress", "│"]]
     assert "starting  0 s" in shown
 
 
