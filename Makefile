@@ -34,7 +34,7 @@ test-cluster test-browser:
 	@echo "$@: there is nothing of this layer yet: the operator and the page come with the Kubernetes part"
 
 bench: $(STAMP)
-	@test -n "$(NAME)" || { echo "say which: make bench NAME=recovery (one of: $(basename $(notdir $(wildcard bench/*.py))))"; exit 2; }
+	@test -n "$(NAME)" || { echo "say which: make bench NAME=recovery (one of: $(filter-out figure,$(basename $(notdir $(wildcard bench/*.py)))))"; exit 2; }
 	$(RUN)/python bench/$(NAME).py $(ARGS)
 
 install: $(STAMP)
