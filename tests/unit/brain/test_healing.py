@@ -45,6 +45,8 @@ def test_a_crash_loop_ends_failed_with_the_last_error() -> None:
         story.die(1, cause="exit code 1", error="ValueError: bad shape").wait(400)
     assert story.state.phase is JobPhase.FAILED
     assert "bad shape" in story.state.reason
+    assert story.incident.kind is FindingKind.CRASH_LOOP
+    assert len([each for each in story.incident.evidence if each.source == "journal"]) == 4
     assert isinstance(story.state.desired, Closed)
     assert story.incident.state is IncidentState.PAGED
     assert any(isinstance(effect, Notify) for effect in story.effects)

@@ -53,6 +53,10 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     if decision is None:
         return ignore(state, f"{finding.cause} on {finding.subject} asks for no action")
     state, incident, effects = _case(state, finding, now)
+    if decision.amounts_to is not None:
+        incident = join_finding(incident, decision.amounts_to, now)
+        state, more = update(state, incident)
+        effects += more
     state = _remember(state, finding, decision, now)
     if decision.rung is Rung.PAGE:
         return page(state, incident, decision, now).prefixed(effects)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.api.finding import Confidence, Finding, FindingKind
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Entry
 from holdfast.api.xid import CATALOGUE, XidClass, action_for
-from holdfast.watchdog.detectors.crash_loop import Failure, GiveUp, RestartNow, Wait, crash_loop
+from holdfast.watchdog.detectors.crash_loop import Failure, GiveUp, Wait, crash_loop
 from holdfast.watchdog.state import JobState
 
 # Faults that the job's own code can bring about, again and again. A rack that dies is ten lost members at once
@@ -32,7 +32,9 @@ HANGS_THAT_CONDEMN = 2
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What to do about a finding. `evict` names a node to keep away from, `exonerate` nodes to take back."""
+    """What to do about a finding. `evict` names a node to keep away from, `exonerate` nodes to take back;
+    `amounts_to` is what the finding means in the light of those before it.
+    """
 
     rung: Rung
     reason: str
@@ -42,6 +44,7 @@ class Decision(msgspec.Struct, frozen=True):
     exonerate: tuple[str, ...] = ()
     delay_s: float = 0.0
     guards: tuple[str, ...] = ()
+    amounts_to: Finding | None = None
 
 
 def decide(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
@@ -189,16 +192,19 @@ def _without_crash_loop(
 ) -> Decision:
     """Restarts without progress back off, then end; so does a job that restarts more often than its budget."""
     history = (*state.failures, failure_of(state, finding, now))
-    match crash_loop(history, policy):
-        case GiveUp(reason=reason):
-            return Decision(Rung.PAGE, reason, guards=("crash loop",))
-        case Wait(seconds=seconds):
-            guard = f"back-off: failure {len(history)} without progress"
-            return msgspec.structs.replace(
-                wanted, delay_s=max(seconds, wanted.delay_s), guards=(*wanted.guards, guard)
-            )
-        case RestartNow():
-            pass
+    verdict = crash_loop(history, policy)
+    if isinstance(verdict, GiveUp):
+        loop = msgspec.structs.replace(
+            finding,
+            kind=FindingKind.CRASH_LOOP,
+            cause=verdict.reason,
+            evidence=tuple(Evidence("journal", f"failed with {each.cause}", each.at) for each in history),
+        )
+        return Decision(Rung.PAGE, verdict.reason, guards=("crash loop",), amounts_to=loop)
+    if isinstance(verdict, Wait):
+        guard = f"back-off: failure {len(history)} without progress"
+        delay_s = max(verdict.seconds, wanted.delay_s)
+        return msgspec.structs.replace(wanted, delay_s=delay_s, guards=(*wanted.guards, guard))
     recent = sum(1 for at in state.restarts if at > now - policy.restarts.per_s)
     if recent >= policy.restarts.count:
         says = f"{recent} restarts in {policy.restarts.per_s:.0f} s used up the budget of {policy.restarts.count}"

@@ -21,6 +21,7 @@ from holdfast.watchdog.state import JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 
 KEPT_ANSWERS = 64
+AFTER_FAILURE = (InterventionAction.RETURN, InterventionAction.RESTART)
 
 
 class Refusal(Exception):
@@ -57,8 +58,8 @@ def requested(state: JobState, event: Event, now: float) -> Step:
 def _check_phase(state: JobState, request: InterventionRequest) -> None:
     if state.phase is JobPhase.SUCCEEDED:
         raise Refusal("the job has finished")
-    if state.phase is JobPhase.FAILED and request.action is not InterventionAction.RESTART:
-        raise Refusal(f"the job has failed ({state.reason}); only Restart is possible")
+    if state.phase is JobPhase.FAILED and request.action not in AFTER_FAILURE:
+        raise Refusal(f"the job has failed ({state.reason}); only Return and Restart are possible")
 
 
 def _evict(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
