@@ -16,7 +16,8 @@ class Join(msgspec.Struct, frozen=True, tag=True):
 
     `boot` names this run of the launcher: the same member name with another boot is a new launcher in the same
     slot. `ports` are free ports it keeps reserved for process-group stores. `held_round` is the round its
-    workers run now (a reconnect), `warm` says that workers can be forked without importing torch.
+    workers run now (a reconnect), `warm` says that workers can be forked without importing torch. `nodes` is the
+    range (least, most) the launcher was started with; it becomes the job's when nobody has submitted the job.
     """
 
     job: str
@@ -28,6 +29,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     ports: tuple[int, ...]
     warm: bool
     held_round: int | None = None
+    nodes: tuple[int, int] | None = None
 
 
 class Warmed(msgspec.Struct, frozen=True, tag=True):

@@ -32,7 +32,7 @@ def _option(name: str, *, short: str | None = None, **attributes: Any) -> Decora
 
 
 OPTIONS = (
-    _option("nnodes", default="1:1", help="Accepted as torchrun has it; the job's own range decides."),
+    _option("nnodes", default="1:1", help="Nodes, or a range such as 1:4, of a job that nobody has submitted."),
     _option("nproc-per-node", default="1", show_default=True, help="Workers here: a number, gpu, cpu or auto."),
     _option("rdzv-endpoint", required=True, metavar="HOST:PORT", help="The watchdog."),
     _option("rdzv-id", required=True, metavar="NAMESPACE/NAME", help="The job; its namespace may be left out."),

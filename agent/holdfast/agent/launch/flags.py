@@ -46,7 +46,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
 def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> LauncherSettings:
     """The settings `flags` and `environment` ask for. Raises InvalidInput naming the flag and the fix."""
     _refuse_static(flags)
-    _check_range(flags.nnodes)
+    nodes = nodes_of(flags.nnodes)
     name = f"{host}-{os.getpid()}"
     run_dir = flags.run_dir or environment.get(RUN_DIRECTORY_VARIABLE) or tempfile.mkdtemp(prefix="holdfast-")
     log_dir = Path(flags.log_dir).resolve() if flags.log_dir else Path(run_dir).resolve() / "logs"
@@ -61,6 +61,7 @@ def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> L
         node=flags.node or host,
         address=flags.local_addr or address_towards(watchdog_host, watchdog_port),
         local_size=local_size_of(flags.nproc_per_node, environment),
+        nodes=nodes,
         entrypoint=_entrypoint_of(flags),
         run_dir=Path(run_dir).resolve(),
         log_dir=log_dir,
@@ -82,10 +83,12 @@ def _refuse_static(flags: Flags) -> None:
         raise InvalidInput(*problems)
 
 
-def _check_range(nnodes: str) -> None:
+def nodes_of(nnodes: str) -> tuple[int, int]:
+    """The least and the most nodes."""
     low, _, high = nnodes.partition(":")
     if not (low.isdigit() and (high or low).isdigit() and 0 < int(low) <= int(high or low)):
         raise InvalidInput(Problem("--nnodes", nnodes, "give a number or a range such as 1:4"))
+    return int(low), int(high or low)
 
 
 def endpoint_of(endpoint: str) -> tuple[str, int]:

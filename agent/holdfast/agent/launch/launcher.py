@@ -124,6 +124,7 @@ class Launcher:
             ports=self._ports.numbers,
             warm=self._nursery.is_warm,
             held_round=self._set.held_round,
+            nodes=settings.nodes,
         )
 
     # What arrives.

@@ -38,6 +38,7 @@ class LauncherSettings:
     """One launcher's settings.
 
     `endpoint` is the watchdog's host:port, `address` the one under which other nodes reach this node,
+    `nodes` the range of nodes for a job that nobody submits,
     `environment` what workers inherit (the launcher's own environment without its token).
     """
 
@@ -48,6 +49,7 @@ class LauncherSettings:
     node: str
     address: str
     local_size: int
+    nodes: tuple[int, int]
     entrypoint: Entrypoint
     run_dir: Path
     log_dir: Path

@@ -109,6 +109,7 @@ def settings_of(
         node=parameters.get("node") or host,
         address=spec.local_addr or address_towards(watchdog_host, watchdog_port),
         local_size=spec.local_world_size,
+        nodes=(parameters.min_nodes, parameters.max_nodes),
         entrypoint=entrypoint_of(spec),
         run_dir=run_dir,
         log_dir=(log_dir or run_dir / "logs").resolve(),

@@ -9,6 +9,7 @@ from aiohttp import WSCloseCode, web
 from holdfast.api.errors import HoldfastError
 from holdfast.api.event import (
     CheckpointRecorded,
+    JobSubmitted,
     MemberEntered,
     MemberFinished,
     MemberJoined,
@@ -29,6 +30,7 @@ from holdfast.api.membership import (
     WorkerExited,
     WorkersFinished,
 )
+from holdfast.api.policy import Policy
 from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, Exited, Heard, Left
 from holdfast.watchdog.server.connection import LauncherConnection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
@@ -42,6 +44,7 @@ from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
 FRAME_BYTES_MAX = 64 * 1024
 LOCAL_SIZE_MAX = 1024
 PORTS_MAX = 64
+NODES_MAX = 1 << 20
 
 MESSAGES: msgspec.msgpack.Decoder[FromLauncher] = msgspec.msgpack.Decoder(FromLauncher)
 
@@ -109,6 +112,9 @@ def _replace(host: JobHost, launcher: LauncherConnection) -> None:
 
 
 def _joined(host: JobHost, launcher: LauncherConnection, join: Join) -> None:
+    if host.job.state.policy is None and join.nodes is not None:
+        # Started by hand or by stock torchrun: the launcher's own range is all that anybody says of the job.
+        host.record(JobSubmitted(Policy(join.job, *join.nodes, processes_per_node=join.local_size)))
     host.observe(Connected(launcher.member, launcher.node))
     fields = {name: getattr(join, name) for name in MemberJoined.__struct_fields__}
     host.record(MemberJoined(**fields))
@@ -129,6 +135,8 @@ def _check(join: Join) -> None:
     check_peer(member=join.member, node=join.node, boot=join.boot)
     if not 1 <= join.local_size <= LOCAL_SIZE_MAX:
         raise BadMessage(f"local_size: {join.local_size} is not accepted; give 1 to {LOCAL_SIZE_MAX}")
+    if join.nodes is not None and not 1 <= join.nodes[0] <= join.nodes[1] <= NODES_MAX:
+        raise BadMessage(f"nodes: {join.nodes} is not accepted; give a range within 1 to {NODES_MAX}")
     if not 1 <= len(join.ports) <= PORTS_MAX or not all(1 <= port <= 65535 for port in join.ports):
         raise BadMessage(f"ports: {join.ports[:4]} is not accepted; reserve 1 to {PORTS_MAX} TCP ports")
 
