@@ -302,3 +302,10 @@ def test_the_reason_of_a_failed_job_is_one_line() -> None:
     assert story.state.phase is JobPhase.FAILED
     assert "\n" not in story.state.reason
     assert story.state.reason.endswith("last error: ValueError: bad")
+
+
+def test_a_committed_step_is_known_to_be_complete_before_any_report_says_so() -> None:
+    story = running(2, step=55, commit=40).commit(60)
+    assert story.state.step == 60
+    story.die(1).run(61, restored=60)
+    assert story.incident.lost_steps == 0

@@ -61,7 +61,7 @@ def test_the_world_is_what_is_to_run_now(desired: Round | Idle | None, world: in
     assert (told.round, told.world_size) == (3, world)
 
 
-@pytest.mark.parametrize(("seen", "decided", "step"), [(9, 7, 9), (None, 7, 7), (None, None, None), (0, 7, 0)])
+@pytest.mark.parametrize(("seen", "decided", "step"), [(9, 7, 9), (None, 7, 7), (None, None, None), (7, 9, 9)])
 def test_the_step_seen_is_newer_than_the_one_journaled(
     seen: int | None, decided: int | None, step: int | None
 ) -> None:

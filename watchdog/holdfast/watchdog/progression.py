@@ -17,14 +17,7 @@ def progressed(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, f"round {event.round} is over")
     if state.recovery is not None and state.recovery.incidents:
         return ignore(state, "a fault was found in this round after that step")
-    # Trained again is not progress: only a step beyond every earlier one forgives the failures before it.
-    beyond = event.step > state.high_step
-    after = changed(
-        state,
-        step=event.step,
-        high_step=max(event.step, state.high_step),
-        failures=() if beyond else state.failures,
-    )
+    after = _reached(state, event.step)
     if state.progressed:
         return Step(after, (), Reason("progress", f"step {event.step}"))
     first = now - event.age_s
@@ -48,7 +41,9 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
     earlier = tuple(each for each in state.checkpoints if each.step < event.step)
     checkpoint = Checkpoint(event.step, event.uri, event.round, now)
     kept = (*earlier, checkpoint)[-KEPT_CHECKPOINTS:]
-    return Step(changed(state, checkpoints=kept), (), Reason("checkpoint", f"step {event.step} committed"))
+    # What every rank has saved, every rank has completed.
+    after = changed(_reached(state, event.step), checkpoints=kept)
+    return Step(after, (), Reason("checkpoint", f"step {event.step} committed"))
 
 
 def restored(state: JobState, event: Event, now: float) -> Step:
@@ -65,3 +60,16 @@ def restored(state: JobState, event: Event, now: float) -> Step:
     if event.skipped:
         says += f"; passed over {'; '.join(event.skipped)}"
     return Step(after, (), Reason("restored", says))
+
+
+def _reached(state: JobState, step: int) -> JobState:
+    """Every rank of the newest round has completed `step`.
+
+    Trained again is not progress: only a step beyond every earlier one forgives the failures before it.
+    """
+    return changed(
+        state,
+        step=max(step, state.step or 0),
+        high_step=max(step, state.high_step),
+        failures=() if step > state.high_step else state.failures,
+    )

@@ -1,6 +1,6 @@
 """A job's status, from what is decided and what is seen."""
 
-from holdfast.api.round import Closed, Round
+from holdfast.api.round import Round
 from holdfast.api.status import JobStatus, Membership
 from holdfast.watchdog.senses import Gauge
 from holdfast.watchdog.state import JobState, Standing
@@ -8,8 +8,8 @@ from holdfast.watchdog.state import JobState, Standing
 
 def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
     """The status at `now`. `gauge` None: nothing watches the ranks yet, so what they do is Unknown."""
-    # What is seen is newer than what is journaled once a second; at the end the launchers' last words are.
-    seen = gauge.step() if gauge else None
+    # Both are of the newest round. What is seen is newer as a rule; a commit or the end of the job may be ahead.
+    known = [step for step in (gauge.step() if gauge else None, state.step) if step is not None]
     running = state.desired if isinstance(state.desired, Round) else None
     return JobStatus(
         job=state.job,
@@ -18,7 +18,7 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         round=state.round.number if state.round else None,
         members=_membership(state),
         world_size=running.world_size if running else 0,
-        step=state.step if seen is None or isinstance(state.desired, Closed) else seen,
+        step=max(known, default=None),
         loss=gauge.loss() if gauge else None,
         step_time_s=gauge.step_time_s() if gauge else None,
         restarts=state.restart_count,
