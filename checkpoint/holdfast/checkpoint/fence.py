@@ -4,8 +4,8 @@ A round raises it when it starts and looks at it again, under the same lock, whe
 older round that was cut off meanwhile finds a higher number there and may not change the directory any more.
 
 Rounds are numbered anew in each life of a job, the directory may outlive many. So an owner whose name is not in
-the fence takes the directory over: its round r gets the number `base + r`, above everything before. The file
-holds "number base owner".
+the fence takes the directory over: its round r gets the number `base + r`, above everything before. An owner that
+was displaced stays out: what comes of it later is a straggler. The file holds "number base owner displaced ...".
 """
 
 import msgspec
@@ -15,14 +15,18 @@ from holdfast.checkpoint.storage import Storage
 
 FILE_NAME = "fence"
 _WRITING = "fence.new"
-_BYTES_MAX = 512
+_BYTES_MAX = 1 << 16
 _DIGITS_MAX = 20
+_NOBODY = "-"
+# Stragglers are workers of the last lives, not of ancient ones.
+_DISPLACED_KEPT = 32
 
 
 class _Mark(msgspec.Struct, frozen=True):
     number: int
     base: int
     owner: str
+    displaced: tuple[str, ...] = ()
 
 
 def require(storage: Storage, number: int) -> None:
@@ -30,11 +34,14 @@ def require(storage: Storage, number: int) -> None:
     nobody can tell.
     """
     mark = _read(storage)
-    if mark is not None and mark.number > number:
+    if mark is None or mark.number <= number:
+        return
+    newer = f"round {mark.number - mark.base} has entered {storage.uri}"
+    if number <= mark.base:
         raise Fenced(
-            f"round {mark.number - mark.base} has entered {storage.uri}; "
-            f"round {max(0, number - mark.base)} may not write there any more"
+            f"{newer} for another life of the job, {mark.owner}; an earlier one may not write there any more"
         )
+    raise Fenced(f"{newer}; round {number - mark.base} may not write there any more")
 
 
 def admit(storage: Storage, *, owner: str, round: int) -> int:
@@ -50,17 +57,23 @@ def enter(storage: Storage, *, owner: str, round: int) -> None:
     require(storage, mark.number)
     if _read(storage) == mark:
         return
-    storage.write(_WRITING, [memoryview(f"{mark.number} {mark.base} {mark.owner}\n".encode())])
+    words = (str(mark.number), str(mark.base), mark.owner, *mark.displaced)
+    storage.write(_WRITING, [memoryview(f"{' '.join(words)}\n".encode())])
     storage.rename(_WRITING, FILE_NAME)
     storage.sync()
 
 
 def _mark(storage: Storage, owner: str, round: int) -> _Mark:
+    owner = owner or _NOBODY
     last = _read(storage)
     if last is None:
         return _Mark(round, 0, owner)
-    base = last.base if last.owner == owner else last.number + (1 if round == 0 else 0)
-    return _Mark(base + round, base, owner)
+    if last.owner == owner:
+        return _Mark(last.base + round, last.base, owner, last.displaced)
+    if owner in last.displaced:
+        raise Fenced(f"{last.owner} has taken {storage.uri} over from {owner}, which may not write there any more")
+    base = last.number + (1 if round == 0 else 0)
+    return _Mark(base + round, base, owner, (last.owner, *last.displaced)[:_DISPLACED_KEPT])
 
 
 def _read(storage: Storage) -> _Mark | None:
@@ -68,8 +81,7 @@ def _read(storage: Storage) -> _Mark | None:
         text = storage.read(FILE_NAME, 0, _BYTES_MAX)
     except FileNotFoundError:
         return None
-    number, _, rest = text.strip().partition(b" ")
-    base, _, owner = rest.partition(b" ")
-    if not all(digits.isdigit() and len(digits) <= _DIGITS_MAX for digits in (number, base)):
+    number, base, owner, *displaced = [*text.decode(errors="replace").split(), "", "", ""]
+    if not all(digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX for digits in (number, base)):
         raise Damaged(f"the fence at {storage.uri}/{FILE_NAME} holds no round number: {text!r}")
-    return _Mark(int(number), int(base), owner.decode(errors="replace"))
+    return _Mark(int(number), int(base), owner, tuple(name for name in displaced if name))

@@ -60,8 +60,8 @@ def open_together(storage: Storage, council: Council, *, round: int, restore: Re
 def _open(storage: Storage, round: int, restore: Restore) -> Opening | _Refusal:
     token = secrets.token_hex(4)
     try:
-        # Without a watchdog every start is a life of its own, and all of them call their round 0.
-        owner = restore.owner if round else token
+        # Without a watchdog every start is a life of its own.
+        owner = restore.owner or token
         number = open_directory(storage, owner=owner, round=round)
         if restore.tier is Tier.NONE:
             return Opening(token=token, number=number)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from msgspec import structs
 
 from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import Checkpointer, Standalone
@@ -19,7 +20,9 @@ class Witness(Standalone):
     """A run of one rank that writes down what it is told."""
 
     def __init__(self, *, round: int = 0, restore: Restore | None = None) -> None:
-        super().__init__(round=round, restore=restore)
+        # Rounds that are numbered are numbered by somebody: they belong to one life of a job.
+        owner = "solo" if round else ""
+        super().__init__(round=round, restore=structs.replace(restore or NEWEST, owner=owner))
         self.commits: list[tuple[int, str, int]] = []
         self.restores: list[tuple[int | None, tuple[str, ...]]] = []
 

@@ -20,7 +20,7 @@ from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.plan import NodeState
 from holdfast.api.policy import EvictionBudget
-from holdfast.api.round import Entry, Idle, Restore
+from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.formation import can_grow
 from holdfast.watchdog.ladder import decide
@@ -64,9 +64,9 @@ def test_a_node_that_is_gone_takes_its_member_with_it_whether_it_had_ranks_or_no
     assert story.members == ["node-1", "node-4"]
 
 
-def test_without_a_place_for_checkpoints_nothing_is_to_be_restored() -> None:
+def test_a_script_that_names_the_place_of_its_checkpoints_itself_resumes_from_it_too() -> None:
     story = Story(nodes_max=1, checkpoint_uri="").join(1)
-    assert story.round.restore == Restore(owner=story.state.incarnation)
+    assert story.round.restore == Restore(Tier.CHECKPOINT, None, "", owner=story.state.incarnation)
 
 
 def test_there_is_nothing_to_grow_before_the_first_round() -> None:

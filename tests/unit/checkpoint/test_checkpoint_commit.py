@@ -116,8 +116,20 @@ def test_another_life_of_the_job_takes_over_with_numbers_above_all_before() -> N
     with pytest.raises(Fenced, match="round 3 has entered"):
         open_directory(drawer, owner="new", round=2)
     put(drawer, "step-00000001.tmp-9-aa", manifest_of(1, round=9))
-    with pytest.raises(Fenced):
+    with pytest.raises(Fenced, match="another life of the job, new"):
         commit(drawer, "step-00000001.tmp-9-aa", step=1, round=9, token="aa")
+
+
+def test_a_straggler_of_a_life_that_was_displaced_does_not_take_the_directory_back() -> None:
+    drawer = Drawer()
+    open_directory(drawer, owner="old", round=3)
+    assert open_directory(drawer, owner="new", round=1) == 4
+    with pytest.raises(Fenced, match="new has taken"):
+        open_directory(drawer, owner="old", round=4)
+    assert open_directory(drawer, owner="newest", round=1) == 5
+    for displaced in ("old", "new"):
+        with pytest.raises(Fenced, match="newest has taken"):
+            open_directory(drawer, owner=displaced, round=9)
 
 
 @pytest.mark.parametrize("renames", [0, 1, 2])

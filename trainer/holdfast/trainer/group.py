@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed import distributed_c10d
 
 from holdfast.api.control import Assignment
+from holdfast.api.errors import Unavailable
 from holdfast.api.rankrecord import UNKNOWN_INT
 from holdfast.trainer.remembrance import forget_groups
 from holdfast.trainer.sockets import HeldConnections
@@ -22,6 +23,10 @@ from holdfast.trainer.store import RoundStore, meet
 
 def default_backend() -> str:
     return "nccl" if torch.cuda.is_available() else "gloo"
+
+
+class NotFormed(Unavailable):
+    """The ranks of a round could not meet: a matter of the round, not of this process."""
 
 
 class Meeting(Enum):
@@ -56,14 +61,17 @@ class RoundGroup:
     def form(self, check: Callable[[], None]) -> None:
         """Meet the other ranks and create the default group.
 
-        `check` is called while waiting and raises when the round is over. Raises Unavailable, DistError or
+        `check` is called while waiting and raises when the round is over. Raises NotFormed, DistError or
         RuntimeError when the others cannot be met.
         """
         if "nccl" in self._backend:
             # Otherwise NCCL's watchdog thread ends the process when a peer is lost.
             # Source: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-        self._initialize(check)
+        try:
+            self._initialize(check)
+        except Unavailable as error:
+            raise NotFormed(str(error)) from error
         with self._guard:
             self._default = dist.group.WORLD
 

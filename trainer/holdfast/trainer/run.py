@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
 from holdfast.api.control import Assignment, Entered, Finished, RoundLeft
-from holdfast.api.errors import Unavailable
 from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Restored
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase
 from holdfast.trainer.collective_error import is_collective_failure
 from holdfast.trainer.control import Control
 from holdfast.trainer.ended import RoundEnded
-from holdfast.trainer.group import Meeting, RoundGroup, default_backend
+from holdfast.trainer.group import Meeting, NotFormed, RoundGroup, default_backend
 from holdfast.trainer.host import PATIENCE_S, Alone, Host, Launcher
 from holdfast.trainer.record import open_record
 from holdfast.trainer.scalar import Number, Scalar
@@ -252,10 +251,10 @@ class Run:
 
 
 def _is_peers_fault(error: Exception, assignment: Assignment) -> bool:
-    """Unavailable comes of forming the group: the round cannot be entered as it was assigned."""
+    """A group that was not formed cannot be entered as it was assigned, whoever is to blame."""
     if assignment.world_size == 1:
         return False
-    return isinstance(error, Unavailable) or is_collective_failure(error)
+    return isinstance(error, NotFormed) or is_collective_failure(error)
 
 
 def _clear_frames(error: BaseException) -> None:

@@ -41,14 +41,15 @@ class StoreServer:
         self._selector.register(self._stop, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
         while True:
-            ready = {key.fd for key, _ in self._selector.select(self._pause_s())}
-            if self._stop in ready:
+            ready = [key for key, _ in self._selector.select(self._pause_s())]
+            if any(key.fd == self._stop for key in ready):
                 break
-            for descriptor in ready:
-                if descriptor == self._listener.fileno():
+            for key in ready:
+                if key.fileobj is self._listener:
                     self._admit()
-                else:
-                    self._hear(descriptor)
+                elif key.data is not None and self._clients.get(key.fd) is key.data:
+                    # Not so when an answer to an earlier one of this pass found its connection broken.
+                    self._hear(key.fd)
             self._tell(self._table.settle(time.monotonic()))
         for descriptor in tuple(self._clients):
             self._drop(descriptor)
@@ -63,8 +64,8 @@ class StoreServer:
         with contextlib.suppress(OSError):  # The client gave up before it was accepted.
             connection, _ = self._listener.accept()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._clients[connection.fileno()] = _Client(connection)
-            self._selector.register(connection, selectors.EVENT_READ)
+            client = self._clients[connection.fileno()] = _Client(connection)
+            self._selector.register(connection, selectors.EVENT_READ, client)
 
     def _hear(self, descriptor: int) -> None:
         client = self._clients[descriptor]

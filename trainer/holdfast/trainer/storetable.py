@@ -129,7 +129,10 @@ class StoreTable:
             case CompareSet(key, expected, value):
                 return self._compare_set(key, expected, value)
             case Add(key, amount):
-                total = int(self._values.get(key, b"0")) + amount
+                held = self._values.get(key, b"0")
+                if not held.lstrip(b"-").isdigit():
+                    return Answer(refused=f"key {key} holds no number to add to")
+                total = int(held) + amount
                 self._values[key] = str(total).encode()
                 return Answer(number=total)
             case Check(keys):

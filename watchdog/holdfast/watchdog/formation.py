@@ -69,15 +69,14 @@ def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortag
 def restore_directive(state: JobState, policy: Policy) -> Restore:
     """What the next round restores: what a rewind asked for, else the newest committed checkpoint.
 
-    Without a commit on record the library looks for itself: an earlier run may have left one at the same place.
+    Without a commit on record the library looks for itself: an earlier run may have left one at the same place,
+    which the script may name when the job does not.
     """
     if state.rewind is not None:
         return state.rewind
     if state.checkpoints:
         return Restore(Tier.CHECKPOINT, state.checkpoints[-1].step, policy.checkpoint_uri, owner=state.incarnation)
-    if policy.checkpoint_uri:
-        return Restore(Tier.CHECKPOINT, None, policy.checkpoint_uri, owner=state.incarnation)
-    return Restore(owner=state.incarnation)
+    return Restore(Tier.CHECKPOINT, None, policy.checkpoint_uri, owner=state.incarnation)
 
 
 def can_grow(state: JobState, policy: Policy) -> bool:

@@ -16,6 +16,7 @@ that were taken for unmodified have attached and entered later.
 """
 
 import itertools
+import math
 
 from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
 from holdfast.agent.launch.slot import Slot, Standing
@@ -46,6 +47,7 @@ class LocalSet:
         self._last_step: tuple[int, int] | None = None  # (round, step)
         self._held_before = -1
         self._reported_reentrant: bool | None = None
+        self._looked_at = -math.inf  # when `elapse` was last called
 
     @property
     def held_round(self) -> int | None:
@@ -237,6 +239,7 @@ class LocalSet:
 
     def elapse(self, now: float) -> list[Effect]:
         """Replace workers that did not leave in time, and see who has lived long enough to count as entered."""
+        self._looked_at = now
         effects: list[Effect] = []
         for slot in self.slots:
             if slot.leave_by is not None and slot.leave_by <= now:
@@ -248,7 +251,9 @@ class LocalSet:
         """When `elapse` has something to find, on the clock of the `now` arguments."""
         times = [slot.leave_by for slot in self.slots if slot.leave_by is not None]
         if self._my_round() is not None and self._reported_reentrant is None:
-            times += [slot.started_at + self._attach_grace_s for slot in self.slots if self._is_silent(slot)]
+            graces = [slot.started_at + self._attach_grace_s for slot in self.slots if self._is_silent(slot)]
+            # One that has passed has been looked at: what is still missing then comes as a message, not with time.
+            times += [grace for grace in graces if grace > self._looked_at]
         return min(times, default=None)
 
     def _is_silent(self, slot: Slot) -> bool:
