@@ -71,7 +71,7 @@ def test_a_script_that_names_the_place_of_its_checkpoints_itself_resumes_from_it
 
 def test_there_is_nothing_to_grow_before_the_first_round() -> None:
     story = Story(nodes_max=2).join(1)
-    assert not can_grow(story.state, policy())
+    assert not can_grow(story.state)
 
 
 def test_what_is_found_while_no_round_runs_is_of_the_past() -> None:
@@ -199,12 +199,13 @@ def test_requests_that_depend_on_the_job(
 
 def test_requests_that_come_at_the_wrong_time_say_so() -> None:
     forming = Story(nodes_max=2).join(1)
-    assert forming.ask(InterventionAction.RESTART).outcome == "the job has no round to restart"
+    assert forming.ask(InterventionAction.RESTART).outcome == "the job forms anew"
     assert forming.ask(InterventionAction.RESIZE, "i2", nodes=4).state is InterventionState.DONE
     assert forming.ask(InterventionAction.SKIP_BATCHES, "i3", skip_batches=2).outcome.startswith("no checkpoint")
     story = running(2, spares=1)
     story.ask(InterventionAction.PAUSE)
     assert story.ask(InterventionAction.PAUSE, "i2").outcome == "the job is suspended already"
+    assert story.ask(InterventionAction.RESTART, "i6").outcome == "the job is suspended; resume it first"
     story.ask(InterventionAction.RESUME, "i3")
     assert story.ask(InterventionAction.EVICT, "i4", node="node-3").state is InterventionState.DONE
     assert story.ask(InterventionAction.EVICT, "i5", node="node-3").outcome == "node node-3 is avoided already"

@@ -46,7 +46,9 @@ def test_a_rewind_restores_the_newest_checkpoint_not_above_the_step() -> None:
     assert story.round.restore == Restore(Tier.CHECKPOINT, 40, "/ckpt", 7, 0.5, "team/run@1000.000")
     story.run(41, restored=40)
     story.die(1)
-    assert story.round.restore.skip_batches == 0, "a rewind holds for one round"
+    assert story.round.restore.skip_batches == 7, "nothing behind the rewind is saved yet"
+    story.run(45, restored=40).commit(50).die(2).wait(11)
+    assert story.round.restore.skip_batches == 0
 
 
 def test_a_resize_shrinks_at_once() -> None:

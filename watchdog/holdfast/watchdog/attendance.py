@@ -93,7 +93,8 @@ def entered(state: JobState, event: Event, now: float) -> Step:
     known = [step for step in (state.fault_step, event.last_step) if step is not None]
     state = changed(state, fault_step=max(known, default=None))
     after = _with_member(state, event.member, entered_round=event.round, reentrant=event.reentrant)
-    if not _running_unseen(after.state):
+    broken = state.recovery is not None and bool(state.recovery.incidents)
+    if broken or not _running_unseen(after.state):
         return after
     # A script without holdfast.trainer publishes no steps; that its workers run is the best evidence there is.
     closed, effects = close(

@@ -87,6 +87,8 @@ TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     **{(phase, kind): OVER for phase in ENDED for kind in MOVES},
     (JobPhase.FAILED, InterventionRequested): requests.requested,  # Restart brings a failed job back
     (JobPhase.SUCCEEDED, InterventionRequested): requests.requested,  # answered with a refusal
+    (JobPhase.FAILED, FindingMade): healing.lost_after_the_end,
+    (JobPhase.FAILED, WatchdogStarted): attendance.watchdog_started,
     (JobPhase.FAILED, MemberJoined): attendance.joined,
     (JobPhase.FAILED, MemberLeft): attendance.left,
 }

@@ -1,6 +1,7 @@
 """The incidents of a job: opened by a finding, joined by later evidence, closed by recovery or a page."""
 
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -12,6 +13,7 @@ from holdfast.watchdog.step import changed
 
 KEPT_INCIDENTS = 256  # closed incidents beyond this live on in the store's incident table and the journal
 KEPT_EVIDENCE = 64
+KEPT_LINES = 64
 
 # What explains more: a GPU that fell off the bus explains a dead worker, never the other way round.
 EXPLAINS = {
@@ -55,7 +57,7 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
     joined = msgspec.structs.replace(
         incident,
         evidence=(*incident.evidence, *finding.evidence)[:KEPT_EVIDENCE],
-        timeline=(*incident.timeline, Moment(now, f"evidence: {finding.kind.value}, {finding.cause}")),
+        timeline=_bounded((*incident.timeline, Moment(now, f"evidence: {finding.kind.value}, {finding.cause}"))),
         error=incident.error or finding.error,
     )
     if EXPLAINS[finding.kind] <= EXPLAINS[incident.kind]:
@@ -85,8 +87,8 @@ def act(state: JobState, ids: Iterable[str], action: Action) -> tuple[JobState, 
     def with_action(incident: Incident) -> Incident:
         return msgspec.structs.replace(
             incident,
-            actions=(*incident.actions, action),
-            timeline=(*incident.timeline, Moment(action.at, action.does)),
+            actions=_bounded((*incident.actions, action)),
+            timeline=_bounded((*incident.timeline, Moment(action.at, action.does))),
             recovered_round=action.round if action.round is not None else incident.recovered_round,
         )
 
@@ -107,9 +109,11 @@ def count_loss(state: JobState, round_number: int) -> tuple[JobState, tuple[Effe
     return _rewrite(state, ids, lambda each: msgspec.structs.replace(each, lost_steps=lost), IncidentUpdated)
 
 
-def close(state: JobState, outcome: IncidentState, at: float, says: str) -> tuple[JobState, tuple[Effect, ...]]:
-    """Close every open incident."""
-    ids = {incident.id for incident in state.open_incidents()}
+def close(
+    state: JobState, outcome: IncidentState, at: float, says: str, *, only: str | None = None
+) -> tuple[JobState, tuple[Effect, ...]]:
+    """Close every open incident, or one."""
+    ids = {incident.id for incident in state.open_incidents() if only in (None, incident.id)}
 
     def closed(incident: Incident) -> Incident:
         return msgspec.structs.replace(
@@ -120,6 +124,16 @@ def close(state: JobState, outcome: IncidentState, at: float, says: str) -> tupl
         )
 
     return _rewrite(state, ids, closed, IncidentClosed)
+
+
+T = TypeVar("T")
+
+
+def _bounded(lines: tuple[T, ...]) -> tuple[T, ...]:
+    """The first ones tell how it began, the last ones how it stands; a long middle is left to the journal."""
+    if len(lines) <= KEPT_LINES:
+        return lines
+    return lines[: KEPT_LINES // 2] + lines[-KEPT_LINES // 2 :]
 
 
 def _rewrite(

@@ -7,7 +7,7 @@ shards move. Without spares the round shrinks to the largest legal size; it grow
 import msgspec
 
 from holdfast.api.policy import Policy
-from holdfast.api.round import Endpoint, MemberRanks, Restore, Round, Tier
+from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round, Tier
 from holdfast.watchdog.state import JobState, Member, Recovery
 
 
@@ -48,22 +48,50 @@ def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortag
     size = legal_size(policy, len(order))
     if size == 0:
         return Shortage(present=len(order), needed=policy.nodes_min)
+    first, seats = order[0], order[:size]
     number = next_number(state)
-    first = order[0]
     return Round(
         job=state.job,
         number=number,
         ranks=tuple(
             MemberRanks(member.name, member.node, place * policy.processes_per_node, member.local_size)
-            for place, member in enumerate(order[:size])
+            for place, member in enumerate(seats)
         ),
         # Ports rotate, so that the store of the round before cannot be met by accident.
         endpoint=Endpoint(first.address, first.ports[number % len(first.ports)]),
         restore=restore_directive(state, policy),
-        entry=recovery.entry,
+        entry=_entry(state, recovery, seats),
         reason=recovery.reason,
-        fresh_ranks=recovery.fresh_ranks,
+        fresh_ranks=_fresh_ranks(state, recovery, seats),
     )
+
+
+def _unheard(state: JobState, seats: tuple[Member, ...]) -> frozenset[str]:
+    """Members that stay and have not entered the newest round: what it asked of them is still to be done."""
+    number = state.round.number if state.round else None
+    ranked = state.ranked()
+    return frozenset(each.name for each in seats if each.name in ranked and each.entered_round != number)
+
+
+def _entry(state: JobState, recovery: Recovery, seats: tuple[Member, ...]) -> Entry:
+    owed = state.round is not None and state.round.entry is Entry.RESPAWN and _unheard(state, seats)
+    return Entry.RESPAWN if owed else recovery.entry
+
+
+def _fresh_ranks(state: JobState, recovery: Recovery, seats: tuple[Member, ...]) -> tuple[int, ...]:
+    """The ranks, as they will be numbered, of the workers that must be new processes."""
+    if state.round is None:
+        return ()
+    unheard = _unheard(state, seats)
+    seat = {member.name: place * member.local_size for place, member in enumerate(seats)}
+    fresh = set()
+    for rank in {*recovery.fresh_ranks, *state.round.fresh_ranks}:
+        share = state.round.member_of(rank)
+        if share is None or share.member not in seat:
+            continue
+        if rank in recovery.fresh_ranks or share.member in unheard:
+            fresh.add(seat[share.member] + rank - share.first_rank)
+    return tuple(sorted(fresh))
 
 
 def restore_directive(state: JobState, policy: Policy) -> Restore:
@@ -79,9 +107,13 @@ def restore_directive(state: JobState, policy: Policy) -> Restore:
     return Restore(Tier.CHECKPOINT, None, policy.checkpoint_uri, owner=state.incarnation)
 
 
-def can_grow(state: JobState, policy: Policy) -> bool:
+GROWTH = "more members are ready: the round grows"
+
+
+def can_grow(state: JobState) -> bool:
     """Whether a larger legal round could be formed at once, with newcomers that are already warm."""
-    if state.round is None:
+    policy = state.policy
+    if state.round is None or policy is None:
         return False
     ranked = state.ranked()
     ready = [member for member in state.eligible() if member.warm or member.name in ranked]

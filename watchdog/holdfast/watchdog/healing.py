@@ -52,16 +52,49 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     decision = decide(state, policy, finding, now)
     if decision is None:
         return ignore(state, f"{finding.cause} on {finding.subject} asks for no action")
+    if decision.evict is None and (healed := _already_healed(state, finding)) is not None:
+        state, effects = update(state, join_finding(healed, finding, now))
+        return Step(state, effects, Reason("late evidence", f"{healed.id} is being healed already"))
     state, incident, effects = _case(state, finding, now)
     if decision.amounts_to is not None:
         incident = join_finding(incident, decision.amounts_to, now)
         state, more = update(state, incident)
         effects += more
     state = _remember(state, finding, decision, now)
+    if decision.rung is Rung.PAGE and finding.kind in NODE_FAULTS and not _disturbs(state, finding):
+        return _ask_about_spare(state, incident, decision, now).prefixed(effects)
     if decision.rung is Rung.PAGE:
         return page(state, incident, decision, now).prefixed(effects)
     state, more = _carry_out(state, finding, decision, incident, now)
     return Step(state, effects + more, Reason(finding.kind.value, decision.reason, decision.guards))
+
+
+def _already_healed(state: JobState, finding: Finding) -> Incident | None:
+    """The open incident that this fault of a node is part of: it happened before the round meant to heal that one.
+
+    One bad kernel raises an XID on every GPU it runs on; that is one failure, however many report it.
+    """
+    if finding.kind not in NODE_FAULTS or state.progressed or finding.began_at >= state.round_shown_at:
+        return None
+    return same_fault(state, finding) or next(iter(reversed(state.open_incidents())), None)
+
+
+def _disturbs(state: JobState, finding: Finding) -> bool:
+    return not state.paused and _node_in_round(state, finding.subject.node)
+
+
+def _ask_about_spare(state: JobState, incident: Incident, decision: Decision, now: float) -> Step:
+    """A node without ranks that may not be evicted: the job goes on without it, and a human hears of it."""
+    assert incident.culprit.node is not None
+    order = NodeOrder(incident.culprit.node, decision.reason)  # no incident: kept away from, not cordoned
+    state = changed(state, avoided=(*state.avoided, order))
+    action = Action(Rung.PAGE, now, f"paged: {decision.reason}", decision.reason)
+    state, acted = act(state, (incident.id,), action)
+    state, closed = close(
+        state, IncidentState.PAGED, now, "the node gets no ranks; waiting for a human", only=incident.id
+    )
+    notify = Notify(incident.id, decision.reason)
+    return Step(state, (*acted, *closed, notify), Reason("page", decision.reason, decision.guards))
 
 
 def _ran_steadily(state: JobState, now: float) -> bool:
@@ -101,7 +134,8 @@ def _carry_out(
         effects += more
     touches_round = finding.kind not in NODE_FAULTS or _node_in_round(state, finding.subject.node)
     if not touches_round:
-        state, more = close(state, IncidentState.RECOVERED, now, "the node had no ranks; nothing to heal")
+        says = "the node had no ranks; nothing to heal"
+        state, more = close(state, IncidentState.RECOVERED, now, says, only=incident.id)
         return state, effects + more
     recovery = Recovery(
         reason=decision.reason,
@@ -167,6 +201,14 @@ def _remember(state: JobState, finding: Finding, decision: Decision, now: float)
         suspicions=suspicions[-KEPT_SUSPICIONS:],
         failures=failures[-KEPT_FAILURES:],
     )
+
+
+def lost_after_the_end(state: JobState, event: Event, now: float) -> Step:
+    """A failed job heals nothing, but a Restart must not count on members that went."""
+    assert isinstance(event, FindingMade)
+    if event.finding.kind is not FindingKind.MEMBER_LOST:
+        return ignore(state, "the job is over")
+    return _rankless_lost(state, event.finding)
 
 
 def _late(state: JobState, finding: Finding, now: float) -> Step:

@@ -54,6 +54,7 @@ def decide(state: JobState, policy: Policy, finding: Finding, now: float) -> Dec
         return None
     if wanted.evict is not None:
         wanted = _within_blast_radius(state, policy, wanted, now)
+    wanted = _within_restart_budget(state, policy, wanted, now)
     if wanted.rung is Rung.PAGE or not may_loop(finding, wanted):
         return wanted
     return _without_crash_loop(state, policy, finding, wanted, now)
@@ -190,7 +191,7 @@ def _within_blast_radius(state: JobState, policy: Policy, wanted: Decision, now:
 def _without_crash_loop(
     state: JobState, policy: Policy, finding: Finding, wanted: Decision, now: float
 ) -> Decision:
-    """Restarts without progress back off, then end; so does a job that restarts more often than its budget."""
+    """Restarts without progress back off, then end."""
     history = (*state.failures, failure_of(state, finding, now))
     verdict = crash_loop(history, policy)
     if isinstance(verdict, GiveUp):
@@ -205,8 +206,13 @@ def _without_crash_loop(
         guard = f"back-off: failure {len(history)} without progress"
         delay_s = max(verdict.seconds, wanted.delay_s)
         return msgspec.structs.replace(wanted, delay_s=delay_s, guards=(*wanted.guards, guard))
+    return wanted
+
+
+def _within_restart_budget(state: JobState, policy: Policy, wanted: Decision, now: float) -> Decision:
+    """Whatever the cause, a job that restarts this often needs a human."""
     recent = sum(1 for at in state.restarts if at > now - policy.restarts.per_s)
-    if recent >= policy.restarts.count:
+    if wanted.rung is not Rung.PAGE and recent >= policy.restarts.count:
         says = f"{recent} restarts in {policy.restarts.per_s:.0f} s used up the budget of {policy.restarts.count}"
         return Decision(Rung.PAGE, says, guards=("restart budget",))
     return wanted

@@ -4,7 +4,8 @@ from holdfast.api.event import CheckpointRecorded, Event, RestoreReported, Round
 from holdfast.api.incident import IncidentState
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.casebook import close, count_loss
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.formation import GROWTH, can_grow
+from holdfast.watchdog.state import JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 
 KEPT_CHECKPOINTS = 16
@@ -20,14 +21,16 @@ def progressed(state: JobState, event: Event, now: float) -> Step:
     after = _reached(state, event.step)
     if state.progressed:
         return Step(after, (), Reason("progress", f"step {event.step}"))
-    first = now - event.age_s
-    after, lost = count_loss(after, event.round)
-    says = f"recovered: first new step complete in round {event.round}"
-    after, closed = close(after, IncidentState.RECOVERED, first, says)
-    after = changed(
-        after, progressed=True, rewind=None, phase=JobPhase.RUNNING, reason=f"training in round {event.round}"
-    )
-    return Step(after, lost + closed, Reason("first step", f"step {event.step} of round {event.round}"))
+    return _began(after, event.round, now - event.age_s)
+
+
+def _began(state: JobState, round_number: int, at: float) -> Step:
+    """The newest round has completed its first step: what it was meant to heal is healed."""
+    state, lost = count_loss(state, round_number)
+    says = f"recovered: first new step complete in round {round_number}"
+    state, closed = close(state, IncidentState.RECOVERED, at, says)
+    state = changed(state, progressed=True, phase=JobPhase.RUNNING, reason=f"training in round {round_number}")
+    return Step(state, lost + closed, Reason("first step", f"step {state.step} of round {round_number}"))
 
 
 def checkpointed(state: JobState, event: Event, now: float) -> Step:
@@ -35,15 +38,22 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, CheckpointRecorded)
     if state.round is None or event.round != state.round.number:
         return ignore(state, f"round {event.round} is over: its checkpoint does not count")
+    if state.recovery is not None and state.rewind not in (None, state.round.restore):
+        return ignore(state, f"step {event.step} is of what is to be rewound")
     newest = state.checkpoints[-1] if state.checkpoints else None
     if newest is not None and newest.round == event.round and event.step <= newest.step:
         return ignore(state, f"step {event.step} is on record or older than what is")
     earlier = tuple(each for each in state.checkpoints if each.step < event.step)
     checkpoint = Checkpoint(event.step, event.uri, event.round, now)
     kept = (*earlier, checkpoint)[-KEPT_CHECKPOINTS:]
-    # What every rank has saved, every rank has completed.
-    after = changed(_reached(state, event.step), checkpoints=kept)
-    return Step(after, (), Reason("checkpoint", f"step {event.step} committed"))
+    # What every rank has saved, every rank has completed. A rewind has done its work once it is saved.
+    rewind = None if state.round.restore == state.rewind else state.rewind
+    after = changed(_reached(state, event.step), checkpoints=kept, rewind=rewind)
+    if after.phase is JobPhase.RUNNING and after.recovery is None and can_grow(after):
+        after = changed(after, recovery=Recovery(reason=GROWTH))
+    step = Step(after, (), Reason("checkpoint", f"step {event.step} committed"))
+    broken = after.recovery is not None and after.recovery.incidents
+    return step if after.progressed or broken else step.then(lambda done: _began(done, event.round, now))
 
 
 def restored(state: JobState, event: Event, now: float) -> Step:

@@ -94,15 +94,18 @@ def _resume(state: JobState, request: InterventionRequest, now: float) -> tuple[
 
 
 def _restart(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+    if state.paused:
+        raise Refusal("the job is suspended; resume it first")
     if state.round is None:
-        raise Refusal("the job has no round to restart")
+        return changed(state, phase=JobPhase.PENDING, failures=()), "the job forms anew"
     recovery = Recovery(reason=f"restarted on request: {request.reason}", entry=Entry.RESPAWN)
     after = changed(state, phase=JobPhase.RECOVERING, failures=(), recovery=recovery)
     return after, "every worker starts anew"
 
 
 def _resize(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
-    assert state.policy is not None
+    if state.policy is None:
+        raise Refusal("the job is not submitted yet")
     wanted = request.nodes
     if wanted is None or wanted < state.policy.nodes_min:
         raise Refusal(f"nodes: {wanted!r} is not accepted; give at least {state.policy.nodes_min}")

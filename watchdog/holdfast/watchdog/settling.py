@@ -13,7 +13,7 @@ from holdfast.api.round import Closed, Entry, Idle, Round
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.casebook import act, close
 from holdfast.watchdog.effect import Effect, Publish, Show
-from holdfast.watchdog.formation import Shortage, can_grow, form, legal_size, next_number
+from holdfast.watchdog.formation import GROWTH, Shortage, can_grow, form, legal_size, next_number
 from holdfast.watchdog.state import JobState, Recovery, Standing
 from holdfast.watchdog.step import Reason, Step, changed, stay
 
@@ -29,7 +29,7 @@ def settle(state: JobState, now: float) -> Step:
         stay(_without_gone(state))
         .then(lambda after: _success(after, now))
         .then(lambda after: _suspension(after, now))
-        .then(lambda after: _growth(after, policy))
+        .then(_growth)
         .then(lambda after: _next_round(after, policy, now))
         .then(lambda after: _plan(after, policy))
     )
@@ -79,13 +79,13 @@ def _suspension(state: JobState, now: float) -> Step:
     return stay(state)
 
 
-def _growth(state: JobState, policy: Policy) -> Step:
-    """A running round takes in newcomers, at a checkpoint where there is one to wait for: no step is lost."""
-    if state.phase is not JobPhase.RUNNING or state.recovery is not None or not can_grow(state, policy):
+def _growth(state: JobState) -> Step:
+    """A round whose checkpoints cannot be seen takes newcomers in at once; any other one at its next commit."""
+    if state.phase is not JobPhase.RUNNING or state.recovery is not None or not can_grow(state):
         return stay(state)
-    if _checkpoints_are_seen(state) and not _just_checkpointed(state):
+    if _checkpoints_are_seen(state):
         return stay(state)
-    recovery = Recovery(reason="more members are ready: the round grows", entry=Entry.REENTER)
+    recovery = Recovery(reason=GROWTH)
     return Step(changed(state, recovery=recovery), (), Reason("growth", recovery.reason))
 
 
@@ -93,14 +93,6 @@ def _checkpoints_are_seen(state: JobState) -> bool:
     """Whether this round's script tells of its checkpoints (it uses holdfast.checkpoint)."""
     reentrant = all(member is not None and member.reentrant for member in state.ranked_members())
     return reentrant and bool(state.checkpoints)
-
-
-def _just_checkpointed(state: JobState) -> bool:
-    """Whether the newest checkpoint is of this round and not yet followed by another known step."""
-    newest = state.checkpoints[-1] if state.checkpoints else None
-    if newest is None or state.round is None or newest.round != state.round.number:
-        return False
-    return state.step is None or newest.step >= state.step
 
 
 def _next_round(state: JobState, policy: Policy, now: float) -> Step:
