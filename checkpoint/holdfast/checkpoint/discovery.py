@@ -31,7 +31,10 @@ class Unreadable:
 
 
 def read_manifest(files: Files, name: str) -> Manifest:
-    """The manifest of the checkpoint `name`. Raises Damaged when it or a file it lists is missing or cut."""
+    """The manifest of the checkpoint `name`.
+
+    Raises Damaged when it or a file it lists is missing or cut, OSError when the storage cannot tell now.
+    """
     try:
         path = manifest_path(name)
         found = manifest.decode(files.read(path, 0, files.size_bytes(path)))
@@ -41,13 +44,15 @@ def read_manifest(files: Files, name: str) -> Manifest:
             size = files.size_bytes(f"{name}/{file}")
             if size != record.size_bytes:
                 raise Damaged(f"{file} has {size} bytes instead of {record.size_bytes}")
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise Damaged(f"{error.strerror or error} ({error.filename})") from error
     return found
 
 
 def discover(files: Files) -> tuple[list[Found], list[Unreadable]]:
-    """Everything committed, in no order that matters, and what only looks so."""
+    """Everything committed, in no order that matters, and what only looks so. Raises OSError when the storage
+    fails: what cannot be read now may be intact, and counting it as damaged would cost it its place.
+    """
     found, unreadable = [], []
     for name in files.names():
         if committed_step(name) is None:

@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
-from holdfast.api.errors import Damaged
+from holdfast.api.errors import Damaged, Unavailable
 from holdfast.checkpoint import randomness
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import Unfit
@@ -27,6 +27,7 @@ from holdfast.checkpoint.stored import StoredCheckpoint
 class _Finding(StrEnum):
     INTACT = "Intact"
     DAMAGED = "Damaged"
+    UNAVAILABLE = "Unavailable"
     UNFIT = "Unfit"
 
 
@@ -73,7 +74,8 @@ class Restorer:
     def restore(self, candidates: Sequence[str], *, skipped: Sequence[str]) -> Position:
         """Apply the first of `candidates` that is intact on every rank; step None when there is none.
 
-        Collective; `candidates` are the same on all ranks. Raises Unfit when an intact one does not fit.
+        Collective; `candidates` are the same on all ranks. Raises, on every rank alike, Unfit when an intact one
+        does not fit, and Unavailable when a rank cannot read one now: it is not given up for that.
         """
         passed_over = list(skipped)
         is_new = not self._state.optimizer.state
@@ -102,18 +104,24 @@ class Restorer:
             return _Word(_Finding.DAMAGED, str(damage))
         except Unfit as misfit:
             return _Word(_Finding.UNFIT, str(misfit))
+        except OSError as error:
+            return _Word(_Finding.UNAVAILABLE, f"{name} cannot be read: {error}")
         return checkpoint, reading
 
     def _agree(self, word: _Word) -> str | None:
         """None when every rank found the candidate intact, otherwise the first reason why not."""
         heard = [_WORDS.decode(each) for each in self._council.exchange(msgspec.msgpack.encode(word))]
-        damaged = [
-            f"rank {rank}: {said.reason}" for rank, said in enumerate(heard) if said.finding is _Finding.DAMAGED
-        ]
-        misfits = [said.reason for said in heard if said.finding is _Finding.UNFIT]
-        if misfits and not damaged:
-            raise Unfit(misfits[0])
-        return damaged[0] if damaged else None
+
+        def reasons(finding: _Finding) -> list[str]:
+            return [f"rank {rank}: {said.reason}" for rank, said in enumerate(heard) if said.finding is finding]
+
+        for reason in reasons(_Finding.UNAVAILABLE):
+            raise Unavailable(reason)
+        for reason in reasons(_Finding.DAMAGED):
+            return reason
+        for reason in reasons(_Finding.UNFIT):
+            raise Unfit(reason)
+        return None
 
     def _read_sharded(self, checkpoint: StoredCheckpoint) -> _Reading:
         make_room(self._state.model, self._state.optimizer, checkpoint)

@@ -15,7 +15,9 @@ from holdfast.checkpoint.verified import VerifiedFile
 
 
 class StoredCheckpoint:
-    """One checkpoint. Every method raises Damaged when what it reads is not what was written."""
+    """One checkpoint. Every method raises Damaged when what it reads is not what was written, and OSError when
+    it cannot be read now.
+    """
 
     def __init__(self, files: Files, name: str) -> None:
         """Reads the manifest and the index; no tensor yet."""

@@ -16,7 +16,9 @@ class VerifiedFile:
         self._block: tuple[int, bytes] = (-1, b"")
 
     def read(self, offset: int, length_bytes: int) -> bytearray:
-        """Raises Damaged when the bytes are not those that were written, or beyond the end of the file."""
+        """Raises Damaged when the bytes are not those that were written, or beyond the end of the file, and
+        OSError when they cannot be read now.
+        """
         end = offset + length_bytes
         if offset < 0 or end > self._record.size_bytes:
             raise Damaged(f"{self._name} ends at {self._record.size_bytes}, bytes up to {end} are asked for")
@@ -27,7 +29,7 @@ class VerifiedFile:
         return found
 
     def verify_rest(self) -> None:
-        """Look at every block that was not read yet. Raises Damaged."""
+        """Look at every block that was not read yet. Raises as `read` does."""
         for number in range(len(self._record.blocks)):
             if number not in self._verified:
                 self._verify(number)
@@ -37,8 +39,8 @@ class VerifiedFile:
             return self._block[1]
         try:
             block = self._files.read(self._name, number * BLOCK_BYTES, BLOCK_BYTES)
-        except OSError as error:
-            raise Damaged(f"{self._name} cannot be read: {error}") from error
+        except FileNotFoundError as error:
+            raise Damaged(f"{self._name} is missing") from error
         if hash_block(block) != self._record.blocks[number]:
             raise Damaged(f"{self._name} differs from what was written, in the block at {number * BLOCK_BYTES}")
         self._verified.add(number)

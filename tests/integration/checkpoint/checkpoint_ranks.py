@@ -16,12 +16,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from checkpoint_solo import StaleHandle
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from holdfast.api.errors import Unavailable
 from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.checkpoint.persist import SavePoint
 
@@ -66,6 +68,8 @@ class Course:
     keep: int = 3
     deaths: dict[int, tuple[str, int]] = field(default_factory=dict)
     """rank: (save point, how many saves reach it before the one that kills)"""
+    stale_rank: int | None = None
+    """The rank that cannot read files of tensors."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class Report:
     noise: float
     skipped: tuple[str, ...] = ()
     stock_digest: str = ""
+    refusal: str = ""
 
 
 class Witnessing(Standalone):
@@ -114,6 +119,7 @@ def train(rank: int, world_size: int, course: Course) -> Report:
         scheduler=scheduler,
         every_steps=course.every_steps,
         keep=course.keep,
+        storage=StaleHandle(course.directory, ".distcp") if course.stale_rank == rank else None,
         reached=death_of(course.deaths.get(rank)),
     )
     losses = []
@@ -181,7 +187,11 @@ def _live(rank: int, world_size: int, meeting: str, course: Course, answers: Con
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=PATIENCE_S)
     )
-    answers.send(train(rank, world_size, course))
+    try:
+        report = train(rank, world_size, course)
+    except Unavailable as error:
+        report = Report(losses=(), digest="", noise=0.0, refusal=str(error))
+    answers.send(report)
     dist.destroy_process_group()
 
 

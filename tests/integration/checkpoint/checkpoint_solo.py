@@ -86,5 +86,20 @@ class FullDisk(LocalStorage):
         super().write(name, parts)
 
 
+class StaleHandle(LocalStorage):
+    """Cannot read the files named `ending` while it is stale."""
+
+    is_stale = True
+
+    def __init__(self, root: Path, ending: str) -> None:
+        super().__init__(root)
+        self._ending = ending
+
+    def read(self, name: str, offset: int, length_bytes: int) -> bytes:
+        if self.is_stale and name.endswith(self._ending):
+            raise OSError(errno.ESTALE, "Stale file handle", name)
+        return super().read(name, offset, length_bytes)
+
+
 def committed(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("step-*"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_solo import FullDisk, Solo, committed
+from checkpoint_solo import FullDisk, Solo, StaleHandle, committed
 
 from holdfast.api.errors import Damaged, Fenced, Unavailable
 from holdfast.api.round import Restore, Tier
@@ -106,6 +106,21 @@ def test_with_nothing_intact_training_starts_afresh_unless_a_step_was_asked_for(
     assert not solo.optimizer.state
     with pytest.raises(NothingToRestore, match=r"step-00000004: rank 0: .* differs from what was written"):
         resume(directory, restore=Restore(tier=Tier.CHECKPOINT, step=4))
+
+
+@pytest.mark.parametrize("file", ["__0_0.distcp", "index.json", "manifest.json"])
+def test_what_cannot_be_read_now_is_not_given_up(file: str, directory: Path) -> None:
+    storage = StaleHandle(directory, file)
+    with pytest.raises(Unavailable, match="Stale file handle"):
+        Solo(directory, storage=storage, keep=1).train(until=1)
+    assert committed(directory) == ["step-00000002", "step-00000003", "step-00000004"]
+    storage.is_stale = False
+    assert restored(resume(directory, storage=storage)) == 4
+
+
+def test_a_file_where_a_checkpoint_should_be_is_passed_over(directory: Path) -> None:
+    (directory / "step-00000009").write_bytes(b"")
+    assert restored(resume(directory)) == 4
 
 
 def test_a_restore_goes_no_higher_than_it_was_told(directory: Path) -> None:

@@ -41,6 +41,14 @@ def test_a_world_of_another_size_goes_on_with_the_next_samples(tmp_path: Path) -
     assert [step for step, _ in again[0].losses + shrunk[0].losses] == [5, 6]
 
 
+def test_a_rank_that_cannot_read_now_keeps_every_rank_from_giving_up_what_is_good(tmp_path: Path) -> None:
+    run_ranks(Course(tmp_path, until=2), 2)
+    refusals = {report.refusal for report in run_ranks(Course(tmp_path, until=4, stale_rank=1), 2)}
+    assert len(refusals) == 1
+    assert refusals.pop().startswith("rank 1: step-00000002 cannot be read: ")
+    assert names(tmp_path) == ["step-00000002"]
+
+
 @pytest.mark.parametrize(
     ("point", "rank"),
     [
