@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Restore, Tier
+from holdfast.checkpoint import randomness
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import NothingToRestore
 from holdfast.checkpoint.local import LocalStorage, parse_uri
@@ -125,12 +126,21 @@ class Checkpointer:
             state.scale_learning_rate(restore.learning_rate_scale)
         source = iter(data)
         _drop(source, restore.skip_batches if state.data else position.batches + restore.skip_batches)
+        self._continue_random(position)
         self._at = _At(position.step or 0, position.batches + restore.skip_batches)
         self._has_begun = True
         return source
 
+    def _continue_random(self, position: Position) -> None:
+        randomness.continue_from(
+            position.random,
+            position.saved_world_size,
+            rank=self._council.rank,
+            world_size=self._council.world_size,
+        )
+
     def _restore(self, state: TrainingState, restore: Restore) -> Position:
-        position = Position(step=None, batches=0, skipped=())
+        position = Position()
         if self.storage is not None:
             number = self.run.assignment.round
             opening = open_together(self.storage, self._council, round=number, restore=restore)

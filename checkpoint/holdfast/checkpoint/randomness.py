@@ -68,6 +68,14 @@ def derive_seed(state: Mapping[str, torch.Tensor], *, rank: int, world_size: int
     return digest.intdigest()
 
 
+def continue_from(state: Mapping[str, torch.Tensor], saved_world_size: int, *, rank: int, world_size: int) -> None:
+    """Apply the rule above to what `rank` follows; a state of no sources changes nothing."""
+    if state and saved_world_size == world_size:
+        reinstate(state)
+    elif state:
+        reseed(derive_seed(state, rank=rank, world_size=world_size))
+
+
 def reseed(seed: int) -> None:
     """Seed every source from one number."""
     random.seed(seed)

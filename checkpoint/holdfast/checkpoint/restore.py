@@ -4,7 +4,7 @@ Nothing of the model is touched before all ranks have read and verified everythi
 checkpoint leaves no trace and the one before it is tried.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -43,11 +43,17 @@ _WORDS = msgspec.msgpack.Decoder(_Word)
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where training goes on. `skipped` says which newer checkpoints were passed over, and why."""
+    """Where training goes on. `skipped` says which newer checkpoints were passed over, and why.
 
-    step: int | None
-    batches: int
-    skipped: tuple[str, ...]
+    `random` is the saved random state this rank follows, from a world of `saved_world_size`. It is for the
+    caller to apply, last of all: opening the data and passing batches over may draw numbers as well.
+    """
+
+    step: int | None = None
+    batches: int = 0
+    skipped: tuple[str, ...] = ()
+    saved_world_size: int = 0
+    random: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -86,13 +92,19 @@ class Restorer:
             reason = self._agree(taken if isinstance(taken, _Word) else _Word(_Finding.INTACT))
             if reason is None and isinstance(taken, tuple):
                 checkpoint, reading = taken
-                self._apply(checkpoint, reading)
+                self._apply(reading)
                 found = checkpoint.manifest
-                return Position(step=found.step, batches=found.batches, skipped=tuple(passed_over))
+                return Position(
+                    step=found.step,
+                    batches=found.batches,
+                    skipped=tuple(passed_over),
+                    saved_world_size=found.world_size,
+                    random=reading.random,
+                )
             passed_over.append(f"{name}: {reason}")
         if is_new:  # Reading has made a state, as after a first step.
             self._state.optimizer.state.clear()
-        return Position(step=None, batches=0, skipped=tuple(passed_over))
+        return Position(skipped=tuple(passed_over))
 
     def _read(self, name: str) -> "tuple[StoredCheckpoint, _Reading] | _Word":
         try:
@@ -150,7 +162,7 @@ class Restorer:
         for name in checkpoint.names(prefix):
             reading.random[name.removeprefix(prefix)] = checkpoint.read_tensor(name)
 
-    def _apply(self, checkpoint: StoredCheckpoint, reading: _Reading) -> None:
+    def _apply(self, reading: _Reading) -> None:
         state = self._state
         with torch.no_grad():
             torch._foreach_copy_(reading.targets, reading.sources)
@@ -161,11 +173,6 @@ class Restorer:
             state.scheduler.load_state_dict(reading.scheduler)
         if state.data is not None and reading.data is not None:
             state.data.load_state_dict(reading.data)
-        rank, world_size = self._council.rank, self._council.world_size
-        if checkpoint.manifest.world_size == world_size:
-            randomness.reinstate(reading.random)
-        else:
-            randomness.reseed(randomness.derive_seed(reading.random, rank=rank, world_size=world_size))
 
 
 def _require_same(checkpoint: StoredCheckpoint, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
