@@ -1,5 +1,8 @@
 """The moment a checkpoint becomes one, and the tidying around it. Everything here runs under the fence's lock."""
 
+import logging
+import secrets
+
 from holdfast.checkpoint import fence
 from holdfast.checkpoint.discovery import discover
 from holdfast.checkpoint.naming import (
@@ -12,6 +15,8 @@ from holdfast.checkpoint.naming import (
 )
 from holdfast.checkpoint.retention import surplus
 from holdfast.checkpoint.storage import Storage
+
+_LOG = logging.getLogger(__name__)
 
 
 def open_directory(storage: Storage, *, owner: str = "", round: int) -> int:
@@ -31,17 +36,19 @@ def open_directory(storage: Storage, *, owner: str = "", round: int) -> int:
     return number
 
 
-def commit(storage: Storage, staged: str, *, step: int, round: int, token: str) -> None:
+def commit(storage: Storage, staged: str, *, step: int, round: int) -> None:
     """Make the complete, durable folder `staged` the checkpoint of `step`.
 
     A checkpoint of that step may be there already: of a round whose history this one gave up, or one that a
     restore passed over as damaged. Either way the newer one is right, so it takes the place. The older is set
     aside first and deleted last; a death between the two renames leaves it, and `open_directory` puts it back.
 
-    Raises Fenced when a newer round has entered, OSError when the storage fails.
+    Raises Fenced when a newer round has entered, OSError when the storage fails. An older one that cannot be
+    deleted is no failure: the newer stands, and `open_directory` clears the older away.
     """
     final = committed_name(step)
-    aside = set_aside_name(final, token)
+    # Fresh each time: what an earlier attempt has set aside and not deleted is not in the way.
+    aside = set_aside_name(final, secrets.token_hex(4))
     with storage.exclusive():
         fence.require(storage, round)
         replaces = final in storage.names()
@@ -50,11 +57,21 @@ def commit(storage: Storage, staged: str, *, step: int, round: int, token: str) 
         storage.rename(staged, final)
         storage.sync()
         if replaces:
-            storage.remove(aside)
+            _remove_aside(storage, aside)
+
+
+def _remove_aside(storage: Storage, aside: str) -> None:
+    try:
+        storage.remove(aside)
+    except OSError as error:
+        _LOG.warning("replaced checkpoint not deleted folder=%s reason=%s", aside, error)
 
 
 def retire(storage: Storage, *, keep: int, round: int, token: str) -> None:
-    """Delete what `surplus` names. Readers see each of them whole or not at all. Raises as `commit` does."""
+    """Delete what `surplus` names. Readers see each of them whole or not at all.
+
+    Raises Fenced when a newer round has entered, OSError when the storage fails.
+    """
     with storage.exclusive():
         fence.require(storage, round)
         for name in surplus(*discover(storage), keep=keep):
@@ -65,10 +82,11 @@ def retire(storage: Storage, *, keep: int, round: int, token: str) -> None:
 
 def _sweep(storage: Storage, round: int) -> None:
     names = storage.names()
-    for name in names:
+    for name in tuple(names):
         final = set_aside_from(name)
         if final is not None and final not in names:
             storage.rename(name, final)
+            names.append(final)
         elif final is not None or is_doomed(name) or _is_leftover(name, round):
             storage.remove(name)
     storage.sync()

@@ -134,13 +134,7 @@ class Persister:
         try:
             self._complete(folder, snapshot, _parts(said))
             self._reached(SavePoint.BEFORE_RENAME)
-            commit(
-                self._storage,
-                folder,
-                step=snapshot.step,
-                round=self._lineage.round,
-                token=self._lineage.token,
-            )
+            commit(self._storage, folder, step=snapshot.step, round=self._lineage.round)
             self._reached(SavePoint.AFTER_RENAME)
         except Exception as error:  # As in `_write`.
             self._discard(folder)

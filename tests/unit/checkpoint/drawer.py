@@ -1,4 +1,4 @@
-"""A `Storage` in a dictionary, that can die before a rename of its choice."""
+"""A `Storage` in a dictionary, that can die before a rename of its choice and refuse to delete."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ class Drawer:
     def __init__(self) -> None:
         self.content: dict[str, bytes] = {}
         self.renames_until_death: int | None = None
+        self.removals_until_success = 0
         self.is_held = False
 
     @property
@@ -53,6 +54,9 @@ class Drawer:
             self.content[target + name[len(source) :]] = self.content.pop(name)
 
     def remove(self, folder: str) -> None:
+        if self.removals_until_success:
+            self.removals_until_success -= 1
+            raise OSError(16, "Device or resource busy", folder)
         for name in [name for name in self.content if name.startswith(f"{folder}/")]:
             del self.content[name]
 

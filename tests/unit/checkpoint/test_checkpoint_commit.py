@@ -72,7 +72,7 @@ def test_a_newer_round_shuts_the_older_out() -> None:
         open_directory(drawer, round=7)
     put(drawer, "step-00000001.tmp-7-aa", manifest_of(1, round=7))
     with pytest.raises(Fenced):
-        commit(drawer, "step-00000001.tmp-7-aa", step=1, round=7, token="aa")
+        commit(drawer, "step-00000001.tmp-7-aa", step=1, round=7)
     with pytest.raises(Fenced):
         retire(drawer, keep=1, round=7, token="aa")
     assert "step-00000001" not in drawer.names()
@@ -117,7 +117,7 @@ def test_another_life_of_the_job_takes_over_with_numbers_above_all_before() -> N
         open_directory(drawer, owner="new", round=2)
     put(drawer, "step-00000001.tmp-9-aa", manifest_of(1, round=9))
     with pytest.raises(Fenced, match="another life of the job, new"):
-        commit(drawer, "step-00000001.tmp-9-aa", step=1, round=9, token="aa")
+        commit(drawer, "step-00000001.tmp-9-aa", step=1, round=9)
 
 
 def test_a_straggler_of_a_life_that_was_displaced_does_not_take_the_directory_back() -> None:
@@ -141,13 +141,36 @@ def test_a_replaced_checkpoint_is_never_lost_wherever_the_process_dies(renames: 
     drawer.renames_until_death = renames
     if renames < 2:
         with pytest.raises(PowerCut):
-            commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2, token="aa")
+            commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2)
     else:
-        commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2, token="aa")
+        commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2)
     drawer.renames_until_death = None
     open_directory(drawer, round=3)
     assert drawer.names() == ["fence", "step-00000004"]
     assert drawer.content["step-00000004/__0_0.distcp"] == (b"new" if renames == 2 else b"old")
+
+
+def test_a_commit_stands_though_what_it_replaced_cannot_be_deleted(caplog: pytest.LogCaptureFixture) -> None:
+    drawer = Drawer()
+    open_directory(drawer, round=2)
+    for content in (b"first", b"second", b"third"):
+        drawer.removals_until_success = 1
+        put(drawer, "step-00000004.tmp-2-aa", manifest_of(4, round=2), content=content)
+        commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2)
+        assert drawer.content["step-00000004/__0_0.distcp"] == content
+    assert len(caplog.records) == 2
+    drawer.removals_until_success = 0
+    open_directory(drawer, round=3)
+    assert drawer.names() == ["fence", "step-00000004"]
+    assert drawer.content["step-00000004/__0_0.distcp"] == b"third"
+
+
+def test_of_two_set_aside_from_one_name_one_is_put_back() -> None:
+    drawer = Drawer()
+    for token in ("aa", "bb"):
+        put(drawer, f"step-00000004.old-{token}", manifest_of(4))
+    open_directory(drawer, round=1)
+    assert drawer.names() == ["fence", "step-00000004"]
 
 
 def test_retiring_dies_between_two_deletions_and_is_finished_by_the_next_round() -> None:
