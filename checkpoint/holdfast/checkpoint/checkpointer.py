@@ -76,6 +76,8 @@ class Checkpointer:
         self._stage = Stage()
         self._saver: Saver | None = None
         self._at = _At(step=0, batches=0)
+        self._to_drop = 0
+        self._position: Position | None = None
         self._has_begun = False
 
     def steps(self, data: Iterable[Batch], *, until: int | None = None) -> Iterator[tuple[int, Batch]]:
@@ -84,14 +86,22 @@ class Checkpointer:
         The first step of a run is 1; after a restore of step N the next is N + 1. A step counts as completed
         when the loop comes back for the next batch: then its state is saved, if it is due. The loop ends with
         the data or after step `until`, and then the last step is saved and waited for. One that is left by
-        `break` saves nothing more, but what is in flight may land. Called again, it goes on where it ended.
+        `break` saves nothing more, but what is in flight may land. Called again, as for the next
+        epoch, it goes on where it ended.
+
+        Data with a state_dict() is given its state back. Of other data as many batches as were taken are read and
+        dropped; a call whose data ends before that leaves the rest to the next call. In a world of another size
+        the number per rank changes so that the number over all ranks stays.
 
         Raises what `run.check` raises when the round is over; Fenced when a newer round has taken over;
         Unavailable when the directory cannot be used; Damaged when a restore was directed and nothing intact is
         left; Unfit when what is left is of another model; SavingStopped when save after save fails.
         """
         state = self._state(data)
-        source = self._begin(state, data) if not self._has_begun else iter(data)
+        if not self._has_begun:
+            self._begin(state)
+        source = iter(data)
+        self._pass_over(source)
         try:
             for batch in self._fetch(source, until):
                 self._at = _At(self._at.step + 1, self._at.batches + 1)
@@ -118,26 +128,28 @@ class Checkpointer:
             extra=self.extra or {},
         )
 
-    def _begin(self, state: TrainingState, data: Iterable[Batch]) -> Iterator[Batch]:
-        """Restore, and return the data from where it is to be read."""
+    def _begin(self, state: TrainingState) -> None:
         restore = self.run.assignment.restore
         position = self._restore(state, restore)
         if restore.learning_rate_scale != 1.0:
             state.scale_learning_rate(restore.learning_rate_scale)
-        source = iter(data)
-        _drop(source, restore.skip_batches if state.data else position.batches + restore.skip_batches)
-        self._continue_random(position)
+        self._to_drop = position.to_drop + restore.skip_batches
+        self._position = position
         self._at = _At(position.step or 0, position.batches + restore.skip_batches)
         self._has_begun = True
-        return source
 
-    def _continue_random(self, position: Position) -> None:
+    def _pass_over(self, source: Iterator[object]) -> None:
+        """Drop what is still to be dropped; once all is, random numbers go on where they were."""
+        self._to_drop -= sum(1 for _ in itertools.islice(source, self._to_drop))
+        if self._to_drop or self._position is None:
+            return
         randomness.continue_from(
-            position.random,
-            position.saved_world_size,
+            self._position.random,
+            self._position.saved_world_size,
             rank=self._council.rank,
             world_size=self._council.world_size,
         )
+        self._position = None
 
     def _restore(self, state: TrainingState, restore: Restore) -> Position:
         position = Position()
@@ -208,8 +220,3 @@ class Checkpointer:
         while at.step > (self._saver.saved_step or 0):
             self._save(state, at)
             self._saver.wait(self.run.check)
-
-
-def _drop(source: Iterator[object], count: int) -> None:
-    for _ in itertools.islice(source, count):
-        pass

@@ -17,6 +17,7 @@ from holdfast.api.errors import Damaged, Unavailable
 from holdfast.checkpoint import randomness
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import Unfit
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.optimizerstate import make_room
 from holdfast.checkpoint.shard import shard_of
 from holdfast.checkpoint.state import SCHEDULER, TrainingState, data_name, random_prefix
@@ -45,12 +46,15 @@ _WORDS = msgspec.msgpack.Decoder(_Word)
 class Position:
     """Where training goes on. `skipped` says which newer checkpoints were passed over, and why.
 
+    `batches` is what each rank of this world has taken; the data has yet to pass over `to_drop` of them, which
+    are none where it took its own state.
     `random` is the saved random state this rank follows, from a world of `saved_world_size`. It is for the
     caller to apply, last of all: opening the data and passing batches over may draw numbers as well.
     """
 
     step: int | None = None
     batches: int = 0
+    to_drop: int = 0
     skipped: tuple[str, ...] = ()
     saved_world_size: int = 0
     random: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -93,18 +97,23 @@ class Restorer:
             if reason is None and isinstance(taken, tuple):
                 checkpoint, reading = taken
                 self._apply(reading)
-                found = checkpoint.manifest
-                return Position(
-                    step=found.step,
-                    batches=found.batches,
-                    skipped=tuple(passed_over),
-                    saved_world_size=found.world_size,
-                    random=reading.random,
-                )
+                return self._position(checkpoint.manifest, reading, passed_over)
             passed_over.append(f"{name}: {reason}")
         if is_new:  # Reading has made a state, as after a first step.
             self._state.optimizer.state.clear()
         return Position(skipped=tuple(passed_over))
+
+    def _position(self, found: Manifest, reading: _Reading, passed_over: Sequence[str]) -> Position:
+        # All ranks together have taken this many; where it does not come out even, some are seen again.
+        batches = found.batches * found.world_size // self._council.world_size
+        return Position(
+            step=found.step,
+            batches=batches,
+            to_drop=batches if reading.data is None else 0,
+            skipped=tuple(passed_over),
+            saved_world_size=found.world_size,
+            random=reading.random,
+        )
 
     def _read(self, name: str) -> "tuple[StoredCheckpoint, _Reading] | _Word":
         try:

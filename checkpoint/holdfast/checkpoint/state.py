@@ -7,7 +7,9 @@ data.rank-00003               one object per rank, where the data has a state_di
 random.rank-00003.<source>    tensors per rank
 
 In a world of another size, rank r takes the data position of rank (r mod saved size), which is right for data
-that counts in global samples; for the random state see `randomness`.
+that counts in global samples. Data without a state_dict(), or without a saved state, passes over as many batches
+per rank as make the same number over all ranks, which is right for data that deals batches of one size out to the
+ranks in turn. For the random state see `randomness`.
 """
 
 from collections.abc import Mapping
