@@ -177,3 +177,17 @@ def test_is_alive_knows_the_living_from_the_dead() -> None:
     process = subprocess.Popen(["true"])
     wait_until(lambda: not is_alive(process.pid), "the end of true", 5.0)
     process.wait()
+
+
+def test_a_job_that_failed_goes_on_when_its_mistake_is_mended(tmp_path: Path) -> None:
+    script = "import pathlib, sys\nif not pathlib.Path('mended').exists():\n    sys.exit('train.py: not mended')\n"
+    job = job_file(tmp_path, script="import sys\nsys.exit(2)\n", words=[], nodes="{min: 1, max: 1}")
+    state = tmp_path / "state"
+    failed = holdfast("run", job, "--state-dir", state)
+    assert failed.returncode == 1, failed.stderr
+    assert "the same command goes on from the newest checkpoint" in failed.stderr
+    (tmp_path / "mended").touch()
+    next(tmp_path.glob("*.py")).write_text(script)
+    again = holdfast("run", job, "--state-dir", state)
+    assert again.returncode == 0, again.stderr
+    assert "an earlier run failed" in again.stderr

@@ -9,7 +9,7 @@ import click
 
 from holdfast.api.incident import IncidentState
 from holdfast.api.status import JobPhase
-from holdfast.cli.commands.run import conclude
+from holdfast.cli.commands.run import Again, conclude
 from holdfast.cli.embedded.demonstration import (
     STEPS_DEFAULT,
     STEPS_MIN,
@@ -68,7 +68,7 @@ def demo(text: Path | None, steps: int, state_dir: Path | None, plain: bool) -> 
         click.echo("stopped", err=True)
         return ExitCode.INTERRUPTED
     click.echo(incidents_text(picture.incidents))
-    code = conclude(picture)
+    code = conclude(picture, again=Again())
     healed = sum(incident.state is IncidentState.RECOVERED for incident in picture.incidents)
     if picture.status.phase is JobPhase.SUCCEEDED and healed < len(terms.faults):
         click.echo(f"only {healed} of {len(terms.faults)} faults were healed", err=True)

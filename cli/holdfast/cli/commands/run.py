@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -65,6 +66,20 @@ def run(
     return run_to_end(terms, LineAudience(time.monotonic))
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What a command says about being given again."""
+
+    succeeded: str = ""
+    failed: str = ""
+
+
+AGAIN = Again(
+    succeeded="; --fresh starts it over",
+    failed="; the same command goes on from the newest checkpoint, --fresh starts it over",
+)
+
+
 def run_to_end(terms: RunTerms, audience: Audience) -> ExitCode:
     """Run, say how it ended, and return the exit code."""
     audience.say(f"state and logs are in {terms.directory.root}")
@@ -73,18 +88,18 @@ def run_to_end(terms: RunTerms, audience: Audience) -> ExitCode:
     except Interrupted:
         click.echo("stopped; the same command resumes from the last checkpoint", err=True)
         return ExitCode.INTERRUPTED
-    return conclude(picture)
+    return conclude(picture, again=AGAIN)
 
 
-def conclude(picture: Picture) -> ExitCode:
-    """Say how the job ended."""
+def conclude(picture: Picture, *, again: Again) -> ExitCode:
+    """Say how the job ended, and how to go on from there."""
     status = picture.status
     if status.phase is JobPhase.SUCCEEDED:
-        click.echo(f"{status.job} succeeded; --fresh starts it over", err=True)
+        click.echo(f"{status.job} succeeded{again.succeeded}", err=True)
         return ExitCode.OK
     # The last error's text follows below, in full.
     reason = status.reason.partition("; last error:")[0].partition("\n")[0]
-    click.echo(f"{status.job} failed: {reason}; --fresh starts it over", err=True)
+    click.echo(f"{status.job} failed: {reason}{again.failed}", err=True)
     errors = [incident.error for incident in picture.incidents if incident.error]
     for line in errors[-1].splitlines()[-ERROR_LINES:] if errors else ():
         click.echo(f"  {line}", err=True)

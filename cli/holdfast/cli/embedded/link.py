@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -10,6 +11,12 @@ import msgspec
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.incident import Incident
+from holdfast.api.intervention import (
+    InterventionAction,
+    InterventionOutcome,
+    InterventionRequest,
+    InterventionState,
+)
 from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, Plan
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobStatus, RankStatus
@@ -35,6 +42,14 @@ class WatchdogLink:
     async def submit(self, policy: Policy) -> None:
         """Tell the watchdog of the job. The same policy again changes nothing."""
         await self._ask("POST", "/v1/jobs", msgspec.json.encode(policy))
+
+    async def restart(self, reason: str) -> None:
+        """Bring a failed job back. Raises InvalidInput when the watchdog refuses."""
+        request = InterventionRequest(uuid.uuid4().hex, self._job, InterventionAction.RESTART, reason)
+        content = await self._ask("POST", f"/v1/jobs/{self._job}/interventions", msgspec.json.encode(request))
+        outcome = msgspec.json.decode(content or b"", type=InterventionOutcome)
+        if outcome.state is InterventionState.REFUSED:
+            raise InvalidInput(Problem("job", self._job, outcome.outcome))
 
     async def status(self) -> JobStatus | None:
         """Where the job is, None when the watchdog does not know it."""

@@ -31,6 +31,9 @@ def prepare(job: TrainingJob, job_file: Path, nodes: int | None, checkpoints: Pa
     uri = job.spec.checkpoint.uri
     if uri is None:
         uri = str(checkpoints)
+    elif "://" in uri and not uri.startswith("file:///"):
+        fix = "write file:///absolute/path or a path; other stores are not possible yet"
+        raise InvalidSpec(Problem("spec.checkpoint.uri", uri, fix))
     elif "://" not in uri:
         uri = str((home / uri).resolve())
     return Prepared(_replace(job, "checkpoint", uri=uri), _entrypoint(job.spec.entrypoint, home), home)

@@ -10,9 +10,10 @@ from enum import Enum
 from typing import Final
 
 from holdfast.api.errors import Unavailable
+from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import policy_of
 from holdfast.cli.embedded.faultscript import ScriptedFault
-from holdfast.cli.embedded.follower import OVER, Audience, follow
+from holdfast.cli.embedded.follower import Audience, follow
 from holdfast.cli.embedded.injector import Injector
 from holdfast.cli.embedded.link import WatchdogLink
 from holdfast.cli.embedded.localcluster import LocalCluster
@@ -25,6 +26,7 @@ from holdfast.cli.statedirectory import RunningJob, StateDirectory
 from holdfast.cli.view.picture import Picture
 
 DRAIN_S: Final = 5.0
+VERDICT_S: Final = 2.0
 
 
 class Beginning(Enum):
@@ -73,9 +75,12 @@ async def _run(
     terms: RunTerms, address: str, audience: Audience, link: WatchdogLink, watchdog: WatchdogProcess
 ) -> Picture:
     before = await link.status()
-    if before is not None and before.phase in OVER:
+    if before is not None and before.phase is JobPhase.SUCCEEDED:
         audience.say("an earlier run brought this job to its end; nothing was started")
         return Picture(before, incidents=await link.incidents())
+    if before is not None and before.phase is JobPhase.FAILED:
+        audience.say("an earlier run failed; this one goes on from its newest checkpoint")
+        await link.restart("the job was run again after it had failed")
     await link.submit(policy_of(terms.prepared.job))
     cluster = LocalCluster(_node_terms(terms, address), terms.placement, audience.say)
     following = asyncio.create_task(follow(link, audience))
@@ -105,6 +110,9 @@ async def _first_to_end(
     signalled = asyncio.create_task(interrupted.wait())
     try:
         await asyncio.wait((following, signalled, *others), return_when=asyncio.FIRST_COMPLETED)
+        if not signalled.done():
+            # Launchers end with their job: the verdict on the job comes before what its end looks like to others.
+            await asyncio.wait((following,), timeout=VERDICT_S)
         if following.done():
             return following.result()
         for task in others:

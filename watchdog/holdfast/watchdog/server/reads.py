@@ -125,7 +125,10 @@ async def journal(request: web.Request) -> web.Response:
 def status(host: JobHost) -> JobStatus:
     """The job as it is now."""
     gauge = host.job.senses.gauge if host.job.senses else None
-    return status_of(host.job.state, gauge, host.clock.now())
+    told = status_of(host.job.state, gauge, host.clock.now())
+    if host.job.trouble is None:
+        return told
+    return msgspec.structs.replace(told, reason=f"{told.reason}; nothing can be decided: {host.job.trouble}")
 
 
 def _incidents(host: JobHost) -> dict[str, Incident]:
