@@ -38,13 +38,18 @@ def test_a_module_and_a_program_are_run_as_such(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [(None, "{here}/checkpoints"), ("runs/a", "{here}/runs/a"), ("s3://bucket/a", "s3://bucket/a")],
+    [(None, "{here}/checkpoints"), ("runs/a", "{here}/runs/a"), ("file:///data/a", "file:///data/a")],
 )
 def test_checkpoints_go_where_the_file_says_seen_from_the_file(
     tmp_path: Path, given: str | None, expected: str
 ) -> None:
     uri = prepared(tmp_path, checkpoint={"uri": given} if given else {}).job.spec.checkpoint.uri
     assert uri == expected.format(here=tmp_path)
+
+
+def test_a_store_that_cannot_be_used_yet_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r"spec.checkpoint.uri: 's3://bucket/a' is not accepted; write file:///"):
+        prepared(tmp_path, checkpoint={"uri": "s3://bucket/a"})
 
 
 def test_the_number_of_nodes_lowers_the_maximum(tmp_path: Path) -> None:
