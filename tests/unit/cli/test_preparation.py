@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.errors import InvalidInput
+from holdfast.api.errors import InvalidInput, InvalidSpec
 from holdfast.api.trainingjob import TrainingJob, read_trainingjob
 from holdfast.cli.embedded.preparation import Prepared, prepare
 
