@@ -121,3 +121,12 @@ def test_members_lost_after_the_end_are_not_counted_on_by_a_restart() -> None:
     story.ask(InterventionAction.RESTART)
     assert story.state.member("node-1") is None
     assert story.members == ["node-2"]
+
+
+def test_another_fault_on_another_node_is_no_evidence_for_the_first() -> None:
+    story = running(3)
+    story.lose(1)
+    story.xid(2, 94, began_at=story.now - 0.5, subject=Subject(JOB, node="node-2", gpu="GPU-1"))
+    lost, contained = story.state.incidents
+    assert (lost.kind, lost.culprit.node) == (FindingKind.MEMBER_LOST, "node-1")
+    assert (contained.kind, contained.culprit.node) == (FindingKind.XID, "node-2")

@@ -76,7 +76,8 @@ def _already_healed(state: JobState, finding: Finding) -> Incident | None:
     """
     if finding.kind not in NODE_FAULTS or state.progressed or finding.began_at >= state.round_shown_at:
         return None
-    return same_fault(state, finding) or next(iter(reversed(state.open_incidents())), None)
+    alike = (each for each in reversed(state.open_incidents()) if each.cause == finding.cause)
+    return same_fault(state, finding) or next(alike, None)
 
 
 def _disturbs(state: JobState, finding: Finding) -> bool:
