@@ -4,12 +4,13 @@ Frames are a four-byte little-endian length and that many bytes of msgpack. A wo
 `holdfast.trainer.Run` connects to the socket named by the environment variable `HOLDFAST_CONTROL` and says
 `Attached`; an unmodified script never connects and is only ever respawned. The launcher then shows it
 `Assignment`s. When a round ends the worker is told `RoundEnded`, leaves its process group, says `RoundLeft`
-and waits for the next assignment. A worker that does not leave in time is killed and replaced.
+and waits for the next assignment. A worker that does not leave in time is killed and replaced. `SaveWanted`
+asks the workers of a round for one more checkpoint; they agree among themselves on the step.
 """
 
 import msgspec
 
-from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Restored
+from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Restored, SaveWanted
 from holdfast.api.round import Endpoint, Restore
 
 CONTROL_VARIABLE = "HOLDFAST_CONTROL"
@@ -66,7 +67,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     round: int
 
 
-ToWorker = Assignment | RoundEnded
+ToWorker = Assignment | RoundEnded | SaveWanted
 FromWorker = Attached | Entered | RoundLeft | CollectiveFailed | CheckpointCommitted | Restored | Finished
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.api.finding import Finding
 from holdfast.api.intervention import InterventionRequest
-from holdfast.api.plan import NodeState
+from holdfast.api.plan import NodeState, PodState
 from holdfast.api.policy import Policy
 
 
@@ -28,6 +28,7 @@ class MemberJoined(msgspec.Struct, frozen=True, tag=True):
     ports: tuple[int, ...]
     warm: bool
     held_round: int | None = None
+    shown: int = 0
 
 
 class MemberWarmed(msgspec.Struct, frozen=True, tag=True):
@@ -41,6 +42,14 @@ class MemberLeft(msgspec.Struct, frozen=True, tag=True):
 
     member: str
     reason: str
+
+
+class MemberDeparting(msgspec.Struct, frozen=True, tag=True):
+    """A launcher was told to end and stays for `within_s` seconds at most."""
+
+    member: str
+    reason: str
+    within_s: float
 
 
 class MemberEntered(msgspec.Struct, frozen=True, tag=True):
@@ -61,11 +70,12 @@ class MemberFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 class CheckpointRecorded(msgspec.Struct, frozen=True, tag=True):
-    """A checkpoint of `step` was committed by `round`."""
+    """A checkpoint of `step` was committed by `round`, for the request `wanted` where there was one."""
 
     round: int
     step: int
     uri: str
+    wanted: int | None = None
 
 
 class RestoreReported(msgspec.Struct, frozen=True, tag=True):
@@ -103,6 +113,15 @@ class NodeChanged(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
+class PodChanged(msgspec.Struct, frozen=True, tag=True):
+    """The operator saw the pod of a member change."""
+
+    member: str
+    node: str
+    state: PodState
+    reason: str = ""
+
+
 class InterventionRequested(msgspec.Struct, frozen=True, tag=True):
     """An on-call engineer asked for something."""
 
@@ -121,6 +140,7 @@ Event = (
     JobSubmitted
     | MemberJoined
     | MemberWarmed
+    | MemberDeparting
     | MemberLeft
     | MemberEntered
     | MemberFinished
@@ -129,6 +149,7 @@ Event = (
     | RoundProgressed
     | FindingMade
     | NodeChanged
+    | PodChanged
     | InterventionRequested
     | ClockTicked
     | WatchdogStarted

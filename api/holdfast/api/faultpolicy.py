@@ -43,7 +43,9 @@ class Heartbeat(Section):
     """How often launchers say that they live, and after how much silence one counts as lost."""
 
     interval: Duration = timedelta(seconds=1)
+    """Time from one beat to the next."""
     lost: Duration = timedelta(seconds=3)
+    """After this much silence a launcher counts as lost: at least twice the interval."""
 
     @model_validator(mode="after")
     def _one_late_beat_is_no_loss(self) -> Self:
@@ -69,68 +71,97 @@ class Thermal(Section):
     slowdown_margin_c: Annotated[float, Field(ge=0, le=50, alias="slowdownMarginC")] = 3
     """Degrees Celsius below the slowdown temperature of the device."""
     sustained: Duration = timedelta(seconds=60)
+    """For how long it has to be that hot."""
     action: FaultAction = FaultAction.EVICT
+    """What is done about the node."""
 
 
 class Corruption(Section):
     """How silent corruption is looked for."""
 
     fingerprint_every_steps: Annotated[int, Field(ge=1)] = 100
+    """Steps from one comparison of the replicas' fingerprints to the next."""
     self_test_every: Duration = timedelta(minutes=30)
+    """Time from one self-test of a node's GPUs to the next."""
     action: FaultAction = FaultAction.EVICT
+    """What is done about a node that computes wrong."""
 
 
 class Loss(Section):
     """What is done about spikes and divergence."""
 
     skip_above_norm: Positive = 20
+    """A step whose gradient norm is above this many times the usual is skipped."""
     rewind_after: StepCount = Steps(50)
+    """A loss that has stayed high for so long is a divergence: go back."""
     learning_rate_scale: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """The learning rate after going back, as a share of what it was."""
     skip_batches: Annotated[int, Field(ge=0)] = 200
+    """How much of the data is passed over after going back."""
 
 
 class Straggler(Section):
     """When a slow rank is worth a word."""
 
     slower_than: Share = Percent(0.15)
+    """How much slower than the median of the ranks."""
     sustained: StepCount = Steps(50)
+    """For how many steps."""
     action: FaultAction = FaultAction.REPORT
+    """What is done about the node."""
 
 
 class Preemption(Section):
     """What is done about spot notices."""
 
     source: NoticeSource = NoticeSource.AUTO
+    """Where notices are looked for."""
     action: NoticeAction = NoticeAction.MIGRATE
+    """What is done about the node."""
 
 
 class Budget(Section):
     """The blast radius: how many nodes may be evicted before a human is asked."""
 
     evictions: Annotated[int, Field(ge=0)] = 4
+    """At most so many nodes leave the job in the time given by per."""
     per: Duration = timedelta(hours=1)
+    """The time that evictions are counted over."""
     cluster_fraction: Share = Percent(0.05)
+    """At most this share of the job's nodes is avoided at once."""
 
 
 class Restarts(Section):
     """How often a job may be restarted before it counts as failed."""
 
     max: Annotated[int, Field(ge=0)] = 100
+    """At most so many restarts in the time given by per; one more and the job has failed."""
     per: Duration = timedelta(hours=24)
+    """The time that restarts are counted over."""
     backoff: Duration = timedelta(seconds=10)
+    """The wait before the second restart without progress; it doubles from then on."""
 
 
 class FaultPolicy(Section):
     """All of it."""
 
     heartbeat: Heartbeat = Heartbeat()
+    """How a launcher shows that it lives."""
     hang: Hang = Hang()
+    """When a round counts as hung."""
     xid: dict[Annotated[int, Field(ge=1, le=1023)], XidAction] = Field(default_factory=dict)
     """Overrides of the catalogue's action, by XID."""
     thermal: Thermal = Thermal()
+    """When a GPU is too hot."""
     corruption: Corruption = Corruption()
+    """How silent corruption is looked for."""
     loss: Loss = Loss()
+    """What is done about spikes and divergence."""
     straggler: Straggler = Straggler()
+    """When a slow rank is worth a word."""
     preemption: Preemption = Preemption()
+    """What is done about spot notices."""
     budget: Budget = Budget()
+    """How many nodes may be evicted before a human is asked."""
     restarts: Restarts = Restarts()
+    """How often the job may be restarted before it has failed."""

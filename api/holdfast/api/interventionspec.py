@@ -24,20 +24,30 @@ class Rewind(Section):
     """Where to go back to, and what to do differently from there."""
 
     to_step: Annotated[int, Field(ge=0)]
+    """The step to go back to; the newest checkpoint at or before it is restored."""
     learning_rate_scale: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The learning rate from there, as a share of what it was."""
     skip_batches: Annotated[int, Field(ge=0)] = 0
+    """How many batches are passed over."""
 
 
 class InterventionSpec(Section):
     """What is asked for, of which job, and why."""
 
     job: Name
+    """The TrainingJob, in the same namespace."""
     action: InterventionAction
+    """What is to be done."""
     reason: Text
+    """Why, for whoever reads the record."""
     node: Text | None = None
+    """The node, for Evict and Return."""
     nodes: Annotated[int, Field(ge=1)] | None = None
+    """How many nodes the job should run on, for Resize."""
     rewind: Rewind | None = None
+    """Where to go back to, for Rewind."""
     skip_batches: Annotated[int, Field(ge=1)] | None = None
+    """How many batches to pass over, for SkipBatches."""
 
     @model_validator(mode="after")
     def _has_what_its_action_reads(self) -> Self:
@@ -57,9 +67,13 @@ class InterventionStatus(Section):
     """Written by Holdfast; never read as input."""
 
     state: InterventionState | None = None
+    """Pending, Done or Refused."""
     outcome: str | None = None
+    """What was done, or why it was refused."""
     started_at: str | None = None
+    """When it was handed to the watchdog."""
     finished_at: str | None = None
+    """When it was done or refused."""
 
 
 class Intervention(Section):

@@ -1,6 +1,6 @@
 """What launchers and the watchdog say to each other, over one authenticated WebSocket per launcher.
 
-The launcher speaks `FromLauncher`, first of all `Join`; the watchdog shows it `Desired` states and nothing
+The launcher speaks `FromLauncher`, first of all `Join`; the watchdog shows it `Shown` states and nothing
 else, except `Refused` when it may not join. After a reconnect the launcher sends `Join` again, with the round
 it still holds, and repeats what was not yet known to have arrived: every message carries its round, so what
 arrives twice or late changes nothing.
@@ -8,7 +8,7 @@ arrives twice or late changes nothing.
 
 import msgspec
 
-from holdfast.api.round import Desired
+from holdfast.api.round import Shown
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
@@ -16,7 +16,8 @@ class Join(msgspec.Struct, frozen=True, tag=True):
 
     `boot` names this run of the launcher: the same member name with another boot is a new launcher in the same
     slot. `ports` are free ports it keeps reserved for process-group stores. `held_round` is the round its
-    workers run now (a reconnect), `warm` says that workers can be forked without importing torch. `nodes` is the
+    workers run now (a reconnect), `shown` the greatest number it was ever shown, 0 for none: a watchdog that lost
+    its memory goes on from there. `warm` says that workers can be forked without importing torch. `nodes` is the
     range (least, most) the launcher was started with; it becomes the job's when nobody has submitted the job.
     """
 
@@ -30,6 +31,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     warm: bool
     held_round: int | None = None
     nodes: tuple[int, int] | None = None
+    shown: int = 0
 
 
 class Warmed(msgspec.Struct, frozen=True, tag=True):
@@ -83,11 +85,15 @@ class WorkersFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
-    """Rank 0 committed a checkpoint of `step`; `uri` is that checkpoint itself, for people to find it."""
+    """Rank 0 committed a checkpoint of `step`; `uri` is that checkpoint itself, for people to find it.
+
+    `wanted` is the number of the `SaveWanted` it answers, None for one that was due anyway.
+    """
 
     round: int
     step: int
     uri: str
+    wanted: int | None = None
 
 
 class Restored(msgspec.Struct, frozen=True, tag=True):
@@ -97,6 +103,16 @@ class Restored(msgspec.Struct, frozen=True, tag=True):
     rank: int
     step: int | None
     skipped: tuple[str, ...] = ()
+
+
+class Departing(msgspec.Struct, frozen=True, tag=True):
+    """The launcher was told to end (SIGTERM) and can stay for `within_s` seconds: move its ranks in good order.
+
+    It leaves once it is shown a desired state in which it has no ranks, or when the time is up.
+    """
+
+    reason: str
+    within_s: float
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
@@ -111,6 +127,16 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class SaveWanted(msgspec.Struct, frozen=True, tag=True):
+    """Watchdog to launcher, and from there to the workers: commit one more checkpoint of `round` soon.
+
+    `number` names the request; shown again, it is the same request.
+    """
+
+    round: int
+    number: int
+
+
 FromLauncher = (
     Join
     | Warmed
@@ -121,6 +147,7 @@ FromLauncher = (
     | WorkersFinished
     | CheckpointCommitted
     | Restored
+    | Departing
     | Leave
 )
-ToLauncher = Desired | Refused
+ToLauncher = Shown | SaveWanted | Refused

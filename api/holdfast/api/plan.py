@@ -1,8 +1,16 @@
-"""The plan: the desired state of the cluster, shown to the operator (embedded: to the local cluster)."""
+"""What the watchdog and the operator say to each other (embedded: the watchdog and the local cluster).
+
+The operator opens one connection per job and says `OperatorHello`, then whatever it sees of nodes and pods; it
+repeats all of it after a reconnect. The watchdog shows it the `Plan`, a desired state, and the `JobReport`, which
+is for people to read.
+"""
 
 from enum import StrEnum
 
 import msgspec
+
+from holdfast.api.incident import Incident
+from holdfast.api.status import JobStatus
 
 
 class NodeOrder(msgspec.Struct, frozen=True):
@@ -18,7 +26,8 @@ class Plan(msgspec.Struct, frozen=True, tag=True):
 
     `members` and `spares` are how many launchers should exist in and beside the round; `avoid` are nodes to
     place nothing on; `cordon` are nodes to take out of service (a subset of `avoid`'s names); `returned` are
-    nodes to put back into service.
+    nodes to put back into service; `release` are members that are needed no more, to be removed first when
+    there are more than `members` and `spares`, and always when their node is to be left.
     """
 
     job: str
@@ -28,6 +37,7 @@ class Plan(msgspec.Struct, frozen=True, tag=True):
     avoid: tuple[NodeOrder, ...] = ()
     cordon: tuple[NodeOrder, ...] = ()
     returned: tuple[str, ...] = ()
+    release: tuple[str, ...] = ()
 
 
 class NodeState(StrEnum):
@@ -35,6 +45,7 @@ class NodeState(StrEnum):
 
     READY = "Ready"
     NOT_READY = "NotReady"
+    DRAINING = "Draining"  # somebody is taking it out of service: it works still, and is to be left in good order
     GONE = "Gone"
     UNKNOWN = "Unknown"
 
@@ -47,11 +58,44 @@ class NodeObserved(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
+class PodState(StrEnum):
+    """What the operator sees of a member's pod."""
+
+    PENDING = "Pending"  # not running yet; the reason says why
+    RUNNING = "Running"
+    LEAVING = "Leaving"  # told to end (preempted, evicted by somebody); it has its grace period
+    GONE = "Gone"  # ended or deleted; the reason says how (OOMKilled, Evicted, ...)
+
+
+class PodObserved(msgspec.Struct, frozen=True, tag=True):
+    """Operator to watchdog: the pod of `member` changed. `node` is empty while it has none."""
+
+    member: str
+    node: str
+    state: PodState
+    reason: str = ""
+
+
 class OperatorHello(msgspec.Struct, frozen=True, tag=True):
     """First message of the operator's connection."""
 
     job: str
 
 
-FromOperator = OperatorHello | NodeObserved
-ToOperator = Plan
+class JobReport(msgspec.Struct, frozen=True, tag=True):
+    """The job as people should see it: at once when its phase, round or incidents change, else every few seconds.
+
+    `generation` is that of the newest policy the watchdog took, None when nobody has submitted the job to it;
+    `uid` is that of the TrainingJob it came from; `incidents` are the newest ten, newest first; `trouble` is why
+    nothing can be decided now, None while all is well.
+    """
+
+    status: JobStatus
+    generation: int | None = None
+    uid: str = ""
+    incidents: tuple[Incident, ...] = ()
+    trouble: str | None = None
+
+
+FromOperator = OperatorHello | NodeObserved | PodObserved
+ToOperator = Plan | JobReport

@@ -8,6 +8,11 @@ from enum import StrEnum
 
 import msgspec
 
+# How long a node that is being drained is kept while nobody can take its ranks.
+DRAIN_GRACE_S = 300.0
+# How long each member that joins has the others wait for the rest.
+FORM_GRACE_S = 10.0
+
 
 class XidAction(StrEnum):
     """What an XID asks for, from harmless to worst."""
@@ -39,7 +44,11 @@ class Policy(msgspec.Struct, frozen=True):
 
     `model_ranks` is tensor x pipeline: every world size is a multiple of it. `hang_timeout_s` None means "from
     the job's own step times". `form_grace_s` is how long forming waits for the maximum once the minimum has
-    joined.
+    joined. `save_grace_s` is how long a planned stop (drain, suspension, deletion) waits for a last checkpoint,
+    `drain_grace_s` how long a node that is being drained is kept while nobody can take its ranks.
+
+    `uid` and `generation` are the TrainingJob's; another uid is another job of the same name. `suspend` is what
+    its spec says.
     """
 
     job: str
@@ -52,11 +61,16 @@ class Policy(msgspec.Struct, frozen=True):
     lost_after_s: float = 3.0
     hang_timeout_s: float | None = None
     startup_timeout_s: float = 600.0
-    form_grace_s: float = 10.0
+    form_grace_s: float = FORM_GRACE_S
     checkpoint_uri: str = ""
     xid_actions: dict[int, XidAction] = {}
     evictions: EvictionBudget = EvictionBudget()
     restarts: RestartBudget = RestartBudget()
+    save_grace_s: float = 60.0
+    drain_grace_s: float = DRAIN_GRACE_S
+    uid: str = ""
+    generation: int = 0
+    suspend: bool = False
 
     def world_sizes_allow(self, members: int) -> bool:
         """Whether `members` nodes make a legal world: within the range, and whole model replicas."""

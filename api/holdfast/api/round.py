@@ -1,11 +1,15 @@
-"""The round: one agreed membership with its rank assignment, and the other things a launcher may be shown.
+"""The round: one agreed membership with its rank assignment, and what a launcher is shown of it.
 
-What a launcher is shown is a desired state (`Desired`). It makes its local workers match it, whatever it held
+What is desired of all launchers of a job is `Desired`; each one is shown its part of that (`Shown`), because the
+whole of a round of 12,500 members weighs most of a megabyte. It makes its local workers match it, whatever it held
 before: a launcher that holds round 7 and is shown round 8 leaves 7 and enters 8. Round numbers only grow; the
 number is the fence, so a worker of an older round may neither commit a checkpoint nor count as evidence.
 """
 
+from bisect import bisect_left, bisect_right
+from collections.abc import KeysView, Mapping
 from enum import StrEnum
+from functools import cached_property
 
 import msgspec
 
@@ -59,7 +63,7 @@ class Entry(StrEnum):
     RESPAWN = "Respawn"  # every worker is a new process
 
 
-class Round(msgspec.Struct, frozen=True, tag=True):
+class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     """One agreed membership. `fresh_ranks` must be new processes even when `entry` is REENTER (culprits)."""
 
     job: str
@@ -71,20 +75,91 @@ class Round(msgspec.Struct, frozen=True, tag=True):
     reason: str
     fresh_ranks: tuple[int, ...] = ()
 
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        """Where each member is in `ranks`. Built when first asked for: it is asked for with every message."""
+        return {share.member: place for place, share in enumerate(self.ranks)}
+
     @property
+    def names(self) -> KeysView[str]:
+        """The members' names, in rank order. The same object each time."""
+        return self._names
+
+    @cached_property
+    def _names(self) -> KeysView[str]:
+        return self._places.keys()
+
+    @cached_property
     def world_size(self) -> int:
-        return sum(share.local_size for share in self.ranks)
+        return sum([share.local_size for share in self.ranks])
 
     def share_of(self, member: str) -> MemberRanks | None:
         """The member's ranks, or None when it is a spare in this round."""
-        return next((share for share in self.ranks if share.member == member), None)
+        place = self._places.get(member)
+        return None if place is None else self.ranks[place]
 
     def member_of(self, rank: int) -> MemberRanks | None:
-        """Who runs `rank`, or None when it is outside the world."""
-        for share in self.ranks:
-            if share.first_rank <= rank < share.first_rank + share.local_size:
-                return share
-        return None
+        """Who runs `rank`, or None when it is outside the world. A binary search: shares are in rank order."""
+        place = bisect_right(self.ranks, rank, key=_first_rank) - 1
+        if place < 0:
+            return None
+        share = self.ranks[place]
+        return share if rank < share.first_rank + share.local_size else None
+
+    def seat_of(self, member: str) -> "Seat | None":
+        """What `member` is shown of the round, or None when it is a spare in it."""
+        place = self._places.get(member)
+        if place is None:
+            return None
+        share = self.ranks[place]
+        return Seat(
+            job=self.job,
+            number=self.number,
+            members=len(self.ranks),
+            world_size=self.world_size,
+            endpoint=self.endpoint,
+            restore=self.restore,
+            entry=self.entry,
+            reason=self.reason,
+            place=place,
+            first_rank=share.first_rank,
+            local_size=share.local_size,
+            fresh_ranks=self._fresh_of(share) if self.fresh_ranks else (),
+        )
+
+    def _fresh_of(self, share: MemberRanks) -> tuple[int, ...]:
+        fresh = self._fresh_in_order
+        first = bisect_left(fresh, share.first_rank)
+        return fresh[first : bisect_left(fresh, share.first_rank + share.local_size, first)]
+
+    @cached_property
+    def _fresh_in_order(self) -> tuple[int, ...]:
+        return tuple(sorted(self.fresh_ranks))
+
+
+def _first_rank(share: MemberRanks) -> int:
+    return share.first_rank
+
+
+class Seat(msgspec.Struct, frozen=True, tag=True):
+    """One member's part of a round: global ranks first_rank .. first_rank + local_size - 1 of `world_size`.
+
+    `place` is the member's among `members`. `fresh_ranks` are those of its own ranks that must be new processes
+    even when `entry` is REENTER.
+    """
+
+    job: str
+    number: int
+    members: int
+    world_size: int
+    endpoint: Endpoint
+    restore: Restore
+    entry: Entry
+    reason: str
+    place: int
+    first_rank: int
+    local_size: int
+    fresh_ranks: tuple[int, ...] = ()
 
 
 class Idle(msgspec.Struct, frozen=True, tag=True):
@@ -105,3 +180,11 @@ class Closed(msgspec.Struct, frozen=True, tag=True):
 
 
 Desired = Round | Idle | Closed
+Shown = Seat | Idle | Closed
+
+
+def shown_to(desired: Desired, member: str) -> Shown:
+    """What `member` is shown of what is desired. A spare has nothing to do in a round but to be ready."""
+    if not isinstance(desired, Round):
+        return desired
+    return desired.seat_of(member) or Idle(desired.job, desired.number, desired.reason)

@@ -39,7 +39,11 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class JobStatus(msgspec.Struct, frozen=True):
-    """One job. `step` is the lowest last completed step over the ranks of the round, None when Unknown."""
+    """One job. `step` is the lowest last completed step over the ranks of the round, None when Unknown.
+
+    `ettr` is the useful training time over the wall time since the first round was shown, suspensions left out;
+    None before that.
+    """
 
     job: str
     phase: JobPhase
@@ -57,6 +61,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     last_checkpoint: Checkpoint | None
     avoided_nodes: tuple[str, ...]
     now: float
+    ettr: float | None = None
 
 
 class RankStatus(msgspec.Struct, frozen=True):

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from holdfast.api.faultpolicy import FaultPolicy
+from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import Metadata
-from holdfast.api.policy import EvictionBudget, Policy, RestartBudget
+from holdfast.api.policy import FORM_GRACE_S, EvictionBudget, Policy, RestartBudget
 from holdfast.api.quantity import Duration, Interval
 from holdfast.api.section import Section, contradiction, parse
-from holdfast.api.status import JobPhase
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 
@@ -35,8 +35,11 @@ class Nodes(Section):
     """The elastic range, and warm standbys outside the round. `max` is `min` when it is not given."""
 
     min: Annotated[int, Field(ge=1)] = 1
+    """With fewer members than this the job does not run."""
     max: Annotated[int, Field(ge=1)] = 1
+    """The job grows to this size when there is room. By default it is min."""
     spares: Annotated[int, Field(ge=0)] = 0
+    """Warm members outside the round, ready to take a lost member's ranks."""
 
     @model_validator(mode="before")
     @classmethod
@@ -57,76 +60,118 @@ class Parallelism(Section):
     """The fixed axes; the data axis absorbs every change of size."""
 
     tensor: Annotated[int, Field(ge=1)] = 1
+    """Ranks that share each layer."""
     pipeline: Annotated[int, Field(ge=1)] = 1
+    """Ranks that share the layers among them, one after the other."""
 
 
 class Startup(Section):
     """What happens before the first step."""
 
     preflight: Preflight = Preflight.LIGHT
+    """How much is tested on each node before the job starts."""
     timeout: Duration = timedelta(minutes=10)
+    """How long a member may take from its join to its first step."""
 
 
 class MemorySnapshots(Section):
     """Snapshots in host memory, and their copies in another failure domain."""
 
     every_steps: Annotated[int, Field(ge=1)] = 1
+    """Steps from one snapshot to the next."""
     replicas: Annotated[int, Field(ge=0)] = 1
+    """Copies of each snapshot on other nodes."""
 
 
 class CheckpointSpec(Section):
     """Where, how often and how many checkpoints are kept."""
 
     uri: Text | None = None
+    """Where checkpoints go: file:///path. Without it nothing is saved unless the script names a place."""
     interval: Interval = None
+    """auto, a duration such as 10m, or a number of steps such as 500steps."""
     keep: Annotated[int, Field(ge=1)] = 3
+    """Committed checkpoints that are kept; older ones are deleted."""
     memory: MemorySnapshots = MemorySnapshots()
+    """Snapshots in host memory."""
+
+
+class Placement(Section):
+    """Where members go. One member per node always.
+
+    `pack` names node labels of failure or network domains, the closest first (an NVLink domain, then a rack):
+    members are placed together in them as far as there is room.
+    """
+
+    pack: tuple[Text, ...] = ()
+    """Node labels of failure or network domains, the closest first."""
 
 
 class Cost(Section):
     """What a GPU costs, for the ledger."""
 
     gpu_hour: Annotated[float, Field(gt=0)]
+    """What one GPU costs for one hour, in the currency."""
     currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "USD"
+    """An ISO 4217 code."""
 
 
 class Wandb(Section):
     """Weights & Biases."""
 
     project: Text
+    """The project that the run belongs to."""
     entity: Text | None = None
+    """The user or team; by default that of the credentials."""
 
 
 class Mlflow(Section):
     """MLflow."""
 
     experiment: Text
+    """The experiment that the run belongs to."""
     tracking_uri: Text | None = None
+    """The tracking server; by default that of the environment."""
 
 
 class Reporting(Section):
     """Who else is told."""
 
     wandb: Wandb | None = None
+    """Report to Weights & Biases."""
     mlflow: Mlflow | None = None
+    """Report to MLflow."""
     webhook: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")] | None = None
+    """An http or https address that is told about incidents."""
 
 
 class JobSpec(Section):
     """What is to run, and how it is kept running."""
 
     entrypoint: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """The training script and its arguments; every rank runs it."""
     nodes: Nodes = Nodes()
+    """How many nodes the job runs on."""
     processes_per_node: Annotated[int, Field(ge=1)] | None = None
     """By default the number of GPUs the pod requests, one where it requests none."""
     parallelism: Parallelism = Parallelism()
+    """How one copy of the model is split over ranks. World sizes stay multiples of tensor x pipeline."""
     startup: Startup = Startup()
+    """What happens before the first step."""
+    placement: Placement = Placement()
+    """Where members go."""
     checkpoint: CheckpointSpec = CheckpointSpec()
+    """Where, how often and how many checkpoints are kept."""
     fault_policy: FaultPolicy = FaultPolicy()
+    """How each kind of fault is judged and answered."""
     cost: Cost | None = None
+    """What a GPU costs; without it the ledger counts GPU hours only."""
     reporting: Reporting | None = None
+    """Who else is told."""
     suspend: bool = False
+    """True: one more checkpoint, then the job gives its nodes back and waits. False: it goes on."""
     ttl_after_finished: Duration = timedelta(hours=24)
+    """How long the job stays to be read after its end; then it is deleted."""
     template: dict[str, JsonValue] | None = None
     """An ordinary PodTemplateSpec; the API server checks it."""
 
@@ -146,47 +191,6 @@ class JobSpec(Section):
     def local_size(self) -> int:
         """Worker processes per node."""
         return self.processes_per_node or _gpus_of(self.template) or 1
-
-
-class MembersStatus(Section):
-    """As in `holdfast.api.status.Membership`."""
-
-    wanted: int = 0
-    ready: int = 0
-    spares: int = 0
-
-
-class CheckpointStatus(Section):
-    """The newest committed checkpoint."""
-
-    step: int
-    uri: str
-    verified: bool = False
-    time: str | None = None
-
-
-class Goodput(Section):
-    """Useful time over wall time, and what was lost."""
-
-    ettr: float | None = None
-    lost_gpu_hours: Annotated[float | None, Field(alias="lostGPUHours")] = None
-    lost_money: float | None = None
-
-
-class TrainingJobStatus(Section):
-    """Written by the operator from what the watchdog knows; never read as input."""
-
-    observed_generation: int | None = None
-    phase: JobPhase | None = None
-    conditions: tuple[dict[str, JsonValue], ...] = ()
-    round: int | None = None
-    members: MembersStatus | None = None
-    world_size: int | None = None
-    step: int | None = None
-    restarts: int | None = None
-    last_checkpoint: CheckpointStatus | None = None
-    goodput: Goodput | None = None
-    recent_incidents: tuple[dict[str, JsonValue], ...] = ()
 
 
 class TrainingJob(Section):
@@ -230,12 +234,20 @@ def read_trainingjob(document: Mapping[str, Any]) -> TrainingJob:
     return parse(TrainingJob, document)
 
 
+# Pods come one after the other: they are placed, pull images, mount volumes. Processes of one machine do not.
+POD_FORM_GRACE_S = 30.0
+
+
 def policy_of(job: TrainingJob) -> Policy:
     """The job's policy in plain values; seconds and ratios instead of texts."""
     spec, faults = job.spec, job.spec.fault_policy
     hang = faults.hang.timeout
     return Policy(
         job=job.id,
+        uid=job.metadata.uid or "",
+        generation=job.metadata.generation or 0,
+        suspend=spec.suspend,
+        form_grace_s=POD_FORM_GRACE_S if job.metadata.uid else FORM_GRACE_S,
         nodes_min=spec.nodes.min,
         nodes_max=spec.nodes.max,
         spares=spec.nodes.spares,

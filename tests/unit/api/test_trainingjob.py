@@ -323,3 +323,15 @@ def test_every_problem_is_named_at_once() -> None:
         "spec.nodes.spares",
         "spec.suspend",
     ]
+
+
+def test_pods_have_longer_to_come_than_processes_of_one_machine() -> None:
+    document = {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "gpt", "uid": "u-1"},
+        "spec": {"entrypoint": ["train.py"]},
+    }
+    assert policy_of(read_trainingjob(document)).form_grace_s == 30.0
+    del document["metadata"]["uid"]  # type: ignore[attr-defined]
+    assert policy_of(read_trainingjob(document)).form_grace_s == 10.0
