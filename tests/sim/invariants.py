@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.api.incident import IncidentState
+from holdfast.api.plan import Plan
 from holdfast.api.round import Desired, Round
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
@@ -46,6 +47,15 @@ class Invariants:
                 not avoided & {share.node for share in desired.ranks}, "a round was put on an avoided node"
             )
             self.require(self.world.policy.world_sizes_allow(len(members)), "the world size is not legal")
+
+    def planned(self, plan: Plan) -> None:
+        """Nobody whose ranks train is given up."""
+        state = self.world.job.state
+        if state.phase is not JobPhase.RUNNING:
+            return
+        given_up = set(plan.release) & state.ranked()
+        self.require(not given_up, f"{sorted(given_up)} were released while they train")
+        self.require(plan.members > 0, "a job that trains was given up")
 
     def check(self) -> None:
         self._at_most_one_round_trains()

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from holdfast.api.event import MemberEntered, MemberFinished, MemberJoined, MemberLeft, MemberWarmed
+from holdfast.api.event import (
+    MemberDeparting,
+    MemberEntered,
+    MemberFinished,
+    MemberJoined,
+    MemberLeft,
+    MemberWarmed,
+)
 from holdfast.api.membership import CollectiveFailed, WorkerExited
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Closed, Desired, Round
@@ -47,6 +54,7 @@ class SimulatedMember:
         self.progress_at = world.now
         self._recent: list[Callable[[], None]] = []
         self._reports = 0
+        self.ending_at: float | None = None  # told to end: when it must be gone
 
     @property
     def in_touch(self) -> bool:
@@ -178,6 +186,8 @@ class SimulatedMember:
         self.held, self.entered = desired, None
         if isinstance(desired, Closed):
             self.workers = []
+        elif self.round is None and self.ending_at is not None:
+            self.leave()
         elif self.round is not None:
             self.world.after(self.world.jitter(0.02, 0.3), lambda: self.enter(desired.number))
 
@@ -195,8 +205,21 @@ class SimulatedMember:
         event = MemberFinished(self.name, number)
         self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
 
+    def told_to_end(self, within_s: float) -> None:
+        """Its pod is being evicted: it stays until its ranks are elsewhere, or the time is up."""
+        if not self.alive or self.ending_at is not None:
+            return
+        self.ending_at = self.world.now + within_s
+        event = MemberDeparting(self.name, "SIGTERM", within_s)
+        self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+        self.world.after(within_s, self.leave)
+        if self.round is None and self.held is not None:
+            self.leave()
+
     def leave(self) -> None:
         """A launcher stopped on purpose; its node goes with it."""
+        if not self.alive or self.name not in self.world.members:
+            return
         event = MemberLeft(self.name, "stopped")
 
         def arrive() -> None:

@@ -8,11 +8,14 @@ import os
 import traceback
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from invariants import Broken
 from member import SimulatedMember
-from world import World
+from world import JOB, World
 
+from holdfast.api.event import InterventionRequested
+from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.telemetry import GpuDisappeared, XidRaised
 
 SCHEDULES = 3000
@@ -76,6 +79,40 @@ def leave(world: World) -> None:
         member.leave()
 
 
+def drain(world: World) -> None:
+    if (member := _member(world)) is not None:
+        world.drain(member)
+        if world.random.random() < 0.3:
+            world.after(world.jitter(0.5, 30.0), lambda: world.call_off(member.node))
+
+
+def end_pod(world: World) -> None:
+    if (member := _member(world)) is not None:
+        member.told_to_end(world.jitter(1.0, 30.0))
+
+
+def suspend_for_a_while(world: World) -> None:
+    policy = world.policy
+    if policy.suspend:
+        return
+    world.submit(msgspec.structs.replace(policy, suspend=True, generation=policy.generation + 1))
+    resumed = msgspec.structs.replace(policy, generation=policy.generation + 2)
+    world.after(world.jitter(0.5, 25.0), lambda: world.submit(resumed))
+
+
+def ask_for_a_checkpoint(world: World) -> None:
+    if world.up:
+        id = f"c{world.random.random()}"
+        request = InterventionRequest(id, JOB, InterventionAction.CHECKPOINT, "test")
+        world.carry_out(world.job.record(InterventionRequested(request), world.now))
+
+
+PLANNED: tuple[Callable[[World], None], ...] = (
+    drain,
+    end_pod,
+    suspend_for_a_while,
+    ask_for_a_checkpoint,
+)
 FAULTS: tuple[Callable[[World], None], ...] = (
     kill_worker,
     kill_worker,
@@ -88,6 +125,7 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     lose_gpu,
     kill_watchdog,
     leave,
+    *PLANNED,
 )
 
 
@@ -101,6 +139,20 @@ def live_through(seed: int) -> World:
         world.note(f"fault {fault.__name__}")
         fault(world)
     world.run(90.0)
+    world.invariants.settled()
+    return world
+
+
+def live_through_changes(seed: int) -> World:
+    """One schedule without a fault: a job whose nodes are drained, whose pods are moved, that is suspended."""
+    world = World(seed)
+    world.run(20.0)
+    for _ in range(world.random.randint(1, 3)):
+        change = world.random.choice(PLANNED)
+        world.note(f"change {change.__name__}")
+        change(world)
+        world.run(world.random.choice((0.5, 30.0, 60.0)))
+    world.run(120.0)
     world.invariants.settled()
     return world
 
@@ -136,3 +188,23 @@ def test_a_promise_that_is_broken_prints_its_seed() -> None:
     world = World(3)
     with pytest.raises(Broken, match="seed 3"):
         world.invariants.require(False, "nothing holds")  # noqa: FBT003 - the promise under test
+
+
+@pytest.mark.timeout(600)
+def test_planned_changes_are_no_incidents() -> None:
+    """What is announced is no incident: nodes drained, pods told to end, suspensions, checkpoints on request."""
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        broken = [says for says in pool.imap_unordered(changes_break, range(300), chunksize=20) if says]
+    assert not broken, "\n\n".join(broken[:3])
+
+
+def changes_break(seed: int) -> str | None:
+    """What a schedule of changes broke, None when nothing."""
+    try:
+        world = live_through_changes(seed)
+    except Broken as broken:
+        return str(broken)
+    except Exception:
+        return f"seed {seed} failed:\n{traceback.format_exc()}"
+    incidents = world.job.state.incidents
+    return f"seed {seed}: {incidents[0]}\n" + "\n".join(world.log[-30:]) if incidents else None

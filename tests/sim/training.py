@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from member import Worker
 
 from holdfast.api.event import CheckpointRecorded, RestoreReported
+from holdfast.api.membership import SaveWanted
 from holdfast.api.round import Round
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ class Training:
         self.step_time_s = world.random.choice((0.2, 0.5))
         self.stepped: list[tuple[float, int]] = []  # (when, round) of the newest steps
         self._began: set[int] = set()
+        self._wanted: dict[int, int] = {}  # by round: the number of the checkpoint that was asked for
+
+    def want(self, wanted: SaveWanted) -> None:
+        """The launchers of a round were asked for one more checkpoint; the workers save at their next step."""
+        self._wanted.setdefault(wanted.round, wanted.number)
+        self._wanted[wanted.round] = max(self._wanted[wanted.round], wanted.number)
 
     def members_of(self, round: Round) -> list[SimulatedMember] | None:
         """The round's members when all of them are in it with every worker running, else None."""
@@ -63,15 +70,16 @@ class Training:
         # Members that cannot be reached may train on in a round that is over; the fence stops their commits.
         if all(member.in_touch for member in members):
             self.stepped = [*self.stepped, (self.world.now, round.number)][-8:]
-        if step % CHECKPOINT_EVERY == 0:
-            self.world.after(self.world.jitter(0.01, 0.4), lambda: self.commit(round, step))
+        wanted = self._wanted.pop(round.number, None)
+        if step % CHECKPOINT_EVERY == 0 or wanted is not None:
+            self.world.after(self.world.jitter(0.01, 0.4), lambda: self.commit(round, step, wanted))
         if step >= LAST_STEP:
             for member in members:
                 member.finish(round.number)
             return
         self.world.after(self.step_time_s, lambda: self.step(round, step + 1))
 
-    def commit(self, round: Round, step: int) -> None:
+    def commit(self, round: Round, step: int, wanted: int | None) -> None:
         """Rank 0's background thread commits, unless its process is gone or a newer round has begun."""
         first = self.world.members.get(round.ranks[0].member)
         if first is None or not first.alive or first.entered != round.number:
@@ -79,7 +87,7 @@ class Training:
         if not self.world.disk.commit(round.number, step):
             self.world.note(f"commit of step {step} by round {round.number} was fenced")
             return
-        event = CheckpointRecorded(round.number, step, "/ckpt")
+        event = CheckpointRecorded(round.number, step, "/ckpt", wanted)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
 
     def broke(self, round: Round) -> None:

@@ -15,13 +15,14 @@ from member import SimulatedMember
 from training import Training
 
 from holdfast.api.event import JobSubmitted, MemberJoined, NodeChanged
+from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import NodeState, Plan
 from holdfast.api.policy import EvictionBudget, Policy, RestartBudget
 from holdfast.api.round import Desired
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.effect import Effect, Publish, Show
+from holdfast.watchdog.effect import Effect, Publish, Save, Show
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.progress import Progress
 from holdfast.watchdog.sample import Connected, Disconnected
@@ -58,6 +59,7 @@ class World:
         self.invariants = Invariants(self)
         self.job = self._new_job()
         self._wakeup: float | None = None
+        self.draining: set[str] = set()
         self.carry_out(self.job.record(JobSubmitted(self.policy), self.now))
         self.follow_plan()
 
@@ -116,7 +118,10 @@ class World:
                     member.show(effect.desired)
             elif isinstance(effect, Publish):
                 self.plan = effect.plan
+                self.invariants.planned(effect.plan)
                 self.after(0.01, self.follow_plan)
+            elif isinstance(effect, Save):
+                self.training.want(effect.wanted)
         self._schedule_wakeup()
 
     def _schedule_wakeup(self) -> None:
@@ -156,6 +161,9 @@ class World:
         """A launcher's connection is accepted; the current desired state is its answer."""
         self.carry_out(self.job.observe(Connected(member.name, member.node), self.now))
         self.carry_out(self.job.record(join, self.now))
+        saving = self.job.state.saving
+        if saving is not None and saving.saved is None:
+            self.training.want(SaveWanted(saving.round, saving.number))
         return self.job.state.desired
 
     def closed(self, member: str) -> None:
@@ -172,22 +180,51 @@ class World:
         cordoned = {order.node for order in self.plan.cordon}
         for member in [each for each in self.members.values() if each.node in cordoned]:
             self.remove_node(member, "cordoned")
-        while len(self.members) < self.plan.members + self.plan.spares:
+        for member in [each for each in self.members.values() if each.name in self.plan.release]:
+            member.told_to_end(5.0)
+        if self.plan.members == 0:
+            for member in list(self.members.values()):
+                member.told_to_end(5.0)
+        # Who is about to go is replaced before it goes.
+        going = sum(
+            1 for each in self.members.values() if each.node in self.draining or each.ending_at is not None
+        )
+        while len(self.members) - going < self.plan.members + self.plan.spares:
             self.nodes_made += 1
             name = f"node-{self.nodes_made}"
             self.members[name] = SimulatedMember(self, name)
             self.members[name].start(self.jitter(0.05, 1.0))
+
+    def submit(self, policy: Policy) -> None:
+        """A new version of the job; said until the watchdog takes it."""
+        if not self.up:
+            self.after(1.0, lambda: self.submit(policy))
+            return
+        self.policy = policy
+        self.carry_out(self.job.record(JobSubmitted(policy), self.now))
+
+    def drain(self, member: SimulatedMember) -> None:
+        """An administrator drains the node; its pod may not be evicted before it is released."""
+        self.draining.add(member.node)
+        self._tell_node(NodeChanged(member.node, NodeState.DRAINING, "cordoned by an administrator"))
+        self.follow_plan()
+
+    def call_off(self, node: str) -> None:
+        """The drained node is to be used again."""
+        self.draining.discard(node)
+        self._tell_node(NodeChanged(node, NodeState.READY, ""))
+
+    def _tell_node(self, event: NodeChanged) -> None:
+        if not self.up:
+            self.after(1.0, lambda: self._tell_node(event))
+            return
+        self.carry_out(self.job.record(event, self.now))
 
     def remove_node(self, member: SimulatedMember, why: str) -> None:
         """The node and everything on it is gone; the operator says so and replaces it a little later."""
         self.note(f"{member.name} gone: {why}")
         member.die()
         self.members.pop(member.name, None)
-        self.after(self.jitter(0.2, 1.0), lambda: self._tell_gone(member.node, why))
+        self.draining.discard(member.node)
+        self.after(self.jitter(0.2, 1.0), lambda: self._tell_node(NodeChanged(member.node, NodeState.GONE, why)))
         self.after(REPLACEMENT_S, self.follow_plan)
-
-    def _tell_gone(self, node: str, why: str) -> None:
-        if not self.up:
-            self.after(1.0, lambda: self._tell_gone(node, why))
-            return
-        self.carry_out(self.job.record(NodeChanged(node, NodeState.GONE, why), self.now))

@@ -3,6 +3,8 @@
 `Story` keeps the state and the clock; each method is one fact. Members are `node-N` on node `node-N`.
 """
 
+import msgspec
+
 from holdfast.api.event import (
     CheckpointRecorded,
     ClockTicked,
@@ -10,11 +12,13 @@ from holdfast.api.event import (
     FindingMade,
     InterventionRequested,
     JobSubmitted,
+    MemberDeparting,
     MemberEntered,
     MemberFinished,
     MemberJoined,
     MemberLeft,
     NodeChanged,
+    PodChanged,
     RestoreReported,
     RoundProgressed,
     WatchdogStarted,
@@ -22,11 +26,13 @@ from holdfast.api.event import (
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionAction, InterventionOutcome, InterventionRequest
-from holdfast.api.plan import NodeState
+from holdfast.api.membership import SaveWanted
+from holdfast.api.plan import NodeState, Plan, PodState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Round
+from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain import advance, initial, next_wakeup
-from holdfast.watchdog.effect import Answered, Effect, Show
+from holdfast.watchdog.effect import Answered, Effect, Save, Show
 from holdfast.watchdog.step import Step
 
 JOB = "team/run"
@@ -102,8 +108,41 @@ class Story:
             self.tell(RoundProgressed(round.number, step))
         return self
 
-    def commit(self, step: int) -> "Story":
-        self.tell(CheckpointRecorded(self.round.number, step, "/ckpt"))
+    def commit(self, step: int, wanted: int | None = None) -> "Story":
+        self.tell(CheckpointRecorded(self.round.number, step, "/ckpt", wanted))
+        return self
+
+    def save(self, step: int) -> "Story":
+        """The checkpoint that was asked for last is committed."""
+        return self.commit(step, self.wanted[-1].number)
+
+    @property
+    def wanted(self) -> list[SaveWanted]:
+        return [effect.wanted for effect in self.effects if isinstance(effect, Save)]
+
+    @property
+    def plan(self) -> Plan:
+        assert self.state.plan is not None
+        return self.state.plan
+
+    def node(self, number: int, state: NodeState, reason: str = "") -> "Story":
+        self.tell(NodeChanged(f"node-{number}", state, reason))
+        return self
+
+    def drain(self, number: int) -> "Story":
+        return self.node(number, NodeState.DRAINING, "cordoned by an admin")
+
+    def pod(self, number: int, state: PodState, reason: str = "") -> "Story":
+        self.tell(PodChanged(f"node-{number}", f"node-{number}", state, reason))
+        return self
+
+    def told_to_end(self, number: int, within_s: float = 25.0) -> "Story":
+        self.tell(MemberDeparting(f"node-{number}", "SIGTERM", within_s))
+        return self
+
+    def resubmit(self, **fields: object) -> "Story":
+        assert self.state.policy is not None
+        self.tell(JobSubmitted(msgspec.structs.replace(self.state.policy, **fields)))
         return self
 
     def find(self, kind: FindingKind, node: int, **fields: object) -> "Story":
@@ -137,6 +176,23 @@ class Story:
 
     def gone(self, node: int) -> "Story":
         self.tell(NodeChanged(f"node-{node}", NodeState.GONE, "deleted"))
+        return self
+
+    def run_on(self, step: int) -> "Story":
+        """The round goes on to `step`."""
+        self.tell(RoundProgressed(self.round.number, step))
+        return self
+
+    def finish_one(self, number: int) -> "Story":
+        self.tell(MemberFinished(f"node-{number}", self.round.number))
+        return self
+
+    def fail(self) -> "Story":
+        """The same fault again and again, until a human is asked."""
+        for _ in range(10):
+            if self.state.phase is JobPhase.FAILED:
+                break
+            self.die(1).wait(600)
         return self
 
     def finish(self) -> "Story":

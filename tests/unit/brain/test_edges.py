@@ -11,14 +11,12 @@ from holdfast.api.event import (
     MemberFinished,
     MemberLeft,
     MemberWarmed,
-    NodeChanged,
     RestoreReported,
     RoundProgressed,
 )
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction, InterventionState
-from holdfast.api.plan import NodeState
 from holdfast.api.policy import EvictionBudget
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
@@ -33,7 +31,6 @@ from holdfast.watchdog.ladder import decide
         (MemberFinished("node-1", 99), "node-1 finished round 99, which is over"),
         (MemberLeft("nobody", "stopped"), "nobody is not a member"),
         (MemberWarmed("nobody"), "nobody is not a member"),
-        (NodeChanged("node-1", NodeState.NOT_READY), "node node-1 is NotReady"),
         (RestoreReported(99, 1), "round 99 is over"),
         (RoundProgressed(99, 1), "round 99 is over"),
         (CheckpointRecorded(99, 1, "/ckpt"), "round 99 is over: its checkpoint does not count"),
@@ -77,6 +74,7 @@ def test_there_is_nothing_to_grow_before_the_first_round() -> None:
 def test_what_is_found_while_no_round_runs_is_of_the_past() -> None:
     story = running(2)
     story.ask(InterventionAction.PAUSE)
+    story.save(41)
     before = story.state
     story.die(1)
     assert story.state == before
@@ -85,7 +83,7 @@ def test_what_is_found_while_no_round_runs_is_of_the_past() -> None:
 def test_a_member_lost_while_the_job_is_suspended_is_simply_gone() -> None:
     story = running(2)
     story.ask(InterventionAction.PAUSE)
-    story.lose(1)
+    story.save(41).lose(1)
     assert story.state.incidents == ()
     assert story.state.member("node-1") is None
     story.lose(1)
@@ -180,7 +178,6 @@ def test_a_restore_says_what_it_passed_over() -> None:
 @pytest.mark.parametrize(
     ("action", "fields", "says"),
     [
-        (InterventionAction.CHECKPOINT, {}, "not possible yet"),
         (InterventionAction.RESIZE, {"nodes": 3}, "no multiple of 4"),
         (InterventionAction.SKIP_BATCHES, {"skip_batches": 5}, None),
     ],
@@ -216,7 +213,7 @@ def test_a_failed_job_comes_back_only_by_a_restart() -> None:
     for _ in range(6):
         story.die(1, cause="exit code 1").wait(400)
     assert story.state.phase is JobPhase.FAILED
-    assert "only Return and Restart are possible" in story.ask(InterventionAction.PAUSE).outcome
+    assert "only Return, Resume and Restart are possible" in story.ask(InterventionAction.PAUSE).outcome
     story.ask(InterventionAction.RESTART, "i2")
     assert story.round.entry is Entry.RESPAWN
 

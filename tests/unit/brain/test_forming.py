@@ -2,6 +2,7 @@
 
 from story import Story, running
 
+from holdfast.api.event import MemberJoined
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
 
@@ -42,7 +43,7 @@ def test_a_world_that_is_no_multiple_of_the_model_axes_is_never_formed() -> None
 def test_a_member_with_another_number_of_processes_gets_no_ranks() -> None:
     story = Story(nodes_max=2, processes_per_node=4)
     story.join(1)
-    member = story.state.members[0]
+    (member,) = story.state.members
     assert member.local_size == 4
     from holdfast.api.event import MemberJoined
 
@@ -110,3 +111,31 @@ def test_a_finished_job_knows_its_last_step() -> None:
     story = running(1, step=294)
     story.tell(MemberFinished("node-1", story.round.number, last_step=300))
     assert (story.state.phase, story.state.step) == (JobPhase.SUCCEEDED, 300)
+
+
+def test_numbers_go_on_from_what_a_launcher_has_seen_even_when_the_store_was_lost() -> None:
+    story = Story(nodes_max=2).join(1)
+    story.tell(
+        MemberJoined("node-2", "node-2", "a", "10.0.0.2", 1, (7020, 7021), warm=True, held_round=40, shown=41)
+    )
+    assert story.round.number == 42
+
+
+def test_members_that_come_one_after_the_other_are_waited_for_but_not_for_ever() -> None:
+    story = Story(nodes_max=20, nodes_min=2, form_grace_s=10.0)
+    for number in range(1, 6):
+        story.join(number).wait(8)
+    assert story.state.round is None, "each newcomer has the others wait a little longer"
+    for number in range(6, 9):
+        story.join(number).wait(8)
+    assert len(story.members) == 8, "a minute is enough for anybody"
+
+
+def test_newcomers_without_checkpoints_are_taken_in_together_once_the_round_has_stood_a_while() -> None:
+    story = Story(nodes_max=4, nodes_min=1, form_grace_s=10.0).join(1).wait(10.1).run(5, reentrant=False)
+    first = story.round.number
+    story.join(2, 3)
+    assert story.round.number == first
+    story.wait(10.1)
+    assert len(story.members) == 3
+    assert story.round.number == first + 1

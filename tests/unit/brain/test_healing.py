@@ -95,7 +95,12 @@ def test_a_whole_rack_lost_at_once_is_no_crash_loop() -> None:
     story = running(8, nodes_min=2)
     for node in range(1, 7):
         story.lose(node)
+    first = story.round.number
+    assert "node-1" not in story.members, "the first loss is healed at once"
+    story.wait(0.3)
     assert story.members == ["node-7", "node-8"]
+    assert story.round.number == first + 1, "the others take one round together"
+    assert story.state.restart_count == 2
     assert len(story.state.open_incidents()) == 6
     story.run(51)
     assert not story.state.open_incidents()
@@ -182,7 +187,7 @@ def test_a_judgement_of_an_older_round_joins_its_incident_and_changes_nothing() 
 
 
 def test_a_stronger_cause_on_the_same_node_takes_over_the_open_incident() -> None:
-    story = running(3, spares=1).die(2).xid(2, 79)
+    story = running(3, spares=1).die(2).xid(2, 79).wait(0.3)
     assert len(story.state.incidents) == 1
     assert story.incident.kind is FindingKind.XID
     assert story.incident.note.startswith("first judged ProcessExit")

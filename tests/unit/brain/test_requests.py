@@ -32,10 +32,12 @@ def test_the_same_request_twice_is_done_once() -> None:
 def test_a_paused_job_holds_no_round_and_resumes_from_the_checkpoint() -> None:
     story = running(2)
     story.ask(InterventionAction.PAUSE)
+    assert story.state.phase is JobPhase.RUNNING, "the round is to be saved first"
+    story.save(43)
     assert story.state.phase is JobPhase.SUSPENDED
     assert isinstance(story.state.desired, Idle)
     story.ask(InterventionAction.RESUME, "i2")
-    assert story.round.restore.step == 40
+    assert story.round.restore.step == 43
     assert story.members == ["node-1", "node-2"]
 
 
@@ -51,10 +53,13 @@ def test_a_rewind_restores_the_newest_checkpoint_not_above_the_step() -> None:
     assert story.round.restore.skip_batches == 0
 
 
-def test_a_resize_shrinks_at_once() -> None:
+def test_a_resize_shrinks_once_the_round_is_saved() -> None:
     story = running(3)
     assert story.ask(InterventionAction.RESIZE, nodes=2).state is DONE
+    assert len(story.members) == 3
+    story.save(44)
     assert len(story.members) == 2
+    assert story.round.restore.step == 44
 
 
 def test_a_restart_starts_every_worker_anew() -> None:
@@ -89,3 +94,10 @@ def test_a_refused_request_says_why_and_changes_nothing_else(
 def test_a_finished_job_refuses_everything() -> None:
     story = running(1).finish()
     assert story.ask(InterventionAction.RESTART).outcome == "the job has finished"
+
+
+def test_an_older_generation_of_the_spec_changes_nothing() -> None:
+    story = running(2).resubmit(generation=4, nodes_min=2)
+    before = story.state
+    story.resubmit(generation=3, nodes_min=1)
+    assert story.state == before

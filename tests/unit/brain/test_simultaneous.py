@@ -44,7 +44,7 @@ def test_launchers_that_restart_for_ever_use_up_the_restart_budget() -> None:
     for count in range(40):
         if story.state.phase is JobPhase.FAILED:
             break
-        story.join(1 + count % 2, boot=f"b{count}")
+        story.join(1 + count % 2, boot=f"b{count}").wait(0.3)
     assert story.state.phase is JobPhase.FAILED
     assert "used up the budget" in story.state.reason
 
@@ -78,7 +78,7 @@ def test_a_culprits_process_is_new_under_whatever_rank_it_comes_back() -> None:
 
 def test_ranks_that_move_up_take_the_order_to_start_anew_with_them() -> None:
     story = running(3)
-    story.find(FindingKind.HANG, 3, cause="stuck").lose(1)
+    story.find(FindingKind.HANG, 3, cause="stuck").lose(1).wait(0.3)
     assert story.members == ["node-2", "node-3"]
     assert story.round.fresh_ranks == (1,), "node-3, which has not entered the round that asked for it"
     story.run(60).lose(2)

@@ -1,0 +1,95 @@
+"""Members that are not there any more, and those that are not needed: whose pods the operator may remove.
+
+Silence alone never removes a pod: the watchdog's own network may be what is broken. A lost member's pod is
+let go once the job trains without it, or its node is known to be unwell, or it has been away for long while others
+are not.
+"""
+
+from collections.abc import Collection
+
+import msgspec
+
+from holdfast.api.policy import Policy
+from holdfast.api.status import JobPhase
+from holdfast.watchdog.roster import Member, Standing
+from holdfast.watchdog.state import JobState, Missing
+from holdfast.watchdog.step import changed
+
+KEPT_MISSING = 16_384  # more than any job has nodes
+# A launcher that only lost its connection is back within seconds; a pod takes tens of seconds to come.
+LOST_FOR_GOOD_S = 30.0
+
+
+def missed(state: JobState, name: str | None, now: float) -> JobState:
+    """Note that a member is not there any more, until it comes back or its pod is gone."""
+    member = state.member(name)
+    if member is None or member.standing is Standing.LOST or member.name in state.missing:
+        return state
+    if state.phase is JobPhase.SUSPENDED:
+        return state  # nobody of a suspended job is missed
+    missing = {**state.missing, member.name: Missing(member.name, member.node, now)}
+    if len(missing) > KEPT_MISSING:
+        del missing[next(iter(missing))]
+    return changed(state, missing=missing)
+
+
+def found_again(state: JobState, name: str) -> dict[str, Missing]:
+    """Who is missing without this one: it is back, or its pod is known to be gone."""
+    if name not in state.missing:
+        return state.missing
+    missing = dict(state.missing)
+    del missing[name]
+    return missing
+
+
+def awaited_anew(state: JobState, now: float) -> JobState:
+    """The state in which everybody who is missing is so from `now` on: until now nobody could be there."""
+    missing = {name: msgspec.structs.replace(each, at=now) for name, each in state.missing.items()}
+    return changed(state, missing=missing) if missing else state
+
+
+def anybody_there(state: JobState) -> bool:
+    """Whether any member is known to be there."""
+    return len(state.members.absent()) < len(state.members)
+
+
+def released(state: JobState, policy: Policy, now: float) -> tuple[str, ...]:
+    """Members whose pods are to be removed, or may be: sorted by name."""
+    away = [each.member for each in state.missing.values() if _is_for_good(state, each, now)]
+    ranked = state.ranked() if state.phase is not JobPhase.SUSPENDED else frozenset()
+    unwanted = {*state.leaving, *(each.name for each in state.members.on_nodes(state.avoided_nodes))}
+    leaving = {name for name in unwanted if name not in ranked and _is_there(state.member(name))}
+    return tuple(sorted({*away, *leaving, *_surplus(state, policy, leaving)}))
+
+
+def next_release(state: JobState) -> float | None:
+    """When a lost member counts as lost for good."""
+    if not state.missing:
+        return None
+    known = frozenset(state.plan.release) if state.plan else frozenset()
+    waiting = [each.at for name, each in state.missing.items() if name not in known]
+    return min(waiting) + LOST_FOR_GOOD_S if waiting and anybody_there(state) else None
+
+
+def _is_for_good(state: JobState, missing: Missing, now: float) -> bool:
+    if not anybody_there(state):
+        return False  # what is cut off may as well be the watchdog, and the control plane with it
+    return missing.node in state.unready or _trains_without(state, missing) or now >= missing.at + LOST_FOR_GOOD_S
+
+
+def _trains_without(state: JobState, missing: Missing) -> bool:
+    return state.progressed and state.phase is JobPhase.RUNNING and not state.in_round(missing.member)
+
+
+def _is_there(member: Member | None) -> bool:
+    return member is not None and member.standing is Standing.PRESENT
+
+
+def _surplus(state: JobState, policy: Policy, leaving: Collection[str]) -> list[str]:
+    """Spares beyond those wanted, the newest first."""
+    if state.round is None or state.recovery is not None or state.phase is not JobPhase.RUNNING:
+        return []
+    room = max(0, policy.nodes_max + policy.spares - len(state.round.ranks))
+    idle = [state.members.by_name[name] for name in state.members.beyond(state.ranked()) if name not in leaving]
+    spares = sorted((each for each in idle if _is_there(each)), key=lambda each: (each.joined_at, each.name))
+    return [each.name for each in spares[room:]]
