@@ -1,4 +1,4 @@
-"""What every store promises, asked of the one that forgets and of the one on disk."""
+"""What every store promises, asked of the one that forgets, the one on disk and the one in the cluster."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,17 +10,19 @@ from holdfast.api.event import ClockTicked, Event, FindingMade, MemberLeft
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.watchdog.store.memory import MemoryStore
+from holdfast.watchdog.store.redis import RedisStore
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import PAGE_LINES, START, Snapshot, Store
 
 JOB = "research/gpt"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     makers: dict[str, Callable[[], Store]] = {
         "memory": MemoryStore,
         "sqlite": lambda: SqliteStore(tmp_path / "watchdog.db"),
+        "redis": lambda: RedisStore(request.getfixturevalue("link_to")()),
     }
     made = makers[request.param]()
     yield made
@@ -70,6 +72,25 @@ def test_appended_events_come_back_in_order_with_their_places_and_times(store: S
     assert [line.offset for line in store.tail(JOB, 2)] == [3]
 
 
+def test_a_forgotten_job_leaves_nothing_and_others_stay(store: Store) -> None:
+    fence = store.claim()
+    for job in (JOB, "research/other"):
+        store.append(job, [left("a")], at=1.0, after=START, fence=fence)
+        store.save(job, Snapshot(1, 1.0, b"state"), fence=fence)
+        store.file(incident(1, job=job), fence=fence)
+    store.forget(JOB, fence=fence)
+    store.forget(JOB, fence=fence)
+    assert store.jobs() == ("research/other",)
+    assert (store.last(JOB), store.load(JOB), store.incidents(JOB, limit=9)) == (START, None, ())
+    assert store.last("research/other") == 1
+    assert store.append(JOB, [left("b")], at=2.0, after=START, fence=fence)[0].offset == 1
+    newer = store.claim()
+    with pytest.raises(Fenced):
+        store.forget(JOB, fence=fence)
+    assert store.last(JOB) == 1
+    store.forget(JOB, fence=newer)
+
+
 def test_a_finding_with_all_its_parts_survives(store: Store) -> None:
     subject = Subject(JOB, node="n1", member="m1", rank=3, gpu="GPU-1")
     finding = Finding(
@@ -92,6 +113,13 @@ def test_a_journal_longer_than_a_page_is_read_whole(store: Store) -> None:
     count = 2 * PAGE_LINES + 1
     store.append(JOB, [left(str(n)) for n in range(count)], at=1.0, after=START, fence=store.claim())
     assert [line.offset for line in store.tail(JOB, START)] == list(range(1, count + 1))
+
+
+def test_thousands_of_events_are_appended_at_once(store: Store) -> None:
+    fence = store.claim()
+    store.append(JOB, [left(str(n)) for n in range(10_000)], at=1.0, after=START, fence=fence)
+    assert store.last(JOB) == 10_000
+    assert store.append(JOB, [left("more")], at=2.0, after=10_000, fence=fence)[0].offset == 10_001
 
 
 def test_jobs_do_not_mix(store: Store) -> None:

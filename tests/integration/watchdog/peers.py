@@ -14,7 +14,7 @@ from holdfast.api.event import Event, RoundProgressed
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.membership import FromLauncher, Join, RoundEntered, ToLauncher
 from holdfast.api.policy import Policy
-from holdfast.api.round import Round
+from holdfast.api.round import Round, Seat
 from holdfast.api.status import RankStatus
 from holdfast.watchdog import brain
 from holdfast.watchdog.auth import ALL_ROLES, Grant, Role, TokenFile
@@ -30,7 +30,7 @@ T = TypeVar("T")
 JOB = "research/gpt"
 TOKEN = "test-token-for-all-roles"
 INGEST_TOKEN = "test-token-for-ingest"
-PATIENCE_S = 5.0
+PATIENCE_S = 15.0  # also of a member that is expected back after a restart
 
 TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)
 
@@ -125,13 +125,13 @@ class LauncherPeer:
                 if isinstance(desired, kind):
                     return desired
 
-    async def round_after(self, number: int) -> Round:
+    async def round_after(self, number: int) -> Seat:
         """The first round shown with a greater number; numbers grow, but not one by one."""
-        while (shown := await self.shown(Round)).number <= number:
+        while (shown := await self.shown(Seat)).number <= number:
             pass
         return shown
 
-    async def enter(self, after: int = 0) -> Round:
+    async def enter(self, after: int = 0) -> Seat:
         """Wait for the next round and say that its workers run."""
         shown = await self.round_after(after)
         await self.say(RoundEntered(shown.number, reentrant=True))

@@ -20,7 +20,7 @@ from peers import JOB, LauncherPeer, bearer, join, policy_of
 from holdfast.api.event import WatchdogStarted
 from holdfast.api.membership import Beat, WorkerExited
 from holdfast.api.policy import RestartBudget
-from holdfast.api.round import Round
+from holdfast.api.round import Seat
 from holdfast.watchdog import brain
 from holdfast.watchdog.replay import Verdict, replay
 from holdfast.watchdog.store.sqlite import SqliteStore
@@ -97,7 +97,7 @@ async def installation(tmp_path: Path) -> AsyncIterator[Installation]:
         await made.http.close()
 
 
-def killed(shown: Round, rank: int) -> WorkerExited:
+def killed(shown: Seat, rank: int) -> WorkerExited:
     return WorkerExited(shown.number, rank, age_s=0.0, signal=9, error="Killed")
 
 
@@ -146,7 +146,7 @@ async def test_a_member_that_does_not_come_back_after_a_restart_is_lost(installa
     process = installation.start()
     first = await installation.launcher(await installation.listening(process), "m1", held_round=shown.number)
     healed = await first.round_after(shown.number)
-    assert [share.member for share in healed.ranks] == ["m1"]
+    assert (healed.place, healed.members) == (0, 1)
 
 
 async def test_a_watchdog_that_was_stopped_for_a_while_takes_nobody_for_dead(installation: Installation) -> None:

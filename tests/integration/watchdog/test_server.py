@@ -23,10 +23,9 @@ from holdfast.api.membership import (
     WorkerExited,
     WorkersFinished,
 )
-from holdfast.api.plan import NodeObserved, NodeState, OperatorHello, Plan
 from holdfast.api.policy import RestartBudget
 from holdfast.api.rankrecord import Phase
-from holdfast.api.round import Closed, Round
+from holdfast.api.round import Closed, Idle, Seat
 from holdfast.api.telemetry import (
     AgentHello,
     NodeReport,
@@ -45,7 +44,7 @@ from holdfast.watchdog.store.store import START
 T = TypeVar("T")
 
 
-def killed(shown: Round, *, rank: int) -> WorkerExited:
+def killed(shown: Seat, *, rank: int) -> WorkerExited:
     return WorkerExited(shown.number, rank, age_s=0.0, signal=9, error="Killed")
 
 
@@ -58,11 +57,12 @@ async def test_members_form_a_round_and_a_death_makes_the_next_one() -> None:
         await rig.submit(policy_of(nodes=2))
         first, second = await rig.launcher("m1"), await rig.launcher("m2")
         shown = await first.enter()
-        assert await second.enter() == shown
+        assert (await second.enter()).number == shown.number
         assert shown.world_size == 2
         await second.say(killed(shown, rank=1))
         healed = await first.round_after(shown.number)
-        assert await second.round_after(shown.number) == healed
+        assert (await second.round_after(shown.number)).number == healed.number
+        assert (healed.place, healed.members) == (0, 2)
         _, found = await rig.get(f"/v1/jobs/{JOB}/incidents")
         assert [each["cause"] for each in found] == ["signal 9"]
         assert (await rig.get(f"/v1/jobs/{JOB}/incidents/{found[0]['id']}"))[1] == found[0]
@@ -173,7 +173,7 @@ async def test_a_spare_cannot_commit() -> None:
         launcher = await rig.launcher("m1")
         shown = await launcher.enter()
         spare = await rig.launcher("m2")
-        assert (await spare.round_after(0)).share_of("m2") is None
+        assert (await spare.shown(Idle)).number == shown.number, "a spare has no seat"
         await spare.say(CheckpointCommitted(shown.number, step=10, uri="file:///c/10"))
         await rig.until(f"/v1/jobs/{JOB}/status", lambda _: rig.watchdog.tally[Count.FENCED_MESSAGES] == 1)
         assert events(store, CheckpointRecorded) == []
@@ -187,11 +187,11 @@ async def test_a_slow_reader_delays_nobody_and_catches_up_with_the_newest_round(
         await slow.enter()
         transport = slow.socket._response.connection.transport
         transport.pause_reading()
-        for _ in range(3):
+        for _ in range(2):  # a third death would condemn the node
             await quick.say(killed(shown, rank=0))
             shown = await quick.enter(shown.number)
         transport.resume_reading()
-        assert await slow.round_after(shown.number - 1) == shown
+        assert (await slow.round_after(shown.number - 1)).number == shown.number
 
 
 class TestBadPeers:
@@ -393,6 +393,11 @@ def report(sequence: int, *, boot: str = "b1", step_time_s: float | None = None)
     return NodeReport("n1", boot, sequence, ranks=(sample,))
 
 
+def eventful(report: NodeReport) -> NodeReport:
+    """The report with an event that asks for nothing: the agent keeps it until it is taken."""
+    return msgspec.structs.replace(report, events=(XidRaised("GPU-0", 63, 0.1),))
+
+
 class TestAgents:
     async def test_reports_are_taken_once(self) -> None:
         async with rigged() as rig:
@@ -401,12 +406,16 @@ class TestAgents:
             await agent.say(AgentHello("n1", "b1", JOB))
             assert await agent.told() == Pace(1.0)
             for sequence, taken in ((1, 1), (2, 2), (2, 2), (1, 2)):
-                await agent.say(report(sequence))
+                await agent.say(eventful(report(sequence)))
                 assert await agent.told() == ReportTaken(taken)
             assert rig.watchdog.tally[Count.REPORTS] == 2
             assert rig.watchdog.tally[Count.DUPLICATE_REPORTS] == 2
             await agent.say(report(3))
-            assert await agent.told() == ReportTaken(3)
+            await agent.say(report(3))
+            assert await agent.told() == ReportTaken(3), (
+                "a report without events is only answered when it is repeated"
+            )
+            assert rig.watchdog.tally[Count.REPORTS] == 3
             assert (await rig.get(f"/v1/jobs/{JOB}/nodes"))[1][0]["node"] == "n1"
             assert (await rig.status())["step"] == 3
 
@@ -417,7 +426,7 @@ class TestAgents:
                 agent = AgentPeer(await rig.connect("/v1/agent"))
                 await agent.say(AgentHello("n1", boot, JOB))
                 await agent.told()
-                await agent.say(report(5, boot=boot))
+                await agent.say(eventful(report(5, boot=boot)))
                 assert await agent.told() == ReportTaken(5)
             assert rig.watchdog.tally[Count.REPORTS] == 2
 
@@ -428,8 +437,7 @@ class TestAgents:
             await agent.say(AgentHello("n1", "b1", JOB))
             assert await agent.told() == Pace(1.0)
             await agent.say(report(1, step_time_s=0.5))
-            told = [await agent.told(), await agent.told()]
-            assert Pace(1.0, 0.5) in told
+            assert await agent.told() == Pace(1.0, 0.5)
 
     @pytest.mark.parametrize(
         "bad",
@@ -450,25 +458,6 @@ class TestAgents:
             await agent.say(bad)
             assert (await LauncherPeer(agent.socket, "").ended())[0] == 1008
             assert rig.watchdog.tally[Count.REPORTS] == 0
-
-
-async def test_the_operator_is_shown_the_plan_and_its_changes() -> None:
-    async with rigged() as rig:
-        await rig.submit(policy_of(nodes=1))
-        peer = AgentPeer(await rig.connect("/v1/operator"))
-        await peer.say(OperatorHello(JOB))
-
-        async def plan() -> Plan:
-            async with asyncio.timeout(5):
-                return msgspec.msgpack.decode((await peer.socket.receive()).data, type=Plan)
-
-        assert (await plan()).members == 1
-        await rig.submit(policy_of(nodes=2))
-        assert (await plan()).members == 2
-        await peer.say(NodeObserved("n1", NodeState.READY))
-        await rig.until(
-            f"/v1/jobs/{JOB}/journal", lambda body: body["lines"][-1]["event"]["type"] == "NodeChanged"
-        )
 
 
 class TestStoreFails:

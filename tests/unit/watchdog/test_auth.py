@@ -5,9 +5,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Unavailable
-from holdfast.watchdog.auth import ALL_ROLES, Role, TokenFile
+from holdfast.watchdog.auth import ALL_ROLES, Caller, Role, TokenFile
 
 TOKEN = "a-token-of-some-length"
+
+
+async def roles(held: TokenFile, token: str) -> frozenset[Role] | None:
+    caller = await held.caller(token)
+    return caller.roles if caller else None
 
 
 def written(path: Path, text: str, mode: int = 0o600) -> Path:
@@ -16,20 +21,20 @@ def written(path: Path, text: str, mode: int = 0o600) -> Path:
     return path
 
 
-def test_a_token_alone_has_all_roles(tmp_path: Path) -> None:
+async def test_a_token_alone_has_all_roles(tmp_path: Path) -> None:
     held = TokenFile.read(written(tmp_path / "token", f"{TOKEN}\n"))
-    assert held.roles(TOKEN) == ALL_ROLES
+    assert await roles(held, TOKEN) == ALL_ROLES
 
 
-def test_roles_behind_a_token_limit_it(tmp_path: Path) -> None:
+async def test_roles_behind_a_token_limit_it(tmp_path: Path) -> None:
     held = TokenFile.read(written(tmp_path / "token", f"{TOKEN}\n\nanother-long-token-here view, ingest\n"))
-    assert held.roles("another-long-token-here") == {Role.VIEW, Role.INGEST}
-    assert held.roles(TOKEN) == ALL_ROLES
+    assert await roles(held, "another-long-token-here") == {Role.VIEW, Role.INGEST}
+    assert await roles(held, TOKEN) == ALL_ROLES
 
 
 @pytest.mark.parametrize("given", ["", "wrong", TOKEN[:-1], TOKEN + " ", "\udcff", "ü" * 30])
-def test_any_other_token_has_none(tmp_path: Path, given: str) -> None:
-    assert TokenFile.read(written(tmp_path / "token", TOKEN)).roles(given) is None
+async def test_any_other_token_has_none(tmp_path: Path, given: str) -> None:
+    assert await TokenFile.read(written(tmp_path / "token", TOKEN)).caller(given) is None
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o666])
@@ -65,12 +70,12 @@ def test_a_missing_or_unreadable_file_is_unavailable(tmp_path: Path) -> None:
         TokenFile.read(tmp_path / "token")
 
 
-def test_a_token_is_made_once_and_kept(tmp_path: Path) -> None:
+async def test_a_token_is_made_once_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "token"
     made = TokenFile.read_or_create(path)
     token = path.read_text().strip()
     assert path.stat().st_mode & 0o777 == 0o600
-    assert made.roles(token) == ALL_ROLES
+    assert await roles(made, token) == ALL_ROLES
     TokenFile.read_or_create(path)
     assert path.read_text().strip() == token
 
@@ -78,3 +83,20 @@ def test_a_token_is_made_once_and_kept(tmp_path: Path) -> None:
 def test_a_token_cannot_be_made_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be made"):
         TokenFile.read_or_create(tmp_path / "nowhere" / "token")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "job", "may"),
+    [
+        (None, "research/gpt", True),
+        ("research", "research/gpt", True),
+        ("research", "research-two/gpt", False),
+        ("research", "other/research", False),
+        ("research", "research", True),
+        ("", "research/gpt", False),
+    ],
+)
+def test_a_caller_bound_to_a_namespace_speaks_for_its_jobs_only(
+    namespace: str | None, job: str, may: bool
+) -> None:
+    assert Caller("somebody", frozenset({Role.INGEST}), namespace).may_ingest_for(job) is may

@@ -24,9 +24,10 @@ from holdfast.api.status import RankStatus
 from holdfast.watchdog.effect import Show
 from holdfast.watchdog.job import SNAPSHOT_EVERY_LINES, STORE_RETRY_S, Job
 from holdfast.watchdog.replay import Verdict, replay, walk
-from holdfast.watchdog.sample import Connected, Heard, Left, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.roster import Member, Roster, Standing
+from holdfast.watchdog.sample import Connected, Expected, Heard, Left, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.senses import Senses
-from holdfast.watchdog.state import JobState, Member, Standing
+from holdfast.watchdog.state import JobState
 from holdfast.watchdog.step import Reason, Step, changed
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import START, Fence, Snapshot
@@ -66,7 +67,7 @@ class CountingBrain:
                 return Step(changed(state, round=shown, desired=shown), (Show(shown),), Reason("round", ""))
             case MemberJoined(member=name, node=node):
                 member = Member(name, node, event.boot, "", 1, (4000,), event.warm, Standing.PRESENT, now)
-                return Step(changed(state, members=(*state.members, member)), (), Reason("joined", ""))
+                return Step(changed(state, members=state.members.joined(member)), (), Reason("joined", ""))
             case MemberLeft(reason="poison"):
                 raise ZeroDivisionError("no ports")
             case _:
@@ -365,13 +366,13 @@ class TestRestart:
         first.job.observe(Heard("faulty"), 3.0)
         second = self.restarted(first)
         second.job.resume(10.0)
-        assert second.detector.seen == [Connected("m1", "node-m1"), RoundStarted(round_of(1))]
+        assert second.detector.seen == [Expected("m1", "node-m1", by=18.0), RoundStarted(round_of(1))]
 
     def test_members_known_to_be_lost_are_not_watched(self) -> None:
         first = watched()
         first.job.record(joined("m1"), 2.0)
-        lost = msgspec.structs.replace(first.job.state.members[0], standing=Standing.LOST)
-        first.job.state = changed(first.job.state, members=(lost,), desired=Idle(JOB, 3, "forming"))
+        lost = msgspec.structs.replace(next(iter(first.job.state.members)), standing=Standing.LOST)
+        first.job.state = changed(first.job.state, members=Roster.of(lost), desired=Idle(JOB, 3, "forming"))
         first.job.record(MemberLeft("m1", "x"), 3.0)
         first.job.save(3.0)
         second = self.restarted(first)

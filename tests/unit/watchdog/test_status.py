@@ -9,8 +9,9 @@ from holdfast.api.event import Event
 from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round
 from holdfast.api.status import Checkpoint, Membership, RankStatus
+from holdfast.watchdog.roster import Member, Roster, Standing
 from holdfast.watchdog.sample import Sample
-from holdfast.watchdog.state import JobState, Member, Standing
+from holdfast.watchdog.state import JobState
 from holdfast.watchdog.status import status_of
 
 JOB = "research/gpt"
@@ -81,7 +82,7 @@ def test_the_step_seen_is_newer_than_the_one_journaled(
 def test_members_are_ready_or_spare_or_lost(
     formed: Round | None, names: tuple[str, ...], lost: tuple[str, ...], expected: tuple[int, int]
 ) -> None:
-    members = tuple(member(name) for name in names) + tuple(member(name, Standing.LOST) for name in lost)
+    members = Roster.of(*(member(name) for name in names), *(member(name, Standing.LOST) for name in lost))
     told = status_of(state(policy=Policy(JOB, 1, 2), round=formed, members=members), None, 5.0)
     assert told.members == Membership(2, *expected)
 

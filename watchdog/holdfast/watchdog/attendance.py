@@ -1,4 +1,4 @@
-"""Who is there: members that join, warm up, enter, finish and leave, and the nodes under them."""
+"""Who is there: members that join, warm up, enter, finish and leave."""
 
 import msgspec
 
@@ -9,17 +9,17 @@ from holdfast.api.event import (
     MemberJoined,
     MemberLeft,
     MemberWarmed,
-    NodeChanged,
 )
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import IncidentState
-from holdfast.api.plan import NodeState
 from holdfast.api.round import Closed, Entry
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.absence import anybody_there, awaited_anew, found_again, missed
 from holdfast.watchdog.casebook import close
 from holdfast.watchdog.healing import heal
 from holdfast.watchdog.recovery import owe
-from holdfast.watchdog.state import JobState, Member, Recovery, Standing
+from holdfast.watchdog.roster import Member, Roster, Standing
+from holdfast.watchdog.state import Departure, JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 
 
@@ -28,7 +28,10 @@ def joined(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, MemberJoined)
     known = state.member(event.member)
     restarted = known is not None and known.boot != event.boot and not isinstance(state.desired, Closed)
-    if restarted and known is not None and known.standing is not Standing.LOST and state.in_round(known.name):
+    if not anybody_there(state):
+        state = awaited_anew(state, now)  # the first that comes back: whoever was cut off comes back now
+    has_workers = state.in_round(event.member) and state.phase is not JobPhase.SUSPENDED
+    if restarted and known is not None and known.standing is not Standing.LOST and has_workers:
         after = heal(state, _restart_finding(state, known, now), now)
         return after.then(lambda lost: joined(lost, event, now))
     keeps = known is not None and not restarted
@@ -46,13 +49,23 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         finished_round=known.finished_round if keeps and known else None,
         reentrant=known.reentrant if keeps and known else False,
     )
-    others = tuple(each for each in state.members if each.name != event.member)
-    after_join = changed(state, members=(*others, member), forming_since=_forming_since(state, now))
+    after_join = changed(
+        state,
+        members=state.members.joined(member),
+        forming_since=now if known is None or state.forming_since is None else state.forming_since,
+        missing=found_again(state, member.name),
+        # Another process in the same place is not the one that was told to end.
+        departures=state.departures if keeps else without_member(state.departures, member.name),
+        pending="",
+        # A store that was lost gives numbers anew, which launchers that know greater ones would not obey.
+        number_floor=max(state.number_floor, event.shown),
+    )
     return Step(after_join, (), Reason("member joined", f"{event.member} on {event.node}"))
 
 
-def _forming_since(state: JobState, now: float) -> float | None:
-    return state.forming_since if state.forming_since is not None else now
+def without_member(departures: tuple[Departure, ...], name: str) -> tuple[Departure, ...]:
+    """The departures but that of one member."""
+    return tuple(each for each in departures if each.member != name)
 
 
 def _restart_finding(state: JobState, member: Member, now: float) -> Finding:
@@ -70,19 +83,22 @@ def _restart_finding(state: JobState, member: Member, now: float) -> Finding:
 
 def watchdog_started(state: JobState, event: Event, now: float) -> Step:
     """The watchdog is back: who was there may have gone meanwhile, which is Unknown until it is heard of."""
-    members = tuple(
-        msgspec.structs.replace(member, standing=Standing.UNKNOWN)
-        if member.standing is Standing.PRESENT
-        else member
-        for member in state.members
+    members = Roster.of(
+        *(
+            msgspec.structs.replace(member, standing=Standing.UNKNOWN)
+            if member.standing is Standing.PRESENT
+            else member
+            for member in state.members
+        )
     )
-    return Step(changed(state, members=members), (), Reason("watchdog started", f"{len(members)} members Unknown"))
+    state = awaited_anew(changed(state, members=members), now)
+    return Step(state, (), Reason("watchdog started", f"{len(members)} members Unknown"))
 
 
 def warmed(state: JobState, event: Event, now: float) -> Step:
     """Workers of the member now start without importing torch."""
     assert isinstance(event, MemberWarmed)
-    return _with_member(state, event.member, warm=True)
+    return with_member(state, event.member, warm=True)
 
 
 def entered(state: JobState, event: Event, now: float) -> Step:
@@ -92,7 +108,7 @@ def entered(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, f"{event.member} entered round {event.round}, which is over")
     known = [step for step in (state.fault_step, event.last_step) if step is not None]
     state = changed(state, fault_step=max(known, default=None))
-    after = _with_member(state, event.member, entered_round=event.round, reentrant=event.reentrant)
+    after = with_member(state, event.member, entered_round=event.round, reentrant=event.reentrant)
     broken = state.recovery is not None and bool(state.recovery.incidents)
     if broken or not _running_unseen(after.state):
         return after
@@ -124,7 +140,7 @@ def finished(state: JobState, event: Event, now: float) -> Step:
     if event.last_step is not None:
         last = max(event.last_step, state.step or 0)
         state = changed(state, step=last, high_step=max(last, state.high_step))
-    return _with_member(state, event.member, finished_round=event.round)
+    return with_member(state, event.member, finished_round=event.round)
 
 
 def left(state: JobState, event: Event, now: float) -> Step:
@@ -133,42 +149,15 @@ def left(state: JobState, event: Event, now: float) -> Step:
     if state.member(event.member) is None:
         return ignore(state, f"{event.member} is not a member")
     was_in_round = state.in_round(event.member)
-    after = _with_member(state, event.member, standing=Standing.LOST).state
+    after = with_member(missed(state, event.member, now), event.member, standing=Standing.LOST).state
     reason = f"{event.member} left: {event.reason}"
     if was_in_round:
         after = owe(after, Recovery(reason=reason, entry=Entry.REENTER))
     return Step(after, (), Reason("member left", reason))
 
 
-def node_changed(state: JobState, event: Event, now: float) -> Step:
-    """The operator saw a node change. A node that is gone takes its member and its bad name with it."""
-    assert isinstance(event, NodeChanged)
-    if event.state is not NodeState.GONE:
-        return ignore(state, f"node {event.node} is {event.state.value}")
-    avoided = tuple(order for order in state.avoided if order.node != event.node)
-    after = changed(state, avoided=avoided)
-    for member in state.members:
-        if member.node != event.node or member.standing is Standing.LOST:
-            continue
-        if not state.in_round(member.name):
-            return _with_member(after, member.name, standing=Standing.LOST)
-        finding = Finding(
-            kind=FindingKind.MEMBER_LOST,
-            subject=Subject(state.job, node=member.node, member=member.name),
-            cause=f"node gone: {event.reason}",
-            evidence=(Evidence("operator", f"node {event.node} is gone: {event.reason}", now),),
-            confidence=Confidence.CERTAIN,
-            began_at=now,
-            round=state.round.number if state.round else None,
-        )
-        return heal(after, finding, now)
-    return Step(after, (), Reason("node gone", f"node {event.node} is gone"))
-
-
-def _with_member(state: JobState, name: str, **fields: object) -> Step:
-    if state.member(name) is None:
+def with_member(state: JobState, name: str, **fields: object) -> Step:
+    if name not in state.members:
         return ignore(state, f"{name} is not a member")
-    members = tuple(
-        msgspec.structs.replace(member, **fields) if member.name == name else member for member in state.members
-    )
-    return Step(changed(state, members=members), (), Reason("member changed", f"{name}: {sorted(fields)}"))
+    after = changed(state, members=state.members.changed(name, **fields))
+    return Step(after, (), Reason("member changed", f"{name}: {sorted(fields)}"))

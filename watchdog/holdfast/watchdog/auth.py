@@ -1,4 +1,4 @@
-"""Who may do what: a bearer token stands for roles."""
+"""Who may do what: a token stands for a caller, a caller has roles."""
 
 import hmac
 import os
@@ -26,11 +26,27 @@ class Role(StrEnum):
 ALL_ROLES = frozenset(Role)
 
 
-class Authenticator(Protocol):
-    """Tells what a token allows. Asked once per request or connection; raises nothing."""
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks. `namespace` is the only one whose jobs it may send signals for; None: those of all."""
 
-    def roles(self, token: str) -> frozenset[Role] | None:
-        """The token's roles, None when nobody holds it."""
+    name: str
+    roles: frozenset[Role]
+    namespace: str | None = None
+
+    def may_ingest_for(self, job: str) -> bool:
+        """Whether signals about the job `namespace/name` are taken from this caller."""
+        return self.namespace is None or job.partition("/")[0] == self.namespace
+
+
+class Authenticator(Protocol):
+    """Tells who holds a token. Asked once per request or connection."""
+
+    async def caller(self, token: str) -> Caller | None:
+        """Who holds the token, None when nobody does. Raises Unavailable when that cannot be told now."""
+        ...
+
+    async def close(self) -> None:
+        """Release what is held. No call follows."""
         ...
 
 
@@ -79,11 +95,14 @@ class TokenFile:
             file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
         return cls.read(path)
 
-    def roles(self, token: str) -> frozenset[Role] | None:
+    async def caller(self, token: str) -> Caller | None:
         """Compares with every token in constant time, so that timing tells nothing about any of them."""
         given = token.encode("utf-8", "surrogateescape")  # as it came over the wire
         matches = [grant for grant in self._grants if hmac.compare_digest(grant.token.encode(), given)]
-        return matches[0].roles if matches else None
+        return Caller("the token", matches[0].roles) if matches else None
+
+    async def close(self) -> None:
+        return
 
 
 def _grant(line: str, path: Path) -> Grant:

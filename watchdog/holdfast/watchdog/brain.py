@@ -15,21 +15,23 @@ from holdfast.api.event import (
     FindingMade,
     InterventionRequested,
     JobSubmitted,
+    MemberDeparting,
     MemberEntered,
     MemberFinished,
     MemberJoined,
     MemberLeft,
     MemberWarmed,
     NodeChanged,
+    PodChanged,
     RestoreReported,
     RoundProgressed,
     WatchdogStarted,
 )
 from holdfast.api.status import JobPhase
-from holdfast.watchdog import attendance, healing, progression, requests
+from holdfast.watchdog import attendance, cluster, departure, healing, progression, requests
 from holdfast.watchdog.settling import next_wakeup, settle
 from holdfast.watchdog.state import JobState
-from holdfast.watchdog.step import Step, ignore, stay
+from holdfast.watchdog.step import Step, changed, ignore, stay
 
 __all__ = ["advance", "initial", "next_wakeup", "TRANSITIONS"]
 
@@ -44,7 +46,16 @@ def initial(job: str) -> JobState:
 def advance(state: JobState, event: Event, now: float) -> Step:
     """Apply one event. Total: no event in any phase raises."""
     handler = TRANSITIONS[state.phase, type(event)]
-    return handler(state, event, now).then(lambda after: settle(after, now))
+    step = handler(state, event, now).then(lambda after: settle(after, now))
+    return Step(_accounted(state, step.state, now), step.effects, step.reason)
+
+
+def _accounted(before: JobState, after: JobState, now: float) -> JobState:
+    """The state with the time since the last change of phase in its ledger."""
+    if before.phase is after.phase:
+        return after
+    broke_at = min((each.began_at for each in after.incidents[-1:] if each not in before.incidents), default=now)
+    return changed(after, ledger=after.ledger.follow(after.phase, ended_at=broke_at, now=now))
 
 
 def _ignored(why: str) -> Handler:
@@ -69,7 +80,9 @@ MOVES: Mapping[type, Handler] = {
     RestoreReported: progression.restored,
     RoundProgressed: progression.progressed,
     FindingMade: healing.found,
-    NodeChanged: attendance.node_changed,
+    NodeChanged: cluster.node_changed,
+    PodChanged: cluster.pod_changed,
+    MemberDeparting: departure.departing,
     InterventionRequested: requests.requested,
     ClockTicked: _tick,
     WatchdogStarted: attendance.watchdog_started,
@@ -85,6 +98,7 @@ TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     (JobPhase.SUSPENDED, MemberFinished): _ignored("the job is suspended"),
     (JobPhase.SUSPENDED, RoundProgressed): _ignored("the job is suspended"),
     **{(phase, kind): OVER for phase in ENDED for kind in MOVES},
+    **{(phase, JobSubmitted): requests.resubmitted for phase in ENDED},
     (JobPhase.FAILED, InterventionRequested): requests.requested,  # Restart brings a failed job back
     (JobPhase.SUCCEEDED, InterventionRequested): requests.requested,  # answered with a refusal
     (JobPhase.FAILED, FindingMade): healing.lost_after_the_end,

@@ -4,6 +4,7 @@ import msgspec
 
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
+from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
 
@@ -18,6 +19,12 @@ class Publish(msgspec.Struct, frozen=True, tag=True):
     """Show this plan to the operator."""
 
     plan: Plan
+
+
+class Save(msgspec.Struct, frozen=True, tag=True):
+    """Ask the launchers of a round for one more checkpoint, now and whenever one of them connects."""
+
+    wanted: SaveWanted
 
 
 class IncidentOpened(msgspec.Struct, frozen=True, tag=True):
@@ -45,4 +52,4 @@ class Answered(msgspec.Struct, frozen=True, tag=True):
     outcome: InterventionOutcome
 
 
-Effect = Show | Publish | IncidentOpened | IncidentUpdated | IncidentClosed | Notify | Answered
+Effect = Show | Publish | Save | IncidentOpened | IncidentUpdated | IncidentClosed | Notify | Answered

@@ -8,7 +8,8 @@ import msgspec
 
 from holdfast.api.policy import Policy
 from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round, Tier
-from holdfast.watchdog.state import JobState, Member, Recovery
+from holdfast.watchdog.roster import Member
+from holdfast.watchdog.state import JobState, Recovery
 
 
 class Shortage(msgspec.Struct, frozen=True):
@@ -26,20 +27,32 @@ def legal_size(policy: Policy, present: int) -> int:
 
 def seated(state: JobState, policy: Policy) -> tuple[Member, ...]:
     """Members for the next round in rank order: survivors in their places, newcomers in the gaps and behind."""
-    eligible = {member.name: member for member in state.eligible()}
-    places = [share.member for share in state.round.ranks] if state.round else []
+    eligible = {member.name: member for member in _staying(state, policy)}
+    places = state.ranked()
     newcomers = [member for name, member in eligible.items() if name not in places]
     if state.round is not None and legal_size(policy, len(eligible) - sum(not each.warm for each in newcomers)):
         # A cold newcomer would make everybody wait for its torch import; it joins once it is warm.
         newcomers = [member for member in newcomers if member.warm]
     newcomers.sort(key=lambda member: (not member.warm, member.joined_at, member.name))
-    order = [eligible.get(name) or (newcomers.pop(0) if newcomers else None) for name in places]
-    return tuple(member for member in order if member is not None) + tuple(newcomers)
+    waiting = iter(newcomers)
+    order = [eligible.get(name) or next(waiting, None) for name in places]
+    return tuple(member for member in order if member is not None) + tuple(waiting)
+
+
+def _staying(state: JobState, policy: Policy) -> tuple[Member, ...]:
+    """Eligible members. Who is to leave is among them while nobody can take its place and its time is not up."""
+    eligible = state.eligible()
+    if not state.departures:
+        return eligible
+    wanted = min(len(state.round.ranks), policy.nodes_max) if state.round is not None else policy.nodes_max
+    kept = set(state.leaving_last()[: max(0, wanted - state.ready_count())])
+    staying = tuple(each for each in eligible if each.name not in state.leaving or each.name in kept)
+    return staying if legal_size(policy, len(staying)) else eligible
 
 
 def next_number(state: JobState) -> int:
     """Every desired state shown takes a number of its own, so that a launcher never has to compare more."""
-    return state.desired.number + 1 if state.desired else 1
+    return max(state.desired.number if state.desired else 0, state.number_floor) + 1
 
 
 def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortage:
@@ -115,6 +128,9 @@ def can_grow(state: JobState) -> bool:
     policy = state.policy
     if state.round is None or policy is None:
         return False
+    size = len(state.round.ranks)
+    if size >= policy.nodes_max or legal_size(policy, state.eligible_count()) <= size:
+        return False  # nearly always so; whom to take in need not be looked at
     ranked = state.ranked()
-    ready = [member for member in state.eligible() if member.warm or member.name in ranked]
-    return legal_size(policy, len(ready)) > len(state.round.ranks)
+    ready = [member for member in _staying(state, policy) if member.warm or member.name in ranked]
+    return legal_size(policy, len(ready)) > size

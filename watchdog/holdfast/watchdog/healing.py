@@ -1,19 +1,19 @@
 """From a finding to the round that is owed: open or join the incident, take a rung, record what it changes."""
 
-import msgspec
-
 from holdfast.api.event import Event, FindingMade
 from holdfast.api.finding import Finding, FindingKind
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder
 from holdfast.api.round import Closed
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.absence import missed
 from holdfast.watchdog.casebook import act, close, join_finding, open_incident, same_fault, update
 from holdfast.watchdog.effect import Effect, Notify, Show
 from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
 from holdfast.watchdog.recovery import owe
-from holdfast.watchdog.state import JobState, Recovery, Standing, Suspicion
+from holdfast.watchdog.roster import Standing
+from holdfast.watchdog.state import JobState, Recovery, Suspicion
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 
 KEPT_FAILURES = 64
@@ -32,15 +32,28 @@ def found(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, "the job is not submitted yet")
     if finding.kind is FindingKind.MEMBER_LOST:
         # Who is there is a level, not an event of a round: a loss counts whichever round it was seen in.
-        with_ranks = state.in_round(finding.subject.member) and not state.paused
-        return heal(state, finding, now) if with_ranks else _rankless_lost(state, finding)
+        member = state.member(finding.subject.member)
+        if member is not None and member.standing is Standing.LOST:
+            return seen_again(state, finding, now)
+        with_ranks = state.in_round(finding.subject.member) and state.phase is not JobPhase.SUSPENDED
+        return heal(state, finding, now) if with_ranks else rankless_lost(state, finding, now)
     if finding.round is not None and finding.round != current:
         return _late(state, finding, now)
-    if finding.kind not in NODE_FAULTS and (state.paused or current is None):
+    if finding.kind not in NODE_FAULTS and (state.phase is JobPhase.SUSPENDED or current is None):
         return ignore(state, "no round is running, so nothing of it can fail")
-    if finding.kind in NODE_FAULTS and finding.subject.node in {order.node for order in state.avoided}:
+    if finding.kind in NODE_FAULTS and finding.subject.node in state.avoided_nodes:
         return _known_bad(state, finding, now)
     return heal(state, finding, now)
+
+
+def seen_again(state: JobState, finding: Finding, now: float) -> Step:
+    """One loss that is seen in two ways is one loss: the second is evidence at most."""
+    incident = same_fault(state, finding)
+    known = {each.says for each in incident.evidence} if incident is not None else set()
+    if incident is None or {each.says for each in finding.evidence} <= known:
+        return ignore(state, f"{finding.subject.member} is lost already")
+    state, effects = update(state, join_finding(incident, finding, now))
+    return Step(state, effects, Reason("evidence", finding.cause))
 
 
 def heal(state: JobState, finding: Finding, now: float) -> Step:
@@ -81,7 +94,7 @@ def _already_healed(state: JobState, finding: Finding) -> Incident | None:
 
 
 def _disturbs(state: JobState, finding: Finding) -> bool:
-    return not state.paused and _node_in_round(state, finding.subject.node)
+    return state.phase is not JobPhase.SUSPENDED and _node_in_round(state, finding.subject.node)
 
 
 def _ask_about_spare(state: JobState, incident: Incident, decision: Decision, now: float) -> Step:
@@ -148,8 +161,6 @@ def _carry_out(
     )
     state = changed(
         owe(state, recovery),
-        restarts=(*state.restarts, now)[-1024:],
-        restart_count=state.restart_count + 1,
         fault_step=state.step if state.progressed else state.fault_step,
     )
     return state, effects
@@ -184,12 +195,11 @@ def _case(state: JobState, finding: Finding, now: float) -> tuple[JobState, Inci
 
 def _remember(state: JobState, finding: Finding, decision: Decision, now: float) -> JobState:
     """What repetition and follow-the-fault will look at; a lost member also stops counting as present."""
-    members = tuple(
-        msgspec.structs.replace(member, standing=Standing.LOST)
-        if finding.kind is FindingKind.MEMBER_LOST and member.name == finding.subject.member
-        else member
-        for member in state.members
-    )
+    if finding.kind is FindingKind.MEMBER_LOST:
+        state = missed(state, finding.subject.member, now)
+    members = state.members
+    if finding.kind is FindingKind.MEMBER_LOST and (lost := members.get(finding.subject.member)) is not None:
+        members = members.changed(lost.name, standing=Standing.LOST)
     failures = state.failures
     if may_loop(finding, decision):
         failures = (*failures, failure_of(state, finding, now))
@@ -209,7 +219,7 @@ def lost_after_the_end(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, FindingMade)
     if event.finding.kind is not FindingKind.MEMBER_LOST:
         return ignore(state, "the job is over")
-    return _rankless_lost(state, event.finding)
+    return rankless_lost(state, event.finding, now)
 
 
 def _late(state: JobState, finding: Finding, now: float) -> Step:
@@ -221,13 +231,14 @@ def _late(state: JobState, finding: Finding, now: float) -> Step:
     return ignore(state, f"round {finding.round} is over")
 
 
-def _rankless_lost(state: JobState, finding: Finding) -> Step:
+def rankless_lost(state: JobState, finding: Finding, now: float) -> Step:
     """A member without ranks went: the operator replaces it, the round does not notice."""
-    if state.member(finding.subject.member) is None:
+    lost = state.member(finding.subject.member)
+    if lost is None:
         return ignore(state, f"{finding.subject.member} is not a member")
-    members = tuple(member for member in state.members if member.name != finding.subject.member)
+    state = missed(state, finding.subject.member, now)
     return Step(
-        changed(state, members=members),
+        changed(state, members=state.members.without({lost.name})),
         (),
         Reason("member lost", f"{finding.subject} ran no ranks: {finding.cause}"),
     )

@@ -7,24 +7,32 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 from aiohttp import web
 
-from holdfast.api.errors import HoldfastError, Unavailable
+from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
-from holdfast.watchdog.auth import TokenFile
+from holdfast.watchdog.auth import Authenticator, TokenFile
+from holdfast.watchdog.clock import WatchdogClock
+from holdfast.watchdog.commandline import settings_from, watchdog_options
 from holdfast.watchdog.detectors import detectors_for
+from holdfast.watchdog.eventloop import collect_rarely, loop_factory
+from holdfast.watchdog.leadership import Leadership
 from holdfast.watchdog.progress import Progress
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.settings import ListenAddress, WatchdogSettings
+from holdfast.watchdog.servicepeer import ServicePeer
+from holdfast.watchdog.settings import KubernetesAuth, ListenAddress, WatchdogSettings
 from holdfast.watchdog.store.sqlite import SqliteStore
+from holdfast.watchdog.tls import ServingCertificate
+from holdfast.watchdog.tokenreview import TokenReviewer
 
 logger = logging.getLogger(__name__)
 
@@ -42,29 +50,90 @@ def senses_for(policy: Policy) -> Senses:
 
 async def serve(settings: WatchdogSettings) -> int:
     """Run until a signal or until another watchdog takes over; the exit code. Raises HoldfastError at start."""
-    authenticator = TokenFile.read_or_create(settings.token_file)
+    authenticator = _authenticator(settings.auth)
     listener = _listener(settings.listen)
+    certificate = ServingCertificate(settings.tls) if settings.tls else None
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    watchdog, leadership = _decider(settings, ended)
+    beside: list[Coroutine[Any, Any, None]] = [certificate.follow()] if certificate else []
+    if leadership is None:
+        watchdog.start()
+    else:
+        beside.append(_lead(leadership, watchdog, ended))
+    _end_on_signals(ended)
+    app = make_app(watchdog, authenticator, settings.metrics_token_file)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    context = certificate.context if certificate else None
+    await web.SockSite(runner, listener, backlog=BACKLOG, ssl_context=context).start()
+    host, port = listener.getsockname()[:2]
+    _write_state(settings.state_file, host, port)
+    logger.info("listening host=%s port=%d store=%s", host, port, settings.store)
+    tasks = [_ending_with(ended, each) for each in beside]
+    try:
+        return await ended
+    finally:
+        for task in tasks:
+            task.cancel()
+        await runner.cleanup()
+        await authenticator.close()
+        watchdog.stop()
+        if leadership is not None:
+            leadership.resign()  # last: from here on somebody else may write
+        _remove_state(settings.state_file)
+
+
+def _authenticator(auth: Path | KubernetesAuth) -> Authenticator:
+    if isinstance(auth, Path):
+        return TokenFile.read_or_create(auth)
+    return TokenReviewer(auth, now=WatchdogClock().now)
+
+
+def _decider(settings: WatchdogSettings, ended: "asyncio.Future[int]") -> tuple[Watchdog, Leadership | None]:
+    """The watchdog over its store, and what makes it lead; None when it is alone with a file."""
 
     def fenced(reason: str) -> None:
         logger.error("this watchdog must stop reason=%s", reason)
         _end(ended, EXIT_FENCED)
 
-    watchdog = Watchdog(SqliteStore(settings.store), brain=brain, senses_for=senses_for, fenced=fenced)
-    watchdog.start()
-    _end_on_signals(ended)
-    runner = web.AppRunner(make_app(watchdog, authenticator), access_log=None, shutdown_timeout=SHUTDOWN_S)
-    await runner.setup()
-    await web.SockSite(runner, listener, backlog=BACKLOG).start()
-    host, port = listener.getsockname()[:2]
-    _write_state(settings.state_file, host, port)
-    logger.info("listening host=%s port=%d store=%s", host, port, settings.store)
+    if isinstance(settings.store, Path):
+        store = SqliteStore(settings.store)
+        return Watchdog(store, brain=brain, senses_for=senses_for, fenced=fenced), None
+    # Imported here: a machine's own watchdog starts sooner without.
+    from holdfast.watchdog.store.redis import RedisStore
+    from holdfast.watchdog.store.redislease import RedisLease
+    from holdfast.watchdog.store.redislink import RedisLink
+
+    link = RedisLink(settings.store)
+    watchdog = Watchdog(RedisStore(link), brain=brain, senses_for=senses_for, fenced=fenced)
+    succession = settings.succession
+    lease = RedisLease(link, identity=succession.identity, ttl_s=succession.ttl_s)
+    peer = ServicePeer(succession.peer, settings.tls) if succession.peer else None
+    return watchdog, Leadership(lease, ttl_s=succession.ttl_s, note=watchdog.note_store, peer=peer)
+
+
+async def _lead(leadership: Leadership, watchdog: Watchdog, ended: "asyncio.Future[int]") -> None:
+    """Lead once it is our turn, until it is somebody else's."""
     try:
-        return await ended
-    finally:
-        await runner.cleanup()
-        watchdog.stop()
-        _remove_state(settings.state_file)
+        fence = await leadership.won()
+        watchdog.start(fence)
+        await leadership.keep(fence)
+    except Fenced as error:
+        logger.error("this watchdog must stop reason=%s", error)
+        _end(ended, EXIT_FENCED)
+
+
+def _ending_with(ended: "asyncio.Future[int]", work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    """Start `work`; the program ends with it when it fails, for it would only seem to run without it."""
+
+    def fail(task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not ended.done():
+            ended.set_exception(error)
+
+    task = asyncio.create_task(work)
+    task.add_done_callback(fail)
+    return task
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -73,22 +142,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @click.command()
-@click.option(
-    "--listen", default="127.0.0.1:0", show_default=True, help="HOST:PORT on loopback; 0 is any free port."
-)
-@click.option("--store", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The SQLite file.")
-@click.option(
-    "--token-file", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Made when missing."
-)
-@click.option(
-    "--log-level", default="INFO", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), show_default=True
-)
-def command(listen: str, store: Path, token_file: Path, log_level: str) -> None:
-    """Decide for the jobs of one machine: take signals, keep the journal, show rounds and plans."""
+@watchdog_options
+def command(log_level: str, **given: Any) -> None:
+    """Decide for jobs: take signals, keep the journal, show rounds and plans."""
     logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        settings = WatchdogSettings(ListenAddress.parse(listen), store.absolute(), token_file.absolute())
-        code = asyncio.run(serve(settings))
+        settings = settings_from(given, os.environ)
+        collect_rarely()
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            code = runner.run(serve(settings))
     except HoldfastError as error:
         click.echo(f"holdfast watchdog: {error}", err=True)
         code = EXIT_CANNOT_START
@@ -126,8 +188,10 @@ def _end(ended: "asyncio.Future[int]", code: int) -> None:
         ended.set_result(code)
 
 
-def _write_state(path: Path, host: str, port: int) -> None:
+def _write_state(path: Path | None, host: str, port: int) -> None:
     """Tell others where we are, whole or not at all. Raises Unavailable."""
+    if path is None:
+        return
     fresh = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         fresh.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}) + "\n", encoding="utf-8")
@@ -136,8 +200,10 @@ def _write_state(path: Path, host: str, port: int) -> None:
         raise Unavailable(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _remove_state(path: Path) -> None:
+def _remove_state(path: Path | None) -> None:
     """Take the address back, unless another watchdog has put its own there."""
+    if path is None:
+        return
     with suppress(OSError, ValueError):
         if json.loads(path.read_text(encoding="utf-8")).get("pid") == os.getpid():
             path.unlink()

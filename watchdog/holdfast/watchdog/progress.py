@@ -1,9 +1,8 @@
 """How far the ranks of the round are: what readers see, and what tells the brain that a round trains."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-
-import msgspec
 
 from holdfast.api.event import RoundProgressed
 from holdfast.api.policy import Policy
@@ -17,22 +16,17 @@ from holdfast.watchdog.sample import Reported, Sample
 EVENT_INTERVAL_S = 1.0
 
 
-class _Newest(msgspec.Struct, frozen=True, gc=False):
-    """A rank's newest sample, when it arrived, and about when the rank's first step of the round was complete."""
-
-    sample: RankSample
-    at: float
-    first_step_at: float | None
-
-
 class Progress:
     """Keeps the newest sample of each rank of the round that runs. Samples of older rounds are fenced."""
 
     def __init__(self, policy: Policy) -> None:
         self._stale_after_s = policy.lost_after_s
         self._round = RoundInForce(policy.job)
-        self._newest: dict[int, _Newest] = {}
-        self._stepped = 0  # ranks that completed a step of the round
+        # By rank: its newest sample, when that came, and about when its first step of the round was complete.
+        self._newest: dict[int, RankSample] = {}
+        self._at: dict[int, float] = {}
+        self._first_step_at: dict[int, float] = {}
+        self._ranks_at: Counter[int] = Counter()  # how many ranks are at a step, by the steps there are
         self._told_step: int | None = None
         self._told_at = -math.inf
 
@@ -43,8 +37,9 @@ class Progress:
         samples tell.
         """
         if self._round.follow(sample):
-            self._newest.clear()
-            self._stepped, self._told_step, self._told_at = 0, None, -math.inf
+            for kept in (self._newest, self._at, self._first_step_at, self._ranks_at):
+                kept.clear()
+            self._told_step, self._told_at = None, -math.inf
         if not isinstance(sample, Reported):
             return ()
         self._take(sample.report, now)
@@ -60,34 +55,48 @@ class Progress:
 
     def step(self) -> int | None:
         """The last step complete on every rank; None while that is Unknown of one."""
-        steps = [each.sample.step for each in self._newest.values()]
-        known = [step for step in steps if step is not None]
-        return min(known) if known and len(known) == self._round.world_size else None
+        if not self._ranks_at or self._ranks_at.total() < self._round.world_size:
+            return None
+        return min(self._ranks_at)
 
     def loss(self) -> float | None:
         """The mean over the ranks that know theirs: each has its own share of the batch, and with pipeline
         parallelism only the last stage has one."""
-        return _mean([each.sample.loss for each in self._newest.values() if each.sample.loss is not None])
+        return _mean([sample.loss for sample in self._newest.values() if sample.loss is not None])
 
     def step_time_s(self) -> float | None:
         """The slowest rank's newest step, because it is the one that the others wait for."""
         return max(
-            (each.sample.step_time_s for each in self._newest.values() if each.sample.step_time_s is not None),
+            [sample.step_time_s for sample in self._newest.values() if sample.step_time_s is not None],
             default=None,
         )
 
     def _take(self, report: NodeReport, now: float) -> None:
         for sample in self._round.samples_in(report):
-            before = self._newest.get(sample.rank)
-            first_step_at = before.first_step_at if before else None
-            if first_step_at is None and sample.step is not None:
-                first_step_at = now - max(0.0, sample.progress_age_s)
-                self._stepped += 1
-            self._newest[sample.rank] = _Newest(sample, now, first_step_at)
+            rank, step = sample.rank, sample.step
+            before = self._newest.get(rank)
+            stepped_before = None if before is None else before.step
+            self._newest[rank] = sample
+            self._at[rank] = now
+            if step == stepped_before:
+                continue  # nearly every sample of a step that takes longer than the interval of the reports
+            if stepped_before is not None:
+                self._leave(stepped_before)
+            if step is not None:
+                self._ranks_at[step] += 1
+                if rank not in self._first_step_at:
+                    self._first_step_at[rank] = now - max(0.0, sample.progress_age_s)
+
+    def _leave(self, step: int) -> None:
+        self._ranks_at[step] -= 1
+        if not self._ranks_at[step]:
+            del self._ranks_at[step]
 
     def _event(self, now: float) -> Sequence[RoundProgressed]:
         number = self._round.number
-        if number is None or self._stepped < self._round.world_size or now < self._told_at + EVENT_INTERVAL_S:
+        if number is None or now < self._told_at + EVENT_INTERVAL_S:
+            return ()
+        if len(self._first_step_at) < self._round.world_size:
             return ()
         step = self.step()
         if step is None or (self._told_step is not None and step <= self._told_step):
@@ -97,19 +106,18 @@ class Progress:
         return (RoundProgressed(number, step, age_s),)
 
     def _age_of_first_step_s(self, now: float) -> float:
-        known = [each.first_step_at for each in self._newest.values() if each.first_step_at is not None]
-        return max(0.0, now - max(known))
+        return max(0.0, now - max(self._first_step_at.values()))
 
     def _age_of_step_s(self, step: int, now: float) -> float:
         """Since the newest publication of a rank that is at `step`: the last to get there."""
-        there = [each for each in self._newest.values() if each.sample.step == step]
-        return max(0.0, min(now - each.at + each.sample.progress_age_s for each in there))
+        there = [(rank, sample) for rank, sample in self._newest.items() if sample.step == step]
+        return max(0.0, min([now - self._at[rank] + sample.progress_age_s for rank, sample in there]))
 
     def _status(self, share: MemberRanks, rank: int, now: float) -> RankStatus:
-        newest = self._newest.get(rank)
-        if newest is None:
+        sample = self._newest.get(rank)
+        if sample is None:
             return RankStatus(rank, share.member, share.node, ProcessState.UNKNOWN)
-        sample, heard_age_s = newest.sample, max(0.0, now - newest.at)
+        heard_age_s = max(0.0, now - self._at[rank])
         return RankStatus(
             rank=rank,
             member=share.member,

@@ -5,6 +5,7 @@ from holdfast.api.incident import IncidentState
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.casebook import close, count_loss
 from holdfast.watchdog.formation import GROWTH, can_grow
+from holdfast.watchdog.saving import awaited, saved
 from holdfast.watchdog.state import JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 
@@ -42,16 +43,20 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, f"step {event.step} is of what is to be rewound")
     newest = state.checkpoints[-1] if state.checkpoints else None
     if newest is not None and newest.round == event.round and event.step <= newest.step:
-        return ignore(state, f"step {event.step} is on record or older than what is")
+        step = saved(state, event.wanted, event.step)  # a regular checkpoint may have been quicker
+        says = f"step {event.step} is on record or older than what is"
+        return ignore(state, says) if step.state is state else step
     earlier = tuple(each for each in state.checkpoints if each.step < event.step)
     checkpoint = Checkpoint(event.step, event.uri, event.round, now)
     kept = (*earlier, checkpoint)[-KEPT_CHECKPOINTS:]
     # What every rank has saved, every rank has completed. A rewind has done its work once it is saved.
     rewind = None if state.round.restore == state.rewind else state.rewind
     after = changed(_reached(state, event.step), checkpoints=kept, rewind=rewind)
-    if after.phase is JobPhase.RUNNING and after.recovery is None and can_grow(after):
+    grows = after.phase is JobPhase.RUNNING and after.recovery is None and can_grow(after)
+    if grows and not awaited(after, event.wanted):
         after = changed(after, recovery=Recovery(reason=GROWTH))
     step = Step(after, (), Reason("checkpoint", f"step {event.step} committed"))
+    step = step.then(lambda known: saved(known, event.wanted, event.step))
     broken = after.recovery is not None and after.recovery.incidents
     return step if after.progressed or broken else step.then(lambda done: _began(done, event.round, now))
 

@@ -11,17 +11,19 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
-from holdfast.api.plan import NodeOrder
-from holdfast.api.round import Entry, Restore, Tier
+from holdfast.api.plan import NodeOrder, Plan
+from holdfast.api.policy import Policy
+from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.effect import Answered
+from holdfast.watchdog.effect import Answered, Show
+from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.healing import avoid, take_back
 from holdfast.watchdog.recovery import owe
+from holdfast.watchdog.saving import answered, ask_for_checkpoint, cannot_save, conclude
 from holdfast.watchdog.state import JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 
-KEPT_ANSWERS = 64
-AFTER_FAILURE = (InterventionAction.RETURN, InterventionAction.RESTART)
+AFTER_FAILURE = (InterventionAction.RETURN, InterventionAction.RESUME, InterventionAction.RESTART)
 
 
 class Refusal(Exception):
@@ -33,10 +35,57 @@ def submitted(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, JobSubmitted)
     if event.policy == state.policy:
         return ignore(state, "the same policy again")
+    if _is_another(state, event.policy):
+        return _succeeded_by(state, event.policy, now)
+    if not _is_newer(state, event.policy):
+        return ignore(state, f"generation {event.policy.generation} is no newer than what is known")
     again = "policy changed" if state.policy else "submitted"
-    incarnation = state.incarnation or f"{state.job}@{now:.3f}"
+    incarnation = state.incarnation or event.policy.uid or f"{state.job}@{now:.3f}"
     after = changed(state, policy=event.policy, incarnation=incarnation)
     return Step(after, (), Reason(again, f"job {state.job} {again}"))
+
+
+def resubmitted(state: JobState, event: Event, now: float) -> Step:
+    """A job that is over changes no more; another one of its name begins anew."""
+    assert isinstance(event, JobSubmitted)
+    if not _is_another(state, event.policy):
+        if state.phase is JobPhase.FAILED and _is_newer(state, event.policy):
+            after = changed(state, policy=event.policy)  # counts once a Restart brings the job back
+            return Step(after, (), Reason("policy changed", f"job {state.job} policy changed"))
+        return ignore(state, "the job is over")
+    return _succeeded_by(state, event.policy, now)
+
+
+def _is_another(state: JobState, policy: Policy) -> bool:
+    """Whether the policy is of another job of the same name. Launchers started by hand know of no uid."""
+    known = state.policy.uid if state.policy else ""
+    return bool(known and policy.uid) and policy.uid != known
+
+
+def _is_newer(state: JobState, policy: Policy) -> bool:
+    """Whether a spec that counts its versions is a later one; a resize stands until then."""
+    return state.policy is None or not policy.generation or policy.generation > state.policy.generation
+
+
+def _succeeded_by(state: JobState, policy: Policy, now: float) -> Step:
+    """Another job has taken the name: nothing of the old one counts but the numbers, which only grow."""
+    says = "another job of this name was submitted"
+    idle = Idle(state.job, next_number(state), says)
+    plan = None if state.plan is None else Plan(state.job, state.plan.number, members=0, spares=0)
+    fresh = JobState(
+        state.job,
+        policy=policy,
+        incarnation=policy.uid or f"{state.job}@{now:.3f}",
+        desired=idle,
+        plan=plan,
+        incident_count=state.incident_count,
+        save_count=state.save_count,
+        number_floor=state.number_floor,
+    )
+    # Who asked something of the old job is answered, and what was answered is not done to the new one.
+    concluded = conclude(state, says)
+    fresh = changed(fresh, answered=concluded.state.answered)
+    return Step(fresh, (*concluded.effects, Show(idle)), Reason("submitted", says))
 
 
 def requested(state: JobState, event: Event, now: float) -> Step:
@@ -45,26 +94,33 @@ def requested(state: JobState, event: Event, now: float) -> Step:
     request = event.request
     if request.id in state.answered:
         return ignore(state, f"intervention {request.id} was answered before")
+    if state.saving is not None and request.id in state.saving.asked:
+        return ignore(state, f"intervention {request.id} waits for its checkpoint")
     try:
         _check_phase(state, request)
+        if request.action is InterventionAction.CHECKPOINT:
+            return _checkpoint(state, request, now)
         after, says = DOERS[request.action](state, request, now)
         outcome = InterventionOutcome(request.id, InterventionState.DONE, says)
     except Refusal as refusal:
         after, outcome = state, InterventionOutcome(request.id, InterventionState.REFUSED, str(refusal))
-    after = changed(after, answered=(*state.answered, request.id)[-KEPT_ANSWERS:])
-    return Step(after, (Answered(outcome),), Reason(f"intervention {request.action.value}", outcome.outcome))
+    return Step(
+        answered(after, (request.id,)),
+        (Answered(outcome),),
+        Reason(f"intervention {request.action.value}", outcome.outcome),
+    )
 
 
 def _check_phase(state: JobState, request: InterventionRequest) -> None:
     if state.phase is JobPhase.SUCCEEDED:
         raise Refusal("the job has finished")
     if state.phase is JobPhase.FAILED and request.action not in AFTER_FAILURE:
-        raise Refusal(f"the job has failed ({state.reason}); only Return and Restart are possible")
+        raise Refusal(f"the job has failed ({state.reason}); only Return, Resume and Restart are possible")
 
 
 def _evict(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
     node = _named_node(request)
-    if node not in {member.node for member in state.members}:
+    if not state.members.on_nodes((node,)):
         raise Refusal(f"node {node} has no member of this job")
     if node in {order.node for order in state.avoided}:
         raise Refusal(f"node {node} is avoided already")
@@ -88,13 +144,15 @@ def _pause(state: JobState, request: InterventionRequest, now: float) -> tuple[J
 
 
 def _resume(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+    if state.policy is not None and state.policy.suspend:
+        raise Refusal("spec.suspend of the job is true; set it to false")
     if not state.paused:
         raise Refusal("the job is not suspended")
     return changed(state, paused=False), "resumed"
 
 
 def _restart(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
-    if state.paused:
+    if state.held:
         raise Refusal("the job is suspended; resume it first")
     if state.round is None:
         return changed(state, phase=JobPhase.PENDING, failures=()), "the job forms anew"
@@ -114,10 +172,7 @@ def _resize(state: JobState, request: InterventionRequest, now: float) -> tuple[
         raise Refusal(
             f"nodes: {wanted} x {policy.processes_per_node} ranks is no multiple of {policy.model_ranks}"
         )
-    after = changed(state, policy=policy)
-    if state.round is not None and len(state.round.ranks) > wanted:
-        after = owe(after, Recovery(reason=f"resized to {wanted} nodes on request"))
-    return after, f"resized to {wanted} nodes"
+    return changed(state, policy=policy), f"resized to {wanted} nodes"
 
 
 def _rewind(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
@@ -152,8 +207,11 @@ def _restore_from(state: JobState, request: InterventionRequest, step: int) -> t
     return after, f"restoring step {step}"
 
 
-def _checkpoint(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
-    raise Refusal("a checkpoint on request is not possible yet; lower spec.checkpoint.interval instead")
+def _checkpoint(state: JobState, request: InterventionRequest, now: float) -> Step:
+    """Answered once the checkpoint is committed."""
+    if (obstacle := cannot_save(state)) is not None:
+        raise Refusal(obstacle)
+    return ask_for_checkpoint(state, f"requested: {request.reason}", now, request=request.id)
 
 
 def _named_node(request: InterventionRequest) -> str:
@@ -165,7 +223,6 @@ def _named_node(request: InterventionRequest) -> str:
 DOERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], tuple[JobState, str]]] = {
     InterventionAction.EVICT: _evict,
     InterventionAction.RETURN: _return,
-    InterventionAction.CHECKPOINT: _checkpoint,
     InterventionAction.REWIND: _rewind,
     InterventionAction.RESIZE: _resize,
     InterventionAction.PAUSE: _pause,

@@ -18,6 +18,14 @@ class Connected(msgspec.Struct, frozen=True):
     node: str
 
 
+class Expected(msgspec.Struct, frozen=True):
+    """A member of an earlier watchdog, which has not connected to this one yet: it has until `by` to do so."""
+
+    member: str
+    node: str
+    by: float
+
+
 class Disconnected(msgspec.Struct, frozen=True):
     """A launcher's connection closed without a word (no `Leave`)."""
 
@@ -71,5 +79,14 @@ class RoundStopped(msgspec.Struct, frozen=True):
 
 
 Sample = (
-    Connected | Disconnected | Left | Heard | Exited | CollectiveBroke | Reported | RoundStarted | RoundStopped
+    Connected
+    | Expected
+    | Disconnected
+    | Left
+    | Heard
+    | Exited
+    | CollectiveBroke
+    | Reported
+    | RoundStarted
+    | RoundStopped
 )

@@ -8,11 +8,14 @@ from holdfast.api.event import Event, FindingMade
 from holdfast.api.policy import Policy
 from holdfast.api.status import RankStatus
 from holdfast.watchdog.detectors.detector import Detector
-from holdfast.watchdog.sample import Sample
+from holdfast.watchdog.sample import Reported, RoundStarted, RoundStopped, Sample
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+# What a gauge is shown: how far ranks are, and in which round.
+GAUGED = (Reported, RoundStarted, RoundStopped)
 
 
 class Gauge(Protocol):
@@ -58,13 +61,18 @@ class Senses:
         self.gauge = gauge
         self.failures = 0
         self._detectors = tuple(detectors)
+        self._heeding: dict[type[Sample], tuple[Detector, ...]] = {}
         self._stall_judges = tuple(each for each in detectors if isinstance(each, StallJudge))
 
     def observe(self, sample: Sample, now: float) -> tuple[Event, ...]:
         """Take one sample. Progress comes first: a step that was completed was so before any fault after it."""
-        progress = self._asked(self.gauge.observe, sample, now)
-        found = [finding for each in self._detectors for finding in self._asked(each.observe, sample, now)]
-        return (*progress, *(FindingMade(finding) for finding in found))
+        proved: list[Event] = []
+        if type(sample) in GAUGED:
+            proved.extend(self._asked(self.gauge.observe, sample, now))
+        for each in self._heeding.get(type(sample)) or self._who_heeds(type(sample)):
+            if found := self._asked(each.observe, sample, now):
+                proved.extend(FindingMade(finding) for finding in found)
+        return tuple(proved)
 
     def elapse(self, now: float) -> tuple[Event, ...]:
         """What silence up to `now` proves."""
@@ -80,6 +88,11 @@ class Senses:
         """After how long without progress a rank is worth reporting at once, or None."""
         judged = (judge.stalled_after_s(now) for judge in self._stall_judges)
         return min((seconds for seconds in judged if seconds is not None), default=None)
+
+    def _who_heeds(self, kind: type[Sample]) -> tuple[Detector, ...]:
+        heeding = tuple(each for each in self._detectors if kind in getattr(each, "heeds", (kind,)))
+        self._heeding[kind] = heeding
+        return heeding
 
     def _asked(self, judge: Callable[..., Sequence[T]], *given: object) -> Sequence[T]:
         try:

@@ -1,12 +1,29 @@
 """The watchdog program's settings: built once in `main`, checked, passed down."""
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
 
 STATE_FILE_NAME = "watchdog.json"
+REDIS_SCHEMES = ("redis", "rediss")
+REDIS_PORT = 6379
+# Where Kubernetes puts a pod's own account.
+# Source: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
+ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+# A leader that died is missed for this long. Renewed every third of it, two renewals may be late before a standby
+# takes over; a pause of the process or of Redis that long is rare, and costs a change of leader, no more.
+LEASE_TTL_S = 3.0
+
+
+class AuthMode(StrEnum):
+    """Who says whose a token is."""
+
+    TOKEN_FILE = "token-file"
+    KUBERNETES = "kubernetes"
 
 
 @dataclass(frozen=True)
@@ -18,18 +35,95 @@ class ListenAddress:
 
     @classmethod
     def parse(cls, text: str) -> "ListenAddress":
-        """From HOST:PORT. Raises InvalidInput; only loopback is accepted, because traffic is not encrypted."""
+        """From HOST:PORT. Raises InvalidInput."""
         host, _, port = text.rpartition(":")
         host = host.strip("[]")
         try:
-            loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+            known = host == "localhost" or bool(ipaddress.ip_address(host))
         except ValueError:
-            loopback = False
-        if not loopback:
-            raise InvalidInput(Problem("--listen", text, "give a loopback address, such as 127.0.0.1:7077"))
+            known = False
+        if not known:
+            raise InvalidInput(
+                Problem("--listen", text, "give an address of this machine, such as 127.0.0.1:7077")
+            )
         if not port.isdecimal() or int(port) > 65535:
             raise InvalidInput(Problem("--listen", text, "give a port from 0 (any free one) to 65535"))
         return cls(host, int(port))
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class RedisAddress:
+    """One Redis and the database in it. Its text never holds the password."""
+
+    host: str
+    port: int
+    database: int = 0
+    encrypted: bool = False
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, text: str, *, password: str | None = None) -> "RedisAddress":
+        """From redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE] or rediss://. Raises InvalidInput."""
+        fix = "give redis://HOST:PORT/DATABASE, or rediss:// for TLS"
+        try:
+            parts = urlsplit(text)
+            port = parts.port or REDIS_PORT
+        except ValueError:
+            raise InvalidInput(Problem("--store", text.rpartition("@")[2], fix)) from None
+        database = parts.path.strip("/") or "0"
+        if parts.scheme not in REDIS_SCHEMES or not parts.hostname or not database.isdecimal():
+            raise InvalidInput(Problem("--store", text.rpartition("@")[2], fix))
+        given = unquote(parts.password) if parts.password else None
+        username = unquote(parts.username) if parts.username else None
+        return cls(parts.hostname, port, int(database), parts.scheme == "rediss", username, password or given)
+
+    def __str__(self) -> str:
+        return f"redis{'s' * self.encrypted}://{self.host}:{self.port}/{self.database}"
+
+
+@dataclass(frozen=True)
+class KubernetesAuth:
+    """How tokens are reviewed by the API server.
+
+    `api_server`: its base URL. `account`: the directory with this pod's own `token` and the `ca.crt` to trust.
+    `audience`: what a token must have been made for, so that one made for somebody else is worth nothing here.
+    `grants`: the file that gives roles to users and groups; None gives none beyond a pod's own.
+    """
+
+    api_server: str
+    account: Path
+    audience: str
+    grants: Path | None
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """The certificate (with its chain) and its key, as PEM. Read again when they change."""
+
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class Succession:
+    """How replicas over one Redis share the work.
+
+    `identity`: what people find in the lock. `peer`: the URL of the service in front of all replicas; a leader
+    that Redis does not answer asks there whether another one leads.
+    """
+
+    identity: str = "watchdog"
+    ttl_s: float = LEASE_TTL_S
+    peer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -37,15 +131,50 @@ class WatchdogSettings:
     """Everything the program is told.
 
     `listen`: any free port unless told, so that two runs on a machine never collide.
-    `store`: the SQLite file; made when it is not there.
-    `token_file`: mode 0600; made with a random token when it is not there.
+    `store`: the SQLite file, made when it is not there, or a Redis.
+    `auth`: the token file, mode 0600, made with a random token when it is not there; or the API server.
+    `tls`: None speaks plainly.
+    `succession`: used with Redis only; a file has one watchdog at a time.
+    `metrics_token_file`: who shows the token in it may read the metrics, beside those with the role view.
+    `told_in`: the file where others read the address; beside the SQLite file when not given.
     """
 
     listen: ListenAddress
-    store: Path
-    token_file: Path
+    store: Path | RedisAddress
+    auth: Path | KubernetesAuth
+    tls: TlsFiles | None = None
+    succession: Succession = Succession()
+    metrics_token_file: Path | None = None
+    told_in: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput when tokens would cross a network for everybody to read, or to guess."""
+        if not self.listen.loopback and self.tls is None and isinstance(self.auth, Path):
+            fix = "give a loopback address, or --auth kubernetes, or --tls-cert and --tls-key"
+            raise InvalidInput(Problem("--listen", str(self.listen), fix))
+        if self.succession.ttl_s < 1.0:
+            raise InvalidInput(Problem("--lease-ttl", self.succession.ttl_s, "give 1 s or more"))
 
     @property
-    def state_file(self) -> Path:
-        """Where others read the address: beside the store."""
-        return self.store.parent / STATE_FILE_NAME
+    def state_file(self) -> Path | None:
+        """Where others read the address, None when nobody is told: in a cluster a service is the address."""
+        if self.told_in is None and isinstance(self.store, Path):
+            return self.store.parent / STATE_FILE_NAME
+        return self.told_in
+
+
+def store_address(text: str, password_file: Path | None) -> Path | RedisAddress:
+    """A Redis when `text` is a URL, else a file. Raises InvalidInput, Unavailable."""
+    if "://" not in text:
+        if password_file is not None:
+            raise InvalidInput(
+                Problem("--store-password-file", str(password_file), "leave it out: a file needs none")
+            )
+        return Path(text).absolute()
+    password = None
+    if password_file is not None:
+        try:
+            password = password_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Unavailable(f"the password file {password_file} cannot be read: {error}") from error
+    return RedisAddress.parse(text, password=password)

@@ -11,46 +11,91 @@ from holdfast.api.plan import Plan
 from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Entry, Idle, Round
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.absence import next_release, released
 from holdfast.watchdog.casebook import act, close
+from holdfast.watchdog.departure import may_part, next_departure, part
 from holdfast.watchdog.effect import Effect, Publish, Show
 from holdfast.watchdog.formation import GROWTH, Shortage, can_grow, form, legal_size, next_number
-from holdfast.watchdog.state import JobState, Recovery, Standing
+from holdfast.watchdog.roster import Standing
+from holdfast.watchdog.saving import ask_for_checkpoint, conclude
+from holdfast.watchdog.state import JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, stay
+from holdfast.watchdog.wording import in_words
 
 ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
+KEPT_RESTARTS = 1024
 
 
 def settle(state: JobState, now: float) -> Step:
     """Everything that follows from the state as it stands."""
     if state.policy is None or state.phase in ENDED:
-        return stay(state)
+        return conclude(state, "the job is over")
     policy = state.policy
     return (
         stay(_without_gone(state))
         .then(lambda after: _success(after, now))
+        .then(lambda after: part(after, now))
         .then(lambda after: _suspension(after, now))
-        .then(_growth)
+        .then(lambda after: _growth(after, now))
         .then(lambda after: _next_round(after, policy, now))
-        .then(lambda after: _plan(after, policy))
+        .then(lambda after: _plan(after, policy, now))
     )
 
 
 def next_wakeup(state: JobState) -> float | None:
     """When a `ClockTicked` could change something, or None."""
-    if state.policy is None or state.phase in ENDED or state.paused:
+    if state.policy is None or state.phase in ENDED:
+        return None
+    wakeups = (next_departure(state), next_release(state), _next_round_at(state, state.policy), _growth_at(state))
+    return min((each for each in wakeups if each is not None), default=None)
+
+
+def _next_round_at(state: JobState, policy: Policy) -> float | None:
+    """When the round that is owed may be formed."""
+    if state.held:
         return None
     if state.recovery is not None and state.recovery.not_before:
         return state.recovery.not_before
-    waits = _forming_anew(state) and state.forming_since is not None
-    enough = waits and legal_size(state.policy, len(state.eligible())) > 0
-    return (state.forming_since or 0.0) + state.policy.form_grace_s if enough else None
+    if (at := _rest_is_known_at(state)) is not None:
+        return at
+    enough = _forming_anew(state) and legal_size(policy, state.eligible_count()) > 0
+    return _graced_until(state, policy) if enough else None
+
+
+# Members join one after the other: each has the others wait a little longer, but not for ever.
+GRACES_MAX = 6
+
+
+def _graced_until(state: JobState, policy: Policy) -> float | None:
+    """Until when the rest of the members is waited for; None before the first has joined."""
+    if state.forming_since is None:
+        return None
+    first = next(iter(state.members), None)
+    longest = GRACES_MAX * policy.form_grace_s
+    return min(state.forming_since + policy.form_grace_s, (first.joined_at if first else 0.0) + longest)
+
+
+# A rack or a switch takes many members within moments: the first makes a round at once, the others one together.
+GATHER_S = 0.25
+
+
+def _rest_is_known_at(state: JobState) -> float | None:
+    """When a fault that broke a round no sooner than it was shown is healed; None when nothing waits for that."""
+    recovery = state.recovery
+    if recovery is None or not recovery.incidents or state.progressed or not isinstance(state.desired, Round):
+        return None
+    return state.round_shown_at + GATHER_S
 
 
 def _without_gone(state: JobState) -> JobState:
-    """Lost members without ranks are forgotten; those with ranks hold their place in the rank order."""
-    ranked = state.ranked()
-    kept = tuple(each for each in state.members if each.standing is Standing.PRESENT or each.name in ranked)
-    return state if len(kept) == len(state.members) else changed(state, members=kept)
+    """Lost members without ranks are forgotten; those with ranks hold their place in the rank order.
+
+    One that has not been heard of since the watchdog started is not lost yet.
+    """
+    ranked, by_name = state.ranked(), state.members.by_name
+    absent = (name for name in state.members.absent() if name not in ranked)
+    gone = {name for name in absent if by_name[name].standing is Standing.LOST}
+    return changed(state, members=state.members.without(gone)) if gone else state
 
 
 def _success(state: JobState, now: float) -> Step:
@@ -66,48 +111,65 @@ def _success(state: JobState, now: float) -> Step:
 
 
 def _suspension(state: JobState, now: float) -> Step:
-    """A paused job holds no round; a resumed one owes itself one."""
+    """A held job has no round, once the one it had is saved; a resumed one owes itself one."""
     if state.phase in ENDED:
         return stay(state)
-    if state.paused and state.phase is not JobPhase.SUSPENDED:
+    if state.held and state.phase is not JobPhase.SUSPENDED and may_part(state, now):
         state, closed = close(state, IncidentState.RECOVERED, now, "the job was suspended")
-        after = changed(state, phase=JobPhase.SUSPENDED, reason="suspended on request", recovery=None)
-        return _idle(after, "suspended on request").prefixed(closed)
-    if not state.paused and state.phase is JobPhase.SUSPENDED:
+        says = "suspended on request" if state.paused else "suspended by the job's spec"
+        if state.saving is not None and state.saving.saved is not None:
+            says += f"; step {state.saving.saved} is saved"
+        step = conclude(state, "the job was suspended before it could be saved")
+        fields = {"phase": JobPhase.SUSPENDED, "reason": says, "recovery": None, "forming_since": None}
+        return _idle(changed(step.state, **fields), says).prefixed(closed + step.effects)
+    if not state.held and state.phase is JobPhase.SUSPENDED:
         after = changed(state, phase=JobPhase.RECOVERING, recovery=Recovery(reason="resumed on request"))
         return Step(after, (), Reason("resumed", "resumed on request"))
     return stay(state)
 
 
-def _growth(state: JobState) -> Step:
-    """A round whose checkpoints cannot be seen takes newcomers in at once; any other one at its next commit."""
-    if state.phase is not JobPhase.RUNNING or state.recovery is not None or not can_grow(state):
+# Newcomers often come one after the other; each growth stops the training for a moment.
+GROWTH_PAUSE_S = 30.0
+
+
+def _growth_at(state: JobState) -> float | None:
+    """When a checkpoint is asked for so that newcomers can be taken in, None when nobody waits."""
+    if state.phase is not JobPhase.RUNNING or state.recovery is not None or state.saving is not None or state.held:
+        return None
+    if state.policy is None or not can_grow(state):
+        return None
+    return state.round_shown_at + (GROWTH_PAUSE_S if _checkpoints_are_seen(state) else state.policy.form_grace_s)
+
+
+def _growth(state: JobState, now: float) -> Step:
+    """Take in newcomers: with a checkpoint of their own, where this round's script has any."""
+    at = _growth_at(state)
+    if at is None or now < at:
         return stay(state)
     if _checkpoints_are_seen(state):
-        return stay(state)
+        return ask_for_checkpoint(state, GROWTH, now)
     recovery = Recovery(reason=GROWTH)
     return Step(changed(state, recovery=recovery), (), Reason("growth", recovery.reason))
 
 
 def _checkpoints_are_seen(state: JobState) -> bool:
     """Whether this round's script tells of its checkpoints (it uses holdfast.checkpoint)."""
-    reentrant = all(member is not None and member.reentrant for member in state.ranked_members())
-    return reentrant and bool(state.checkpoints)
+    return state.can_reenter() and bool(state.checkpoints)
 
 
 def _next_round(state: JobState, policy: Policy, now: float) -> Step:
     """Form the round that is owed as soon as it may and can be formed; until then nothing runs."""
-    if state.phase in ENDED or state.paused:
+    if state.phase in ENDED or state.held:
         return stay(state)
     recovery = state.recovery or (Recovery("first round", Entry.RESPAWN) if state.round is None else None)
     if recovery is None:
         return stay(state)
-    ranked = state.ranked()
-    unheard = [each.name for each in state.members if each.standing is Standing.UNKNOWN and each.name in ranked]
-    if unheard:
-        return _wait(state, f"waiting to hear of {', '.join(unheard)} after the watchdog's restart")
+    if (unheard := _unheard(state)) is not None:
+        return _wait(state, f"waiting to hear of {unheard} after the watchdog's restart")
     if now < recovery.not_before:
         return _wait(state, f"backing off for {recovery.not_before - now:.0f} s: {recovery.reason}")
+    if (at := _rest_is_known_at(state)) is not None and now < at:
+        return stay(state)
     if recovery.not_before:
         recovery = msgspec.structs.replace(recovery, not_before=0.0)
         state = changed(state, recovery=recovery)
@@ -115,29 +177,40 @@ def _next_round(state: JobState, policy: Policy, now: float) -> Step:
         return _waiting_to_form(state, policy)
     formed = form(state, policy, recovery)
     if isinstance(formed, Shortage):
-        return _wait(state, f"waiting for members: {formed.present} of at least {formed.needed} are there")
+        says = f"waiting for members: {formed.present} of at least {formed.needed} are there"
+        return _wait(state, f"{says}; {state.pending}" if state.pending else says)
     return _show(state, recovery, formed, now)
+
+
+def _unheard(state: JobState) -> str | None:
+    """The members with ranks of which nothing is known since the restart, in words; None when there is none."""
+    absent = (state.members.by_name[name] for name in state.members.absent())
+    ranked = state.ranked()
+    names = [each.name for each in absent if each.standing is Standing.UNKNOWN and each.name in ranked]
+    return in_words(names) if names else None
 
 
 def _forming_anew(state: JobState) -> bool:
     """Whether nobody is left of a round before: the first round, or the first after everybody went."""
-    return state.round is None or (state.recovery is not None and not state.survivors())
+    return state.round is None or (state.recovery is not None and not state.has_survivors())
 
 
 def _may_form(state: JobState, policy: Policy, now: float) -> bool:
     """A round formed anew waits for the maximum, and makes do with the minimum only after the grace."""
-    present = len(state.eligible())
+    present = state.eligible_count()
     if legal_size(policy, present) == 0:
         return False
     full = legal_size(policy, present) == legal_size(policy, policy.nodes_max)
-    return full or (state.forming_since is not None and now >= state.forming_since + policy.form_grace_s)
+    until = _graced_until(state, policy)
+    return full or (until is not None and now >= until)
 
 
 def _waiting_to_form(state: JobState, policy: Policy) -> Step:
-    present = len(state.eligible())
+    present = state.eligible_count()
     enough = legal_size(policy, present) > 0
     phase = JobPhase.FORMING if enough else JobPhase.PENDING
     says = f"{present} of {policy.nodes_max} members joined"
+    says = f"{says}; {state.pending}" if state.pending else says
     if (state.phase, state.reason) == (phase, says):
         return stay(state)
     return _idle(changed(state, phase=phase, reason=says), says)
@@ -179,43 +252,41 @@ def _show(state: JobState, recovery: Recovery, formed: Round, now: float) -> Ste
         reason=formed.reason,
         forming_since=None,
         round_shown_at=now,
+        ledger=state.ledger.begin(now),
+        restarts=(*state.restarts, now)[-KEPT_RESTARTS:] if recovery.incidents else state.restarts,
+        restart_count=state.restart_count + bool(recovery.incidents),
     )
     return Step(after, (*effects, Show(formed)), Reason("round", f"round {formed.number}: {formed.reason}"))
 
 
 def _changes(state: JobState, formed: Round) -> str:
     """Which members came and went, in words."""
-    old = {share.member for share in state.round.ranks} if state.round else set()
-    new = {share.member for share in formed.ranks}
-    came, went = sorted(new - old), sorted(old - new)
-    parts = [f"{', '.join(came)} in" if came else "", f"{', '.join(went)} out" if went else ""]
+    old, new = state.ranked(), formed.names
+    came, went = new - old, old - new
+    parts = [f"{in_words(came)} in" if came else "", f"{in_words(went)} out" if went else ""]
     told = ", ".join(part for part in parts if part)
     return f" ({told})" if told else ""
 
 
-def _plan(state: JobState, policy: Policy) -> Step:
+def _plan(state: JobState, policy: Policy, now: float) -> Step:
     """What the operator should make true."""
     if state.phase is JobPhase.SUCCEEDED or state.phase is JobPhase.FAILED:
         return stay(state)
     known = state.plan
+    # A job that its spec suspends holds nothing; one that somebody paused keeps its members, warm.
+    given_up = policy.suspend and state.phase is JobPhase.SUSPENDED
     wanted = Plan(
         job=state.job,
         number=known.number if known else 1,
-        members=policy.nodes_max,
-        spares=policy.spares,
+        members=0 if given_up else policy.nodes_max,
+        spares=0 if given_up else policy.spares,
         avoid=state.avoided,
         cordon=tuple(order for order in state.avoided if order.incident is not None),
         returned=state.returned,
+        release=() if given_up else released(state, policy, now),
     )
     if wanted == known:
         return stay(state)
-    wanted = Plan(
-        wanted.job,
-        known.number + 1 if known else 1,
-        wanted.members,
-        wanted.spares,
-        wanted.avoid,
-        wanted.cordon,
-        wanted.returned,
-    )
+    if known is not None:
+        wanted = msgspec.structs.replace(wanted, number=known.number + 1)
     return Step(changed(state, plan=wanted), (Publish(wanted),), Reason("plan", f"plan {wanted.number}"))

@@ -1,6 +1,8 @@
 """Everything the brain knows of one job. Frozen: `advance` returns a new one. Serialised whole by the stores."""
 
+from collections.abc import Iterator, KeysView
 from enum import StrEnum
+from functools import cached_property
 
 import msgspec
 
@@ -10,31 +12,10 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import Desired, Entry, Restore, Round
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.detectors.crash_loop import Failure
+from holdfast.watchdog.ledger import Ledger
+from holdfast.watchdog.roster import Member, Roster, Standing
 
-
-class Standing(StrEnum):
-    """Whether a member can be given ranks."""
-
-    PRESENT = "Present"
-    LOST = "Lost"
-    UNKNOWN = "Unknown"  # the watchdog restarted and has not heard of it yet
-
-
-class Member(msgspec.Struct, frozen=True):
-    """One launcher that joined. `reentrant` once it said that all its workers can re-enter."""
-
-    name: str
-    node: str
-    boot: str
-    address: str
-    local_size: int
-    ports: tuple[int, ...]
-    warm: bool
-    standing: Standing
-    joined_at: float
-    entered_round: int | None = None
-    finished_round: int | None = None
-    reentrant: bool = False
+NOBODY: KeysView[str] = {}.keys()
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -60,14 +41,62 @@ class Suspicion(msgspec.Struct, frozen=True):
     at: float
 
 
-class JobState(msgspec.Struct, frozen=True):
+class DepartureStage(StrEnum):
+    """How far a departure is."""
+
+    EXPECTED = "Expected"
+    SAVED = "Saved"  # its time is short, and what could be saved is; it stays as long as it can
+    DUE = "Due"  # the next round goes on without it
+
+
+class Departure(msgspec.Struct, frozen=True):
+    """Somebody is to leave in good order: one member that was told to end, or whoever is on a node being drained.
+
+    `until` is when it is gone, or is waited for no longer.
+    """
+
+    reason: str
+    until: float
+    member: str | None = None
+    node: str | None = None
+    stage: DepartureStage = DepartureStage.EXPECTED
+
+    def concerns(self, member: Member) -> bool:
+        return self.member == member.name or self.node == member.node
+
+
+class Saving(msgspec.Struct, frozen=True):
+    """One more checkpoint asked of `round`.
+
+    `at` is when it was asked for, `saved` its step once it is committed; `asked` are the interventions that wait.
+    """
+
+    number: int
+    round: int
+    at: float
+    saved: int | None = None
+    asked: tuple[str, ...] = ()
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """A member that was lost, since when, and that has not come back: its pod may stand in the way of another."""
+
+    member: str
+    node: str
+    at: float
+
+
+class JobState(msgspec.Struct, frozen=True, dict=True):
     """One job's decided state. `incarnation` names this life of the job: a job of the same name is not the same.
 
     `round` is the newest round, also while none is to run; `recovery` the next one when it is owed. `step` is
     the last step known complete on every rank of the round, `high_step` the highest ever; `fault_step` is the
     last step complete before the newest fault, `restored_step` where the newest round began (None: Unknown).
     `failures` are the faults since the job last went beyond `high_step`; `restarts` and `evictions` are times,
-    for the budgets. `rewind` overrides the next round's restore directive.
+    for the budgets. `rewind` overrides the next round's restore directive. `departures` are moves that are to
+    come, `saving` the checkpoint they (or somebody) wait for, `unready` nodes the cluster says are not well,
+    `pending` why the newest member that is not there is not, `number_floor` the greatest number a launcher
+    has seen.
     """
 
     job: str
@@ -75,7 +104,7 @@ class JobState(msgspec.Struct, frozen=True):
     reason: str = "waiting for the job to be submitted"
     policy: Policy | None = None
     incarnation: str = ""
-    members: tuple[Member, ...] = ()
+    members: Roster = Roster()
     desired: Desired | None = None
     plan: Plan | None = None
     round: Round | None = None
@@ -100,42 +129,111 @@ class JobState(msgspec.Struct, frozen=True):
     forming_since: float | None = None
     round_shown_at: float = 0.0
     paused: bool = False
+    departures: tuple[Departure, ...] = ()
+    saving: Saving | None = None
+    save_count: int = 0
+    missing: dict[str, Missing] = {}
+    unready: tuple[str, ...] = ()
+    pending: str = ""
+    ledger: Ledger = Ledger()
+    number_floor: int = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing of the job may run: somebody paused it, or its spec suspends it."""
+        return self.paused or (self.policy is not None and self.policy.suspend)
+
+    @cached_property
+    def leaving(self) -> frozenset[str]:
+        """Names of the members that are to leave in good order."""
+        if not self.departures:
+            return frozenset()
+        nodes = [each.node for each in self.departures if each.node is not None]
+        told = {each.member for each in self.departures if each.member is not None and each.member in self.members}
+        return frozenset({*told, *(member.name for member in self.members.on_nodes(nodes))})
+
+    def leaving_last(self) -> list[str]:
+        """Names of the members of the newest round that may stay for now, those first that may stay longest."""
+        stays = sorted(self.departures, key=lambda each: -each.until)
+        due = {name for each in stays if each.stage is DepartureStage.DUE for name in self._concerned(each)}
+        names = (name for each in stays for name in self._concerned(each))
+        return [name for name in dict.fromkeys(names) if name not in due and self.in_round(name)]
+
+    def _concerned(self, departure: Departure) -> list[str]:
+        there = self.members.on_nodes((departure.node,)) if departure.node is not None else []
+        named = self.member(departure.member)
+        return [each.name for each in (*there, *((named,) if named else ()))]
+
+    def departing(self, member: Member) -> bool:
+        """Whether the member is to leave in good order."""
+        return member.name in self.leaving
 
     def member(self, name: str | None) -> Member | None:
         """The member of that name, or None."""
-        return next((member for member in self.members if member.name == name), None)
+        return self.members.get(name)
+
+    @property
+    def avoided_nodes(self) -> frozenset[str]:
+        return frozenset(order.node for order in self.avoided)
+
+    @cached_property
+    def _eligible(self) -> tuple[Member, ...]:
+        size, avoided, present = self._size, self.avoided_nodes, Standing.PRESENT
+        return tuple(
+            [
+                member
+                for member in self.members
+                if member.standing is present and member.local_size == size and member.node not in avoided
+            ]
+        )
+
+    @property
+    def _size(self) -> int:
+        return self.policy.processes_per_node if self.policy else 0
 
     def eligible(self) -> tuple[Member, ...]:
         """Members that can be given ranks now, in the order they joined."""
-        size = self.policy.processes_per_node if self.policy else 0
-        avoided = {order.node for order in self.avoided}
-        return tuple(
-            member
-            for member in self.members
-            if member.standing is Standing.PRESENT and member.node not in avoided and member.local_size == size
-        )
+        return self._eligible
 
-    def survivors(self) -> tuple[Member, ...]:
-        """Eligible members that were there when the newest round was shown and have ranks in it."""
+    def eligible_count(self) -> int:
+        """How many members `eligible` gives, without looking at each."""
+        avoided = self.members.on_nodes(self.avoided_nodes) if self.avoided else ()
+        return self.members.present(self._size) - sum(1 for each in avoided if self._is_fit(each))
+
+    def ready_count(self) -> int:
+        """How many eligible members that are to stay could go on at once: with ranks, or warm."""
+        by_name, avoided = self.members.by_name, self.avoided_nodes
+        cold = (name for name in self.members.beyond(self.ranked()) if not by_name[name].warm)
+        away = [by_name[name] for name in {*self.leaving, *cold}]
+        return self.eligible_count() - sum(1 for each in away if self._is_fit(each) and each.node not in avoided)
+
+    def can_reenter(self) -> bool:
+        """Whether all members of the newest round are known, and their workers can re-enter a round."""
         ranked = self.ranked()
-        return tuple(
-            member
-            for member in self.eligible()
-            if member.name in ranked and member.joined_at <= self.round_shown_at
-        )
+        known = len(self.members) - len(self.members.beyond(ranked))
+        return known == len(ranked) and ranked.isdisjoint(self.members.respawned())
 
-    def ranked(self) -> frozenset[str]:
+    def _is_fit(self, member: Member) -> bool:
+        return member.standing is Standing.PRESENT and member.local_size == self._size
+
+    def has_survivors(self) -> bool:
+        """Whether a member with ranks in the newest round, there when it was shown, can be given ranks again."""
+        if self.ranked() <= self.members.absent():
+            return False
+        ranked, shown_at = self.ranked(), self.round_shown_at
+        return any(member.name in ranked and member.joined_at <= shown_at for member in self.eligible())
+
+    def ranked(self) -> KeysView[str]:
         """Names of the members that have ranks in the newest round."""
-        return frozenset(share.member for share in self.round.ranks) if self.round else frozenset()
+        return self.round.names if self.round else NOBODY
 
-    def ranked_members(self) -> tuple[Member | None, ...]:
+    def ranked_members(self) -> Iterator[Member | None]:
         """The newest round's members in rank order; None where one is not known any more."""
-        by_name = {member.name: member for member in self.members}
-        return tuple(by_name.get(share.member) for share in self.round.ranks) if self.round else ()
+        return (self.members.get(share.member) for share in self.round.ranks) if self.round else iter(())
 
     def in_round(self, name: str | None) -> bool:
         """Whether the member has ranks in the newest round."""
-        return self.round is not None and name is not None and self.round.share_of(name) is not None
+        return self.round is not None and name is not None and name in self.round.names
 
     def open_incidents(self) -> tuple[Incident, ...]:
         return tuple(incident for incident in self.incidents if incident.state is IncidentState.OPEN)

@@ -1,9 +1,14 @@
-"""A job's status, from what is decided and what is seen."""
+"""A job's status and report, from what is decided and what is seen."""
 
+import msgspec
+
+from holdfast.api.plan import JobReport
 from holdfast.api.round import Round
 from holdfast.api.status import JobStatus, Membership
 from holdfast.watchdog.senses import Gauge
-from holdfast.watchdog.state import JobState, Standing
+from holdfast.watchdog.state import JobState
+
+REPORTED_INCIDENTS = 10
 
 
 def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
@@ -28,13 +33,35 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         last_checkpoint=state.checkpoints[-1] if state.checkpoints else None,
         avoided_nodes=tuple(order.node for order in state.avoided),
         now=now,
+        ettr=state.ledger.ettr(now),
     )
+
+
+def report_of(state: JobState, gauge: Gauge | None, trouble: str | None, now: float) -> JobReport:
+    """What the operator is shown. `trouble` is why nothing can be decided, None while all is well."""
+    return JobReport(
+        status=with_trouble(status_of(state, gauge, now), trouble),
+        generation=state.policy.generation if state.policy else None,
+        uid=state.policy.uid if state.policy else "",
+        incidents=state.incidents[: -REPORTED_INCIDENTS - 1 : -1],
+        trouble=trouble,
+    )
+
+
+def with_trouble(told: JobStatus, trouble: str | None) -> JobStatus:
+    """The status, saying that nothing can be decided where that is so."""
+    if trouble is None:
+        return told
+    return msgspec.structs.replace(told, reason=f"{told.reason}; nothing can be decided: {trouble}")
 
 
 def _membership(state: JobState) -> Membership:
     """Members with ranks, or on their way to get some, are ready; those beyond are spares."""
     wanted = state.policy.nodes_max if state.policy else 0
-    there = [member.name for member in state.members if member.standing is Standing.PRESENT]
-    seated = sum(1 for name in there if state.in_round(name))
-    ready = seated if state.round is not None else min(len(there), wanted)
-    return Membership(wanted=wanted, ready=ready, spares=len(there) - ready)
+    there = len(state.members) - len(state.members.absent())
+    if state.round is None:
+        ready = min(there, wanted)
+    else:
+        absent, beyond = state.members.absent(), state.members.beyond(state.ranked())
+        ready = there - sum(1 for name in beyond if name not in absent)
+    return Membership(wanted=wanted, ready=ready, spares=there - ready)

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.sample import CollectiveBroke, Disconnected, Exited, Sample
+from holdfast.watchdog.sample import (
+    CollectiveBroke,
+    Disconnected,
+    Exited,
+    RoundStarted,
+    RoundStopped,
+    Sample,
+)
 
 # Fifty times what survivors of a killed peer were seen to need (7-27 ms with gloo), and little against the
 # time-out of minutes that a training script would otherwise wait.
@@ -19,6 +26,8 @@ PATIENCE_S = 1.0
 
 class CollectiveFailedDetector:
     """Judges `CollectiveBroke` by what else happens in its round."""
+
+    heeds = (CollectiveBroke, Exited, Disconnected, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._round = RoundInForce(policy.job)

@@ -11,7 +11,8 @@ class Detector(Protocol):
     """One fault class. Pure: time is an argument, memory is bounded.
 
     `now` is the watchdog's clock in seconds and never goes back. A detector makes a finding once per fault and
-    per round, not once per sample.
+    per round, not once per sample. One that has an attribute `heeds`, a tuple of kinds of samples, is shown no
+    others: a beat, which comes every second from every launcher, concerns a single detector.
     """
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:

@@ -59,6 +59,8 @@ class _Raised:
 class GpuFaultDetector:
     """Judges the events of `Reported`."""
 
+    heeds = (Reported,)
+
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._gpus: OrderedDict[tuple[str, str], _Gpu] = OrderedDict()

@@ -35,7 +35,7 @@ from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.detectors.standstill import Named, Seen, evidence_of, name_the_missing
 from holdfast.watchdog.detectors.step_times import StepTimes
-from holdfast.watchdog.sample import Reported, Sample
+from holdfast.watchdog.sample import Reported, RoundStarted, RoundStopped, Sample
 
 STEP_TIMES_ALLOWED = 4.0
 STOPPED_S_MIN = 1.0
@@ -54,6 +54,8 @@ SAME_PUBLICATION_S = 0.1
 
 class HangDetector:
     """Judges `Reported`. At most one finding per round; one sample per rank and a window of step times is kept."""
+
+    heeds = (Reported, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -96,27 +98,32 @@ class HangDetector:
         self._times.begin_round()
 
     def _take(self, report: NodeReport, now: float) -> list[int]:
-        """Keep the samples that count; return the ranks that may be stuck."""
+        """Keep the samples that count; return the ranks that may be stuck. What a report costs is decided here."""
         if not any(each.source.startswith("rank") for each in report.unreadable):
             self._node_at[report.node] = now
-        suspects = []
+        suspects, soonest_s, known = [], self._soonest_s(), self._seen
         for sample in self._round.samples_in(report):
-            before = self._seen.get(sample.rank)
+            rank, stopped = sample.rank, sample.process is ProcessState.STOPPED
+            before = known.get(rank)
             self._learn(sample, before)
+            stopped_at = _stopped_at(before, now) if stopped else None
             if sample.progress_age_s < self._moving_s:
-                # Nearly every sample of a healthy run ends here: this path decides what a report costs.
-                stopped_at = _stopped_at(sample, before, now)
-                self._seen[sample.rank] = Seen(sample, now, now - sample.progress_age_s, stopped_at)
-                self._stalled.discard(sample.rank)
+                known[rank] = Seen(sample, now, now - sample.progress_age_s, stopped_at)
+                self._stalled.discard(rank)
                 continue
-            seen = Seen(sample, now, _moved_at(sample, before, now), _stopped_at(sample, before, now))
-            self._seen[sample.rank] = seen
-            if seen.stalled_s >= self._allowed_s(sample):
-                self._stalled.add(sample.rank)
+            known[rank] = seen = Seen(sample, now, _moved_at(sample, before, now), stopped_at)
+            stalled_s = seen.stalled_s
+            if stalled_s >= soonest_s and stalled_s >= self._allowed_s(sample):
+                self._stalled.add(rank)
             else:
-                self._stalled.discard(sample.rank)
-            suspects.append(sample.rank)
+                self._stalled.discard(rank)
+            if stopped or (sample.pulse_age_s is not None and sample.pulse_age_s >= soonest_s):
+                suspects.append(rank)
         return suspects
+
+    def _soonest_s(self) -> float:
+        """Not after any deadline that `_allowed_s` gives: below it nobody needs a closer look."""
+        return min(self._deadline_s(LATE_S_MIN) or math.inf, self._policy.startup_timeout_s, CHECKPOINT_S_MIN)
 
     def _learn(self, sample: RankSample, before: Seen | None) -> None:
         if sample.step is not None and sample.step_time_s is not None:
@@ -240,10 +247,8 @@ def _moved_at(sample: RankSample, before: Seen | None, now: float) -> float:
     return max(published_at, before.progress_at) if same_publication else published_at
 
 
-def _stopped_at(sample: RankSample, before: Seen | None, now: float) -> float | None:
-    """Since when the process has been seen stopped, without a sample in between that shows it running."""
-    if sample.process is not ProcessState.STOPPED:
-        return None
+def _stopped_at(before: Seen | None, now: float) -> float:
+    """Since when a stopped process has been seen stopped, without a sample in between that shows it running."""
     return before.stopped_at if before is not None and before.stopped_at is not None else now
 
 

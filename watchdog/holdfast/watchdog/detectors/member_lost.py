@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.sample import Connected, Disconnected, Heard, Left, RoundStarted, Sample
+from holdfast.watchdog.sample import (
+    Connected,
+    Disconnected,
+    Expected,
+    Heard,
+    Left,
+    RoundStarted,
+    RoundStopped,
+    Sample,
+)
 
 # A stall of the watchdog goes unseen for one wakeup interval and one tolerance: together a third of
 # `lost_after_s`, which with the default beats (1 s of 3 s) leaves another third before a live member is lost.
@@ -33,24 +42,32 @@ class MemberLostDetector:
     A lost member is watched again from its next `Connected`, or when a round counts on it all the same.
     """
 
+    heeds = (Heard, Connected, Expected, Disconnected, Left, RoundStarted, RoundStopped)
+
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
         self._lost_after_s = policy.lost_after_s
         self._round = RoundInForce(policy.job)
-        # In order of deadline: every renewal goes to the end, so the first one is always the next to expire.
+        # In order of deadline: every renewal goes to the end, so the first one is always the next to expire. Only
+        # members expected back after a restart have more time, and the others wait with them until they are.
         self._watched: OrderedDict[str, _Watch] = OrderedDict()
         self._expected_by: float | None = None
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
         """Renew, begin or end a watch; a finding at once when a connection closed."""
         self._forgive_own_lag(now)
+        if isinstance(sample, Heard):  # with every message of a launcher
+            if (watch := self._watched.get(sample.member)) is not None:
+                watch.heard_at, watch.deadline = now, now + self._lost_after_s
+                self._watched.move_to_end(sample.member)
+            return ()
         self._round.follow(sample)
         match sample:
             case Connected(member=member, node=node):
                 self._renew(member, node, now)
-            case Heard(member=member):
-                if member in self._watched:
-                    self._renew(member, self._watched[member].node, now)
+            case Expected(member=member, node=node, by=by):
+                self._renew(member, node, now)
+                self._watched[member].deadline = max(by, self._watched[member].deadline)
             case Left(member=member):
                 self._watched.pop(member, None)
             case Disconnected(member=member):

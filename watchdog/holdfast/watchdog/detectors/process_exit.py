@@ -15,7 +15,7 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.membership import WorkerExited
 from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.sample import Exited, Sample
+from holdfast.watchdog.sample import Exited, RoundStarted, RoundStopped, Sample
 
 # Survivors of a death fail in their next collective: within 7-27 ms with gloo on one machine, plus the time an
 # interpreter takes to end. Later than this, nothing has healed the round and the death is news again.
@@ -63,6 +63,8 @@ class _Death:
 
 class ProcessExitDetector:
     """Judges `Exited`. Silence proves nothing here."""
+
+    heeds = (Exited, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

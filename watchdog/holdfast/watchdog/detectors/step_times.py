@@ -22,26 +22,28 @@ class StepTimes:
         self._sorted: list[float] = []
         self._first: int | None = None
         self._newest: int | None = None
+        self._slowest = math.inf  # of the newest step; infinite while that is the first, which does not count
         self._trained = 0  # steps completed beyond the first of each round, seen or not
 
     def begin_round(self) -> None:
         """Steps are counted anew: a round may train steps again."""
         self._first = self._newest = None
+        self._slowest = math.inf
 
     def take(self, step: int, time_s: float) -> None:
         """One rank completed `step` in `time_s` seconds."""
+        if step == self._newest and time_s <= self._slowest:
+            return  # nearly every sample: all but the slowest rank of a step
         if self._first is None or self._newest is None:
             self._first = self._newest = step
         if step <= self._first or step < self._newest or not 0.0 < time_s < math.inf:
             return
         if step == self._newest:
-            if time_s <= self._recent[-1]:
-                return
             self._forget(self._recent.pop())
         elif len(self._recent) == STEPS_KEPT:
             self._forget(self._recent.popleft())
         self._trained += step - self._newest
-        self._newest = step
+        self._newest, self._slowest = step, time_s
         self._recent.append(time_s)
         insort(self._sorted, time_s)
 

@@ -8,10 +8,12 @@ from aiohttp import WSCloseCode, web
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ReportTaken
+from holdfast.watchdog.auth import Caller
+from holdfast.watchdog.server.answer import CALLER
 from holdfast.watchdog.server.connection import AgentConnection
-from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
+from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket, sender
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.names import check_peer, check_room
+from holdfast.watchdog.server.names import check_peer, check_room, check_unbound
 from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
 from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
@@ -26,12 +28,13 @@ async def serve_agent(request: web.Request) -> web.WebSocketResponse:
     """One agent's connection, from its `AgentHello` to its end."""
     watchdog = request.app[WATCHDOG]
     socket = await open_socket(request, frame_bytes_max=FRAME_BYTES_MAX)
-    outbox = Outbox()
-    await converse(socket, outbox, watchdog.tally, lambda: _talk(watchdog, socket, outbox))
+    outbox = Outbox(sender(request, socket))
+    await converse(socket, outbox, watchdog.tally, lambda: _talk(watchdog, socket, outbox, request[CALLER]))
     return socket
 
 
-async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbox) -> None:
+async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbox, caller: Caller) -> None:
+    check_unbound(caller)
     frames = decoded(socket, MESSAGES)
     hello = await first(frames)
     if not isinstance(hello, AgentHello):
@@ -70,13 +73,15 @@ async def _listen(host: JobHost, agent: AgentConnection, frames: AsyncIterator[F
         else:
             host.tally.add(Count.REPORTS)
             host.take_report(report)
+            if not report.events:
+                continue  # nobody keeps what only tells of the present; answering it would double the traffic
         agent.outbox.put(Slot.TAKEN, msgspec.msgpack.encode(ReportTaken(host.taken[agent.node].sequence)))
 
 
 def _check_ages(report: NodeReport) -> None:
     """An age that is no number would poison every comparison behind it. Raises BadMessage."""
-    ages = [each.age_s for each in report.events]
+    total_s = sum([each.age_s for each in report.events])
     for sample in report.ranks:
-        ages += (sample.progress_age_s, sample.phase_age_s, sample.pulse_age_s or 0.0)
-    if not all(math.isfinite(age) for age in ages):
+        total_s += sample.progress_age_s + sample.phase_age_s + (sample.pulse_age_s or 0.0)
+    if not math.isfinite(total_s):  # one that is not finite makes the sum so
         raise BadMessage("an age is not a finite number of seconds")

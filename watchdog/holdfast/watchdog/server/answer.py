@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from holdfast.api.errors import Fenced, HoldfastError, InvalidInput
-from holdfast.watchdog.auth import Authenticator, Role
+from holdfast.watchdog.auth import Authenticator, Caller, Role
 from holdfast.watchdog.server.tally import Count, Tally
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -19,6 +19,9 @@ class NotFound(HoldfastError):
 
 STATUS = {NotFound: 404, InvalidInput: 400, Fenced: 503}
 BEARER = "Bearer "
+# The API server's proxy to services keeps the Authorization header for itself; this one it passes on.
+TOKEN_HEADER = "X-Holdfast-Token"
+CALLER = web.RequestKey("caller", Caller)
 
 
 def answer(body: object, *, status: int = 200) -> web.Response:
@@ -35,16 +38,26 @@ def guarded(handler: Handler, *, needs: Role, authenticator: Authenticator) -> H
     """`handler`, for callers whose token has the role `needs`."""
 
     async def check(request: web.Request) -> web.StreamResponse:
-        header = request.headers.get("Authorization", "")
-        roles = authenticator.roles(header.removeprefix(BEARER)) if header.startswith(BEARER) else None
-        if roles is None:
-            return refusal(401, "this needs a valid token: send the header 'Authorization: Bearer TOKEN'")
-        if needs not in roles:
-            held = ", ".join(sorted(role.value for role in roles))
-            return refusal(403, f"this needs the role {needs.value}; the token has {held}")
+        token = token_of(request)
+        caller = await authenticator.caller(token) if token else None
+        if caller is None:
+            says = f"send the header 'Authorization: Bearer TOKEN' or '{TOKEN_HEADER}: TOKEN'"
+            return refusal(401, f"this needs a valid token: {says}")
+        if needs not in caller.roles:
+            held = ", ".join(sorted(role.value for role in caller.roles)) or "no role"
+            return refusal(403, f"this needs the role {needs.value}; {caller.name} has {held}")
+        request[CALLER] = caller
         return await handler(request)
 
     return check
+
+
+def token_of(request: web.Request) -> str:
+    """What the caller presents; empty when it presents nothing."""
+    if (own := request.headers.get(TOKEN_HEADER)) is not None:
+        return own.strip()
+    header = request.headers.get("Authorization", "")
+    return header.removeprefix(BEARER) if header.startswith(BEARER) else ""
 
 
 def plainly(tally: Tally) -> Middleware:

@@ -1,15 +1,18 @@
 """The HTTP application: every path, what it needs, who serves it."""
 
+from pathlib import Path
+
 import msgspec
 from aiohttp import WSCloseCode, web
 
 from holdfast.watchdog.auth import Authenticator, Role
-from holdfast.watchdog.server import reads, submissions
+from holdfast.watchdog.server import reads, standing, submissions
 from holdfast.watchdog.server.agents import serve_agent
 from holdfast.watchdog.server.answer import Handler, guarded, plainly
 from holdfast.watchdog.server.launchers import serve_launcher
 from holdfast.watchdog.server.operators import serve_operator
 from holdfast.watchdog.server.outbox import Farewell
+from holdfast.watchdog.server.scraping import or_by_token
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
 
 GOODBYE = Farewell(WSCloseCode.GOING_AWAY, "the watchdog is shutting down")
@@ -27,12 +30,15 @@ class Route(msgspec.Struct, frozen=True):
 
 ROUTES = (
     Route("GET", "/healthz", reads.healthz, None),
+    Route("GET", "/livez", standing.livez, None),
+    Route("GET", "/readyz", standing.readyz, None),
     Route("GET", "/metrics", reads.metrics, Role.VIEW),
     Route("GET", "/v1/member", serve_launcher, Role.INGEST),
     Route("GET", "/v1/agent", serve_agent, Role.INGEST),
     Route("GET", "/v1/operator", serve_operator, Role.OPERATE),
     Route("GET", "/v1/jobs", reads.jobs, Role.VIEW),
     Route("POST", "/v1/jobs", submissions.submit, Role.OPERATE),
+    Route("DELETE", JOB, submissions.forget, Role.OPERATE),
     Route("GET", f"{JOB}/status", reads.job_status, Role.VIEW),
     Route("GET", f"{JOB}/ranks", reads.ranks, Role.VIEW),
     Route("GET", f"{JOB}/incidents", reads.incidents, Role.VIEW),
@@ -45,14 +51,22 @@ ROUTES = (
 )
 
 
-def make_app(watchdog: Watchdog, authenticator: Authenticator) -> web.Application:
-    """The application over a watchdog that has been started."""
-    app = web.Application(middlewares=[plainly(watchdog.tally)], client_max_size=submissions.BODY_BYTES_MAX)
+def make_app(
+    watchdog: Watchdog, authenticator: Authenticator, metrics_token_file: Path | None = None
+) -> web.Application:
+    """The application over a watchdog; until that is started, it only tells that it stands by.
+
+    Whoever shows the token in `metrics_token_file` may read the metrics as well.
+    """
+    middlewares = [plainly(watchdog.tally), standing.leaders_only(watchdog)]
+    app = web.Application(middlewares=middlewares, client_max_size=submissions.BODY_BYTES_MAX)
     app[WATCHDOG] = watchdog
     for route in ROUTES:
         handler = route.handler
         if route.needs is not None:
             handler = guarded(handler, needs=route.needs, authenticator=authenticator)
+        if route.handler is reads.metrics:
+            handler = or_by_token(route.handler, handler, metrics_token_file)
         app.router.add_route(route.method, route.path, handler)
     app.on_shutdown.append(_say_goodbye)
     return app

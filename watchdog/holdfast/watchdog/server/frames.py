@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -42,6 +43,29 @@ async def open_socket(request: web.Request, *, frame_bytes_max: int) -> web.WebS
     socket = web.WebSocketResponse(max_msg_size=frame_bytes_max, compress=False, heartbeat=PING_EVERY_S)
     await socket.prepare(request)
     return socket
+
+
+def sender(request: web.Request, socket: web.WebSocketResponse) -> Callable[[bytes], bool]:
+    """What sends a binary frame of an accepted connection at once, while the peer has taken everything before it.
+
+    It writes whole frames, as the socket itself does, so that both may write.
+    """
+
+    def at_once(body: bytes) -> bool:
+        transport = request.transport
+        if socket.closed or transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        transport.write(_header(len(body)) + body)
+        return True
+
+    return at_once
+
+
+def _header(size: int) -> bytes:
+    """A whole binary frame's, as servers send it. Source: RFC 6455, section 5.2"""
+    if size < 126:
+        return bytes((0x82, size))
+    return struct.pack("!BBH", 0x82, 126, size) if size < 1 << 16 else struct.pack("!BBQ", 0x82, 127, size)
 
 
 async def first(frames: AsyncIterator[T]) -> T:

@@ -8,16 +8,21 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from holdfast.api.errors import Fenced, Unavailable
-from holdfast.api.event import Event, InterventionRequested
+from holdfast.api.event import Event, InterventionRequested, NodeChanged, PodChanged
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
+from holdfast.api.membership import SaveWanted
+from holdfast.api.plan import JobReport
+from holdfast.api.round import Desired, shown_to
 from holdfast.api.telemetry import NodeReport, Pace
 from holdfast.watchdog.clock import WatchdogClock
-from holdfast.watchdog.effect import Answered, Effect, Notify, Publish, Show
+from holdfast.watchdog.cluster import is_news
+from holdfast.watchdog.effect import Answered, Effect, Notify, Publish, Save, Show
 from holdfast.watchdog.job import Job
-from holdfast.watchdog.sample import Reported, Sample
+from holdfast.watchdog.sample import Heard, Reported, Sample
 from holdfast.watchdog.server.connection import AgentConnection, Connection, LauncherConnection
-from holdfast.watchdog.server.outbox import Slot
+from holdfast.watchdog.server.outbox import Farewell, Slot
 from holdfast.watchdog.server.tally import Tally
+from holdfast.watchdog.status import report_of
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +32,8 @@ LINES_PER_BREATH = 64
 # How far the stall threshold moves before agents are told, and how often it is looked at.
 PACE_CHANGE = 0.1
 PACE_EVERY_S = 1.0
+# How often operators are told of what moves all the time (steps); whatever is decided is told at once.
+REPORT_EVERY_S = 5.0
 
 
 class JobHost:
@@ -52,6 +59,8 @@ class JobHost:
         self._keeper: asyncio.Handle | None = None
         self._pace = Pace(interval_s=1.0)
         self._pace_at = 0.0
+        self._report_at = 0.0
+        self._told_trouble: str | None = None
 
     def start(self) -> None:
         """Resume the job after a restart of the watchdog. Raises as `Job.resume`."""
@@ -67,13 +76,45 @@ class JobHost:
         self._keep()
         self._guarded(self.job.save)
 
+    def dismiss(self, farewell: Farewell) -> None:
+        """End every connection and change nothing any more; nothing is kept."""
+        self.closing = self._over = True
+        for handle in (self._timer, self._keeper):
+            if handle is not None:
+                handle.cancel()
+        for connection in (*self.launchers.values(), *self.agents.values(), *self.operators):
+            connection.outbox.finish(farewell)
+
     def observe(self, sample: Sample) -> None:
         """Show the job a sample."""
         self._guarded(lambda now: self._carry_out(self.job.observe(sample, now)))
 
+    def hear(self, sample: Heard | Reported) -> None:
+        """Show the job that somebody lives, and what it is doing: nearly everything that is ever said.
+
+        As long as it proves nothing, nothing is to be done about it, and no wakeup comes sooner.
+        """
+        if self._over:
+            return
+        now, offset = self.clock.now(), self.job.offset
+        try:
+            effects = self.job.observe(sample, now)
+        except Fenced as error:
+            self._give_up(error)
+            return
+        if effects or self.job.offset != offset:
+            self._carry_out(effects)
+        else:
+            self._tell_operators(decided=False, now=now)
+
     def record(self, event: Event) -> None:
         """Tell the job a fact."""
         self._guarded(lambda now: self._carry_out(self.job.record(event, now)))
+
+    def see(self, event: NodeChanged | PodChanged) -> None:
+        """Tell the job what the operator sees; what says nothing new is not journaled."""
+        if self.job.behind or is_news(self.job.state, event):
+            self.record(event)
 
     def demand(self, event: Event) -> None:
         """Tell the job what somebody waits for. Raises Unavailable, Damaged, Fenced."""
@@ -88,7 +129,10 @@ class JobHost:
         now = self.clock.now()
         self.taken[report.node] = report
         self.taken_at[report.node] = now
-        self.observe(Reported(report))
+        if report.events:
+            self.observe(Reported(report))
+        else:
+            self.hear(Reported(report))
         if now >= self._pace_at:
             self._pace_at = now + PACE_EVERY_S
             self._set_pace(now)
@@ -106,15 +150,20 @@ class JobHost:
             says = "taken, not yet answered; ask again with the same id"
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
 
-    def show_desired(self, connection: Connection) -> None:
-        """Show a launcher what is desired now."""
-        if self.job.state.desired is not None:
-            connection.outbox.put(Slot.DESIRED, msgspec.msgpack.encode(self.job.state.desired))
+    def show_desired(self, launcher: LauncherConnection) -> None:
+        """Show a launcher what is desired now, and the checkpoint that is waited for."""
+        state = self.job.state
+        if state.desired is not None:
+            launcher.outbox.put(Slot.DESIRED, _shown(state.desired, launcher))
+        if state.saving is not None and state.saving.saved is None:
+            wanted = SaveWanted(state.saving.round, state.saving.number)
+            launcher.outbox.put(Slot.SAVE, msgspec.msgpack.encode(wanted))
 
-    def show_plan(self, connection: Connection) -> None:
-        """Show an operator the plan there is."""
+    def show_operator(self, connection: Connection) -> None:
+        """Show an operator the plan there is, and how the job is."""
         if self.job.state.plan is not None:
             connection.outbox.put(Slot.PLAN, msgspec.msgpack.encode(self.job.state.plan))
+        connection.outbox.put(Slot.REPORT, msgspec.msgpack.encode(self._report(self.clock.now())))
 
     def show_pace(self, connection: Connection) -> None:
         """Show an agent how often to report."""
@@ -126,20 +175,36 @@ class JobHost:
         for effect in effects:
             match effect:
                 case Show(desired=desired):
-                    _broadcast(self.launchers.values(), Slot.DESIRED, desired)
+                    for launcher in self.launchers.values():
+                        launcher.outbox.put(Slot.DESIRED, _shown(desired, launcher))
                 case Publish(plan=plan):
                     _broadcast(self.operators, Slot.PLAN, plan)
+                case Save(wanted=wanted):
+                    _broadcast(self.launchers.values(), Slot.SAVE, wanted)
                 case Answered(outcome=outcome):
                     self._answer(outcome)
                 case Notify(incident=incident, text=text):
                     logger.warning("a human is needed job=%s incident=%s text=%s", self.job.name, incident, text)
                 case _:
                     pass  # incidents are kept below, all at once
-        self._arm(self.clock.now())
+        now = self.clock.now()
+        self._tell_operators(decided=bool(effects), now=now)
+        self._arm(now)
         self._unkept.extend(effects)
         if self._keeper is None and (effects or self.job.snapshot_due):
             # Behind the senders, which the frames put above have woken: the disk delays no launcher.
             self._keeper = asyncio.get_running_loop().call_soon(self._keep)
+
+    def _tell_operators(self, *, decided: bool, now: float) -> None:
+        due = decided or now >= self._report_at or self.job.trouble != self._told_trouble
+        if not due or not self.operators:
+            return
+        self._report_at, self._told_trouble = now + REPORT_EVERY_S, self.job.trouble
+        _broadcast(self.operators, Slot.REPORT, self._report(now))
+
+    def _report(self, now: float) -> JobReport:
+        gauge = self.job.senses.gauge if self.job.senses else None
+        return report_of(self.job.state, gauge, self.job.trouble, now)
 
     def _keep(self) -> None:
         effects, self._unkept, self._keeper = self._unkept, [], None
@@ -201,6 +266,11 @@ class JobHost:
         if _differs(pace, self._pace):
             self._pace = pace
             _broadcast(self.agents.values(), Slot.PACE, pace)
+
+
+def _shown(desired: Desired, launcher: LauncherConnection) -> bytes:
+    """The launcher's own part of it: some hundred bytes, where a whole round of 12,500 members takes 0.7 MB."""
+    return msgspec.msgpack.encode(shown_to(desired, launcher.member))
 
 
 def _broadcast(connections: Iterable[Connection], slot: Slot, message: object) -> None:

@@ -10,6 +10,7 @@ from holdfast.api.errors import HoldfastError
 from holdfast.api.event import (
     CheckpointRecorded,
     JobSubmitted,
+    MemberDeparting,
     MemberEntered,
     MemberFinished,
     MemberJoined,
@@ -20,6 +21,7 @@ from holdfast.api.event import (
 from holdfast.api.membership import (
     CheckpointCommitted,
     CollectiveFailed,
+    Departing,
     FromLauncher,
     Join,
     Leave,
@@ -31,11 +33,13 @@ from holdfast.api.membership import (
     WorkersFinished,
 )
 from holdfast.api.policy import Policy
+from holdfast.watchdog.auth import Caller
 from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, Exited, Heard, Left
+from holdfast.watchdog.server.answer import CALLER
 from holdfast.watchdog.server.connection import LauncherConnection
-from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
+from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket, sender
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.names import check_peer, check_room
+from holdfast.watchdog.server.names import check_allowed, check_peer, check_room
 from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
 from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
@@ -53,18 +57,19 @@ async def serve_launcher(request: web.Request) -> web.WebSocketResponse:
     """One launcher's connection, from its `Join` to its end."""
     watchdog = request.app[WATCHDOG]
     socket = await open_socket(request, frame_bytes_max=FRAME_BYTES_MAX)
-    outbox = Outbox()
-    await converse(socket, outbox, watchdog.tally, lambda: _talk(watchdog, socket, outbox))
+    outbox = Outbox(sender(request, socket))
+    await converse(socket, outbox, watchdog.tally, lambda: _talk(watchdog, socket, outbox, request[CALLER]))
     return socket
 
 
-async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbox) -> None:
+async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbox, caller: Caller) -> None:
     frames = decoded(socket, MESSAGES)
     join = await first(frames)
     if not isinstance(join, Join):
         raise BadMessage("the first message must be Join")
     try:
         _check(join)
+        check_allowed(caller, join.job)
         host = watchdog.host(join.job)
         check_room(len(host.launchers))
     except HoldfastError as error:
@@ -82,10 +87,11 @@ async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbo
 
 async def _listen(host: JobHost, launcher: LauncherConnection, frames: AsyncIterator[FromLauncher]) -> bool:
     """Take messages until the end; True when the launcher left on purpose."""
+    heard = Heard(launcher.member)
     async for message in frames:
         if host.launchers.get(launcher.member) is not launcher:
             return False  # a newer connection of the member has taken over: this one counts no more
-        host.observe(Heard(launcher.member))
+        host.hear(heard)
         if isinstance(message, Leave):
             host.record(MemberLeft(launcher.member, message.reason))
             host.observe(Left(launcher.member))
@@ -164,10 +170,10 @@ def _committed(host: JobHost, launcher: LauncherConnection, message: CheckpointC
     if not _counts(host, launcher, message.round):
         return
     known = host.job.state.checkpoints
-    if any(each.round == message.round and each.step >= message.step for each in known):
+    if message.wanted is None and any(each.round == message.round and each.step >= message.step for each in known):
         host.tally.add(Count.DUPLICATE_MESSAGES)  # within a round steps only grow: said again after a reconnect
         return
-    host.record(CheckpointRecorded(message.round, message.step, message.uri))
+    host.record(CheckpointRecorded(message.round, message.step, message.uri, message.wanted))
 
 
 def _restored(host: JobHost, launcher: LauncherConnection, message: Restored) -> None:
@@ -186,6 +192,9 @@ TAKERS: Mapping[type, Callable[[JobHost, LauncherConnection, Any], None]] = {
     Warmed: lambda host, launcher, message: host.record(MemberWarmed(launcher.member)),
     RoundEntered: _entered,
     WorkersFinished: _finished,
+    Departing: lambda host, launcher, message: host.record(
+        MemberDeparting(launcher.member, message.reason, message.within_s)
+    ),
     CheckpointCommitted: _committed,
     Restored: _restored,
     # Detectors fence these by themselves: what an exit says of its node holds whatever the round.

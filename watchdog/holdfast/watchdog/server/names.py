@@ -3,6 +3,7 @@
 import re
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.watchdog.auth import Caller
 from holdfast.watchdog.server.frames import BadMessage
 
 # Kubernetes' names for a namespace and an object in it.
@@ -19,6 +20,20 @@ def check_job(name: str) -> None:
     if JOB.fullmatch(name) is None:
         fix = "name it namespace/name, in lower-case letters, digits and '-'"
         raise InvalidInput(Problem("job", name[:64], fix))
+
+
+def check_allowed(caller: Caller, job: str) -> None:
+    """Raises BadMessage when the caller may not send signals for the job."""
+    if not caller.may_ingest_for(job):
+        raise BadMessage(
+            f"{caller.name} may send signals for jobs of namespace {caller.namespace} only, not {job}"
+        )
+
+
+def check_unbound(caller: Caller) -> None:
+    """Raises BadMessage unless the caller may speak for nodes: what it says of them can take them away."""
+    if caller.namespace is not None:
+        raise BadMessage(f"{caller.name} may not report for nodes: grant it the role ingest")
 
 
 def check_peer(**names: str) -> None:

@@ -6,8 +6,8 @@ import msgspec
 from aiohttp import web
 
 from holdfast.api.errors import HoldfastError
-from holdfast.api.event import NodeChanged
-from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello
+from holdfast.api.event import NodeChanged, PodChanged
+from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, PodObserved
 from holdfast.watchdog.server.connection import Connection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
 from holdfast.watchdog.server.host import JobHost
@@ -39,7 +39,7 @@ async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbo
         raise BadMessage(str(error)) from error
     operator = Connection(socket, outbox)
     host.operators.add(operator)
-    host.show_plan(operator)
+    host.show_operator(operator)
     try:
         await _listen(host, frames)
     finally:
@@ -48,6 +48,10 @@ async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbo
 
 async def _listen(host: JobHost, frames: AsyncIterator[FromOperator]) -> None:
     async for message in frames:
-        if not isinstance(message, NodeObserved):
-            raise BadMessage("OperatorHello was said before")
-        host.record(NodeChanged(message.node, message.state, message.reason))
+        match message:
+            case NodeObserved():
+                host.see(NodeChanged(message.node, message.state, message.reason))
+            case PodObserved():
+                host.see(PodChanged(message.member, message.node, message.state, message.reason))
+            case OperatorHello():
+                raise BadMessage("OperatorHello was said before")

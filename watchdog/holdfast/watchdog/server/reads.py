@@ -13,7 +13,7 @@ from holdfast.watchdog.server.answer import NotFound, answer
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.tally import prometheus_text
 from holdfast.watchdog.server.watchdog import WATCHDOG
-from holdfast.watchdog.status import status_of
+from holdfast.watchdog.status import status_of, with_trouble
 
 INCIDENTS_MAX = 1000
 JOURNAL_PAGE_LINES = 500
@@ -46,7 +46,10 @@ async def healthz(request: web.Request) -> web.Response:
 async def metrics(request: web.Request) -> web.Response:
     """The watchdog's own counters and gauges for Prometheus."""
     watchdog = request.app[WATCHDOG]
-    gauges: list[tuple[str, str, float]] = []
+    gauges: list[tuple[str, str, float]] = [
+        ("holdfast_watchdog_leading", "", float(watchdog.leading is not None)),
+        ("holdfast_watchdog_store_up", "", float(watchdog.trouble() is None)),
+    ]
     for host in watchdog.hosts():
         job = host.job
         gauges += [
@@ -125,10 +128,7 @@ async def journal(request: web.Request) -> web.Response:
 def status(host: JobHost) -> JobStatus:
     """The job as it is now."""
     gauge = host.job.senses.gauge if host.job.senses else None
-    told = status_of(host.job.state, gauge, host.clock.now())
-    if host.job.trouble is None:
-        return told
-    return msgspec.structs.replace(told, reason=f"{told.reason}; nothing can be decided: {host.job.trouble}")
+    return with_trouble(status_of(host.job.state, gauge, host.clock.now()), host.job.trouble)
 
 
 def _incidents(host: JobHost) -> dict[str, Incident]:

@@ -29,6 +29,12 @@ async def submit(request: web.Request) -> web.Response:
     return answer(status(host))
 
 
+async def forget(request: web.Request) -> web.Response:
+    """Drop a job that is gone for good, with its journal and incidents. The same again changes nothing."""
+    request.app[WATCHDOG].forget(f"{request.match_info['namespace']}/{request.match_info['name']}")
+    return web.Response(status=204)
+
+
 async def intervene(request: web.Request) -> web.Response:
     """Take an intervention and answer with its outcome: 200 when it is known, 202 while it is pending."""
     host = hosted(request)

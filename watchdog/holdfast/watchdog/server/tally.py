@@ -31,7 +31,7 @@ class Tally:
 
 
 def prometheus_text(tally: Tally, gauges: Iterable[tuple[str, str, float]]) -> str:
-    """All counters, and gauges as (name, job, value), in the text exposition format.
+    """All counters, and gauges as (name, job, value), in the text exposition format. Job "" is all of them.
 
     Source: https://prometheus.io/docs/instrumenting/exposition_formats/
     """
@@ -44,5 +44,6 @@ def prometheus_text(tally: Tally, gauges: Iterable[tuple[str, str, float]]) -> s
         if name not in typed:
             lines.append(f"# TYPE {name} gauge")
             typed.add(name)
-        lines.append(f'{name}{{job="{job}"}} {value:g}')
+        labels = f'{{job="{job}"}}' if job else ""
+        lines.append(f"{name}{labels} {value:g}")
     return "\n".join(lines) + "\n"

@@ -3,16 +3,18 @@
 import logging
 from collections.abc import Callable, Iterator
 
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from holdfast.api.errors import Unavailable
+from holdfast.api.standing import Standing
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.senses import SensesFor
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.names import check_job
+from holdfast.watchdog.server.outbox import Farewell
 from holdfast.watchdog.server.tally import Tally
-from holdfast.watchdog.store.store import Store
+from holdfast.watchdog.store.store import Fence, Store
 from holdfast.watchdog.turn import Brain
 
 logger = logging.getLogger(__name__)
@@ -33,10 +35,13 @@ class Watchdog:
         self._senses_for = senses_for
         self._fenced = fenced
         self._hosts: dict[str, JobHost] = {}
+        self._started = False
+        self._store_asked = False
+        self._store_trouble: str | None = None
 
-    def start(self) -> None:
-        """Claim the store and go on where an earlier run ended. Raises Unavailable, Damaged."""
-        self._fence = self.store.claim()
+    def start(self, fence: Fence | None = None) -> None:
+        """Go on where an earlier run ended, with the fence given, or claimed now. Raises Unavailable, Damaged."""
+        self._fence = self.store.claim() if fence is None else fence
         jobs = [self._job(name) for name in self.store.jobs()]
         for job in jobs:
             job.restore()
@@ -44,6 +49,7 @@ class Watchdog:
         for job in jobs:
             self._hosted(job).start()
             logger.info("job resumed job=%s offset=%d phase=%s", job.name, job.offset, job.state.phase.value)
+        self._started = True
 
     def stop(self) -> None:
         """Leave everything as it is, ready for the next start."""
@@ -68,9 +74,37 @@ class Watchdog:
         """Every job's host, by name."""
         return (self._hosts[name] for name in sorted(self._hosts))
 
+    def forget(self, name: str) -> None:
+        """Drop a job that is gone for good; its peers are told to go. Raises Unavailable, Damaged, Fenced."""
+        host = self._hosts.get(name)
+        if host is None:
+            return
+        self.store.forget(name, fence=self._fence)
+        del self._hosts[name]
+        host.dismiss(Farewell(WSCloseCode.GOING_AWAY, f"job {name} is gone"))
+
+    @property
+    def leading(self) -> Fence | None:
+        """The fence under which this watchdog decides, None while it only stands by."""
+        return self._fence if self._started else None
+
+    @property
+    def standing(self) -> Standing:
+        """Its part among the replicas."""
+        if self._started:
+            return Standing.LEADING
+        return Standing.STANDBY if self._store_asked else Standing.STARTING
+
+    def note_store(self, trouble: str | None) -> None:
+        """Whether the store answers, told by whoever asks it when no job does."""
+        self._store_asked = True
+        self._store_trouble = trouble
+
     def trouble(self) -> str | None:
         """Why decisions cannot be recorded, None while they can."""
-        return next((host.job.trouble for host in self._hosts.values() if host.job.trouble), None)
+        return self._store_trouble or next(
+            (host.job.trouble for host in self._hosts.values() if host.job.trouble), None
+        )
 
     def _job(self, name: str) -> Job:
         return Job(name, store=self.store, fence=self._fence, brain=self._brain, senses_for=self._senses_for)

@@ -63,6 +63,11 @@ class MemoryStore:
         kept = self._incidents.get(job, {}).values()
         return tuple(sorted(kept, key=lambda each: (each.detected_at, each.id))[-limit:])
 
+    def forget(self, job: str, *, fence: Fence) -> None:
+        self._check(fence)
+        for kept in (self._journals, self._snapshots, self._incidents):
+            kept.pop(job, None)
+
     def close(self) -> None:
         return
 

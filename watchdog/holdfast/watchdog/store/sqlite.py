@@ -144,6 +144,11 @@ class SqliteStore:
         )
         return tuple(self._decode(body, INCIDENTS, f"incident {name} of {job}") for name, body in reversed(rows))
 
+    def forget(self, job: str, *, fence: Fence) -> None:
+        with self._transaction(fence) as cursor:
+            for table in ("journal", "snapshot", "incident"):
+                cursor.execute(f"DELETE FROM {table} WHERE job = ?", (job,))
+
     def close(self) -> None:
         self._connection.close()
 

@@ -95,6 +95,10 @@ class Store(Journal, Snapshots, Archive, Protocol):
         """Every job with a journal, by name."""
         ...
 
+    def forget(self, job: str, *, fence: Fence) -> None:
+        """Remove everything of a job that is gone for good; nothing where there is none. Raises Fenced."""
+        ...
+
     def close(self) -> None:
         """Release what is held. No call follows."""
         ...

@@ -1,0 +1,49 @@
+"""The metrics, for Prometheus, which shows one fixed token."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import test_utils
+from peers import TOKEN, bearer, quick_senses
+
+from holdfast.watchdog import brain
+from holdfast.watchdog.auth import ALL_ROLES, Grant, TokenFile
+from holdfast.watchdog.server.app import make_app
+from holdfast.watchdog.server.watchdog import Watchdog
+from holdfast.watchdog.store.memory import MemoryStore
+
+SCRAPING = "prometheus-shows-this"
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> AsyncIterator[str]:
+    watchdog = Watchdog(MemoryStore(), brain=brain, senses_for=quick_senses, fenced=lambda _: None)
+    watchdog.start()
+    (tmp_path / "token").write_text(SCRAPING + "\n")
+    app = make_app(watchdog, TokenFile((Grant(TOKEN, ALL_ROLES),)), tmp_path / "token")
+    async with test_utils.TestServer(app) as server:
+        yield str(server.make_url(""))
+    watchdog.stop()
+
+
+async def _status(url: str, path: str, token: str) -> int:
+    async with aiohttp.ClientSession() as http, http.get(url.rstrip("/") + path, headers=bearer(token)) as answer:
+        return answer.status
+
+
+async def test_the_metrics_token_reads_the_metrics_and_nothing_else(url: str) -> None:
+    assert await _status(url, "/metrics", SCRAPING) == 200
+    assert await _status(url, "/v1/jobs", SCRAPING) == 401
+
+
+async def test_who_may_read_everything_may_read_the_metrics_too(url: str) -> None:
+    assert await _status(url, "/metrics", TOKEN) == 200
+
+
+async def test_nobody_else_may(url: str, tmp_path: Path) -> None:
+    assert await _status(url, "/metrics", "another") == 401
+    (tmp_path / "token").write_text("")  # being replaced: an empty file lets nobody in
+    assert await _status(url, "/metrics", "") == 401
+    assert await _status(url, "/metrics", SCRAPING) == 401

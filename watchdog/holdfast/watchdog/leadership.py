@@ -1,0 +1,108 @@
+"""One replica's part in the succession: stand by, lead, hand over.
+
+    standing by   asks for the lock a few times per lease; warm, listening, deciding nothing
+    leading       renews the lock three times per lease
+    lapsed        leading, but the store has not answered for a whole lease: somebody else may lead by now
+
+A lapsed leader goes on serving what it has. It cannot decide: every decision needs a journal line under the
+fence, and there is no store to take it. It stops when it learns of a greater fence: from the store once that
+answers again, or from the service in front of all replicas, where another leader would be found.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.api.errors import Fenced, Unavailable
+from holdfast.watchdog.store.lease import Lease, Lock
+from holdfast.watchdog.store.store import Fence
+
+logger = logging.getLogger(__name__)
+
+RENEWALS_PER_LEASE = 3
+# A leader that stops in good order is followed within this part of a lease: a quarter of a second by default.
+ASKS_PER_LEASE = 12
+
+
+class Peer(Protocol):
+    """The service in front of all replicas."""
+
+    async def fence(self) -> Fence | None:
+        """The fence of whoever leads there, None when nobody answers as a leader."""
+        ...
+
+
+class Leadership:
+    """`note` is told why the store does not answer, None when it does again."""
+
+    def __init__(
+        self, lease: Lease, *, ttl_s: float, note: Callable[[str | None], None], peer: Peer | None = None
+    ) -> None:
+        self._lease = lease
+        self._ttl_s = ttl_s
+        self._note = note
+        self._peer = peer
+        self._trouble: str | None = None
+
+    async def won(self) -> Fence:
+        """Stand by until the lock is ours. Raises InvalidInput, Damaged when this store cannot be used at all."""
+        clock = asyncio.get_running_loop().time
+        not_before = clock()
+        while True:
+            try:
+                # Looked at first, because Redis carries out late what it was asked while it hung: a look changes
+                # nothing then, but a `take` would, from a leader that only waited for Redis as we did.
+                lock = self._lease.look()
+                if self._trouble is not None:
+                    # The leader's lease has run out by no fault of its own. It gets the time of a lease to take
+                    # it up again, or every outage of the store would end in a change of leader.
+                    not_before = clock() + self._ttl_s
+                elif lock is Lock.FREE and clock() >= not_before and (fence := self._lease.take()) is not None:
+                    logger.info("leading fence=%d", fence)
+                    return fence
+                self._answered()
+            except Unavailable as error:
+                self._away(error)
+            await asyncio.sleep(self._ttl_s / ASKS_PER_LEASE)
+
+    async def keep(self, fence: Fence) -> None:
+        """Renew the lock for ever. Raises Fenced when somebody else has taken over."""
+        clock = asyncio.get_running_loop().time
+        renewed_at = clock()
+        while True:
+            await asyncio.sleep(self._ttl_s / RENEWALS_PER_LEASE)
+            asked_at = clock()
+            try:
+                self._lease.renew(fence)
+            except Unavailable as error:
+                self._away(error)
+            else:
+                renewed_at = asked_at  # the lease runs from when it was asked for, not from the answer
+                self._answered()
+            if clock() - renewed_at >= self._ttl_s:
+                await self._look_around(fence)
+
+    def resign(self) -> None:
+        """Let a standby lead at once. Called when nothing is decided any more; safe when we do not lead."""
+        try:
+            self._lease.release()
+        except Unavailable as error:
+            logger.warning("the lock could not be released, it expires reason=%s", error)
+
+    async def _look_around(self, fence: Fence) -> None:
+        found = await self._peer.fence() if self._peer is not None else None
+        if found is not None and found > fence:
+            raise Fenced(f"another watchdog leads with fence {found}, this one has {fence}")
+
+    def _away(self, error: Unavailable) -> None:
+        if self._trouble is None:
+            logger.error("store is away reason=%s", error)
+        self._trouble = str(error)
+        self._note(self._trouble)
+
+    def _answered(self) -> None:
+        if self._trouble is not None:
+            logger.info("store answers again")
+        self._trouble = None
+        self._note(None)

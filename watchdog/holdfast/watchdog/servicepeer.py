@@ -1,0 +1,60 @@
+"""Who leads, as the service in front of all replicas shows it."""
+
+import asyncio
+import ssl
+
+import aiohttp
+import msgspec
+
+from holdfast.api.standing import Standing
+from holdfast.watchdog.settings import TlsFiles
+from holdfast.watchdog.store.store import Fence
+
+PATH = "/readyz"
+ASK_S = 1.0
+# Behind the service are the one who asks, the one who may lead by now, and standbys: one ask may miss the leader.
+ASKS = 4
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """What `/readyz` tells. `fence` of the one who leads."""
+
+    status: Standing
+    fence: int | None = None
+
+
+class ServicePeer:
+    """Fills the `Peer` port. It can only make a leader stop that could decide nothing anyway."""
+
+    def __init__(self, url: str, tls: TlsFiles | None) -> None:
+        self._url = url.rstrip("/") + PATH
+        self._tls = tls
+
+    async def fence(self) -> Fence | None:
+        """The greatest fence that is met. Whoever does not answer in time is not waited for again."""
+        met: list[int] = []
+        try:
+            trusted = self._trusted()
+            async with asyncio.timeout(ASK_S):
+                for _ in range(ASKS):
+                    met.append(await self._ask(trusted))
+        except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError, OSError):
+            pass
+        return Fence(max(met)) if any(met) else None
+
+    def _trusted(self) -> ssl.SSLContext | bool:
+        """All replicas serve with the same certificate, whoever signed it; it is renewed while we run."""
+        if self._tls is None:
+            return True
+        context = ssl.create_default_context()
+        context.load_verify_locations(self._tls.certificate)
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context
+
+    async def _ask(self, trusted: ssl.SSLContext | bool) -> int:
+        """The fence of whoever answers, 0 for a standby. A new connection, so that the service may choose anew."""
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(self._url, ssl=trusted) as response,
+        ):
+            return msgspec.json.decode(await response.read(), type=Readiness).fence or 0

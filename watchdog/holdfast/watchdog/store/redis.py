@@ -1,0 +1,282 @@
+"""The cluster's store: one Redis for all replicas of the watchdog.
+
+    key                                  type    written by      TTL   holds
+    holdfast:{watchdog}:schema           string  claim, lease    -     the version of these keys
+    holdfast:{watchdog}:fence            string  claim, lease    -     the last token given
+    holdfast:{watchdog}:writes           string  every write     -     the newest write's number under the fence
+    holdfast:{watchdog}:lock             string  lease           yes   who leads; see redislease.py
+    holdfast:{watchdog}:jobs             set     append, forget  -     the names of jobs with a journal
+    holdfast:{watchdog}:journal:JOB      list    append, forget  -     line N at index N-1: Journaled as msgpack
+    holdfast:{watchdog}:snapshot:JOB     string  save, forget    -     Snapshot as msgpack
+    holdfast:{watchdog}:incidents:JOB    hash    file, forget    -     id -> Incident as msgpack
+    holdfast:{watchdog}:order:JOB        zset    file, forget    -     id scored with detected_at
+
+The tag in braces puts all of them into one slot of a Redis cluster, so that a script may touch any of them.
+
+Every write is one script that begins with `ENTITLED`. Outcomes beyond those each script lists:
+
+    fenced   another watchdog has claimed; nothing was written
+    late     a newer write of ours has overtaken this one (it was held up on the way, and we gave it up long ago);
+             nothing was written
+
+An append whose answer was lost may have been written or not. Only the owner of the fence writes, and it knows
+which of its lines were confirmed: what is behind them, under its own fence, is what got no answer. The next
+append finds those lines, takes them as written, and adds what is not among them.
+
+`harden` waits for no disk: with `appendfsync always` every write has done so, and with `everysec` a wait would
+hold the event loop for up to a second. What a Redis loses with its machine is written again; see recent.py.
+Source: https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.api.errors import Damaged, Fenced, Unavailable
+from holdfast.api.event import Event, Journaled
+from holdfast.api.incident import Incident
+from holdfast.watchdog.store.recent import RecentLines
+from holdfast.watchdog.store.redislink import RedisLink
+from holdfast.watchdog.store.store import PAGE_LINES, START, Fence, Snapshot
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LINES = msgspec.msgpack.Decoder(Journaled)
+SNAPSHOTS = msgspec.msgpack.Decoder(Snapshot)
+INCIDENTS = msgspec.msgpack.Decoder(Incident)
+encode = msgspec.msgpack.encode
+
+SCHEMA_VERSION = 1
+PREFIX = "holdfast:{watchdog}:"
+SCHEMA, FENCE, WRITES, LOCK, JOBS = (PREFIX + name for name in ("schema", "fence", "writes", "lock", "jobs"))
+# Appends that were held up may come between a look and a write, one for each that was given up.
+DOUBT_TRIES = 8
+
+# KEYS: schema, fence, writes. ARGV: version of the keys.
+# Outcomes: the new token (integer) | {'schema', VERSION}: the keys are of another version, nothing was written.
+CLAIM = """
+local version = redis.call('GET', KEYS[1])
+if version and version ~= ARGV[1] then return {'schema', version} end
+redis.call('SET', KEYS[1], ARGV[1])
+redis.call('SET', KEYS[3], '0')
+return redis.call('INCR', KEYS[2])
+"""
+
+# KEYS: fence, writes, … ARGV: token, number of this write, …
+ENTITLED = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'fenced' end
+if tonumber(ARGV[2]) <= tonumber(redis.call('GET', KEYS[2]) or '0') then return 'late' end
+redis.call('SET', KEYS[2], ARGV[2])
+"""
+
+# KEYS: …, journal, jobs. ARGV: …, after, job, line, line, …
+# Outcomes: 'done': all lines are behind `after` | LENGTH (integer): the journal ends there, nothing was written.
+# Lines are pushed in parts, because Lua's stack holds 8000 values.
+APPEND = (
+    ENTITLED
+    + """
+local length = redis.call('LLEN', KEYS[3])
+if length ~= tonumber(ARGV[3]) then return length end
+for first = 5, #ARGV, 4096 do
+  redis.call('RPUSH', KEYS[3], unpack(ARGV, first, math.min(first + 4095, #ARGV)))
+  redis.call('SADD', KEYS[4], ARGV[4])
+end
+return 'done'
+"""
+)
+
+# KEYS: …, snapshot. ARGV: …, body. Outcomes: 'done'.
+SAVE = ENTITLED + "redis.call('SET', KEYS[3], ARGV[3]) return 'done'"
+
+# KEYS: …, incidents, order. ARGV: …, id, body, detected_at. Outcomes: 'done'.
+FILE = (
+    ENTITLED
+    + """
+redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
+redis.call('ZADD', KEYS[4], ARGV[5], ARGV[3])
+return 'done'
+"""
+)
+
+# KEYS: …, jobs, journal, snapshot, incidents, order. ARGV: …, job. Outcomes: 'done', also when there was nothing.
+FORGET = (
+    ENTITLED
+    + """
+redis.call('SREM', KEYS[3], ARGV[3])
+redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+return 'done'
+"""
+)
+
+# Outcomes: 'done'.
+HARDEN = ENTITLED + "return 'done'"
+
+
+class RedisStore:
+    """Fills the `Store` port. Used from one thread; opens its connection with the first call."""
+
+    def __init__(self, link: RedisLink) -> None:
+        self._link = link
+        self._writes = 0
+        self._recent = RecentLines()
+        self._doubted: set[str] = set()  # jobs whose last append got no answer
+
+    def claim(self) -> Fence:
+        self._writes = 0
+        return granted(self._link, self._link.run(CLAIM, [SCHEMA, FENCE, WRITES], [SCHEMA_VERSION]))
+
+    def jobs(self) -> tuple[str, ...]:
+        return tuple(sorted(name.decode() for name in self._link.ask("SMEMBERS", JOBS)))
+
+    def append(
+        self, job: str, events: Sequence[Event], *, at: float, after: int, fence: Fence
+    ) -> tuple[Journaled, ...]:
+        if job in self._doubted:
+            return self._append_after_doubt(job, events, at=at, after=after, fence=fence)
+        added = _lines(events, at, after)
+        length = self._push(job, [encode(line) for line in added], after, fence)
+        if length is not None:
+            raise Fenced(f"the journal of {job} ends at line {length}, not at {after}: somebody else writes it")
+        return added
+
+    def harden(self, *, fence: Fence) -> None:
+        self._write(HARDEN, [], [], fence)
+
+    def tail(self, job: str, after: int) -> Iterator[Journaled]:
+        while bodies := self._link.ask("LRANGE", _journal(job), after, after + PAGE_LINES - 1):
+            for body in bodies:
+                line = self._decode(body, LINES, f"line {after + 1} of the journal of {job}")
+                if line.offset != after + 1:
+                    raise Damaged(f"{self._link}: line {after + 1} of the journal of {job} is missing")
+                yield line
+                after = line.offset
+
+    def last(self, job: str) -> int:
+        return int(self._link.ask("LLEN", _journal(job))) or START
+
+    def save(self, job: str, snapshot: Snapshot, *, fence: Fence) -> None:
+        self._write(SAVE, [_snapshot(job)], [encode(snapshot)], fence)
+
+    def load(self, job: str) -> Snapshot | None:
+        body = self._link.ask("GET", _snapshot(job))
+        return None if body is None else self._decode(body, SNAPSHOTS, f"the snapshot of {job}")
+
+    def file(self, incident: Incident, *, fence: Fence) -> None:
+        keys = [_incidents(incident.job), _order(incident.job)]
+        self._write(FILE, keys, [incident.id, encode(incident), incident.detected_at], fence)
+
+    def incidents(self, job: str, *, limit: int) -> tuple[Incident, ...]:
+        names = self._link.ask("ZRANGE", _order(job), -limit, -1) if limit > 0 else []
+        bodies = self._link.ask("HMGET", _incidents(job), *names) if names else []
+        return tuple(
+            self._decode(body, INCIDENTS, f"incident {name.decode()} of {job}")
+            for name, body in zip(names, bodies, strict=True)
+        )
+
+    def forget(self, job: str, *, fence: Fence) -> None:
+        keys = [JOBS, _journal(job), _snapshot(job), _incidents(job), _order(job)]
+        self._write(FORGET, keys, [job], fence)
+        self._recent.forget(job)
+        self._doubted.discard(job)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _append_after_doubt(
+        self, job: str, events: Sequence[Event], *, at: float, after: int, fence: Fence
+    ) -> tuple[Journaled, ...]:
+        """Find out what the append before did; return its lines, if they are there, and behind them the rest."""
+        for _ in range(DOUBT_TRIES):
+            written = tuple(self.tail(job, after))
+            added = _lines(unwritten(events, written), at, after + len(written))
+            # With nothing to add this still asks, in one step, whether the fence and the end are what we think.
+            length = self._push(job, [encode(line) for line in added], after + len(written), fence)
+            if length is None:
+                self._doubted.discard(job)
+                self._recent.keep(job, after + 1, [encode(line) for line in written])
+                return written + added
+            if length < after:
+                break
+        raise Fenced(f"the journal of {job} does not go on behind line {after}: somebody else writes it")
+
+    def _push(self, job: str, bodies: Sequence[bytes], after: int, fence: Fence) -> int | None:
+        """Add lines behind `after`; where the journal ends instead, when that is not its end."""
+        length = self._try_push(job, bodies, after, fence)
+        if length is not None and length < after:
+            lost = self._recent.between(job, length, after)
+            if lost is None:
+                return length
+            logger.error("store has lost lines, writing them again job=%s from=%d to=%d", job, length + 1, after)
+            length = self._try_push(job, (*lost, *bodies), length, fence)
+        if length is None:
+            self._recent.keep(job, after + 1, bodies)
+        return length
+
+    def _try_push(self, job: str, bodies: Sequence[bytes], after: int, fence: Fence) -> int | None:
+        try:
+            outcome = self._write(APPEND, [_journal(job), JOBS], [after, job, *bodies], fence)
+        except Unavailable:
+            self._doubted.add(job)
+            raise
+        return outcome if isinstance(outcome, int) else None
+
+    def _write(self, script: str, keys: list[str], values: list[Any], fence: Fence) -> bytes | int:
+        self._writes += 1
+        outcome: bytes | int = self._link.run(script, [FENCE, WRITES, *keys], [fence, self._writes, *values])
+        if outcome == b"fenced":
+            raise Fenced("another watchdog has taken over this store")
+        if outcome == b"late":
+            raise Unavailable(f"{self._link}: a newer write has overtaken this one")
+        return outcome
+
+    def _decode(self, body: bytes, decoder: msgspec.msgpack.Decoder[T], what: str) -> T:
+        if body is None:
+            raise Damaged(f"{self._link}: {what} is missing")
+        try:
+            return decoder.decode(body)
+        except msgspec.MsgspecError as error:
+            raise Damaged(f"{self._link}: {what} cannot be read: {error}") from error
+
+
+def granted(link: RedisLink, outcome: Any) -> Fence:
+    """The token that a script gave. Raises Damaged when the keys are of another version of this program."""
+    if isinstance(outcome, list):
+        version = outcome[1].decode()
+        raise Damaged(f"{link}: its keys are of version {version}, this program reads version {SCHEMA_VERSION}")
+    return Fence(int(outcome))
+
+
+def unwritten(events: Sequence[Event], written: Sequence[Journaled]) -> Sequence[Event]:
+    """What of `events` is not at the head of them in `written` already.
+
+    Whoever asks again asks for what it asked for before, in the same order, without what has become needless, and
+    then for more. Compared as bytes: a figure that is no number does not equal itself.
+    """
+    rest = 0
+    for line in written:
+        if rest < len(events) and encode(events[rest]) == encode(line.event):
+            rest += 1
+    return events[rest:]
+
+
+def _lines(events: Sequence[Event], at: float, after: int) -> tuple[Journaled, ...]:
+    return tuple(Journaled(after + place, at, event) for place, event in enumerate(events, start=1))
+
+
+def _journal(job: str) -> str:
+    return f"{PREFIX}journal:{job}"
+
+
+def _snapshot(job: str) -> str:
+    return f"{PREFIX}snapshot:{job}"
+
+
+def _incidents(job: str) -> str:
+    return f"{PREFIX}incidents:{job}"
+
+
+def _order(job: str) -> str:
+    return f"{PREFIX}order:{job}"

@@ -1,0 +1,72 @@
+"""The lock over the replicas of one Redis. Its keys are listed in redis.py."""
+
+import logging
+import secrets
+
+from holdfast.api.errors import Fenced
+from holdfast.watchdog.store.lease import Lock
+from holdfast.watchdog.store.redis import FENCE, LOCK, SCHEMA, SCHEMA_VERSION, WRITES, granted
+from holdfast.watchdog.store.redislink import RedisLink
+from holdfast.watchdog.store.store import Fence
+
+logger = logging.getLogger(__name__)
+
+# KEYS: schema, fence, writes, lock. ARGV: version of the keys, our name, milliseconds.
+# Outcomes: TOKEN (integer): the lock is ours, also when it was already and the answer was lost |
+# 'held' by another | {'schema', VERSION} as in CLAIM.
+TAKE = """
+local holder = redis.call('GET', KEYS[4])
+if holder and holder ~= ARGV[2] then return 'held' end
+local version = redis.call('GET', KEYS[1])
+if version and version ~= ARGV[1] then return {'schema', version} end
+redis.call('SET', KEYS[4], ARGV[2], 'PX', ARGV[3])
+if holder then return tonumber(redis.call('GET', KEYS[2])) end
+redis.call('SET', KEYS[1], ARGV[1])
+redis.call('SET', KEYS[3], '0')
+return redis.call('INCR', KEYS[2])
+"""
+
+# KEYS: fence, lock. ARGV: token, our name, milliseconds.
+# Outcomes: 'done': the lock is ours for that long | 'fenced': another one has taken over.
+RENEW = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'fenced' end
+redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+return 'done'
+"""
+
+# KEYS: lock. ARGV: our name. Outcomes: 1 when it was ours, else 0.
+RELEASE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])
+"""
+
+
+class RedisLease:
+    """Fills the `Lease` port over the store's own connection: when Redis is away, both together wait once."""
+
+    def __init__(self, link: RedisLink, *, identity: str, ttl_s: float) -> None:
+        self._link = link
+        # Two lives of one pod are two holders.
+        self._name = f"{identity}/{secrets.token_hex(4)}"
+        self._ttl_ms = int(ttl_s * 1000)
+        self._checked = False
+
+    def look(self) -> Lock:
+        return Lock.HELD if self._link.ask("EXISTS", LOCK) else Lock.FREE
+
+    def take(self) -> Fence | None:
+        """Raises InvalidInput, too, when this Redis must not be used as it is run."""
+        if not self._checked:
+            for advice in self._link.check():
+                logger.warning("redis is run unwisely redis=%s advice=%s", self._link, advice)
+            self._checked = True
+        keys = [SCHEMA, FENCE, WRITES, LOCK]
+        outcome = self._link.run(TAKE, keys, [SCHEMA_VERSION, self._name, self._ttl_ms])
+        return None if outcome == b"held" else granted(self._link, outcome)
+
+    def renew(self, fence: Fence) -> None:
+        if self._link.run(RENEW, [FENCE, LOCK], [fence, self._name, self._ttl_ms]) == b"fenced":
+            raise Fenced("another watchdog has taken over this store")
+
+    def release(self) -> None:
+        self._link.run(RELEASE, [LOCK], [self._name])

@@ -1,0 +1,72 @@
+"""What the API server said of tokens, remembered by their hashes: bounded in number and in time."""
+
+import hashlib
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.watchdog.auth import Caller
+
+# A token that is taken back (its pod is gone) works for this much longer at most.
+ACCEPTED_S = 60.0
+# Whoever is refused asks again; it may have been given its rights in between.
+REFUSED_S = 5.0
+# While the API server is away: long enough for its upgrade, during which what runs must go on.
+LAST_RESORT_S = 600.0
+# Twice the largest cluster planned for.
+ACCEPTED_MAX = 65_536
+REFUSED_MAX = 4_096
+
+
+class Trust(Enum):
+    """How old a verdict may be."""
+
+    FRESH = "fresh"
+    LAST_RESORT = "last resort"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whose the token is, None when nobody's; as said at `at`, and never true at `expires_at` or later."""
+
+    caller: Caller | None
+    at: float
+    expires_at: float = float("inf")
+
+
+class Verdicts:
+    """Times are seconds on one clock that reads like the wall clock: tokens expire by it."""
+
+    def __init__(self, *, accepted_max: int = ACCEPTED_MAX, refused_max: int = REFUSED_MAX) -> None:
+        # Apart, so that a flood of made-up tokens pushes nobody out who was accepted.
+        self._accepted: dict[bytes, Verdict] = {}
+        self._refused: dict[bytes, Verdict] = {}
+        self._accepted_max = accepted_max
+        self._refused_max = refused_max
+
+    def put(self, token: str, verdict: Verdict) -> None:
+        """Remember; the oldest goes when there are too many."""
+        key = _key(token)
+        self._accepted.pop(key, None)
+        self._refused.pop(key, None)
+        kept, most = (
+            (self._refused, self._refused_max) if verdict.caller is None else (self._accepted, self._accepted_max)
+        )
+        kept[key] = verdict
+        if len(kept) > most:
+            del kept[next(iter(kept))]
+
+    def get(self, token: str, now: float, trust: Trust) -> Verdict | None:
+        """The verdict, None when there is none that may still be trusted."""
+        key = _key(token)
+        if (refused := self._refused.get(key)) is not None:
+            return refused if now < refused.at + REFUSED_S else None
+        known = self._accepted.get(key)
+        for_s = ACCEPTED_S if trust is Trust.FRESH else LAST_RESORT_S
+        if known is None or now >= min(known.at + for_s, known.expires_at):
+            return None
+        return known
+
+
+def _key(token: str) -> bytes:
+    """Tokens themselves are not kept."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
