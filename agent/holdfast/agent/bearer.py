@@ -1,7 +1,11 @@
-"""The bearer token the agent shows to the watchdog and expects from whoever reads its metrics."""
+"""The bearer token the agent shows to the watchdog and expects from readers of its metrics, and whom it trusts."""
 
-from holdfast.api.errors import Unavailable
+import ssl
 
+from holdfast.api.errors import InvalidInput, Unavailable
+from holdfast.api.trust import trusting
+
+_AUTHORITY_CHARACTERS_MAX = 1 << 20
 _TOKEN_BYTES_MAX = 16384  # service-account tokens are one to two kilobytes
 
 
@@ -15,3 +19,12 @@ def read_token(path: str) -> str:
     if not token:
         raise Unavailable(f"The token file {path} is empty.")
     return token
+
+
+def read_authority(path: str) -> ssl.SSLContext:
+    """Who may have signed the watchdog's certificate, read anew for each connection. Raises Unavailable."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return trusting(file.read(_AUTHORITY_CHARACTERS_MAX), given_by=path)
+    except (OSError, UnicodeDecodeError, InvalidInput) as error:
+        raise Unavailable(f"The certificate authority {path} cannot be used: {error}") from error

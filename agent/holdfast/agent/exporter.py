@@ -34,7 +34,10 @@ _RANK_LABELS = ("training_job", "rank")
 
 
 class NodeCollector(Collector):
-    """Turns the picture into metrics when it is scraped. `clock` is CLOCK_MONOTONIC in seconds."""
+    """Turns the picture into metrics when it is scraped.
+
+    `job` is the agent's only one, empty for an agent of many. `clock` is CLOCK_MONOTONIC in seconds.
+    """
 
     def __init__(self, picture: Picture, *, node: str, job: str, version: str, clock: Callable[[], float]) -> None:
         self._picture = picture
@@ -50,31 +53,32 @@ class NodeCollector(Collector):
         )
         info.add_metric((self._version, self._job, self._node), 1)
         yield info
-        yield from self._ranks(self._picture.reading.ranks)
-        yield from self._gpus(self._picture.reading.gpus)
+        yield from self._ranks()
+        yield from self._gpus(self._picture.node.gpus)
         unreadable = GaugeMetricFamily(
             "holdfast_sensor_unreadable", "1 for a source that cannot be read now.", labels=("source",)
         )
-        for source in sorted({each.source for each in self._picture.reading.unreadable}):
+        for source in sorted(self._picture.unreadable()):
             unreadable.add_metric((source,), 1)
         yield unreadable
 
-    def _ranks(self, ranks: Iterable[RankSample]) -> Iterator[Metric]:
-        # A node may hold a leftover record of an older round: the newest round's word on a rank counts.
-        newest = {rank.rank: rank for rank in sorted(ranks, key=lambda rank: rank.round)}
+    def _ranks(self) -> Iterator[Metric]:
+        newest = [
+            (job, rank) for job, reading in self._picture.jobs.items() for rank in _newest_round(reading.ranks)
+        ]
         for name, text, value_of in RANK_GAUGES:
             family = GaugeMetricFamily(name, text, labels=_RANK_LABELS)
-            for rank in newest.values():
-                _add(family, (self._job, str(rank.rank)), value_of(rank))
+            for job, rank in newest:
+                _add(family, (job, str(rank.rank)), value_of(rank))
             yield family
         age = GaugeMetricFamily(
             "holdfast_rank_progress_age_seconds",
             "Since the training loop last published anything.",
             labels=_RANK_LABELS,
         )
-        for rank in newest.values():
+        for job, rank in newest:
             looked_s = max(0.0, self._clock() - self._picture.read_at)
-            age.add_metric((self._job, str(rank.rank)), rank.progress_age_s + looked_s)
+            age.add_metric((job, str(rank.rank)), rank.progress_age_s + looked_s)
         yield age
 
     def _gpus(self, gpus: tuple[GpuSample, ...]) -> Iterator[Metric]:
@@ -115,6 +119,11 @@ def metrics_application(collector: Collector, *, token: Callable[[], str]) -> we
     application = web.Application(client_max_size=1024)
     application.router.add_get("/metrics", metrics)
     return application
+
+
+def _newest_round(ranks: Iterable[RankSample]) -> Iterable[RankSample]:
+    """A node may hold a leftover record of an older round: the newest round's word on a rank counts."""
+    return {rank.rank: rank for rank in sorted(ranks, key=lambda rank: rank.round)}.values()
 
 
 def _add(family: GaugeMetricFamily, labels: tuple[str, ...], value: float | None) -> None:

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -20,17 +21,21 @@ from aiohttp import web
 
 from holdfast.agent.bearer import read_token
 from holdfast.agent.exporter import NodeCollector, metrics_application
+from holdfast.agent.jobstream import JobStream, JobStreams
 from holdfast.agent.lifetime import die_with
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.picture import Picture
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing
-from holdfast.agent.sensors.ranks import RankSensor
+from holdfast.agent.sensors.pidmap import PidMap
 from holdfast.agent.sensors.sensor import Sensor
 from holdfast.agent.sensors.simulated_gpu import SimulatedGpus
 from holdfast.agent.settings import Address, AgentSettings, Lifetime, parse_settings
+from holdfast.agent.tenants import KubeletPods, OneTenant, Tenants
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.api.telemetry import AgentHello
+
+_LOG = logging.getLogger(__name__)
 
 WHERE_FILE_NAME: Final = "agent.json"  # in the run directory: where the metrics are served
 
@@ -56,57 +61,77 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def serve(settings: AgentSettings) -> None:
     """Sense, report and export until SIGTERM or SIGINT. Raises Unavailable."""
-    _make_run_dir(settings.run_dir)
-    read_token(settings.token_file)  # a missing token is said at the start, not at the first connection
-    boot = secrets.token_hex(8)
+    if settings.run_dir is not None:
+        _make_run_dir(settings.run_dir)
+    # What is missing is said at the start, not at the first connection or scrape.
+    read_token(settings.token_file)
+    read_token(settings.metrics_token_file)
     picture = Picture()
-    outbox = Outbox(node=settings.node, boot=boot, interval_s=settings.interval_s)
-    reporter = Reporter(
-        outbox,
-        hello=AgentHello(node=settings.node, boot=boot, job=settings.job),
-        url=f"ws://{settings.watchdog}/v1/agent",
-        token_file=settings.token_file,
-    )
-    sensing = Sensing(_sensors(settings), picture=picture, outbox=outbox)
+    tenants = _tenants(settings)
+    streams = JobStreams(partial(_begin_stream, settings), PidMap())
+    sensing = Sensing(_sensors(settings), tenants=tenants, streams=streams, picture=picture)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with _metrics(settings, picture):
         tasks = [
-            asyncio.create_task(reporter.run()),
-            asyncio.create_task(_look_again_and_again(sensing, outbox, reporter)),
+            asyncio.create_task(_look_again_and_again(sensing, streams)),
             asyncio.create_task(stop.wait()),
         ]
         done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        await streams.close()
         for task in done:
             task.result()
 
 
+def _tenants(settings: AgentSettings) -> Tenants:
+    if settings.kubelet_pods is not None:
+        return KubeletPods(settings.kubelet_pods)
+    assert settings.job is not None, "settings are of one job or of the kubelet's pods"
+    assert settings.run_dir is not None
+    return OneTenant(settings.job, settings.run_dir)
+
+
 def _sensors(settings: AgentSettings) -> tuple[Sensor, ...]:
-    ranks = RankSensor(settings.run_dir)
-    if settings.simulated_gpus == 0:
-        return (ranks,)
-    return (ranks, SimulatedGpus(settings.run_dir, node=settings.node, count=settings.simulated_gpus))
+    """What is sensed of the node itself, whoever runs on it."""
+    if settings.simulated_gpus == 0 or settings.run_dir is None:
+        return ()
+    return (SimulatedGpus(settings.run_dir, node=settings.node, count=settings.simulated_gpus),)
 
 
-async def _look_again_and_again(sensing: Sensing, outbox: Outbox, reporter: Reporter) -> None:
+def _begin_stream(settings: AgentSettings, job: str) -> JobStream:
+    """Each stream numbers its reports from one, so each has a boot of its own."""
+    boot = secrets.token_hex(8)
+    outbox = Outbox(node=settings.node, boot=boot, interval_s=settings.interval_s)
+    reporter = Reporter(
+        outbox,
+        hello=AgentHello(node=settings.node, boot=boot, job=job),
+        url=f"{'wss' if settings.watchdog_ca_file else 'ws'}://{settings.watchdog}/v1/agent",
+        token_file=settings.token_file,
+        ca_file=settings.watchdog_ca_file,
+    )
+    return JobStream(job, outbox, reporter)
+
+
+async def _look_again_and_again(sensing: Sensing, streams: JobStreams) -> None:
     while True:
         now = time.monotonic()
         sensing.look(now)
-        if outbox.is_due(now):
-            reporter.wake()
+        for stream in streams:
+            if stream.outbox.is_due(now):
+                stream.reporter.wake()
         await asyncio.sleep(max(0.0, now + LOOK_INTERVAL_S - time.monotonic()))
 
 
 @contextlib.asynccontextmanager
 async def _metrics(settings: AgentSettings, picture: Picture) -> AsyncIterator[None]:
     collector = NodeCollector(
-        picture, node=settings.node, job=settings.job, version=_version(), clock=time.monotonic
+        picture, node=settings.node, job=settings.job or "", version=_version(), clock=time.monotonic
     )
-    application = metrics_application(collector, token=lambda: read_token(settings.token_file))
+    application = metrics_application(collector, token=lambda: read_token(settings.metrics_token_file))
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -131,6 +156,9 @@ def _make_run_dir(run_dir: str) -> None:
 
 def _say_where(settings: AgentSettings, at: Address) -> None:
     """Publish the metrics address for others on this machine; whoever reads the file finds all of it."""
+    _LOG.info("metrics served: at=%s", at)
+    if settings.run_dir is None:
+        return
     path = os.path.join(settings.run_dir, WHERE_FILE_NAME)
     where = {"node": settings.node, "host": at.host, "port": at.port, "pid": os.getpid()}
     try:

@@ -9,10 +9,12 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from holdfast.agent.bearer import read_token
+from holdfast.agent.bearer import read_authority, read_token
 from holdfast.agent.outbox import Outbox
 from holdfast.api.errors import Unavailable
+from holdfast.api.standing import ONLY_STANDBYS, LeaderSearch
 from holdfast.api.telemetry import AgentHello, FromAgent, Pace, ReportTaken, ToAgent
+from holdfast.api.trust import NOT_TRUSTED
 
 _LOG = logging.getLogger(__name__)
 _MESSAGE_BYTES_MAX: Final = 65536
@@ -37,12 +39,18 @@ class ConnectionEnded(Exception):
 class Reporter:
     """Keeps a connection to the watchdog for as long as it runs."""
 
-    def __init__(self, outbox: Outbox, *, hello: AgentHello, url: str, token_file: str) -> None:
+    def __init__(
+        self, outbox: Outbox, *, hello: AgentHello, url: str, token_file: str, ca_file: str | None = None
+    ) -> None:
+        """`ca_file` names who may have signed the watchdog's certificate, for a `url` that is wss."""
         self._outbox = outbox
         self._hello = hello
         self._url = url
         self._token_file = token_file
+        self._ca_file = ca_file
         self._due = asyncio.Event()
+        self._search = LeaderSearch()
+        self._standby_s: float | None = None  # how long to wait when it was only a standby that was met
         self._failures = 0  # in a row, a connection that did not last counts as one
         self._said = ""  # the reason that was logged last
         self._away = False
@@ -57,8 +65,13 @@ class Reporter:
         """Connect, report, reconnect; ends only by cancellation."""
         async with aiohttp.ClientSession() as session:
             while True:
-                began = time.monotonic()
+                began, self._standby_s = time.monotonic(), None
                 ended = await self._connection(session)
+                if self._standby_s is not None:
+                    if self._search.in_vain:
+                        self._say_away(ended)
+                    await asyncio.sleep(self._standby_s)
+                    continue
                 if time.monotonic() - began > _STEADY_S:
                     self._failures, self._said = 0, ""
                 self._failures += 1
@@ -74,23 +87,31 @@ class Reporter:
         """One connection's life; returns why it ended."""
         try:
             headers = {"Authorization": f"Bearer {read_token(self._token_file)}"}
+            trusted = read_authority(self._ca_file) if self._ca_file else True
             async with (
                 asyncio.timeout(_CONNECT_S_MAX) as connecting,
                 session.ws_connect(
                     self._url,
                     headers=headers,
+                    ssl=trusted,
                     heartbeat=_PING_INTERVAL_S,
                     max_msg_size=_MESSAGE_BYTES_MAX,
                     timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S_MAX),
                 ) as socket,
             ):
                 connecting.reschedule(None)
+                self._search.found()
                 await self._converse(socket)
                 return "connection ended"
         except TimeoutError:
             return "no answer in time"
         except aiohttp.WSServerHandshakeError as error:
+            self._standby_s = self._search.after_s(error.status, error.headers, random.random())
+            if self._standby_s is not None:
+                return ONLY_STANDBYS
             return f"refused with HTTP status {error.status}"
+        except aiohttp.ClientConnectorCertificateError as error:
+            return f"{NOT_TRUSTED}: {error}"
         except (aiohttp.ClientError, OSError, Unavailable, ConnectionEnded) as error:
             return str(error)
 

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.agent.outbox import Outbox
+from holdfast.agent.jobstream import JobStreams
 from holdfast.agent.picture import Picture
 from holdfast.agent.sensors.sensor import Reading, Sensor, joined
+from holdfast.agent.tenants import Tenants
 from holdfast.api.telemetry import Unreadable
 
 _LOG = logging.getLogger(__name__)
@@ -16,19 +17,31 @@ LOOK_INTERVAL_S: Final = 0.1
 
 
 class Sensing:
-    """Reads every sensor and hands the reading to whoever needs it."""
+    """Reads every sensor and hands the readings to whoever needs them.
 
-    def __init__(self, sensors: Sequence[Sensor], *, picture: Picture, outbox: Outbox) -> None:
+    `sensors` are the node's own: every job on the node is told what they say.
+    """
+
+    def __init__(
+        self, sensors: Sequence[Sensor], *, tenants: Tenants, streams: JobStreams, picture: Picture
+    ) -> None:
         self._sensors = sensors
+        self._tenants = tenants
+        self._streams = streams
         self._picture = picture
-        self._outbox = outbox
         self._broken: set[str] = set()
 
     def look(self, now: float) -> None:
         """One look at everything, at `now` (CLOCK_MONOTONIC, seconds)."""
-        reading = joined(self._read(sensor, now) for sensor in self._sensors)
-        self._picture.observe(reading, now)
-        self._outbox.observe(reading, now)
+        self._streams.follow(self._tenants.look(now), now)
+        sensed = [self._read(sensor, now) for sensor in self._sensors]
+        node = joined([*sensed, Reading(unreadable=self._tenants.unreadable)])
+        readings = {}
+        for stream in self._streams:
+            ranks = joined(self._read(sensor, now) for sensor in stream.sensors.values())
+            stream.outbox.observe(joined((ranks, node)), now)
+            readings[stream.job] = ranks
+        self._picture.observe(node, readings, now)
 
     def _read(self, sensor: Sensor, now: float) -> Reading:
         # A sensor promises not to raise. One that breaks the promise must not blind the agent to all others.

@@ -35,15 +35,22 @@ class Address:
 class AgentSettings:
     """What one agent is told. `interval_s` holds until the watchdog asks for another pace.
 
-    `listen` is where metrics are served: by default on loopback and any free port, as several agents may share
-    a machine. `simulated_gpus` 0 means that no GPU is sensed.
+    Either `job` and `run_dir` are given (one job's agent) or `kubelet_pods` (the agent of a node where any job's
+    pods may run; a `run_dir` is then its own, for what others on the node want to know of it or tell it).
+    `watchdog_ca_file` names who may have signed the watchdog's certificate; without, it is spoken to plainly.
+    `metrics_token_file` holds what a reader of the metrics must show. `listen` is where metrics are served: by
+    default on loopback and any free port, as several agents may share a machine. `simulated_gpus` 0 means that
+    no GPU is sensed.
     """
 
     node: str
-    job: str
-    run_dir: str
+    job: str | None
+    run_dir: str | None
+    kubelet_pods: str | None = None
     watchdog: Address
     token_file: str
+    watchdog_ca_file: str | None = None
+    metrics_token_file: str
     listen: Address = Address(host="127.0.0.1", port=0)
     simulated_gpus: int = 0
     interval_s: float = 1.0  # well inside the 3 s after which a silent node counts as lost
@@ -53,11 +60,13 @@ class AgentSettings:
 def parse_settings(arguments: Sequence[str]) -> AgentSettings:
     """Read the command line. Raises InvalidInput, or SystemExit where argparse answers itself."""
     given = _parser().parse_args(arguments)
-    problems = []
-    if not re.fullmatch(r"[^/\s]+/[^/\s]+", given.job):
-        problems.append(Problem("--job", given.job, "give it as NAMESPACE/NAME"))
-    if not os.access(given.token_file, os.R_OK):
-        problems.append(Problem("--token-file", given.token_file, "name a file this user can read"))
+    problems = _tenancy_problems(given)
+    metrics_token_file = given.metrics_token_file or given.token_file
+    files = {"--token-file": given.token_file, "--metrics-token-file": metrics_token_file}
+    files |= {"--watchdog-ca-file": given.watchdog_ca_file} if given.watchdog_ca_file else {}
+    for flag, path in files.items():
+        if not os.access(path, os.R_OK):
+            problems.append(Problem(flag, path, "name a file this user can read"))
     if not 0 <= given.simulated_gpus <= 64:
         problems.append(Problem("--simulated-gpus", given.simulated_gpus, "give a number from 0 to 64"))
     if problems:
@@ -65,9 +74,12 @@ def parse_settings(arguments: Sequence[str]) -> AgentSettings:
     return AgentSettings(
         node=given.node,
         job=given.job,
-        run_dir=os.path.abspath(given.run_dir),
+        run_dir=None if given.run_dir is None else os.path.abspath(given.run_dir),
+        kubelet_pods=None if given.kubelet_pods is None else os.path.abspath(given.kubelet_pods),
         watchdog=parse_address("--watchdog", given.watchdog),
         token_file=os.path.abspath(given.token_file),
+        watchdog_ca_file=os.path.abspath(given.watchdog_ca_file) if given.watchdog_ca_file else None,
+        metrics_token_file=os.path.abspath(metrics_token_file),
         listen=parse_address("--listen", given.listen),
         simulated_gpus=given.simulated_gpus,
         interval_s=parse_duration_s("--interval", given.interval),
@@ -75,9 +87,28 @@ def parse_settings(arguments: Sequence[str]) -> AgentSettings:
     )
 
 
+def _tenancy_problems(given: argparse.Namespace) -> list[Problem]:
+    """What is wrong with --job, --run-dir and --kubelet-pods together."""
+    problems = []
+    if given.kubelet_pods is None:
+        if given.job is None:
+            problems.append(Problem("--job", None, "give the job, or --kubelet-pods for the jobs of all pods"))
+        if given.run_dir is None:
+            problems.append(Problem("--run-dir", None, "name the directory the ranks publish their records in"))
+    elif given.job is not None:
+        problems.append(Problem("--job", given.job, "leave it out: with --kubelet-pods each pod names its job"))
+    elif given.simulated_gpus and given.run_dir is None:
+        problems.append(Problem("--run-dir", None, "name a directory for the simulated GPUs' fault script"))
+    if given.job is not None and not re.fullmatch(r"[^/\s]+/[^/\s]+", given.job):
+        problems.append(Problem("--job", given.job, "give it as NAMESPACE/NAME"))
+    return problems
+
+
 def parse_address(flag: str, text: str) -> Address:
-    """`HOST:PORT`. Raises InvalidInput."""
+    """`HOST:PORT`; the host of IP version 6 may stand in brackets. Raises InvalidInput."""
     host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidInput(Problem(flag, text, "give it as HOST:PORT"))
     return Address(host=host, port=int(port))
@@ -97,10 +128,21 @@ def _parser() -> argparse.ArgumentParser:
         prog="holdfast agent", description="Senses this node's ranks and GPUs, reports them, exports metrics."
     )
     parser.add_argument("--node", default=socket.gethostname(), help="this node's name (default: the host name)")
-    parser.add_argument("--job", required=True, metavar="NAMESPACE/NAME", help="the job whose ranks run here")
-    parser.add_argument("--run-dir", required=True, metavar="DIR", help="where the ranks publish their records")
+    parser.add_argument("--job", metavar="NAMESPACE/NAME", help="the one job whose ranks run here")
+    parser.add_argument("--run-dir", metavar="DIR", help="where that job's ranks publish their records")
+    parser.add_argument(
+        "--kubelet-pods", metavar="DIR", help="instead of --job: the kubelet's pods directory, for all jobs here"
+    )
     parser.add_argument("--watchdog", required=True, metavar="HOST:PORT", help="where the watchdog listens")
     parser.add_argument("--token-file", required=True, metavar="FILE", help="the bearer token, in a file")
+    parser.add_argument(
+        "--watchdog-ca-file",
+        metavar="FILE",
+        help="who may have signed the watchdog's certificate (default: no TLS)",
+    )
+    parser.add_argument(
+        "--metrics-token-file", metavar="FILE", help="what a reader of metrics must show (default: --token-file)"
+    )
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="metrics (0: a free port)")
     parser.add_argument("--simulated-gpus", type=int, default=0, metavar="N", help="pretend to have N GPUs")
     parser.add_argument("--interval", default="1s", metavar="DURATION", help="between two reports (default: 1s)")

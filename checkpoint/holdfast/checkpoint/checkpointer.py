@@ -46,8 +46,8 @@ class Checkpointer:
     All ranks make it alike, once per round, after the process group. `data` is what knows its own position, if
     it is not what `steps` is given. `extra` are further objects with state_dict() and load_state_dict(). `uri`
     is the directory (by default the one the round was told), `every_steps` how many completed steps lie between
-    two saves (None: only the last is saved), `keep` how many checkpoints stay. `storage` and `reached` are for
-    tests and for other kinds of storage.
+    two saves (None: only the last is saved, and what the watchdog asks for), `keep` how many checkpoints stay.
+    `storage` and `reached` are for tests and for other kinds of storage.
 
     Without a directory it only counts steps. Raises InvalidInput when something in this cannot be checkpointed.
     """
@@ -75,6 +75,7 @@ class Checkpointer:
         self._council = Council(self.run.assignment)
         self._stage = Stage()
         self._saver: Saver | None = None
+        self._answers: int | None = None  # the request that the save in flight answers
         self._at = _At(step=0, batches=0)
         self._to_drop = 0
         self._position: Position | None = None
@@ -84,10 +85,10 @@ class Checkpointer:
         """Restore, then yield each batch with the number of the step it is for.
 
         The first step of a run is 1; after a restore of step N the next is N + 1. A step counts as completed
-        when the loop comes back for the next batch: then its state is saved, if it is due. The loop ends with
-        the data or after step `until`, and then the last step is saved and waited for. One that is left by
-        `break` saves nothing more, but what is in flight may land. Called again, as for the next
-        epoch, it goes on where it ended.
+        when the loop comes back for the next batch: then its state is saved, if it is due or wanted. The loop ends
+        with the data or after step `until`, and then the last step is saved and waited for. One that is left by
+        `break` saves nothing more, but what is in flight may land. Called again, as for the next epoch, it goes
+        on where it ended.
 
         Data with a state_dict() is given its state back. Of other data as many batches as were taken are read and
         dropped; a call whose data ends before that leaves the rest to the next call. In a world of another size
@@ -182,7 +183,7 @@ class Checkpointer:
 
     def _tell(self, step: int, uri: str, round: int) -> None:
         try:
-            self.run.committed(step, uri, round=round)
+            self.run.committed(step, uri, round=round, wanted=self._answers)
         except HoldfastError as error:  # It is committed all the same, and will be found there.
             _LOG.warning("commit not reported step=%d reason=%s", step, error)
 
@@ -198,10 +199,13 @@ class Checkpointer:
             yield batch
 
     def _completed(self, state: TrainingState, at: _At) -> None:
-        if self.every_steps is not None and at.step % self.every_steps == 0:
-            self._save(state, at)
+        if self._saver is None:
+            return
+        wanted = self.run.save_due(at.step)
+        if wanted is not None or (self.every_steps is not None and at.step % self.every_steps == 0):
+            self._save(state, at, wanted)
 
-    def _save(self, state: TrainingState, at: _At) -> None:
+    def _save(self, state: TrainingState, at: _At, wanted: int | None = None) -> None:
         """Stage on this thread, which is what a save costs the loop, after the save before has ended."""
         if self._saver is None:
             return
@@ -210,6 +214,7 @@ class Checkpointer:
         self._saver.wait(self.run.check)
         snapshot = self._stage.take(state.flat(self._council.rank), step=at.step, batches=at.batches)
         self.reached(SavePoint.STAGED)
+        self._answers = wanted
         self._saver.start(snapshot)
 
     def _finish(self, state: TrainingState, at: _At) -> None:

@@ -16,10 +16,16 @@ class RunPort(Protocol):
     def assignment(self) -> Assignment:
         """This process's part in the current round."""
 
-    def committed(self, step: int, uri: str, /, *, round: int) -> object:
+    def save_due(self, step: int, /) -> int | None:
+        """Called after every step on every rank, where there is a directory to save to.
+
+        The number of a request that a save of `step` answers, on all ranks alike; None: none is due.
+        """
+
+    def committed(self, step: int, uri: str, /, *, round: int, wanted: int | None) -> object:
         """Called on rank 0, from a background thread, after a checkpoint is durable and visible.
 
-        The thread may outlive its round; `round` is the one that saved.
+        The thread may outlive its round; `round` is the one that saved. `wanted` is what `save_due` gave.
         """
 
     def restored(self, step: int | None, skipped: tuple[str, ...], /) -> object:
@@ -57,7 +63,10 @@ class Standalone:
             reason="standalone",
         )
 
-    def committed(self, step: int, uri: str, /, *, round: int) -> None:
+    def save_due(self, step: int, /) -> None:
+        """Nobody asks."""
+
+    def committed(self, step: int, uri: str, /, *, round: int, wanted: int | None) -> None:
         """Nobody to tell."""
 
     def restored(self, step: int | None, skipped: tuple[str, ...], /) -> None:

@@ -9,8 +9,8 @@ from typing import Self, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
-from holdfast.api.membership import FromLauncher, Join, Refused
-from holdfast.api.round import Closed, Desired, Endpoint, Entry, Idle, MemberRanks, Restore, Round
+from holdfast.api.membership import FromLauncher, Join, Refused, SaveWanted
+from holdfast.api.round import Closed, Desired, Endpoint, Entry, Idle, MemberRanks, Restore, Round, shown_to
 
 TOKEN = "test-token"
 JOB = "default/test"
@@ -26,12 +26,19 @@ class Heard:
     at: float
 
 
+def _frame(shown: Desired | SaveWanted, member: str) -> bytes:
+    return msgspec.msgpack.encode(shown if isinstance(shown, SaveWanted) else shown_to(shown, member))
+
+
 @dataclass
 class FakeWatchdog:
     """Use as an async context manager; `endpoint` is where launchers find it."""
 
     port: int = 0
     refuse: str = ""
+    token: str = TOKEN
+    standby: bool = False
+    turned_away: int = 0
     heard: list[Heard] = field(default_factory=list)
     joins: dict[str, Join] = field(default_factory=dict)
     connections: dict[str, web.WebSocketResponse] = field(default_factory=dict)
@@ -55,6 +62,18 @@ class FakeWatchdog:
         self.port = site._server.sockets[0].getsockname()[1]
         self._changed = asyncio.Event()
 
+    async def hang_up(self) -> None:
+        for connection in tuple(self.connections.values()):
+            await connection.close()
+
+    async def was_turning_away(self, times: int, timeout_s: float = 15.0) -> None:
+        """Wait until that many more connections were not accepted."""
+        until = self.turned_away + times
+        async with asyncio.timeout(timeout_s):
+            while self.turned_away < until:
+                self._changed.clear()
+                await self._changed.wait()
+
     async def close(self) -> None:
         for connection in tuple(self.connections.values()):
             await connection.close()
@@ -64,13 +83,20 @@ class FakeWatchdog:
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    async def show(self, desired: Desired) -> None:
-        self.desired = desired
-        for connection in tuple(self.connections.values()):
-            await connection.send_bytes(msgspec.msgpack.encode(desired))
+    async def show(self, desired: Desired | SaveWanted) -> None:
+        """Show it to all that are connected; a desired state also to who connects later."""
+        if not isinstance(desired, SaveWanted):
+            self.desired = desired
+        for member, connection in tuple(self.connections.items()):
+            await connection.send_bytes(_frame(desired, member))
 
     def round(
-        self, number: int, *members: str, entry: Entry = Entry.RESPAWN, fresh: tuple[int, ...] = ()
+        self,
+        number: int,
+        *members: str,
+        entry: Entry = Entry.RESPAWN,
+        fresh: tuple[int, ...] = (),
+        restore: Restore | None = None,
     ) -> Round:
         """A round of `members` in this order, its store on a reserved port of the first one."""
         shares, first_rank = [], 0
@@ -80,7 +106,7 @@ class FakeWatchdog:
             first_rank += join.local_size
         host = self.joins[members[0]]
         endpoint = Endpoint(host.address, host.ports[number % len(host.ports)])
-        return Round(JOB, number, tuple(shares), endpoint, Restore(), entry, f"round {number}", fresh)
+        return Round(JOB, number, tuple(shares), endpoint, restore or Restore(), entry, f"round {number}", fresh)
 
     def idle(self, number: int) -> Idle:
         return Idle(JOB, number, "waiting")
@@ -114,8 +140,11 @@ class FakeWatchdog:
                 await self._changed.wait()
 
     async def _member(self, request: web.Request) -> web.StreamResponse:
-        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
-            return web.Response(status=401)
+        is_known = request.headers.get("Authorization") == f"Bearer {self.token}"
+        if self.standby or not is_known:
+            self.turned_away += 1
+            self._changed.set()
+            return web.Response(status=503 if self.standby else 401)
         connection = web.WebSocketResponse()
         await connection.prepare(request)
         member = ""
@@ -138,7 +167,7 @@ class FakeWatchdog:
         self.joins[join.member] = join
         self.connections[join.member] = connection
         if self.desired is not None:
-            await connection.send_bytes(msgspec.msgpack.encode(self.desired))
+            await connection.send_bytes(_frame(self.desired, join.member))
 
     def _record(self, heard: Heard) -> None:
         self.heard.append(heard)

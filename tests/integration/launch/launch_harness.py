@@ -51,11 +51,15 @@ class Nodes:
         local_size: int = 1,
         flags: Sequence[str] = (),
         token: str = TOKEN,
+        confined: bool = False,
+        prefix: Sequence[str] = (),
     ) -> Node:
+        """`confined`: as a pod may be, see `confinement`. `prefix`: a command that starts the launcher."""
         folder = self.folder / member
         folder.mkdir(exist_ok=True)
         output = folder / "launcher.txt"
-        command = [sys.executable, "-m", "holdfast.agent.launch", "--member", member, "--node", member]
+        command = [*prefix, *(confinement(folder) if confined else [])]
+        command += [sys.executable, "-m", "holdfast.agent.launch", "--member", member, "--node", member]
         command += ["--rdzv-endpoint", endpoint, "--rdzv-id", JOB, "--nproc-per-node", str(local_size)]
         command += ["--run-dir", str(folder), "--log-dir", str(folder / "logs"), "--heartbeat-interval", "0.1"]
         with output.open("ab") as log:
@@ -78,6 +82,13 @@ class Nodes:
                 node.process.kill()
                 await node.process.wait()
         await no_process_left(self.seen)
+
+
+def confinement(folder: Path) -> list[str]:
+    """What runs a command as a pod may run it: an unknown user, no home, and only `folder` can be written."""
+    mounts = 'mount --bind "$0" "$0" && mount -o remount,ro,bind / && cd /'
+    user = "env -u TMPDIR HOME=/nonexistent unshare --user --map-user=12345 --map-group=12345"
+    return ["unshare", "--mount", "sh", "-c", f'{mounts} && exec {user} "$@"', str(folder)]
 
 
 async def no_process_left(processes: Sequence[psutil.Process], timeout_s: float = 5.0) -> None:

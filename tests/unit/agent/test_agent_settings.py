@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.settings import Address, Lifetime, parse_settings
+from holdfast.agent.settings import Address, Lifetime, parse_address, parse_settings
 from holdfast.api.errors import InvalidInput
 
 
@@ -55,3 +55,42 @@ def test_every_flag_is_taken(given: dict[str, str]) -> None:
 def test_a_wrong_value_is_refused_by_name(given: dict[str, str], flag: str, value: str) -> None:
     with pytest.raises(InvalidInput, match=flag):
         parse_settings(arguments(given | {flag: value}))
+
+
+@pytest.fixture
+def daemon(given: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """As the DaemonSet starts it."""
+    del given["--job"], given["--run-dir"]
+    (tmp_path / "metrics").write_text("other")
+    return given | {"--kubelet-pods": "/pods", "--metrics-token-file": str(tmp_path / "metrics")}
+
+
+def test_an_agent_of_all_jobs_on_its_node_needs_no_job_and_no_run_directory(daemon: dict[str, str]) -> None:
+    settings = parse_settings(arguments(daemon))
+    assert (settings.kubelet_pods, settings.job, settings.run_dir) == ("/pods", None, None)
+    assert settings.metrics_token_file == daemon["--metrics-token-file"]
+
+
+def test_metrics_are_read_with_the_agents_own_token_where_no_other_is_given(given: dict[str, str]) -> None:
+    assert parse_settings(arguments(given)).metrics_token_file == given["--token-file"]
+
+
+def test_a_job_beside_the_kubelets_pods_is_refused(daemon: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match="--job: 'a/b' is not accepted; leave it out"):
+        parse_settings(arguments(daemon | {"--job": "a/b"}))
+
+
+def test_simulated_gpus_need_a_place_for_their_script(daemon: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match="--run-dir: None is not accepted; name a directory"):
+        parse_settings(arguments(daemon | {"--simulated-gpus": "2"}))
+
+
+@pytest.mark.parametrize("missing", ["--job", "--run-dir"])
+def test_an_agent_of_one_job_needs_both(given: dict[str, str], missing: str) -> None:
+    del given[missing]
+    with pytest.raises(InvalidInput, match=missing):
+        parse_settings(arguments(given))
+
+
+def test_an_address_of_ip_version_6_may_stand_in_brackets() -> None:
+    assert parse_address("--listen", "[::]:9400") == Address(host="::", port=9400)

@@ -1,6 +1,7 @@
 """The metrics, as a scrape sees them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -50,8 +51,9 @@ def parsed(text: str) -> Iterator[tuple[tuple[str, tuple[tuple[str, str], ...]],
 
 
 def picture_of(reading: Reading) -> Picture:
+    """The ranks as one job's, all else as the node's own."""
     picture = Picture()
-    picture.observe(reading, 100.0)
+    picture.observe(replace(reading, ranks=()), {"ns/job": Reading(ranks=reading.ranks)}, 100.0)
     return picture
 
 
@@ -59,6 +61,14 @@ async def test_a_rank_is_exported_with_its_age_at_the_scrape() -> None:
     samples = await scraped(picture_of(Reading(ranks=(RANK,))))
     assert samples["holdfast_rank_step", RANK_LABELS] == 9
     assert samples["holdfast_rank_progress_age_seconds", RANK_LABELS] == 2.0
+
+
+async def test_the_ranks_of_every_job_on_the_node_carry_its_name() -> None:
+    picture = Picture()
+    picture.observe(Reading(), {"ns/job": Reading(ranks=(RANK,)), "b/other": Reading(ranks=(RANK,))}, 100.0)
+    samples = await scraped(picture)
+    assert samples["holdfast_rank_step", RANK_LABELS] == 9
+    assert samples["holdfast_rank_step", (("rank", "2"), ("training_job", "b/other"))] == 9
 
 
 async def test_what_is_unknown_is_absent() -> None:
@@ -88,7 +98,7 @@ async def test_an_unknown_gpu_is_neither_healthy_nor_failed(health: GpuHealth, v
 
 async def test_xids_are_counted_and_the_last_one_is_shown() -> None:
     picture = picture_of(Reading(events=(XidRaised("GPU-a", 31, 0.0), XidRaised("GPU-a", 79, 0.0))))
-    picture.observe(Reading(gpus=(GPU,), events=(XidRaised("GPU-a", 31, 0.0),)), 100.0)
+    picture.observe(Reading(gpus=(GPU,), events=(XidRaised("GPU-a", 31, 0.0),)), {}, 100.0)
     samples = await scraped(picture)
     assert samples["holdfast_xid_errors_total", (*GPU_LABELS, ("xid", "31"))] == 2
     assert samples["holdfast_xid_errors_total", (*GPU_LABELS, ("xid", "79"))] == 1

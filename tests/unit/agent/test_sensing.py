@@ -1,16 +1,26 @@
-"""The agent's look at its node."""
+"""The agent's look at its node, and who is told what of it."""
 
+import asyncio
 import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
 
 import pytest
+from record_writer import RecordWriter, step_zone
 
+from holdfast.agent.jobstream import JobStream, JobStreams
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.picture import Picture
+from holdfast.agent.reporter import Reporter
 from holdfast.agent.sensing import Sensing
-from holdfast.agent.sensors.sensor import Reading
-from holdfast.api.telemetry import GpuHealth, GpuSample, Unreadable
+from holdfast.agent.sensors.pidmap import PidMap
+from holdfast.agent.sensors.sensor import Reading, Sensor
+from holdfast.agent.tenants import Tenant
+from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, Unreadable, XidRaised
 
 GPU = GpuSample("GPU-a", 0, GpuHealth.HEALTHY)
+XID = XidRaised("GPU-a", 79, 0.0)
 
 
 class Sound:
@@ -27,17 +37,163 @@ class Broken:
         raise ZeroDivisionError("a bug")
 
 
-def test_a_sensor_that_raises_is_unknown_and_does_not_blind_the_others(caplog: pytest.LogCaptureFixture) -> None:
+class Failing:
+    """Tells of an error at second 101."""
+
+    name = "failing"
+
+    def read(self, now: float) -> Reading:
+        return Reading(gpus=(GPU,), events=(XID,) if now == 101.0 else ())
+
+
+class Silent:
+    """A reporter without a watchdog."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Fallen(Silent):
+    async def run(self) -> None:
+        raise ZeroDivisionError("a bug")
+
+
+class Here:
+    """Tenants that a test moves in and out."""
+
+    unreadable: tuple[Unreadable, ...] = ()
+
+    def __init__(self, *tenants: Tenant) -> None:
+        self.tenants = tenants
+
+    def look(self, now: float) -> tuple[Tenant, ...]:
+        return self.tenants
+
+
+class Begun(list[str]):
+    """Makes streams and remembers for which jobs."""
+
+    reporter = Silent
+
+    def __call__(self, job: str) -> JobStream:
+        self.append(job)
+        outbox = Outbox(node="node-1", boot=f"{job} {len(self)}", interval_s=1.0)
+        return JobStream(job, outbox, cast(Reporter, self.reporter()))
+
+
+@pytest.fixture
+def begun() -> Begun:
+    return Begun()
+
+
+@pytest.fixture
+async def streams(begun: Begun) -> AsyncIterator[JobStreams]:
+    streams = JobStreams(begun, PidMap())
+    yield streams
+    await streams.close()
+
+
+def tenant(folder: Path, member: str, *, job: str = "ns/job", rank: int = 0) -> Tenant:
+    """A member with one rank that has completed step 41."""
+    run_dir = folder / member
+    run_dir.mkdir()
+    RecordWriter(run_dir).step(step_zone(rank=rank))
+    return Tenant(job, str(run_dir), member=member)
+
+
+def sensing(tenants: Here, streams: JobStreams, *sensors: Sensor, picture: Picture | None = None) -> Sensing:
+    return Sensing(sensors, tenants=tenants, streams=streams, picture=picture or Picture())
+
+
+def reports(streams: JobStreams, now: float) -> dict[str, NodeReport]:
+    taken = {stream.job: stream.outbox.take(now) for stream in streams}
+    return {job: report for job, report in taken.items() if report is not None}
+
+
+def ranks(streams: JobStreams, now: float) -> dict[str, list[int]]:
+    return {job: [rank.rank for rank in report.ranks] for job, report in reports(streams, now).items()}
+
+
+async def test_a_sensor_that_raises_is_unknown_and_does_not_blind_the_others(
+    tmp_path: Path, streams: JobStreams, caplog: pytest.LogCaptureFixture
+) -> None:
     picture = Picture()
-    outbox = Outbox(node="node-1", boot="b", interval_s=1.0)
-    sensing = Sensing((Broken(), Sound()), picture=picture, outbox=outbox)
+    looks = sensing(Here(tenant(tmp_path, "a")), streams, Broken(), Sound(), picture=picture)
     with caplog.at_level(logging.ERROR):
-        sensing.look(100.0)
-        sensing.look(100.1)
+        looks.look(100.0)
+        looks.look(100.1)
     expected = (Unreadable("broken", "sensor failed: ZeroDivisionError('a bug')"),)
-    assert picture.reading.gpus == (GPU,)
-    assert picture.reading.unreadable == expected
-    report = outbox.take(100.1)
-    assert report is not None
-    assert report.unreadable == expected
+    assert picture.node.gpus == (GPU,)
+    assert picture.node.unreadable == expected
+    assert reports(streams, 100.1)["ns/job"].unreadable == expected
     assert len(caplog.records) == 1
+
+
+async def test_each_job_is_told_its_own_ranks_and_all_of_the_nodes_gpus(
+    tmp_path: Path, streams: JobStreams
+) -> None:
+    here = Here(
+        tenant(tmp_path, "a", rank=0), tenant(tmp_path, "b", rank=1), tenant(tmp_path, "c", job="ns/other", rank=7)
+    )
+    looks = sensing(here, streams, Failing())
+    looks.look(100.0)
+    told = reports(streams, 100.0)
+    assert {job: [rank.rank for rank in report.ranks] for job, report in told.items()} == {
+        "ns/job": [0, 1],
+        "ns/other": [7],
+    }
+    assert all(report.gpus == (GPU,) for report in told.values())
+    assert told["ns/job"].boot != told["ns/other"].boot
+    looks.look(101.0)
+    assert [report.events for report in reports(streams, 101.0).values()] == [(XID,), (XID,)]
+
+
+async def test_a_node_without_jobs_has_no_streams_and_still_a_picture(streams: JobStreams) -> None:
+    picture = Picture()
+    sensing(Here(), streams, Sound(), picture=picture).look(100.0)
+    assert list(streams) == []
+    assert picture.node.gpus == (GPU,)
+
+
+async def test_a_stream_outlives_a_gap_between_two_pods_of_its_job(
+    tmp_path: Path, streams: JobStreams, begun: Begun
+) -> None:
+    here = Here(tenant(tmp_path, "a", rank=0))
+    looks = sensing(here, streams)
+    looks.look(100.0)
+    here.tenants = ()
+    looks.look(101.0)
+    assert ranks(streams, 101.0) == {"ns/job": []}
+    here.tenants = (tenant(tmp_path, "b", rank=4),)
+    looks.look(105.0)
+    assert ranks(streams, 105.0) == {"ns/job": [4]}
+    assert begun == ["ns/job"]
+
+
+async def test_a_stream_ends_some_time_after_its_last_pod_and_begins_anew(
+    tmp_path: Path, streams: JobStreams, begun: Begun
+) -> None:
+    here = Here(tenant(tmp_path, "a"))
+    looks = sensing(here, streams)
+    looks.look(100.0)
+    resident, here.tenants = here.tenants, ()
+    for now in (101.0, 110.9):
+        looks.look(now)
+        assert len(list(streams)) == 1
+    looks.look(111.0)
+    assert list(streams) == []
+    here.tenants = resident
+    looks.look(112.0)
+    assert ranks(streams, 112.0) == {"ns/job": [0]}
+    assert begun == ["ns/job", "ns/job"]
+
+
+async def test_a_reporter_that_falls_over_ends_the_agent(
+    tmp_path: Path, streams: JobStreams, begun: Begun
+) -> None:
+    begun.reporter = Fallen
+    looks = sensing(Here(tenant(tmp_path, "a")), streams)
+    looks.look(100.0)
+    await asyncio.sleep(0)
+    with pytest.raises(ZeroDivisionError):
+        looks.look(101.0)

@@ -7,12 +7,12 @@ from holdfast.agent.launch.command import launch
 from holdfast.agent.launch.devices import cpu_count, gpu_count
 from holdfast.agent.launch.flags import (
     Flags,
+    credential_of,
     endpoint_of,
     job_of,
     local_size_of,
     settings_of,
     tee_of,
-    token_of,
 )
 from holdfast.agent.launch.settings import Entrypoint, EntrypointKind, Tee
 from holdfast.api.errors import InvalidInput
@@ -39,6 +39,8 @@ def flags(script: Path, **given: object) -> Flags:
         "run_dir": str(script.parent),
         "token_file": None,
         "heartbeat_interval": 1.0,
+        "leave_grace": 25.0,
+        "termination_log": "/dev/termination-log",
         "log_level": "info",
         "node_rank": None,
         "master_addr": None,
@@ -58,7 +60,8 @@ def test_flags_become_settings(script: Path) -> None:
     settings = settings_of(flags(script), environment={"HOLDFAST_TOKEN": "secret", "A": "1"}, host="h")
     assert (settings.job, settings.member, settings.node) == ("research/gpt", "a", "n")
     assert settings.address == "127.0.0.1"
-    assert (settings.local_size, settings.token) == (2, "secret")
+    assert (settings.local_size, settings.credential.read()) == (2, "secret")
+    assert settings.leave_grace_s == 25.0
     assert settings.entrypoint == Entrypoint(EntrypointKind.SCRIPT, (str(script), "--lr", "1"))
     assert settings.tee == Tee(everyone=True)
     assert settings.log_dir == script.parent / "logs"
@@ -103,19 +106,28 @@ def test_what_is_wrong_is_named_with_its_fix(script: Path, given: dict[str, obje
 def test_the_token_comes_from_the_flag_then_the_variable_then_the_named_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("from file\n")
-    assert token_of(str(file), {"HOLDFAST_TOKEN": "from variable"}) == "from file"
-    assert token_of(None, {"HOLDFAST_TOKEN": "from variable", "HOLDFAST_TOKEN_FILE": str(file)}) == "from variable"
-    assert token_of(None, {"HOLDFAST_TOKEN_FILE": str(file)}) == "from file"
+    variable = {"HOLDFAST_TOKEN": "from variable"}
+    assert credential_of(str(file), variable).read() == "from file"
+    assert credential_of(None, {**variable, "HOLDFAST_TOKEN_FILE": str(file)}).read() == "from variable"
+    assert credential_of(None, {"HOLDFAST_TOKEN_FILE": str(file)}).read() == "from file"
+
+
+def test_a_tokens_file_is_read_again_for_every_use(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first")
+    credential = credential_of(str(file), {})
+    file.write_text("second")
+    assert credential.read() == "second"
 
 
 def test_a_token_that_is_missing_unreadable_or_empty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="name the token's file"):
-        token_of(None, {})
+        credential_of(None, {})
     with pytest.raises(InvalidInput, match="cannot be read"):
-        token_of(str(tmp_path / "missing"), {})
+        credential_of(str(tmp_path / "missing"), {})
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(InvalidInput, match="is empty"):
-        token_of(str(tmp_path / "empty"), {})
+        credential_of(str(tmp_path / "empty"), {})
 
 
 def test_a_job_without_a_namespace_is_in_the_default_one() -> None:

@@ -1,5 +1,5 @@
 from holdfast.agent.launch.outbox import Outbox
-from holdfast.api.membership import Beat, CheckpointCommitted, RoundEntered, WorkerExited
+from holdfast.api.membership import Beat, CheckpointCommitted, Departing, RoundEntered, WorkerExited
 
 
 def test_ages_grow_while_a_message_is_kept() -> None:
@@ -29,3 +29,18 @@ def test_what_does_not_last_is_not_kept() -> None:
     box = Outbox()
     box.keep(Beat(), 1.0)
     assert box.messages(1.0) == []
+
+
+def test_a_commit_that_was_asked_for_is_kept_beside_a_later_one_that_was_due() -> None:
+    box = Outbox()
+    box.keep(CheckpointCommitted(1, 10, "u", wanted=4), 1.0)
+    box.keep(CheckpointCommitted(1, 20, "u"), 2.0)
+    assert box.messages(3.0) == [CheckpointCommitted(1, 10, "u", wanted=4), CheckpointCommitted(1, 20, "u")]
+
+
+def test_a_departure_outlives_rounds_and_says_how_much_time_is_left() -> None:
+    box = Outbox()
+    box.keep(Departing("told to end", within_s=20.0), 1.0)
+    box.advance(2)
+    assert box.messages(6.0) == [Departing("told to end", within_s=15.0)]
+    assert box.messages(60.0) == [Departing("told to end", within_s=0.0)]

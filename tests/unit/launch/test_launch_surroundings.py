@@ -32,8 +32,10 @@ from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round
 def environment_of(host: str, inherited: dict[str, str]) -> dict[str, str]:
     shares = (MemberRanks("a", "n1", 0, 2), MemberRanks("b", "n2", 2, 2))
     round_ = Round("ns/j", 9, shares, Endpoint(host, 1234), Restore(), Entry.RESPAWN, "r")
+    seat = round_.seat_of("b")
+    assert seat is not None
     return worker_environment(
-        Start(1, 1, 3, round_, restarts=2),
+        Start(1, 1, 3, seat, restarts=2),
         inherited=inherited,
         member="b",
         control=Path("/run/c.sock"),

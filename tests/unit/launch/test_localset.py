@@ -6,10 +6,11 @@ from holdfast.api.membership import (
     CheckpointCommitted,
     CollectiveFailed,
     RoundEntered,
+    SaveWanted,
     WorkerExited,
     WorkersFinished,
 )
-from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round
+from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round, Shown, shown_to
 
 KILLED = Exit(exit_code=None, signal=9)
 WELL = Exit(exit_code=0, signal=None)
@@ -21,9 +22,11 @@ def a_round(
     entry: Entry = Entry.REENTER,
     fresh: tuple[int, ...] = (),
     members: tuple[str, ...] = ("a", "b"),
-) -> Round:
+) -> Shown:
+    """What member b is shown."""
     shares = tuple(MemberRanks(member, f"node-{member}", 2 * place, 2) for place, member in enumerate(members))
-    return Round("default/j", number, shares, Endpoint("h", 1000 + number), Restore(), entry, "because", fresh)
+    formed = Round("default/j", number, shares, Endpoint("h", 1000 + number), Restore(), entry, "because", fresh)
+    return shown_to(formed, "b")
 
 
 def idle(number: int) -> Idle:
@@ -35,7 +38,7 @@ def closed(number: int) -> Closed:
 
 
 def a_set() -> LocalSet:
-    return LocalSet(member="b", local_size=2, leave_timeout_s=1.0, attach_grace_s=0.5)
+    return LocalSet(local_size=2, leave_timeout_s=1.0, attach_grace_s=0.5)
 
 
 def starts(effects: list[Effect]) -> list[Start]:
@@ -289,3 +292,32 @@ def test_unknown_processes_change_nothing() -> None:
     assert local.heard(999, Entered(7), 1.0) == []
     assert local.started(999, 999, 1.0) == [KillWorker(999)]
     assert local.not_started(999, "x") == []
+
+
+def test_a_wanted_save_is_passed_to_every_worker_of_its_round() -> None:
+    request = SaveWanted(round=7, number=1)
+    assert running(7).want_save(request) == [TellWorker(100, request), TellWorker(101, request)]
+
+
+def test_a_wanted_save_of_another_round_is_nobodys() -> None:
+    local = running(7)
+    assert local.want_save(SaveWanted(round=6, number=1)) == []
+    assert local.want_save(SaveWanted(round=8, number=1)) == []
+    local.show(idle(8), 1.0)
+    assert local.want_save(SaveWanted(round=7, number=1)) == []
+
+
+def test_a_worker_that_attaches_later_hears_of_the_wanted_save_after_its_assignment() -> None:
+    request = SaveWanted(round=7, number=1)
+    local = running(7, attached=False)
+    assert local.want_save(request) == []
+    told = tells(local.attached(100, 0.1), 100)
+    assert [type(message) for message in told] == [Assignment, SaveWanted]
+    assert local.want_save(request) == [TellWorker(100, request)]
+
+
+def test_a_wanted_save_does_not_outlive_its_round() -> None:
+    local = running(7)
+    local.want_save(SaveWanted(round=7, number=1))
+    told = tells(local.show(a_round(8), 1.0), 100)
+    assert [type(message) for message in told] == [RoundEnded, Assignment]

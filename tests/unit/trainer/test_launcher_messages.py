@@ -9,6 +9,7 @@ from trainer_builders import assignment
 
 from holdfast.api.control import Attached, Finished, FromWorker, RoundEnded
 from holdfast.api.errors import Unavailable
+from holdfast.api.membership import SaveWanted
 from holdfast.trainer import RoundEnded as RoundIsOver
 from holdfast.trainer.control import Control, ControlClosed
 from holdfast.trainer.group import RoundGroup
@@ -125,3 +126,20 @@ def test_a_process_without_a_launcher_has_its_one_round_and_nobody_to_heal_it() 
 
 def test_the_end_of_a_round_is_not_swallowed_by_except_exception() -> None:
     assert not issubclass(RoundIsOver, Exception)
+
+
+def test_a_wanted_save_reaches_the_round_it_is_for_whichever_comes_first(launcher: Launcher) -> None:
+    launcher.take(SaveWanted(round=3, number=8))
+    stay = stay_in(3)
+    launcher.attend(stay)
+    assert stay.saves.newest == 8
+    launcher.take(SaveWanted(round=3, number=9))
+    assert stay.saves.newest == 9
+
+
+def test_a_wanted_save_of_another_round_is_not_heard(launcher: Launcher) -> None:
+    stay = stay_in(3)
+    launcher.attend(stay)
+    launcher.take(SaveWanted(round=2, number=8))
+    launcher.take(SaveWanted(round=4, number=9))
+    assert stay.saves.newest == stay.saves.answered

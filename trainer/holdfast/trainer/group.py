@@ -58,6 +58,11 @@ class RoundGroup:
         self._is_closed = False
         self._guard = threading.Lock()
 
+    @property
+    def store(self) -> RoundStore | None:
+        """Where the ranks met; None before `form`, for a single rank, and under another launcher."""
+        return self._store
+
     def form(self, check: Callable[[], None]) -> None:
         """Meet the other ranks and create the default group.
 

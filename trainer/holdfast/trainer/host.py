@@ -6,6 +6,7 @@ from typing import Protocol
 
 from holdfast.api.control import Assignment, Attached, FromWorker, RoundEnded, ToWorker
 from holdfast.api.errors import Unavailable
+from holdfast.api.membership import SaveWanted
 from holdfast.trainer.control import Control, ControlClosed
 from holdfast.trainer.stay import Stay
 
@@ -65,6 +66,7 @@ class Launcher:
         self._ended_round = -1
         self._end_reason = ""
         self._stay: Stay | None = None
+        self._wanted: SaveWanted | None = None
         self._lost: str | None = None
         self.say(Attached(pid=pid))
 
@@ -81,6 +83,7 @@ class Launcher:
         with self._changed:
             self._stay = stay
             self._end_what_is_over()
+            self._pass_on_request()
 
     def say(self, message: FromWorker) -> None:
         try:
@@ -100,6 +103,9 @@ class Launcher:
                     self._note_end(message.round - 1, f"round {message.round} follows: {message.reason}")
                 case RoundEnded():
                     self._note_end(message.round, message.reason)
+                case SaveWanted():
+                    self._wanted = message
+                    self._pass_on_request()
             self._end_what_is_over()
             self._changed.notify_all()
 
@@ -119,3 +125,9 @@ class Launcher:
     def _end_what_is_over(self) -> None:
         if self._stay is not None and self._stay.assignment.round <= self._ended_round:
             self._stay.end(self._end_reason)
+
+    def _pass_on_request(self) -> None:
+        """It may come before its round is entered here."""
+        stay, wanted = self._stay, self._wanted
+        if stay is not None and wanted is not None and stay.assignment.round == wanted.round:
+            stay.saves.want(wanted.number)

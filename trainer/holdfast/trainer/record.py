@@ -45,6 +45,11 @@ class RankRecord:
         return None if self._step == UNKNOWN_INT else self._step
 
     @property
+    def step_time_s(self) -> float | None:
+        """How long the last step took; None before the second."""
+        return None if self._step_time_ns == UNKNOWN_INT else self._step_time_ns / 1e9
+
+    @property
     def current_phase(self) -> Phase:
         return self._phase
 

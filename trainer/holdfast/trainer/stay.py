@@ -5,6 +5,7 @@ import threading
 from holdfast.api.control import Assignment
 from holdfast.trainer.ended import RoundEnded
 from holdfast.trainer.group import RoundGroup
+from holdfast.trainer.wantedsave import WantedSave
 
 
 class Stay:
@@ -13,6 +14,7 @@ class Stay:
     def __init__(self, assignment: Assignment, group: RoundGroup) -> None:
         self.assignment = assignment
         self.group = group
+        self.saves = WantedSave(assignment.world_size)
         self._reason: str | None = None
         self._over = threading.Event()
 

@@ -9,17 +9,21 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import click
 import msgspec
 
-from holdfast.agent.launch.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from holdfast.agent.launch.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, temporary_directory
 from holdfast.agent.launch.flags import Flags, settings_of
+from holdfast.agent.launch.lastwords import TERMINATION_LOG, last_words, leave_last_words
+from holdfast.agent.launch.outcome import Outcome
 from holdfast.agent.launch.ports import ReservedPorts
 from holdfast.agent.launch.settings import LauncherSettings
-from holdfast.api.errors import HoldfastError, InvalidInput
+from holdfast.api.errors import HoldfastError, InvalidInput, Unavailable
 
+FAILED = 1
 USAGE = 2
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -52,6 +56,19 @@ OPTIONS = (
     _option("run-dir", help="Where rank records and the control socket live. Default: a temporary directory."),
     _option("token-file", help=f"Default: ${TOKEN_VARIABLE}, or the file ${TOKEN_FILE_VARIABLE} names."),
     _option("heartbeat-interval", default=1.0, type=click.FloatRange(min=0.01), help="Seconds between beats."),
+    _option(
+        "leave-grace",
+        default=0.0,
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        help="After SIGTERM stay this long, at most, for the ranks to be moved. Default: leave at once.",
+    ),
+    _option(
+        "termination-log",
+        default=TERMINATION_LOG,
+        show_default=True,
+        help="Where to leave the reason of a failure, if there is such a file (a pod's terminationMessagePath).",
+    ),
     _option("log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"])),
     _option("node-rank", hidden=True),
     _option("master-addr", hidden=True),
@@ -79,25 +96,30 @@ def launch(**given: object) -> None:
         level=flags.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     try:
-        settings = settings_of(flags, environment=os.environ, host=socket.gethostname())
-        status = run(settings)
-    except InvalidInput as error:
-        click.echo(f"holdfast launch: {error}", err=True)
-        sys.exit(USAGE)
+        outcome = run(settings_of(flags, environment=os.environ, host=socket.gethostname()))
     except HoldfastError as error:
-        click.echo(f"holdfast launch: {error}", err=True)
-        sys.exit(1)
+        _end(USAGE if isinstance(error, InvalidInput) else FAILED, str(error), flags.termination_log)
+    if not outcome.succeeded:
+        click.echo(f"holdfast launch: {outcome.reason}", err=True)
+        leave_last_words(flags.termination_log, last_words(outcome))
+    sys.exit(outcome.exit_status)
+
+
+def _end(status: int, reason: str, termination_log: str) -> NoReturn:
+    click.echo(f"holdfast launch: {reason}", err=True)
+    leave_last_words(termination_log, reason)
     sys.exit(status)
 
 
-def run(settings: LauncherSettings) -> int:
-    """Be the launcher `settings` describe; the exit status: zero when the job succeeded."""
+def run(settings: LauncherSettings) -> Outcome:
+    """Be the launcher `settings` describe. Raises HoldfastError when it cannot, or may not, be one."""
     from holdfast.agent.launch.launcher import Launcher
 
-    settings.run_dir.mkdir(parents=True, exist_ok=True)
-    settings.log_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        for directory in (settings.run_dir, settings.log_dir):
+            directory.mkdir(parents=True, exist_ok=True)
+        settings = replace(settings, environment={**settings.environment, **temporary_directory(settings.run_dir)})
+    except OSError as error:
+        raise Unavailable(f"the directory {error.filename} cannot be made: {error.strerror}") from error
     with ReservedPorts(settings.address, settings.reserved_ports) as ports:
-        outcome = asyncio.run(Launcher(settings, ports).run())
-    if not outcome.succeeded:
-        click.echo(f"holdfast launch: {outcome.reason}", err=True)
-    return outcome.exit_status
+        return asyncio.run(Launcher(settings, ports).run())

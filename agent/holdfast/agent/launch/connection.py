@@ -8,27 +8,32 @@ import asyncio
 import contextlib
 import logging
 import random
+import ssl
 import time
 from collections.abc import Callable
 
 import aiohttp
 import msgspec
 
+from holdfast.agent.launch.credential import Credential, Refusals
 from holdfast.agent.launch.outbox import Outbox
-from holdfast.api.errors import HoldfastError
-from holdfast.api.membership import Beat, FromLauncher, Join, Leave, Refused, ToLauncher
-from holdfast.api.round import Desired
+from holdfast.api.errors import HoldfastError, Unavailable
+from holdfast.api.membership import Beat, FromLauncher, Join, Leave, Refused, SaveWanted, ToLauncher
+from holdfast.api.round import Shown
+from holdfast.api.standing import ONLY_STANDBYS, LeaderSearch
+from holdfast.api.trust import NOT_TRUSTED
 
 log = logging.getLogger(__name__)
 
 _FIRST_DELAY_S = 0.05
 _DELAY_S_MAX = 1.0
 _CONNECT_TIMEOUT_S = 3.0
-_PING_INTERVAL_S = 10.0  # notices a watchdog whose machine vanished; the watchdog judges by beats
+_PING_INTERVAL_S = 4.0  # a watchdog whose machine vanished is noticed half as much later; it judges by beats
+_HANDSHAKE_TIMEOUT_S = 5.0  # a watchdog that hangs accepts a connection and says nothing
 _LEAVE_TIMEOUT_S = 1.0
 _CLOSE_TIMEOUT_S = 0.5
 _UNSENT_MAX = 1024  # messages; past this the connection is made anew and the outbox repeated
-_SHOWN_BYTES_MAX = 16 << 20  # a round of 12,500 members is about 1 MiB
+_SHOWN_BYTES_MAX = 1 << 20  # a seat takes less than 1 KiB, and more with a long reason
 
 ToldOrGone = FromLauncher | None
 
@@ -44,13 +49,19 @@ class Connection:
         self,
         *,
         endpoint: str,
-        token: str,
+        credential: Credential,
         heartbeat_interval_s: float,
         join: Callable[[], Join],
-        on_shown: Callable[[Desired], None],
+        on_shown: Callable[[Shown | SaveWanted], None],
+        trusted: ssl.SSLContext | None = None,
     ) -> None:
+        """`trusted` None speaks plainly."""
+        self._url = f"{'ws' if trusted is None else 'wss'}://{endpoint}/v1/member"
+        self._trusted: ssl.SSLContext | bool = trusted or True
         self._endpoint = endpoint
-        self._token = token
+        self._credential = credential
+        self._refusals = Refusals()
+        self._search = LeaderSearch()
         self._heartbeat_interval_s = heartbeat_interval_s
         self._join = join
         self._on_shown = on_shown
@@ -66,7 +77,10 @@ class Connection:
         self._send(message)
 
     async def run(self) -> None:
-        """Stay connected until cancelled. Raises TurnedAway when the watchdog refuses the member or the token."""
+        """Stay connected until cancelled.
+
+        Raises TurnedAway when the watchdog refuses the member, or the token for longer than can be waited for.
+        """
         delay_s = _FIRST_DELAY_S
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -74,12 +88,25 @@ class Connection:
                 began = time.monotonic()
                 try:
                     await self._converse(session)
-                except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                    self._explain(error)
+                except (aiohttp.ClientError, OSError, TimeoutError, Unavailable) as error:
+                    if (standby_s := self._standby_s(error)) is not None:
+                        await asyncio.sleep(standby_s)
+                        continue
+                    is_strange = isinstance(error, aiohttp.ClientConnectorCertificateError)
+                    self._explain(f"{NOT_TRUSTED}: {error}" if is_strange else str(error))
                 if time.monotonic() - began > _DELAY_S_MAX:
                     delay_s = _FIRST_DELAY_S
                 await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
                 delay_s = min(2 * delay_s, _DELAY_S_MAX)
+
+    def _standby_s(self, error: Exception) -> float | None:
+        """How long to wait when it was only a standby that was met, else None."""
+        if not isinstance(error, aiohttp.WSServerHandshakeError):
+            return None
+        pause_s = self._search.after_s(error.status, error.headers, random.random())
+        if self._search.in_vain:
+            self._explain(ONLY_STANDBYS)
+        return pause_s
 
     async def leave(self, reason: str) -> None:
         """Say goodbye, if there is a connection to say it on; call before cancelling `run`."""
@@ -90,22 +117,31 @@ class Connection:
             await asyncio.wait_for(self._unsent.join(), _LEAVE_TIMEOUT_S)
 
     async def _converse(self, session: aiohttp.ClientSession) -> None:
+        token = self._credential.read()
         try:
-            socket = await session.ws_connect(
-                f"ws://{self._endpoint}/v1/member",
-                headers={"Authorization": f"Bearer {self._token}"},
-                heartbeat=_PING_INTERVAL_S,
-                timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
-                max_msg_size=_SHOWN_BYTES_MAX,
-            )
+            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+                socket = await session.ws_connect(
+                    self._url,
+                    ssl=self._trusted,
+                    headers={"Authorization": f"Bearer {token}"},
+                    heartbeat=_PING_INTERVAL_S,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
+                    max_msg_size=_SHOWN_BYTES_MAX,
+                )
         except aiohttp.WSServerHandshakeError as error:
             if error.status in (401, 403):
-                raise TurnedAway(
-                    f"the watchdog at {self._endpoint} does not accept this launcher's token"
-                ) from None
+                raise self._refusal(token) from None
             raise
+        self._refusals.welcomed()
+        self._search.found()
         async with socket:
             await self._speak_and_listen(socket)
+
+    def _refusal(self, token: str) -> HoldfastError:
+        """What to make of it that the watchdog did not accept `token`."""
+        reason = f"the watchdog at {self._endpoint} does not accept this launcher's token"
+        is_final = self._refusals.is_final(token, self._credential.read(), time.monotonic())
+        return TurnedAway(reason) if is_final else Unavailable(reason)
 
     async def _speak_and_listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         unsent: asyncio.Queue[ToldOrGone] = asyncio.Queue(_UNSENT_MAX)
@@ -153,7 +189,8 @@ class Connection:
             return
         if isinstance(shown, Refused):
             raise TurnedAway(f"the watchdog refused this launcher: {shown.reason}")
-        self._outbox.advance(shown.number)
+        if not isinstance(shown, SaveWanted):
+            self._outbox.advance(shown.number)
         self._on_shown(shown)
 
     def _send(self, message: FromLauncher) -> None:
@@ -167,7 +204,7 @@ class Connection:
             return
         self._unsent.put_nowait(message)
 
-    def _explain(self, error: Exception) -> None:
+    def _explain(self, error: str) -> None:
         if not self._said_unreachable:
             log.warning("the watchdog is away, trying again endpoint=%s error=%s", self._endpoint, error)
             self._said_unreachable = True

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.api.control import Attached, FromWorker, ToWorker
-from holdfast.api.errors import Damaged
+from holdfast.api.errors import Damaged, Unavailable
 from holdfast.api.frame import FrameReader, frame
 
 log = logging.getLogger(__name__)
@@ -51,10 +51,17 @@ class ControlServer:
         self.path = Path()
 
     async def open(self) -> None:
-        """Listen on a socket inside the run directory, or in a temporary one where that path is too long."""
+        """Listen on a socket inside the run directory, or in a temporary one where that path is too long.
+
+        Raises Unavailable when neither will do.
+        """
         self.path = self._run_dir / "launcher.sock"
         if len(os.fsencode(self.path)) > _PATH_BYTES_MAX:
-            self._own_directory = tempfile.TemporaryDirectory(prefix="holdfast-")
+            try:
+                self._own_directory = tempfile.TemporaryDirectory(prefix="holdfast-")
+            except OSError as error:
+                why = f"the socket's path {self.path} is too long, and there is no temporary directory"
+                raise Unavailable(f"{why}: name a shorter --run-dir") from error
             self.path = Path(self._own_directory.name) / "launcher.sock"
         self.path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._converse, str(self.path))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from holdfast.api.control import ToWorker
 from holdfast.api.membership import FromLauncher
-from holdfast.api.round import Round
+from holdfast.api.round import Seat
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Start:
     ticket: int
     local_rank: int
     rank: int
-    round: Round
+    round: Seat
     restarts: int
 
 

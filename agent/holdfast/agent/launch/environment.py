@@ -5,12 +5,13 @@ https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
 """
 
 import ipaddress
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.agent.launch.effect import Start
 from holdfast.api.control import CONTROL_VARIABLE, RUN_DIRECTORY_VARIABLE
-from holdfast.api.round import Round
+from holdfast.api.round import Seat
 
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"
 TOKEN_FILE_VARIABLE = "HOLDFAST_TOKEN_FILE"
@@ -33,7 +34,7 @@ def worker_environment(
         "OMP_NUM_THREADS": "1",
         **_gloo(round_),
         **kept,
-        **_ranks(start, member),
+        **_ranks(start),
         "MASTER_ADDR": round_.endpoint.host,
         "MASTER_PORT": str(round_.endpoint.port),
         "TORCHELASTIC_RESTART_COUNT": str(start.restarts),
@@ -49,29 +50,42 @@ def worker_environment(
     }
 
 
+def temporary_directory(run_dir: Path) -> dict[str, str]:
+    """What tells the launcher's processes where temporary files may go, where no usual place can be written.
+
+    Importing torch's compiler needs such a place, and in a pod the whole file system may be read-only. Raises
+    OSError when the run directory cannot be written either.
+    """
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        directory = run_dir / "tmp"
+        directory.mkdir(exist_ok=True)
+        return {"TMPDIR": str(directory)}
+    return {}
+
+
 def error_file(run_dir: Path, start: Start) -> Path:
     """Where a worker leaves its error for torch's elastic tools."""
     return run_dir / f"error-rank-{start.rank:05d}.round-{start.round.number:04d}.json"
 
 
-def _ranks(start: Start, member: str) -> dict[str, str]:
+def _ranks(start: Start) -> dict[str, str]:
     round_ = start.round
-    share = round_.share_of(member)
-    assert share is not None, "a worker is only started for a member of the round"
     return {
         "RANK": str(start.rank),
         "LOCAL_RANK": str(start.local_rank),
         "WORLD_SIZE": str(round_.world_size),
-        "LOCAL_WORLD_SIZE": str(share.local_size),
-        "GROUP_RANK": str(round_.ranks.index(share)),
-        "GROUP_WORLD_SIZE": str(len(round_.ranks)),
+        "LOCAL_WORLD_SIZE": str(round_.local_size),
+        "GROUP_RANK": str(round_.place),
+        "GROUP_WORLD_SIZE": str(round_.members),
         "ROLE_NAME": ROLE,
         "ROLE_RANK": str(start.rank),
         "ROLE_WORLD_SIZE": str(round_.world_size),
     }
 
 
-def _gloo(round_: Round) -> dict[str, str]:
+def _gloo(round_: Seat) -> dict[str, str]:
     """On one machine gloo should not resolve the host's own name, which may point anywhere."""
     return {"GLOO_SOCKET_IFNAME": "lo"} if is_loopback(round_.endpoint.host) else {}
 

@@ -1,18 +1,22 @@
 """The command line and the environment, parsed into `LauncherSettings`. Pure but for reading the token's file."""
 
 import os
+import ssl
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.bearer import read_token
+from holdfast.agent.launch.credential import Credential
 from holdfast.agent.launch.devices import cpu_count, gpu_count
 from holdfast.agent.launch.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from holdfast.agent.launch.ports import address_towards
 from holdfast.agent.launch.settings import Entrypoint, EntrypointKind, LauncherSettings, Tee
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
-from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.trust import WATCHDOG_CA_VARIABLE, trusting
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +41,8 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str | None
     token_file: str | None
     heartbeat_interval: float
+    leave_grace: float
+    termination_log: str
     log_level: str
     node_rank: str | None
     master_addr: str | None
@@ -48,14 +54,14 @@ def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> L
     _refuse_static(flags)
     nodes = nodes_of(flags.nnodes)
     name = f"{host}-{os.getpid()}"
-    run_dir = flags.run_dir or environment.get(RUN_DIRECTORY_VARIABLE) or tempfile.mkdtemp(prefix="holdfast-")
+    run_dir = flags.run_dir or environment.get(RUN_DIRECTORY_VARIABLE) or _new_run_dir()
     log_dir = Path(flags.log_dir).resolve() if flags.log_dir else Path(run_dir).resolve() / "logs"
     # Somebody who named no log directory wants to see the output.
     tee = flags.tee if flags.tee is not None else ("none" if flags.log_dir else "all")
     watchdog_host, watchdog_port = endpoint_of(flags.rdzv_endpoint)
     return LauncherSettings(
         endpoint=flags.rdzv_endpoint,
-        token=token_of(flags.token_file, environment),
+        credential=credential_of(flags.token_file, environment),
         job=job_of(flags.rdzv_id),
         member=flags.member or name,
         node=flags.node or host,
@@ -66,10 +72,20 @@ def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> L
         run_dir=Path(run_dir).resolve(),
         log_dir=log_dir,
         environment=dict(environment),
+        trusted=trusted_of(environment),
         tee=tee_of(tee),
         max_restarts=flags.max_restarts,
         heartbeat_interval_s=flags.heartbeat_interval,
+        leave_grace_s=flags.leave_grace,
     )
+
+
+def _new_run_dir() -> str:
+    try:
+        return tempfile.mkdtemp(prefix="holdfast-")
+    except OSError as error:
+        fix = f"name a directory that can be written, as no temporary one can be made ({error.strerror})"
+        raise InvalidInput(Problem("--run-dir", None, fix)) from error
 
 
 def _refuse_static(flags: Flags) -> None:
@@ -107,21 +123,25 @@ def job_of(rdzv_id: str) -> str:
     return f"{namespace or 'default'}/{name}"
 
 
-def token_of(token_file: str | None, environment: Mapping[str, str]) -> str:
-    """The token to show the watchdog: the flag's file, the variable, or the file a variable names."""
+def credential_of(token_file: str | None, environment: Mapping[str, str]) -> Credential:
+    """The token to show the watchdog: in the flag's file, the variable, or the file a variable names."""
     if token_file is None and (token := environment.get(TOKEN_VARIABLE)):
-        return token.strip()
+        return Credential(token=token.strip())
     path = token_file or environment.get(TOKEN_FILE_VARIABLE)
     if path is None:
         fix = f"name the token's file, or set {TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE}"
         raise InvalidInput(Problem("--token-file", None, fix))
     try:
-        token = Path(path).read_text().strip()
-    except OSError as error:
-        raise InvalidInput(Problem("--token-file", path, f"the file cannot be read ({error.strerror})")) from error
-    if not token:
-        raise InvalidInput(Problem("--token-file", path, "the file is empty; give the watchdog's token"))
-    return token
+        read_token(path)
+    except Unavailable as error:
+        raise InvalidInput(Problem("--token-file", path, f"give a file with the token in it ({error})")) from error
+    return Credential(file=Path(path).absolute())
+
+
+def trusted_of(environment: Mapping[str, str]) -> ssl.SSLContext | None:
+    """Who may have signed the watchdog's certificate; None when nobody is named, and it speaks plainly."""
+    pem = environment.get(WATCHDOG_CA_VARIABLE)
+    return trusting(pem, given_by=WATCHDOG_CA_VARIABLE) if pem else None
 
 
 def local_size_of(nproc_per_node: str, environment: Mapping[str, str]) -> int:

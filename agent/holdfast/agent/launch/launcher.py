@@ -11,11 +11,12 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.agent.launch.beside import running_beside
 from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, NotForked
 from holdfast.agent.launch.completed import last_completed
 from holdfast.agent.launch.connection import Connection
@@ -30,11 +31,15 @@ from holdfast.agent.launch.ports import ReservedPorts
 from holdfast.agent.launch.settings import EntrypointKind, LauncherSettings
 from holdfast.agent.launch.tee import LogFollower
 from holdfast.agent.launch.warm_parent import Preload
+from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
 from holdfast.api.control import FromWorker, record_file_name
-from holdfast.api.membership import Join, Warmed, WorkerExited
-from holdfast.api.round import Closed, Desired
+from holdfast.api.errors import Unavailable
+from holdfast.api.membership import Departing, Join, SaveWanted, Warmed, WorkerExited
+from holdfast.api.round import Closed, Shown
 
 log = logging.getLogger(__name__)
+
+_LEAVING_S = 3.0  # saying goodbye takes one second at most, ending the workers two
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,6 @@ class Launcher:
         self._ports = ports
         self._boot = uuid.uuid4().hex
         self._set = LocalSet(
-            member=settings.member,
             local_size=settings.local_size,
             leave_timeout_s=settings.leave_timeout_s,
             attach_grace_s=settings.attach_grace_s,
@@ -64,6 +68,7 @@ class Launcher:
         self._failures: dict[int, WorkerFailure] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._over: asyncio.Future[Outcome] | None = None
+        self._departure: signal.Signals | None = None
         self._follower = LogFollower(sys.stdout)
         self._control = ControlServer(
             run_dir=settings.run_dir,
@@ -76,28 +81,31 @@ class Launcher:
         )
         self._connection = Connection(
             endpoint=settings.endpoint,
-            token=settings.token,
+            credential=settings.credential,
             heartbeat_interval_s=settings.heartbeat_interval_s,
             join=self._join,
             on_shown=self._take_shown,
+            trusted=settings.trusted,
         )
 
     async def run(self) -> Outcome:
         """Run until the job closes, the watchdog refuses us or a signal ends us; then no worker is left.
 
-        Raises TurnedAway when the watchdog does not take this launcher.
+        Raises TurnedAway when the watchdog does not take this launcher, Unavailable when the run directory cannot
+        be written.
         """
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
+        self._say_who_uses_the_run_directory()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_for_signal, number)
         try:
             async with AsyncExitStack() as stack:
                 await self._control.open()
                 stack.push_async_callback(self._control.close)
-                await stack.enter_async_context(_running(self._nursery.run(), self._over))
-                await stack.enter_async_context(_running(self._follower.run(), self._over))
-                await stack.enter_async_context(_running(self._connection.run(), self._over))
+                await stack.enter_async_context(running_beside(self._nursery.run(), self._over))
+                await stack.enter_async_context(running_beside(self._follower.run(), self._over))
+                await stack.enter_async_context(running_beside(self._connection.run(), self._over))
                 return await self._until_over()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -112,6 +120,16 @@ class Launcher:
             await self._connection.leave(outcome.reason)
         return outcome
 
+    def _say_who_uses_the_run_directory(self) -> None:
+        settings = self._settings
+        member = Member(settings.job, settings.member, settings.node, self._boot, own_pid_namespace())
+        try:
+            write_member(settings.run_dir, member)
+        except OSError as error:
+            raise Unavailable(
+                f"the run directory {settings.run_dir} cannot be written: {error.strerror}"
+            ) from error
+
     def _join(self) -> Join:
         settings = self._settings
         return Join(
@@ -124,16 +142,23 @@ class Launcher:
             ports=self._ports.numbers,
             warm=self._nursery.is_warm,
             held_round=self._set.held_round,
+            shown=self._set.shown_number,
             nodes=settings.nodes,
         )
 
     # What arrives.
 
-    def _take_shown(self, desired: Desired) -> None:
+    def _take_shown(self, desired: Shown | SaveWanted) -> None:
+        if isinstance(desired, SaveWanted):
+            log.info("one more checkpoint wanted round=%d number=%d", desired.round, desired.number)
+            self._do(self._set.want_save(desired))
+            return
         log.info("shown kind=%s number=%d reason=%s", type(desired).__name__, desired.number, desired.reason)
         self._do(self._set.show(desired, time.monotonic()))
         if isinstance(desired, Closed):
             self._finish(Outcome(succeeded=desired.succeeded, reason=desired.reason, failures=self._failures))
+        elif self._departure is not None and not self._set.has_ranks:
+            self._leave(self._departure)
 
     def _take_from_worker(self, worker: int, message: FromWorker) -> None:
         self._do(self._set.heard(worker, message, time.monotonic()))
@@ -233,17 +258,30 @@ class Launcher:
             log.error("a worker failed rank=%d round=%d %s log=%s", failed.rank, failed.round, how, born.path)
             if failed.error and not self._settings.tee.includes(born.start.local_rank):
                 sys.stderr.write(failed.error + "\n")
+            self._failures.pop(failed.rank, None)  # the newest is the last
             self._failures[failed.rank] = WorkerFailure(
                 local_rank=born.start.local_rank,
                 pid=ended.pid,
                 exit_code=failed.exit_code if failed.exit_code is not None else -(failed.signal or 0),
                 error_file=error_file(self._settings.run_dir, born.start),
+                error=failed.error,
             )
 
     # How it ends.
 
-    def _stop_for_signal(self, number: int) -> None:
-        self._finish(Outcome(succeeded=False, reason=f"stopped by {signal.Signals(number).name}", signal=number))
+    def _stop_for_signal(self, number: signal.Signals) -> None:
+        """SIGTERM may leave time to move the ranks in good order. Any second signal ends it at once."""
+        stay_s = self._settings.leave_grace_s - _LEAVING_S
+        if number != signal.SIGTERM or self._departure or stay_s <= 0 or not self._set.has_ranks:
+            self._leave(number)
+            return
+        self._departure = number
+        log.info("told to end, staying until the ranks are moved within_s=%.1f", stay_s)
+        self._connection.report(Departing(f"told to end by {number.name}", stay_s))
+        asyncio.get_running_loop().call_later(stay_s, self._leave, number)
+
+    def _leave(self, number: signal.Signals) -> None:
+        self._finish(Outcome(succeeded=False, reason=f"stopped by {number.name}", signal=number))
 
     def _finish(self, outcome: Outcome) -> None:
         assert self._over is not None
@@ -253,20 +291,3 @@ class Launcher:
 
 def _preload(settings: LauncherSettings) -> Preload:
     return Preload.NOTHING if settings.entrypoint.kind is EntrypointKind.PROGRAM else Preload.TORCH
-
-
-@asynccontextmanager
-async def _running(work: Coroutine[None, None, None], over: asyncio.Future[Outcome]) -> AsyncIterator[None]:
-    """Run `work` beside the block and end it after it. Should it fail, the launcher ends with its error."""
-
-    def pass_on(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) and not over.done():
-            over.set_exception(error)
-
-    task = asyncio.create_task(work)
-    task.add_done_callback(pass_on)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])

@@ -19,28 +19,29 @@ import itertools
 import math
 
 from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
-from holdfast.agent.launch.slot import Slot, Standing
-from holdfast.api.control import Assignment, Entered, Finished, FromWorker, RoundEnded, RoundLeft
+from holdfast.agent.launch.slot import Slot, Standing, assignment
+from holdfast.api.control import Entered, Finished, FromWorker, RoundEnded, RoundLeft
 from holdfast.api.membership import (
     CheckpointCommitted,
     CollectiveFailed,
     Restored,
     RoundEntered,
+    SaveWanted,
     WorkerExited,
     WorkersFinished,
 )
-from holdfast.api.round import Closed, Desired, Entry, Round
+from holdfast.api.round import Closed, Entry, Seat, Shown
 
 
 class LocalSet:
     """The workers of one member."""
 
-    def __init__(self, *, member: str, local_size: int, leave_timeout_s: float, attach_grace_s: float) -> None:
-        self._member = member
+    def __init__(self, *, local_size: int, leave_timeout_s: float, attach_grace_s: float) -> None:
         self._leave_timeout_s = leave_timeout_s
         self._attach_grace_s = attach_grace_s
         self.slots = tuple(Slot(local_rank) for local_rank in range(local_size))
-        self.desired: Desired | None = None
+        self.desired: Shown | None = None
+        self._save_wanted: SaveWanted | None = None
         self._tickets = itertools.count(1)
         self._rounds_run = 0
         self._early_attached: set[int] = set()
@@ -56,6 +57,11 @@ class LocalSet:
         return round_.number if round_ and any(slot.holds_process for slot in self.slots) else None
 
     @property
+    def shown_number(self) -> int:
+        """The greatest number that was shown, 0 when nothing was."""
+        return self.desired.number if self.desired is not None else 0
+
+    @property
     def is_empty(self) -> bool:
         return not any(slot.holds_process for slot in self.slots)
 
@@ -64,22 +70,36 @@ class LocalSet:
 
     # What the watchdog shows.
 
-    def show(self, desired: Desired, now: float) -> list[Effect]:
+    def show(self, desired: Shown, now: float) -> list[Effect]:
         """Match `desired`. One that is not newer than what is held changes nothing."""
         if self.desired is not None and desired.number <= self.desired.number:
             return []
         if (before := self._my_round()) is not None:
             self._held_before = before.number
         self.desired = desired
+        self._save_wanted = None
         self._reported_reentrant = None
         if self._my_round() is not None:
             self._rounds_run += 1
         return [effect for slot in self.slots for effect in self._align(slot, now)]
 
-    def _my_round(self) -> Round | None:
+    def want_save(self, request: SaveWanted) -> list[Effect]:
+        """Pass the request on to the workers of its round, also to those still to come. Of others it is none."""
+        wanted = self._my_round()
+        if wanted is None or request.round != wanted.number:
+            return []
+        self._save_wanted = request
+        return [TellWorker(_known(slot.pid), request) for slot in self.slots if self._is_told(slot, wanted)]
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether the desired state gives this member a share in a round."""
+        return self._my_round() is not None
+
+    def _my_round(self) -> Seat | None:
         """The desired round when this member has a share in it."""
         desired = self.desired
-        return desired if isinstance(desired, Round) and desired.share_of(self._member) else None
+        return desired if isinstance(desired, Seat) else None
 
     def _align(self, slot: Slot, now: float) -> list[Effect]:
         wanted = self._my_round()
@@ -97,19 +117,15 @@ class LocalSet:
             return False
         wanted = self._my_round()
         return wanted is None or (
-            wanted.entry is Entry.REENTER and self._rank_in(wanted, slot) not in wanted.fresh_ranks
+            wanted.entry is Entry.REENTER and _rank_in(wanted, slot) not in wanted.fresh_ranks
         )
 
-    def _rank_in(self, wanted: Round, slot: Slot) -> int:
-        share = wanted.share_of(self._member)
-        return -1 if share is None else share.first_rank + slot.local_rank
-
-    def _start(self, slot: Slot, wanted: Round) -> Effect:
+    def _start(self, slot: Slot, wanted: Seat) -> Effect:
         slot.clear(Standing.STARTING)
-        slot.round, slot.rank, slot.ticket = wanted.number, self._rank_in(wanted, slot), next(self._tickets)
+        slot.round, slot.rank, slot.ticket = wanted.number, _rank_in(wanted, slot), next(self._tickets)
         return Start(slot.ticket, slot.local_rank, slot.rank, wanted, self._rounds_run - 1)
 
-    def _move(self, slot: Slot, wanted: Round | None, now: float) -> list[Effect]:
+    def _move(self, slot: Slot, wanted: Seat | None, now: float) -> list[Effect]:
         """Take an attached worker out of its round and into `wanted`, or park it."""
         assert self.desired is not None
         pid = _known(slot.pid)
@@ -124,9 +140,15 @@ class LocalSet:
         if wanted is not None:
             if slot.standing is Standing.PARKED:
                 slot.standing = Standing.RUNNING
-            slot.round, slot.rank, slot.started_at = wanted.number, self._rank_in(wanted, slot), now
-            effects.append(TellWorker(pid, assignment(wanted, slot, len(self.slots))))
+            slot.round, slot.rank, slot.started_at = wanted.number, _rank_in(wanted, slot), now
+            effects += self._assign(slot, wanted)
         return effects
+
+    def _assign(self, slot: Slot, wanted: Seat) -> list[Effect]:
+        """Show a worker its part in the round, and what is wanted of the round's workers by now."""
+        pid = _known(slot.pid)
+        part: list[Effect] = [TellWorker(pid, assignment(wanted, slot, len(self.slots)))]
+        return part + ([TellWorker(pid, self._save_wanted)] if self._save_wanted else [])
 
     # What the warm parent says.
 
@@ -214,10 +236,14 @@ class LocalSet:
     def _greet(self, slot: Slot) -> list[Effect]:
         """Show a newly attached worker its assignment; its environment holds only part of it."""
         wanted = self._my_round()
-        running = slot.attached and slot.standing is Standing.RUNNING
-        if wanted is None or not running or slot.round != wanted.number:
+        if wanted is None or slot.standing is not Standing.RUNNING or not self._is_told(slot, wanted):
             return []
-        return [TellWorker(_known(slot.pid), assignment(wanted, slot, len(self.slots)))]
+        return self._assign(slot, wanted)
+
+    def _is_told(self, slot: Slot, wanted: Seat) -> bool:
+        """Whether the slot's worker listens and has been shown its part in `wanted`."""
+        telling = (Standing.RUNNING, Standing.LEAVING)
+        return slot.attached and slot.standing in telling and slot.round == wanted.number
 
     def _left(self, slot: Slot, message: RoundLeft) -> None:
         self._remember_step(message.round, message.step)
@@ -269,7 +295,7 @@ class LocalSet:
         self._reported_reentrant = reentrant
         return [Report(RoundEntered(wanted.number, reentrant, self._last_step_in(self._held_before)))]
 
-    def _has_entered(self, slot: Slot, wanted: Round, now: float) -> bool:
+    def _has_entered(self, slot: Slot, wanted: Seat, now: float) -> bool:
         if slot.round != wanted.number:
             return False
         if self._is_silent(slot):
@@ -277,19 +303,8 @@ class LocalSet:
         return slot.standing is Standing.DONE or (slot.standing is Standing.RUNNING and slot.entered)
 
 
-def assignment(wanted: Round, slot: Slot, local_size: int) -> Assignment:
-    """The slot's part in the round, as its worker is shown it."""
-    return Assignment(
-        job=wanted.job,
-        round=wanted.number,
-        rank=slot.rank,
-        local_rank=slot.local_rank,
-        world_size=wanted.world_size,
-        local_size=local_size,
-        endpoint=wanted.endpoint,
-        restore=wanted.restore,
-        reason=wanted.reason,
-    )
+def _rank_in(wanted: Seat, slot: Slot) -> int:
+    return wanted.first_rank + slot.local_rank
 
 
 def _known(pid: int | None) -> int:

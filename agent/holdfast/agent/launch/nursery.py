@@ -27,6 +27,7 @@ _FIRST_DELAY_S = 0.05  # a warm parent that was killed is replaced almost at onc
 _DELAY_S_MAX = 5.0  # one that cannot even start must not spin
 _END_TIMEOUT_S = 2.0  # killing and reaping a node's workers takes tens of milliseconds
 _READ_BYTES = 1 << 16
+_FIRST_PROCESS = 1
 
 
 class Nursery:
@@ -70,7 +71,9 @@ class Nursery:
                 await _end(process, patience_s=_END_TIMEOUT_S if self.ready else 0.0)
             delay_s = _FIRST_DELAY_S if self.ready else min(2 * delay_s, _DELAY_S_MAX)
             self._lose(process)
-            await asyncio.sleep(delay_s)
+            await asyncio.sleep(delay_s)  # also gives what was killed the time to end
+            if os.getpid() == _FIRST_PROCESS:
+                _reap_orphans()
 
     def _start_process(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
@@ -125,6 +128,13 @@ class Nursery:
     def _send(self, message: ToWarmParent) -> None:
         if self._writer is not None:
             self._writer.write(frame(self._encoder.encode(message)))
+
+
+def _reap_orphans() -> None:
+    """Reap what the warm parent left to this process, which is a pod's first one and has no other child now."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:

@@ -1,7 +1,8 @@
 """What the watchdog must know of the current round, kept so that it can be told again after a reconnect.
 
 Pure. Messages are idempotent by round, so everything kept is repeated after every join. Memory is bounded: the
-newest message of each kind is kept per rank, and a newer round empties the box.
+newest message of each kind is kept per rank, the newest commit that was asked for beside the newest of all, and a
+newer round empties the box.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import msgspec
 from holdfast.api.membership import (
     CheckpointCommitted,
     CollectiveFailed,
+    Departing,
     FromLauncher,
     Restored,
     RoundEntered,
@@ -20,6 +22,8 @@ from holdfast.api.membership import (
 
 Lasting = RoundEntered | WorkerExited | CollectiveFailed | WorkersFinished | CheckpointCommitted | Restored
 _LASTING = (RoundEntered, WorkerExited, CollectiveFailed, WorkersFinished, CheckpointCommitted, Restored)
+
+_MEMBER, _ANSWER = -1, -2  # places that are no rank's
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +37,21 @@ class Outbox:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[type[Lasting], int], _Kept] = {}
+        self._departing: tuple[Departing, float] | None = None
         self._round = -1
 
     def keep(self, message: FromLauncher, now: float) -> None:
-        """Keep `message` if it is a fact about the newest round; others need no repetition."""
+        """Keep `message` if it is a fact about the newest round, or the member's departure, which is of no round.
+
+        Others need no repetition.
+        """
+        if isinstance(message, Departing):
+            self._departing = (message, now)
         if not isinstance(message, _LASTING):
             return
         self.advance(message.round)
         if message.round == self._round:
-            rank = message.rank if isinstance(message, WorkerExited | CollectiveFailed | Restored) else -1
-            self._kept[type(message), rank] = _Kept(message, now)
+            self._kept[type(message), _place(message)] = _Kept(message, now)
 
     def advance(self, round_: int) -> None:
         """A newer round is shown: what was kept of older ones cannot change anything any more."""
@@ -50,9 +59,22 @@ class Outbox:
             self._round = round_
             self._kept.clear()
 
-    def messages(self, now: float) -> list[Lasting]:
-        """What is kept, oldest first, with ages as of `now`."""
-        return [_aged(kept, now) for kept in sorted(self._kept.values(), key=lambda kept: kept.at)]
+    def messages(self, now: float) -> list[Lasting | Departing]:
+        """What is kept, oldest first and a departure last, with ages and the time that is left as of `now`."""
+        lasting = [_aged(kept, now) for kept in sorted(self._kept.values(), key=lambda kept: kept.at)]
+        if self._departing is None:
+            return [*lasting]
+        message, said_at = self._departing
+        within_s = max(0.0, message.within_s - (now - said_at))
+        return [*lasting, msgspec.structs.replace(message, within_s=within_s)]
+
+
+def _place(message: Lasting) -> int:
+    """Messages of one kind and place replace each other: of each rank, and an answer apart from what was due."""
+    if isinstance(message, WorkerExited | CollectiveFailed | Restored):
+        return message.rank
+    is_answer = isinstance(message, CheckpointCommitted) and message.wanted is not None
+    return _ANSWER if is_answer else _MEMBER
 
 
 def _aged(kept: _Kept, now: float) -> Lasting:

@@ -7,12 +7,16 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailure:
-    """The last failure of one rank. `exit_code` is negative for a signal, as in `subprocess`."""
+    """The last failure of one rank. `exit_code` is negative for a signal, as in `subprocess`.
+
+    `error` is the tail of its output that a human wants to read.
+    """
 
     local_rank: int
     pid: int
     exit_code: int
     error_file: Path
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,10 @@ def preload() -> str:
     missing = [name for name in MODULES if not _imported(name)]
     if "torch" in missing:
         return "torch cannot be imported"
-    _touch_optimizer()
+    try:
+        _touch_optimizer()
+    except Exception as error:  # Half of a compiler is loaded now; workers do better with none of it.
+        return f"torch cannot make an optimizer here: {error!r}"
     threads = thread_count()
     if threads != 1:
         return f"{threads} threads run after the imports, and only a single-threaded process can fork safely"

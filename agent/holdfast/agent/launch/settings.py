@@ -1,9 +1,12 @@
 """What one launcher is told at its start: one frozen object, built at the program's entry and passed down."""
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+
+from holdfast.agent.launch.credential import Credential
 
 
 class EntrypointKind(StrEnum):
@@ -38,12 +41,13 @@ class LauncherSettings:
     """One launcher's settings.
 
     `endpoint` is the watchdog's host:port, `address` the one under which other nodes reach this node,
+    `trusted` who may have signed the watchdog's certificate (None: it speaks plainly),
     `nodes` the range of nodes for a job that nobody submits,
     `environment` what workers inherit (the launcher's own environment without its token).
     """
 
     endpoint: str
-    token: str = field(repr=False)
+    credential: Credential
     job: str
     member: str
     node: str
@@ -54,9 +58,11 @@ class LauncherSettings:
     run_dir: Path
     log_dir: Path
     environment: Mapping[str, str] = field(repr=False)
+    trusted: ssl.SSLContext | None = None
     tee: Tee = Tee()
     max_restarts: int = 0  # only handed to scripts that read it; the watchdog's policy decides
     heartbeat_interval_s: float = 1.0  # a third of the policy's default `lost_after_s`
     leave_timeout_s: float = 1.0  # leaving a round takes tens of milliseconds; a stuck worker is replaced instead
+    leave_grace_s: float = 0.0  # how long a SIGTERM may wait for the ranks to be moved elsewhere
     attach_grace_s: float = 0.3  # a script using holdfast.trainer attaches within this, once forked warm
     reserved_ports: int = 8  # rounds that may follow each other before a port is used again

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from holdfast.api.control import Assignment
+from holdfast.api.round import Seat
+
 
 class Standing(StrEnum):
     """Where a slot's process stands."""
@@ -48,3 +51,18 @@ class Slot:
         self.pid = self.ticket = self.leave_by = None
         self.attached = self.entered = self.finished = False
         self.left_round = -1
+
+
+def assignment(wanted: Seat, slot: Slot, local_size: int) -> Assignment:
+    """The slot's part in the round, as its worker is shown it."""
+    return Assignment(
+        job=wanted.job,
+        round=wanted.number,
+        rank=slot.rank,
+        local_rank=slot.local_rank,
+        world_size=wanted.world_size,
+        local_size=local_size,
+        endpoint=wanted.endpoint,
+        restore=wanted.restore,
+        reason=wanted.reason,
+    )

@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousParameters
 from torch.distributed.launcher import api as launcher_api
 
-from holdfast.agent.launch.flags import endpoint_of, job_of, token_of
+from holdfast.agent.launch.flags import credential_of, endpoint_of, job_of, trusted_of
 from holdfast.agent.launch.launcher import Launcher
 from holdfast.agent.launch.outcome import Outcome
 from holdfast.agent.launch.ports import ReservedPorts, address_towards
@@ -102,7 +102,8 @@ def settings_of(
     watchdog_host, watchdog_port = endpoint_of(parameters.endpoint)
     return LauncherSettings(
         endpoint=parameters.endpoint,
-        token=token_of(parameters.get("token_file"), os.environ),
+        credential=credential_of(parameters.get("token_file"), os.environ),
+        trusted=trusted_of(os.environ),
         job=job_of(str(parameters.run_id)),
         # Several torchruns may run on one host, so its name alone does not name a member.
         member=parameters.get("member") or f"{host}-{os.getpid()}",

@@ -4,6 +4,7 @@ Started by the launcher as `python -m holdfast.agent.launch.warm_parent FD PRELO
 pair; when that ends, the launcher is gone (also by SIGKILL), so every worker is killed and the process exits.
 """
 
+import ctypes
 import gc
 import os
 import select
@@ -19,6 +20,9 @@ from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Kil
 from holdfast.agent.launch.newborn import become_worker
 from holdfast.agent.launch.preload import preload
 from holdfast.api.frame import FrameReader, frame
+
+# Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_CHILD_SUBREAPER.2const.html
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Preload(StrEnum):
@@ -65,6 +69,9 @@ class WarmParent:
             os.waitpid(pid, 0)
 
     def _watch_children(self) -> None:
+        # What workers leave behind comes here to be reaped. In a pod it would go to the first process, which is
+        # the launcher, and stay a zombie.
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # Only the launcher ends this process: a signal meant for the whole terminal must not orphan workers.

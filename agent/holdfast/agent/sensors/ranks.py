@@ -1,8 +1,10 @@
 """The ranks of this node: their records in the run directory, and what the kernel says of their processes."""
 
+import itertools
 import math
 import os
 import re
+from collections.abc import Callable
 from typing import Final
 
 from holdfast.agent.sensors.process import WatchedProcess
@@ -13,15 +15,24 @@ from holdfast.api.telemetry import ProcessState, RankSample, Unreadable
 
 _RECORD_NAME: Final = re.compile(r"rank-\d+\.record")  # what api.control.record_file_name makes
 _NANOSECONDS: Final = 1e9
+# Of files in the run directory, which is the workload's: no number of files may keep the agent from its work.
+_FILES_MAX: Final = 8192
+
+Locate = Callable[[int, float], int | None]
+"""The id, as this process knows it, of the process a record names; None while it is not known. Takes `now`."""
 
 
 class RankSensor:
-    """Reads every rank record of a run directory. Records may appear, vanish and be replaced at any time."""
+    """Reads every rank record of a run directory. Records may appear, vanish and be replaced at any time.
 
-    name = "ranks"
+    `member` names whose directory it is, where there are several.
+    """
 
-    def __init__(self, run_dir: str) -> None:
+    def __init__(self, run_dir: str, *, member: str = "", locate: Locate = lambda pid, now: pid) -> None:
+        self.name = f"ranks of {member}" if member else "ranks"
         self._run_dir = run_dir
+        self._prefix = f"{member}/" if member else ""
+        self._locate = locate
         self._followed: dict[str, _FollowedRank] = {}
 
     def read(self, now: float) -> Reading:
@@ -41,7 +52,7 @@ class RankSensor:
             if sample is not None:
                 ranks.append(sample)
             if problem is not None:
-                unreadable.append(Unreadable(file_name, problem))
+                unreadable.append(Unreadable(self._prefix + file_name, problem))
         return Reading(ranks=tuple(ranks), unreadable=tuple(unreadable))
 
     def close(self) -> None:
@@ -50,7 +61,8 @@ class RankSensor:
 
     def _present(self) -> dict[str, int]:
         with os.scandir(self._run_dir) as entries:
-            return {entry.name: entry.inode() for entry in entries if _RECORD_NAME.fullmatch(entry.name)}
+            some = itertools.islice(entries, _FILES_MAX)
+            return {entry.name: entry.inode() for entry in some if _RECORD_NAME.fullmatch(entry.name)}
 
     def _drop_all_but(self, present: dict[str, int]) -> None:
         # While a record is held open its inode number cannot be given to the file that replaces it.
@@ -68,20 +80,22 @@ class RankSensor:
                 return None, None  # it vanished since the directory was listed
             except OSError as error:
                 return None, f"cannot open: {error.strerror}"
-            followed = self._followed[file_name] = _FollowedRank(record, inode)
+            followed = self._followed[file_name] = _FollowedRank(record, inode, self._locate)
         return followed.look(now)
 
 
 class _FollowedRank:
     """One record file that is there now, its last good content, and the process that writes it."""
 
-    def __init__(self, record: RankRecord, inode: int) -> None:
+    def __init__(self, record: RankRecord, inode: int, locate: Locate) -> None:
         self.inode = inode
+        self._locate = locate
         self._record = record
         self._checked = False
         self._step: StepZone | None = None
         self._pulse: PulseZone | None = None
         self._process: WatchedProcess | None = None
+        self._named_pid = UNKNOWN_INT  # as the record has it
 
     def look(self, now: float) -> tuple[RankSample | None, str | None]:
         """A sample, or why there is none. Both, when only the content before this one could be read.
@@ -96,7 +110,7 @@ class _FollowedRank:
             reason = str(error)
         if self._step is None or self._step.rank == UNKNOWN_INT:
             return None, reason  # a worker that was given no rank yet is nobody's rank
-        return sample_of(self._step, self._pulse, self._process_state(self._step.pid), now), reason
+        return sample_of(self._step, self._pulse, self._process_state(self._step.pid, now), now), reason
 
     def close(self) -> None:
         self._record.close()
@@ -111,13 +125,17 @@ class _FollowedRank:
         self._step = self._record.step() or self._step
         self._pulse = self._record.pulse() or self._pulse
 
-    def _process_state(self, pid: int) -> ProcessState:
+    def _process_state(self, pid: int, now: float) -> ProcessState:
         if pid <= 0:
             return ProcessState.UNKNOWN
-        if self._process is None or self._process.pid != pid:
-            if self._process is not None:
-                self._process.close()
-            self._process = WatchedProcess(pid)
+        if self._process is not None and self._named_pid != pid:
+            self._process.close()
+            self._process = None
+        if self._process is None:
+            located = self._locate(pid, now)
+            if located is None:
+                return ProcessState.UNKNOWN
+            self._process, self._named_pid = WatchedProcess(located), pid
         return self._process.state()
 
 

@@ -1,0 +1,104 @@
+"""Process ids of pods, as this process knows them.
+
+A rank record names its process by the id it has in its own pod. An agent that shares the node's process namespace
+sees the same process under another id. The kernel tells both (NSpid in /proc/PID/status), but not whose the inner
+id is: many pods have a process 30. The namespace itself tells, where the agent may look at it (that needs
+CAP_SYS_PTRACE), otherwise the process's control group, whose path names the pod's UID and which anybody may read.
+Source: proc_pid_status(5), NSpid; pid_namespaces(7); cgroups(7), /proc/PID/cgroup
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.agent.memberfile import own_pid_namespace
+from holdfast.agent.tenants import Tenant
+
+_FRESH_S: Final = 1.0  # a listing of all processes serves everybody who asks within this time
+_PAUSE_S_MAX: Final = 60.0  # an id that cannot be found is looked for ever more rarely
+_WAITING_MAX: Final = 4096
+_READ_BYTES: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    again_at: float
+    pause_s: float
+
+
+class PidMap:
+    """Finds the processes of tenants. What cannot be found for certain is None, never a guess."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._own_namespace = own_pid_namespace()
+        self._outer_of: dict[int, list[int]] = {}
+        self._listed_at = float("-inf")
+        self._waiting: dict[tuple[str, int], _Waiting] = {}
+
+    def locate(self, tenant: Tenant, pid: int, now: float) -> int | None:
+        """The id, here, of the process that `tenant` knows as `pid`. `now` is CLOCK_MONOTONIC in seconds."""
+        if tenant.pid_namespace in (None, self._own_namespace):
+            return pid
+        asked = (tenant.run_dir, pid)
+        waiting = self._waiting.get(asked)
+        if waiting is not None and now < waiting.again_at:
+            return None
+        if now - self._listed_at >= _FRESH_S:
+            self._list()
+            self._listed_at = now
+        found = [outer for outer in self._outer_of.get(pid, ()) if self._is_of(outer, tenant, pid)]
+        if len(found) == 1:
+            self._waiting.pop(asked, None)
+            return found[0]
+        self._wait(asked, waiting, now)
+        return None
+
+    def _wait(self, asked: tuple[str, int], before: _Waiting | None, now: float) -> None:
+        pause_s = min(2 * before.pause_s, _PAUSE_S_MAX) if before is not None else _FRESH_S
+        if len(self._waiting) >= _WAITING_MAX:
+            self._waiting.clear()
+        self._waiting[asked] = _Waiting(now + pause_s, pause_s)
+
+    def _list(self) -> None:
+        self._outer_of = {}
+        for name in os.listdir(self._proc):
+            if name.isdecimal() and (inner := self._inner_of(int(name))) is not None:
+                self._outer_of.setdefault(inner, []).append(int(name))
+
+    def _inner_of(self, outer: int) -> int | None:
+        """The process's id in its innermost namespace; None for one that is in ours, or gone."""
+        _, found, line = self._read(outer, "status").partition(b"\nNSpid:")
+        ids = line.partition(b"\n")[0].split()
+        return int(ids[-1]) if found and len(ids) > 1 else None
+
+    def _is_of(self, outer: int, tenant: Tenant, pid: int) -> bool:
+        if self._inner_of(outer) != pid:
+            return False  # the number has gone to another process since the listing
+        try:
+            return self._namespace_of(outer) == tenant.pid_namespace
+        except PermissionError:
+            return _is_in_pod(self._read(outer, "cgroup"), tenant.pod)
+        except OSError:
+            return False
+
+    def _namespace_of(self, outer: int) -> int:
+        return os.stat(f"{self._proc}/{outer}/ns/pid").st_ino
+
+    def _read(self, outer: int, name: str) -> bytes:
+        try:
+            descriptor = os.open(f"{self._proc}/{outer}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return os.read(descriptor, _READ_BYTES)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return b""
+
+
+def _is_in_pod(cgroups: bytes, uid: str) -> bool:
+    """Whether the kubelet put the process into that pod's control group; its two drivers write the UID apart."""
+    names = (f"pod{uid}".encode(), f"pod{uid.replace('-', '_')}.slice".encode())
+    return bool(uid) and any(
+        part == names[0] or part.endswith(names[1]) for part in cgroups.replace(b"\n", b"/").split(b"/")
+    )

@@ -1,0 +1,137 @@
+"""Whose run directories are on this node: one that was named, or those of all pods that the kubelet runs here."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from holdfast.agent.memberfile import FILE_NAME, read_member
+from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.telemetry import Unreadable
+
+RUN_VOLUME: Final = "holdfast-run"
+"""The name of the emptyDir volume, in a pod, that is its launcher's run directory."""
+_PATH_IN_POD: Final = f"volumes/kubernetes.io~empty-dir/{RUN_VOLUME}"
+_LOOK_INTERVAL_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One launcher's run directory.
+
+    `pid_namespace` is that of the ids in its records, None: this process's own. `pod` is the pod's UID.
+    """
+
+    job: str
+    run_dir: str
+    member: str = ""
+    boot: str = ""
+    pid_namespace: int | None = None
+    pod: str = ""
+
+
+class Tenants(Protocol):
+    """Who is on the node."""
+
+    def look(self, now: float) -> tuple[Tenant, ...]:
+        """All tenants there are at `now` (CLOCK_MONOTONIC, seconds); called about ten times a second."""
+        ...
+
+    @property
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """What kept the last look from seeing."""
+        ...
+
+
+class OneTenant:
+    """The run directory somebody named."""
+
+    unreadable: tuple[Unreadable, ...] = ()
+
+    def __init__(self, job: str, run_dir: str) -> None:
+        self._tenants = (Tenant(job, run_dir),)
+
+    def look(self, now: float) -> tuple[Tenant, ...]:
+        return self._tenants
+
+
+class KubeletPods:
+    """The pods below the kubelet's pods directory that hold a launcher. It is only ever read.
+
+    What is in a pod's volume is that pod's own word, so nothing there is followed or waited for.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Raises Unavailable when the directory cannot be listed."""
+        self._directory = directory
+        self._next_look_at = float("-inf")
+        self._known: dict[str, _Pod] = {}
+        self._problem: str | None = None
+        try:
+            os.scandir(directory).close()
+        except OSError as error:
+            fix = "Mount the node's /var/lib/kubelet/pods there, read-only, and run as root."
+            raise Unavailable(
+                f"The pods directory {directory} cannot be listed: {error.strerror}. {fix}"
+            ) from error
+
+    @property
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        problems = [Unreadable(f"pod {uid}", pod.problem) for uid, pod in self._known.items() if pod.problem]
+        if self._problem is not None:
+            problems.append(Unreadable("kubelet-pods", self._problem))
+        return tuple(problems)
+
+    def look(self, now: float) -> tuple[Tenant, ...]:
+        if now >= self._next_look_at:
+            self._next_look_at = now + _LOOK_INTERVAL_S
+            self._look()
+        return tuple(pod.tenant for pod in self._known.values() if pod.tenant is not None)
+
+    def _look(self) -> None:
+        try:
+            with os.scandir(self._directory) as entries:
+                names = [entry.name for entry in entries]
+        except OSError as error:
+            # Who was there is not gone for that: their records are open.
+            self._problem = f"cannot list {self._directory}: {error.strerror}"
+            return
+        self._problem = None
+        self._known = dict(self._present(names))
+
+    def _present(self, names: list[str]) -> Iterator[tuple[str, "_Pod"]]:
+        for uid in names:
+            run_dir = f"{self._directory}/{uid}/{_PATH_IN_POD}"
+            try:
+                # Not os.path.exists: most pods are no launchers, and this is the cheapest way to learn it.
+                found = os.lstat(f"{run_dir}/{FILE_NAME}")
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                yield uid, _Pod((0, 0, 0), problem=f"cannot look at its run directory: {error.strerror}")
+                continue
+            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
+            known = self._known.get(uid)
+            yield uid, known if known is not None and known.seen == seen else _read(uid, run_dir, seen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """`seen` tells one member file from the next one in its place."""
+
+    seen: tuple[int, int, int]
+    tenant: Tenant | None = None
+    problem: str = ""
+
+
+def _read(uid: str, run_dir: str, seen: tuple[int, int, int]) -> _Pod:
+    try:
+        said = read_member(f"{run_dir}/{FILE_NAME}")
+    except OSError as error:
+        return _Pod(seen, problem=f"cannot open {FILE_NAME}: {error.strerror}")
+    except Damaged as error:
+        return _Pod(seen, problem=str(error))
+    tenant = Tenant(
+        said.job, run_dir, member=said.member, boot=said.boot, pid_namespace=said.pid_namespace, pod=uid
+    )
+    return _Pod(seen, tenant)

@@ -1,0 +1,101 @@
+"""Who is on the node, as the kubelet's pods directory shows it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.memberfile import FILE_NAME, Member, write_member
+from holdfast.agent.tenants import KubeletPods, OneTenant
+from holdfast.api.errors import Unavailable
+from holdfast.api.telemetry import Unreadable
+
+MEMBER = Member(job="ns/gpt", member="gpt-0", node="node-1", boot="b1", pid_namespace=4026532000)
+
+
+def pod(pods: Path, uid: str, volume: str = "holdfast-run") -> Path:
+    """A pod with an emptyDir volume; returns the volume."""
+    run_dir = pods / uid / "volumes" / "kubernetes.io~empty-dir" / volume
+    run_dir.mkdir(parents=True)
+    return run_dir
+
+
+def members(pods: KubeletPods, now: float) -> list[str]:
+    return [tenant.member for tenant in pods.look(now)]
+
+
+def test_a_named_run_directory_is_the_only_one() -> None:
+    (tenant,) = OneTenant("ns/gpt", "/run").look(0.0)
+    assert (tenant.job, tenant.run_dir, tenant.pid_namespace) == ("ns/gpt", "/run", None)
+
+
+def test_a_pod_with_a_launcher_is_found_and_others_are_not(tmp_path: Path) -> None:
+    run_dir = pod(tmp_path, "1-2-3")
+    write_member(run_dir, MEMBER)
+    pod(tmp_path, "4-5-6", volume="scratch")
+    pod(tmp_path, "7-8-9")
+    (tmp_path / "a-file").touch()
+    pods = KubeletPods(str(tmp_path))
+    (tenant,) = pods.look(0.0)
+    assert (tenant.job, tenant.member, tenant.run_dir) == ("ns/gpt", "gpt-0", str(run_dir))
+    assert (tenant.boot, tenant.pid_namespace, tenant.pod) == ("b1", 4026532000, "1-2-3")
+    assert pods.unreadable == ()
+
+
+def test_pods_come_and_go_within_a_second(tmp_path: Path) -> None:
+    pods = KubeletPods(str(tmp_path))
+    assert members(pods, 0.0) == []
+    run_dir = pod(tmp_path, "1-2-3")
+    write_member(run_dir, MEMBER)
+    assert members(pods, 0.9) == []
+    assert members(pods, 1.0) == ["gpt-0"]
+    (run_dir / FILE_NAME).unlink()
+    assert members(pods, 2.0) == []
+
+
+def test_a_launcher_that_starts_again_in_its_pod_is_another_tenant(tmp_path: Path) -> None:
+    run_dir = pod(tmp_path, "1-2-3")
+    write_member(run_dir, MEMBER)
+    pods = KubeletPods(str(tmp_path))
+    (before,) = pods.look(0.0)
+    assert pods.look(1.0) == (before,)
+    write_member(run_dir, Member("ns/gpt", "gpt-0", "node-1", "b2", 4026532999))
+    (after,) = pods.look(2.0)
+    assert (after.boot, after.pid_namespace) == ("b2", 4026532999)
+
+
+def test_a_file_that_is_no_member_file_is_said_and_the_others_are_read(tmp_path: Path) -> None:
+    write_member(pod(tmp_path, "1-2-3"), MEMBER)
+    (pod(tmp_path, "4") / FILE_NAME).write_text("{}")
+    (pod(tmp_path, "5") / FILE_NAME).write_text("x" * 5000)
+    (pod(tmp_path, "6") / FILE_NAME).symlink_to("/etc/passwd")
+    write_member(pod(tmp_path, "7"), Member("no-namespace", "m", "n", "b", 1))
+    pods = KubeletPods(str(tmp_path))
+    assert members(pods, 0.0) == ["gpt-0"]
+    said = {each.source: each.reason for each in pods.unreadable}
+    assert "cannot be understood" in said["pod 4"]
+    assert "larger than 4096 bytes" in said["pod 5"]
+    assert "cannot open member.json" in said["pod 6"]
+    assert "is no NAMESPACE/NAME" in said["pod 7"]
+
+
+def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
+    os.mkfifo(pod(tmp_path, "1") / FILE_NAME)
+    pods = KubeletPods(str(tmp_path))
+    assert members(pods, 0.0) == []
+    assert "cannot be understood" in pods.unreadable[0].reason
+
+
+def test_a_directory_that_is_not_there_is_refused_with_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="Mount the node's /var/lib/kubelet/pods there, read-only"):
+        KubeletPods(str(tmp_path / "missing"))
+
+
+def test_a_directory_that_vanishes_later_is_said_and_who_was_there_stays(tmp_path: Path) -> None:
+    directory = tmp_path / "pods"
+    write_member(pod(directory, "1-2-3"), MEMBER)
+    pods = KubeletPods(str(directory))
+    assert members(pods, 0.0) == ["gpt-0"]
+    directory.rename(tmp_path / "moved")
+    assert members(pods, 1.0) == ["gpt-0"]
+    assert pods.unreadable == (Unreadable("kubelet-pods", f"cannot list {directory}: No such file or directory"),)
