@@ -1,0 +1,1 @@
+"""Makes the cluster match TrainingJob and plan: pods, services, cordons, status, events."""

@@ -1,0 +1,83 @@
+"""What the operator may do. Every action names what it acts on, so that doing it twice is doing it once."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.api.plan import NodeObserved, PodObserved
+from holdfast.api.policy import Policy
+
+Manifest = dict[str, Any]
+
+
+class CreatePod(msgspec.Struct, frozen=True, tag=True):
+    """Create the pod of one member. One of that name that is there already is the same one."""
+
+    manifest: Manifest
+
+
+class DeletePod(msgspec.Struct, frozen=True, tag=True):
+    """Delete a pod, if it is still the one of that uid. `grace_s` None leaves its own grace period."""
+
+    name: str
+    uid: str
+    reason: str
+    grace_s: int | None = None
+
+
+class Apply(msgspec.Struct, frozen=True, tag=True):
+    """Server-side apply a service or disruption budget."""
+
+    manifest: Manifest
+
+
+class Delete(msgspec.Struct, frozen=True, tag=True):
+    """Delete a service or disruption budget."""
+
+    kind: str
+    name: str
+
+
+class Cordon(msgspec.Struct, frozen=True, tag=True):
+    """Taint a node and write down why. `incident` is empty when somebody asked for it."""
+
+    node: str
+    reason: str
+    incident: str
+
+
+class Uncordon(msgspec.Struct, frozen=True, tag=True):
+    """Take our own taint and annotation off a node."""
+
+    node: str
+
+
+class SetFinalizer(msgspec.Struct, frozen=True, tag=True):
+    """Hold the TrainingJob until it has been wound up, or (`held` False) let it go."""
+
+    held: bool
+
+
+class DeleteJob(msgspec.Struct, frozen=True, tag=True):
+    """Delete the TrainingJob itself: its time after the end is over."""
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True):
+    """Tell the watchdog the job's policy."""
+
+    policy: Policy
+
+
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    """Tell the watchdog that the job is gone for good."""
+
+
+class Tell(msgspec.Struct, frozen=True, tag=True):
+    """Tell the watchdog what is seen. The same again is not sent again."""
+
+    observed: NodeObserved | PodObserved
+
+
+Action = (
+    CreatePod | DeletePod | Apply | Delete | Cordon | Uncordon | SetFinalizer | DeleteJob | Submit | Forget | Tell
+)

@@ -1,0 +1,63 @@
+"""The service and the disruption budget of a job, and whether those that are there are as they should be.
+
+The service gives pods their host names. The budget makes `kubectl drain` wait: an eviction is refused while
+Holdfast moves the member in good order and takes the pod away itself.
+"""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from holdfast.operator.action import Action, Apply, Delete
+from holdfast.operator.marks import JOB_LABEL, MADE_FROM
+from holdfast.operator.objects import Metadata, Owned
+from holdfast.operator.podbuilder import labels_of, owner_reference
+
+Manifest = dict[str, Any]
+SERVICE, BUDGET = "Service", "PodDisruptionBudget"
+# More pods than any job has. "maxUnavailable: 0" would let one go for every spare: Kubernetes asks the job's scale
+# how many there are to be, and spares do not count there. Of a plain number of pods it asks nobody.
+# Source: https://kubernetes.io/docs/tasks/run-application/configure-pdb/#arbitrary-controllers-and-selectors
+PODS_MIN = 1_000_000
+
+
+def service_of(job: Metadata) -> Manifest:
+    """Headless; names resolve before a pod is ready, since ranks meet before anything trains."""
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {JOB_LABEL: job.name}}
+    return _stamped({"apiVersion": "v1", "kind": SERVICE, "metadata": _metadata(job), "spec": spec})
+
+
+def budget_of(job: Metadata, api: str) -> Manifest:
+    """No pod of the job may be evicted. `api` is policy/v1 or policy/v1beta1."""
+    spec = {"minAvailable": PODS_MIN, "selector": {"matchLabels": {JOB_LABEL: job.name}}}
+    return _stamped({"apiVersion": api, "kind": BUDGET, "metadata": _metadata(job), "spec": spec})
+
+
+def made(manifest: Manifest, there: tuple[Owned, ...]) -> tuple[Action, ...]:
+    """Apply `manifest` unless one made from the same is there."""
+    wanted = manifest["metadata"]
+    for each in there:
+        found = each.metadata
+        if found.name == wanted["name"] and found.annotations.get(MADE_FROM) == wanted["annotations"][MADE_FROM]:
+            return ()
+    return (Apply(manifest),)
+
+
+def removed(kind: str, there: tuple[Owned, ...]) -> tuple[Action, ...]:
+    """Delete all of them that are not on their way out."""
+    return tuple(Delete(kind, each.metadata.name) for each in there if each.metadata.deletion_timestamp is None)
+
+
+def _metadata(job: Metadata) -> Manifest:
+    return {
+        "name": job.name,
+        "namespace": job.namespace,
+        "labels": labels_of(job.name),
+        "ownerReferences": [owner_reference(job.name, job.uid)],
+    }
+
+
+def _stamped(manifest: Manifest) -> Manifest:
+    digest = hashlib.sha256(msgspec.json.encode(manifest, order="deterministic")).hexdigest()[:16]
+    return {**manifest, "metadata": {**manifest["metadata"], "annotations": {MADE_FROM: digest}}}

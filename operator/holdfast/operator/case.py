@@ -1,0 +1,158 @@
+"""One job as the branches of reconcile look at it: what is observed, sorted out once."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from holdfast.api.errors import InvalidSpec, Problem
+from holdfast.api.plan import JobReport, NodeObserved, NodeState, Plan
+from holdfast.api.status import JobPhase
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.operator.action import Action
+from holdfast.operator.crashloop import CrashLoop, crash_loop
+from holdfast.operator.nodestate import state_of
+from holdfast.operator.objects import Metadata, Node
+from holdfast.operator.observed import Observed, Terms
+from holdfast.operator.recorded import Recorded, read_recorded
+from holdfast.operator.roll import Roll, call
+from holdfast.operator.template import Template, Toleration, check_template, read_template
+from holdfast.operator.timestamp import seconds_of
+
+ENDED = frozenset((JobPhase.SUCCEEDED, JobPhase.FAILED))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one branch of reconcile comes to; as in `Outcome`."""
+
+    actions: tuple[Action, ...]
+    reason: str
+    requeue_after_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """`job` is None when the spec cannot be read; `problems` are the reasons why it is refused, if it is.
+
+    `report` and `plan` are the watchdog's about this very job, not about an earlier one of its name; None as long
+    as the watchdog has not taken it.
+    """
+
+    observed: Observed
+    terms: Terms
+    now: float
+    job: TrainingJob | None
+    problems: tuple[Problem, ...]
+    report: JobReport | None
+    plan: Plan | None
+    recorded: Recorded
+    written: Mapping[str, Any]
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.observed.job.metadata
+
+    @property
+    def id(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def connected(self) -> bool:
+        return self.observed.heard_age_s <= 0
+
+    @property
+    def taken(self) -> bool:
+        """Whether the watchdog has this very spec, or a newer one that is not seen here yet."""
+        generation = self.report.generation if self.report is not None else None
+        return generation is not None and generation >= self.metadata.generation
+
+    @property
+    def invalid(self) -> str | None:
+        """Why no pod may be made of this spec; None when one may."""
+        if self.problems:
+            return "; ".join(str(problem) for problem in self.problems)
+        if self.observed.refused is not None:
+            return f"spec.template: the API server refuses a pod of it: {self.observed.refused}"
+        return None
+
+    @property
+    def ended(self) -> JobPhase | None:
+        """How the job ended; None while it has not. A watchdog that forgot an ended job does not undo its end."""
+        if self.report is not None:
+            return self.report.status.phase if self.report.status.phase in ENDED else None
+        over = next((phase for phase in ENDED if phase.value == self.recorded.phase), None)
+        return over if self.recorded.finished_at is not None else None
+
+    @property
+    def ended_at(self) -> float:
+        """When the end was first seen."""
+        at = seconds_of(self.recorded.finished_at)
+        return self.now if at is None else at
+
+    @property
+    def deleted_at(self) -> float | None:
+        """When somebody deleted the job; None when nobody has."""
+        text = self.metadata.deletion_timestamp
+        return None if text is None else seconds_of(text) or self.now
+
+    @cached_property
+    def nodes(self) -> Mapping[str, NodeObserved]:
+        """The nodes of the job's pods and those the plan names."""
+        return {name: self._look_at(name) for name in self._nodes_concerned()}
+
+    @cached_property
+    def roll(self) -> Roll:
+        return call(self.observed, self.plan, self.nodes)
+
+    @cached_property
+    def crash_loop(self) -> CrashLoop:
+        return crash_loop(self.roll.ended, self.now)
+
+    def node_of(self, name: str) -> Node | None:
+        return self.observed.nodes.get(name)
+
+    def _nodes_concerned(self) -> Iterable[str]:
+        named = {pod.spec.node_name for pod in self.observed.pods if pod.spec.node_name}
+        if self.plan is not None:
+            named |= {order.node for order in (*self.plan.avoid, *self.plan.cordon)}
+            named |= set(self.plan.returned)
+        return sorted(named)
+
+    def _look_at(self, name: str) -> NodeObserved:
+        node = self.node_of(name)
+        if node is not None:
+            state, reason = state_of(node, self.terms, self._tolerations)
+            return NodeObserved(name, state, reason)
+        if not self.observed.nodes:
+            # A cluster without any node is an operator that cannot see nodes.
+            return NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")
+        return NodeObserved(name, NodeState.GONE, "there is no such node")
+
+    @cached_property
+    def _tolerations(self) -> tuple[Toleration, ...]:
+        template = read_template(self.job.spec.template) if self.job is not None else None
+        return template.tolerations if isinstance(template, Template) else ()
+
+
+def open_case(observed: Observed, terms: Terms, now: float) -> Case:
+    """Sort out what is observed."""
+    recorded, written = read_recorded(observed.job.status)
+    report = observed.report if observed.report is not None and _taken(observed, observed.report) else None
+    spec = observed.spec
+    problems = spec.problems if isinstance(spec, InvalidSpec) else check_template(spec)
+    return Case(
+        observed=observed,
+        terms=terms,
+        now=now,
+        job=spec if isinstance(spec, TrainingJob) else None,
+        problems=problems,
+        report=report,
+        plan=observed.plan if report is not None else None,
+        recorded=recorded,
+        written=written,
+    )
+
+
+def _taken(observed: Observed, report: JobReport) -> bool:
+    return report.generation is not None and report.uid == observed.job.metadata.uid

@@ -1,0 +1,229 @@
+"""A TrainingJob's conditions: what is true of it, in Kubernetes' form.
+
+Conventions: https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md
+All known types are there from the first visit on; what cannot be told is Unknown. Messages hold nothing that moves
+by itself, such as a step or an age: they would be written anew every second.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from holdfast.api.incident import Incident, IncidentState
+from holdfast.api.status import JobPhase, JobStatus
+from holdfast.operator.case import Case
+from holdfast.operator.objects import Condition
+from holdfast.operator.observed import Mode
+from holdfast.operator.podstate import unschedulable
+from holdfast.operator.timestamp import text_of
+
+SILENT_S = 10.0
+"""A watchdog that fails over is back before; nothing is said of such a gap."""
+MESSAGE_LENGTH_MAX = 2000
+STALE_INTERVALS = 3
+STALE_S_MIN = 60.0
+
+
+class Truth(StrEnum):
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """One condition as it is now. `reason` is one word in CamelCase, `message` a sentence for people."""
+
+    type: str
+    truth: Truth
+    reason: str
+    message: str = ""
+
+
+def renew(
+    recorded: Iterable[Condition], verdicts: Iterable[Verdict], generation: int | None, now: float
+) -> list[dict[str, Any]]:
+    """The conditions to write. The transition time changes only when the truth does, not with the text."""
+    before = {condition.type: condition for condition in recorded}
+    renewed = []
+    for verdict in verdicts:
+        known = before.get(verdict.type)
+        stays = known is not None and known.status == verdict.truth and known.last_transition_time
+        since = known.last_transition_time if known is not None and stays else text_of(now)
+        renewed.append(
+            {
+                "type": verdict.type,
+                "status": verdict.truth.value,
+                "reason": verdict.reason,
+                "message": verdict.message[:MESSAGE_LENGTH_MAX],
+                "lastTransitionTime": since,
+                **({} if generation is None else {"observedGeneration": generation}),
+            }
+        )
+    return renewed
+
+
+def verdicts(case: Case, would: tuple[str, ...]) -> list[Verdict]:
+    """All of them. `would` is what an operator that only observes would have done."""
+    seen = [
+        _ready(case),
+        _progressing(case),
+        _degraded(case),
+        _checkpoint_healthy(case),
+        _capacity_available(case),
+        _watchdog_reachable(case),
+        _suspended(case),
+        _invalid_spec(case),
+        _succeeded(case),
+    ]
+    return [*seen, _observing(would)] if case.terms.mode is Mode.OBSERVE else seen
+
+
+def _unknown(case: Case, type_: str) -> Verdict:
+    """The watchdog says nothing of the job: what it said last stays, or nothing is known yet."""
+    known = case.recorded.condition(type_)
+    if known is not None and known.status in set(Truth) and known.reason:
+        return Verdict(type_, Truth(known.status), known.reason, known.message)
+    return Verdict(type_, Truth.UNKNOWN, "NotTaken", "the watchdog has not taken the job yet")
+
+
+def _ready(case: Case) -> Verdict:
+    if case.report is None:
+        return _unknown(case, "Ready")
+    status = case.report.status
+    if status.phase is not JobPhase.RUNNING:
+        return Verdict("Ready", Truth.FALSE, status.phase.value, status.reason)
+    members = f"{status.members.ready} of {status.members.wanted} members train in round {status.round}"
+    if status.members.ready < status.members.wanted:
+        return Verdict("Ready", Truth.FALSE, "MembersMissing", members)
+    return Verdict("Ready", Truth.TRUE, "Running", members)
+
+
+def _progressing(case: Case) -> Verdict:
+    if case.deleted_at is not None:
+        return Verdict("Progressing", Truth.TRUE, "WindingUp", "the job is deleted and being wound up")
+    if case.report is None:
+        return _unknown(case, "Progressing")
+    status = case.report.status
+    loop = case.crash_loop.newest
+    if loop is not None and case.ended is None:
+        return Verdict("Progressing", Truth.TRUE, "BackingOff", loop.says())
+    if status.phase in (JobPhase.PENDING, JobPhase.PREFLIGHT, JobPhase.FORMING, JobPhase.RECOVERING):
+        return Verdict("Progressing", Truth.TRUE, status.phase.value, status.reason)
+    return Verdict("Progressing", Truth.FALSE, status.phase.value, status.reason)
+
+
+def _degraded(case: Case) -> Verdict:
+    if case.report is None:
+        return _unknown(case, "Degraded")
+    status, loop = case.report.status, case.crash_loop.newest
+    if case.ended is not None or status.phase is JobPhase.SUSPENDED:
+        return Verdict("Degraded", Truth.FALSE, status.phase.value, "")
+    paged = [each for each in case.report.incidents if _is_paged(each, status)]
+    if paged:
+        return Verdict("Degraded", Truth.TRUE, "Paged", _told(paged))
+    if loop is not None and loop.count > 1:
+        says = f"{loop.says()}; {loop.count} in a row, the next one starts at {text_of(loop.due)}"
+        return Verdict("Degraded", Truth.TRUE, "CrashLoop", says)
+    opened = [each for each in case.report.incidents if each.state is IncidentState.OPEN]
+    if opened or status.incidents_open:
+        return Verdict("Degraded", Truth.TRUE, "IncidentOpen", _told(opened))
+    short = status.phase in (JobPhase.RUNNING, JobPhase.RECOVERING)
+    if short and status.members.ready < status.members.wanted:
+        says = f"{status.members.ready} of {status.members.wanted} members are there"
+        return Verdict("Degraded", Truth.TRUE, "MembersMissing", says)
+    return Verdict("Degraded", Truth.FALSE, "AsWanted", "")
+
+
+def _is_paged(incident: Incident, status: JobStatus) -> bool:
+    """Whether a human is still waited for: training that goes on in a later round has answered the page."""
+    if incident.state is not IncidentState.PAGED:
+        return False
+    return status.phase is not JobPhase.RUNNING or incident.round == status.round
+
+
+def _told(incidents: Iterable[Incident]) -> str:
+    return "; ".join(f"{each.kind.value} on {each.culprit}: {each.cause}" for each in incidents)
+
+
+def _checkpoint_healthy(case: Case) -> Verdict:
+    type_ = "CheckpointHealthy"
+    if case.report is None:
+        return _unknown(case, type_)
+    status = case.report.status
+    newest = status.last_checkpoint
+    if newest is None:
+        return Verdict(type_, Truth.UNKNOWN, "NoneYet", "no checkpoint was committed yet")
+    allowed_s = _stale_after_s(case)
+    if status.phase is JobPhase.RUNNING and allowed_s is not None and status.now - newest.at > allowed_s:
+        says = f"no checkpoint was committed for more than {allowed_s:g} s"
+        return Verdict(type_, Truth.FALSE, "Stale", says)
+    return Verdict(type_, Truth.TRUE, "Committed", "")
+
+
+def _stale_after_s(case: Case) -> float | None:
+    """Only an interval in time says when a checkpoint is late."""
+    interval = case.job.spec.checkpoint.interval if case.job is not None else None
+    seconds = getattr(interval, "total_seconds", None)
+    return None if seconds is None else max(STALE_S_MIN, STALE_INTERVALS * seconds())
+
+
+def _capacity_available(case: Case) -> Verdict:
+    type_ = "CapacityAvailable"
+    pods = case.roll.live
+    waiting = [says for says in (unschedulable(pod) for pod in pods if not pod.spec.node_name) if says is not None]
+    if waiting:
+        says = f"{len(waiting)} of {len(pods)} pods find no place: {waiting[0]}"
+        return Verdict(type_, Truth.FALSE, "Unschedulable", says)
+    if not pods or any(not pod.spec.node_name for pod in pods):
+        return Verdict(type_, Truth.UNKNOWN, "NotScheduled", "not every pod was looked at by the scheduler")
+    return Verdict(type_, Truth.TRUE, "Scheduled", "")
+
+
+def _watchdog_reachable(case: Case) -> Verdict:
+    type_ = "WatchdogReachable"
+    goes_on = "training goes on, and faults wait"
+    if case.observed.heard_age_s > SILENT_S:
+        return Verdict(type_, Truth.FALSE, "Away", f"the watchdog is away; {goes_on}")
+    report = case.observed.report
+    if report is None:
+        return Verdict(type_, Truth.UNKNOWN, "NotHeard", "nothing was heard from the watchdog yet")
+    if report.trouble is not None:
+        return Verdict(type_, Truth.FALSE, "Trouble", f"{report.trouble}; {goes_on}")
+    return Verdict(type_, Truth.TRUE, "Connected", "")
+
+
+def _suspended(case: Case) -> Verdict:
+    if case.report is None:
+        return _unknown(case, "Suspended")
+    status = case.report.status
+    if status.phase is JobPhase.SUSPENDED:
+        return Verdict("Suspended", Truth.TRUE, "Suspended", status.reason)
+    asked = case.job is not None and case.job.spec.suspend and case.ended is None
+    if asked:
+        return Verdict("Suspended", Truth.FALSE, "Suspending", "waiting for the last checkpoint")
+    return Verdict("Suspended", Truth.FALSE, "NotSuspended", "")
+
+
+def _invalid_spec(case: Case) -> Verdict:
+    if case.problems:
+        return Verdict("InvalidSpec", Truth.TRUE, "SpecRefused", case.invalid or "")
+    if case.invalid is not None:
+        return Verdict("InvalidSpec", Truth.TRUE, "TemplateRefused", case.invalid)
+    return Verdict("InvalidSpec", Truth.FALSE, "SpecAccepted", "")
+
+
+def _succeeded(case: Case) -> Verdict:
+    if case.ended is JobPhase.SUCCEEDED:
+        return Verdict("Succeeded", Truth.TRUE, "Succeeded", "every rank finished")
+    if case.ended is JobPhase.FAILED:
+        known = case.recorded.condition("Succeeded")
+        says = case.report.status.reason if case.report else known.message if known else ""
+        return Verdict("Succeeded", Truth.FALSE, "Failed", says)
+    return Verdict("Succeeded", Truth.UNKNOWN, "NotFinished", "")
+
+
+def _observing(would: tuple[str, ...]) -> Verdict:
+    says = "; ".join(would) if would else "nothing"
+    return Verdict("Observing", Truth.TRUE, "ObserveOnly", f"nothing is changed; would do: {says}")

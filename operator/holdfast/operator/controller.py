@@ -1,0 +1,178 @@
+"""One look at one job: see all of it, decide (pure), carry out, write the status, then say what happened."""
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, InvalidSpec, Problem
+from holdfast.api.metadata import API_VERSION
+from holdfast.api.trainingjob import TrainingJob, read_trainingjob
+from holdfast.operator.action import Action, Tell
+from holdfast.operator.applying import Applier, Fault
+from holdfast.operator.chronicle import unsaid
+from holdfast.operator.clusterview import ClusterView, key_of
+from holdfast.operator.dryrun import ASK_AGAIN_S, DryRun
+from holdfast.operator.jobline import JobLine
+from holdfast.operator.objects import Job
+from holdfast.operator.observed import KubeEvent, Observed, Outcome, Terms
+from holdfast.operator.reconcile import reconcile
+from holdfast.operator.refusal import Conflicting, Declined
+from holdfast.operator.statuswriter import EventRecorder, write_status
+from holdfast.operator.writes import Writes
+
+logger = logging.getLogger(__name__)
+
+NUMBER: Final = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A job's spec as read, for as long as it stays the same."""
+
+    uid: str
+    generation: int
+    spec: TrainingJob | InvalidSpec
+
+
+@dataclass(frozen=True)
+class Hands:
+    """What a controller does things with."""
+
+    writes: Writes
+    applier: Applier
+    recorder: EventRecorder
+    dry_run: DryRun
+
+
+class Trouble(HoldfastError):
+    """Something of a look failed: it is to be repeated. What did not depend on it was done."""
+
+
+class Controller:
+    """Looks at jobs when told to. `now` is wall seconds."""
+
+    def __init__(self, view: ClusterView, hands: Hands, terms: Terms, now: Callable[[], float]) -> None:
+        self._view = view
+        self._hands = hands
+        self._terms = terms
+        self._now = now
+        self._readings: dict[str, Reading] = {}
+        self._told: dict[str, str] = {}
+        self._refusals: dict[str, frozenset[KubeEvent]] = {}
+
+    async def look(self, job: Job, line: JobLine) -> float | None:
+        """One look. When to look again though nothing changes, None: no need. Raises Trouble, Fenced."""
+        observed = await self._observe(job, line)
+        outcome = reconcile(observed, self._terms, self._now())
+        self._log(key_of(job.metadata), outcome)
+        line.tell(each.observed for each in outcome.actions if isinstance(each, Tell))
+        faults = await self._hands.applier.apply(job, outcome.actions)
+        await self._tell_people(job, outcome, faults)
+        if observed.refused is not None:
+            return min(outcome.requeue_after_s or ASK_AGAIN_S, ASK_AGAIN_S)
+        return outcome.requeue_after_s
+
+    def forget(self, key: str) -> None:
+        """The job is gone."""
+        self._readings.pop(key, None)
+        self._told.pop(key, None)
+        self._refusals.pop(key, None)
+        self._hands.dry_run.forget(key)
+
+    async def _observe(self, job: Job, line: JobLine) -> Observed:
+        spec = self._read(job)
+        refused = None
+        if isinstance(spec, TrainingJob) and job.metadata.deletion_timestamp is None:
+            refused = await self._hands.dry_run.refused(spec)
+        # Nothing is awaited from here on: what is seen is of one moment.
+        return Observed(
+            job=job,
+            spec=spec,
+            pods=self._view.pods_of(job),
+            nodes=self._view.nodes_by_name,
+            services=self._view.services_of(job),
+            budgets=self._view.budgets_of(job),
+            plan=line.plan,
+            report=line.report,
+            heard_age_s=line.heard_age_s(),
+            refused=refused,
+        )
+
+    def _read(self, job: Job) -> TrainingJob | InvalidSpec:
+        key, about = key_of(job.metadata), job.metadata
+        held = self._readings.get(key)
+        if held is None or (held.uid, held.generation) != (about.uid, about.generation):
+            held = Reading(about.uid, about.generation, _read_spec(job))
+            self._readings[key] = held
+        return held.spec
+
+    async def _tell_people(self, job: Job, outcome: Outcome, faults: list[Fault]) -> None:
+        """Status and events, though some action failed; then Trouble for what did."""
+        key = key_of(job.metadata)
+        events = (*self._news_of(key, faults), *unsaid(outcome.events, [action for action, _ in faults]))
+        newest = self._view.job(key)
+        troubles = [f"{type(action).__name__}: {error}" for action, error in faults]
+        if newest is not None and newest.metadata.uid == job.metadata.uid:
+            try:
+                if outcome.status is not None:
+                    await write_status(self._view, self._hands.writes, newest, outcome.status)
+                for event in events:
+                    await self._hands.recorder.record(newest, event)
+            except Fenced:
+                raise
+            except HoldfastError as error:
+                troubles.append(f"status: {error}")
+        if troubles:
+            raise Trouble("; ".join(dict.fromkeys(troubles)))
+
+    def _news_of(self, key: str, faults: list[Fault]) -> list[KubeEvent]:
+        """What somebody has to put right, when it is not the same as the last time but for numbers.
+
+        A quota refuses each of thousands of pods, by another name with each try.
+        """
+        events: dict[KubeEvent, KubeEvent] = {}
+        for action, error in faults:
+            if _is_for_people(error):
+                event = _event_of(action, error)
+                events.setdefault(msgspec.structs.replace(event, message=NUMBER.sub("0", event.message)), event)
+        known, self._refusals[key] = self._refusals.get(key, frozenset()), frozenset(events)
+        return [event for alike, event in events.items() if alike not in known]
+
+    def _log(self, key: str, outcome: Outcome) -> None:
+        if self._told.get(key) != outcome.reason:
+            self._told[key] = outcome.reason
+            logger.info("decided job=%s reason=%s", key, outcome.reason)
+
+
+def _read_spec(job: Job) -> TrainingJob | InvalidSpec:
+    about = job.metadata
+    document: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": "TrainingJob",
+        "metadata": {
+            "name": about.name,
+            "namespace": about.namespace,
+            "uid": about.uid,
+            "generation": about.generation,
+        },
+        "spec": msgspec.json.decode(job.spec),
+    }
+    try:
+        return read_trainingjob(document)
+    except InvalidSpec as error:
+        return error
+    except RecursionError:
+        return InvalidSpec(Problem("spec", "a deeply nested document", "nest it less"))
+
+
+def _is_for_people(error: HoldfastError) -> bool:
+    """Whether it stays so until somebody does something: a refusal, not a race or an outage."""
+    return isinstance(error, Declined | InvalidInput) and not isinstance(error, Conflicting)
+
+
+def _event_of(action: Action, error: HoldfastError) -> KubeEvent:
+    return KubeEvent(f"{type(action).__name__}Failed", str(error), warning=True)

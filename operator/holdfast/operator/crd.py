@@ -1,0 +1,231 @@
+"""The definitions of TrainingJob and Intervention for the API server, made from the types that read them.
+
+`python -m holdfast.operator.crd` writes them as chart templates; `--plain` prints them for `kubectl apply`.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from holdfast.api.interventionspec import InterventionSpec, InterventionStatus
+from holdfast.api.jobstatus import TrainingJobStatus
+from holdfast.api.trainingjob import JobSpec
+from holdfast.operator.crdschema import Half, Schema, structural
+
+GROUP, VERSION = "holdfast.dev", "v1alpha1"
+TEMPLATES = Path("helm/holdfast/templates/crds")
+RULES = "x-kubernetes-validations"
+RULES_SINCE = "1.25.0-0"
+"""Older servers do not know rules; the operator checks the same and reports it."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of `kubectl get`. `wide` is for `-o wide` only."""
+
+    name: str
+    type: str
+    path: str
+    description: str
+    wide: bool = False
+
+    def manifest(self) -> dict[str, Any]:
+        shown = {"name": self.name, "type": self.type, "jsonPath": self.path, "description": self.description}
+        return {**shown, "priority": 1} if self.wide else shown
+
+
+_AGE = Column("Age", "date", ".metadata.creationTimestamp", "Time since it was created.")
+JOB_COLUMNS = (
+    Column("Phase", "string", ".status.phase", "Where the job is in its life."),
+    Column("Step", "integer", ".status.step", "The last step that every rank has completed."),
+    Column("Ready", "integer", ".status.members.ready", "Members that have joined."),
+    Column("Wanted", "integer", ".status.members.wanted", "Members the job should have now."),
+    Column("ETTR", "number", ".status.goodput.ettr", "Useful training time over wall time."),
+    Column("Incidents", "integer", ".status.incidents", "How many incidents there have been."),
+    _AGE,
+    Column("Round", "integer", ".status.round", "The number of the newest round.", wide=True),
+    Column("World", "integer", ".status.worldSize", "Ranks in the round.", wide=True),
+    Column("Restarts", "integer", ".status.restarts", "How often the job was restarted.", wide=True),
+    Column("Checkpoint", "integer", ".status.lastCheckpoint.step", "The newest committed step.", wide=True),
+)
+REQUEST_COLUMNS = (
+    Column("Job", "string", ".spec.job", "The TrainingJob it is about."),
+    Column("Action", "string", ".spec.action", "What is asked for."),
+    Column("State", "string", ".status.state", "What became of it."),
+    _AGE,
+    Column("Outcome", "string", ".status.outcome", "What was done, or why not.", wide=True),
+    Column("Reason", "string", ".spec.reason", "Why it was asked for.", wide=True),
+)
+_WORLD = "self.nodes.{end} * self.processesPerNode % (self.parallelism.tensor * self.parallelism.pipeline) == 0"
+JOB_RULES = (
+    {
+        "rule": f"!has(self.processesPerNode) || {_WORLD.format(end='min')}",
+        "message": "nodes.min x processesPerNode must divide by parallelism.tensor x parallelism.pipeline",
+    },
+    {
+        "rule": f"!has(self.processesPerNode) || !has(self.nodes.max) || {_WORLD.format(end='max')}",
+        "message": "nodes.max x processesPerNode must divide by parallelism.tensor x parallelism.pipeline",
+    },
+)
+NODES_RULES = ({"rule": "!has(self.max) || self.min <= self.max", "message": "min must not be above max"},)
+REQUEST_RULES = (
+    {
+        "rule": "(self.action in ['Evict', 'Return']) == has(self.node)",
+        "message": "node is needed by Evict and Return, and read by no other action",
+    },
+    {
+        "rule": "(self.action == 'Resize') == has(self.nodes)",
+        "message": "nodes is needed by Resize, and read by no other action",
+    },
+    {
+        "rule": "(self.action == 'Rewind') == has(self.rewind)",
+        "message": "rewind is needed by Rewind, and read by no other action",
+    },
+    {
+        "rule": "(self.action == 'SkipBatches') == has(self.skipBatches)",
+        "message": "skipBatches is needed by SkipBatches, and read by no other action",
+    },
+    {"rule": "self == oldSelf", "message": "an Intervention is done once: make another instead of changing it"},
+)
+
+
+def definitions() -> dict[str, Schema]:
+    """The CustomResourceDefinitions by plural name, as the API server takes them."""
+    return {"trainingjobs": _trainingjobs(), "interventions": _interventions()}
+
+
+def _trainingjobs() -> Schema:
+    spec = structural(JobSpec, Half.SPEC)
+    # On one machine the template may be left out; a pod cannot be made without one.
+    spec["required"] = [*spec["required"], "template"]
+    spec[RULES] = list(JOB_RULES)
+    spec["properties"]["nodes"][RULES] = list(NODES_RULES)
+    status = structural(TrainingJobStatus, Half.STATUS)
+    status["properties"]["conditions"] |= {
+        "items": _condition(),
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+    }
+    scale = {
+        "specReplicasPath": ".spec.nodes.max",
+        "statusReplicasPath": ".status.members.ready",
+        "labelSelectorPath": ".status.selector",
+    }
+    names = {"kind": "TrainingJob", "plural": "trainingjobs", "singular": "trainingjob", "shortNames": ["tj"]}
+    about = "A training run that is kept running: faults are detected, judged and healed without a human."
+    return _definition(names, about, spec, status, JOB_COLUMNS, {"status": {}, "scale": scale})
+
+
+def _interventions() -> Schema:
+    spec = structural(InterventionSpec, Half.SPEC)
+    spec[RULES] = list(REQUEST_RULES)
+    status = structural(InterventionStatus, Half.STATUS)
+    names = {"kind": "Intervention", "plural": "interventions", "singular": "intervention", "shortNames": ["itv"]}
+    about = "What an on-call engineer asks for, of one job. It is done once and stays as a record."
+    return _definition(names, about, spec, status, REQUEST_COLUMNS, {"status": {}})
+
+
+def _condition() -> Schema:
+    """One condition. Source: https://github.com/kubernetes/apimachinery/blob/master/pkg/apis/meta/v1/types.go"""
+
+    def text(description: str, **more: Any) -> Schema:
+        return {"type": "string", "description": description, **more}
+
+    return {
+        "type": "object",
+        "required": ["type", "status", "lastTransitionTime", "reason"],
+        "properties": {
+            "type": text("What is said of the job."),
+            "status": text("Whether it is so.", enum=["True", "False", "Unknown"]),
+            "reason": text("Why, in one word for programs."),
+            "message": text("Why, in a sentence for people."),
+            "lastTransitionTime": text("Since when it has had this status.", format="date-time"),
+            "observedGeneration": {"type": "integer", "description": "The generation of the spec it was said of."},
+        },
+    }
+
+
+def _definition(
+    names: Schema, about: str, spec: Schema, status: Schema, columns: Sequence[Column], subresources: Schema
+) -> Schema:
+    group_names = {**names, "listKind": f"{names['kind']}List", "categories": ["holdfast"]}
+    root = {
+        "type": "object",
+        "description": about,
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": "holdfast.dev/v1alpha1"},
+            "kind": {"type": "string", "description": names["kind"]},
+            "metadata": {"type": "object"},
+            "spec": spec,
+            "status": status,
+        },
+    }
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": root},
+        "subresources": subresources,
+        "additionalPrinterColumns": [column.manifest() for column in columns],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{names['plural']}.{GROUP}"},
+        "spec": {"group": GROUP, "scope": "Namespaced", "names": group_names, "versions": [version]},
+    }
+
+
+def template(definition: Schema) -> str:
+    """The definition as a chart template: installed and kept as the values say, rules where they are known."""
+    metadata = (
+        f"metadata:\n  name: {definition['metadata']['name']}\n"
+        '  labels:\n    {{- include "holdfast.labels" . | nindent 4 }}\n'
+        "  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n"
+    )
+    spec = _only_where_known(_text({"spec": definition["spec"]}))
+    head = "{{- /* Written by `python -m holdfast.operator.crd`: not to be edited. */ -}}\n"
+    head += "{{- if .Values.crds.install }}\n"
+    kind = _text({"apiVersion": definition["apiVersion"], "kind": definition["kind"]})
+    return f"{head}{kind}{metadata}{spec}{{{{- end }}}}\n"
+
+
+def _text(value: Any) -> str:
+    return yaml.dump(value, Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True)
+
+
+class _Plain(yaml.SafeDumper):
+    """No anchors: what is the same twice is written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _only_where_known(text: str) -> str:
+    """Puts each block of rules into a condition on the server's version."""
+    condition = f'{{{{- if semverCompare ">={RULES_SINCE}" $.Capabilities.KubeVersion.Version }}}}\n'
+    # A block is its key and every line after it that is indented further, or is an entry of its list.
+    block = re.compile(rf"^( *){RULES}:\n(?:\1(?: |- ).*\n)+", re.MULTILINE)
+    return block.sub(lambda found: f"{found[1]}{condition}{found[0]}{found[1]}{{{{- end }}}}\n", text)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m holdfast.operator.crd", description=__doc__)
+    parser.add_argument("--plain", action="store_true", help="print plain manifests instead of writing templates")
+    parser.add_argument("--into", type=Path, default=TEMPLATES, help=f"folder of the templates ({TEMPLATES})")
+    given = parser.parse_args(arguments)
+    if given.plain:
+        sys.stdout.write("---\n".join(_text(definition) for definition in definitions().values()))
+        return
+    for name, definition in definitions().items():
+        (given.into / f"{name}.yaml").write_text(template(definition))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Asks the API server whether it would take a pod of a job's template, before any is made."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.api.errors import HoldfastError, InvalidSpec
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.operator.observed import Terms
+from holdfast.operator.podbuilder import blueprint
+from holdfast.operator.refusal import Declined
+from holdfast.operator.resource import PODS
+from holdfast.operator.writes import Writes
+
+ASK_AGAIN_S: Final = 30.0
+"""A refusal may come from something beside the job, such as a missing service account, and be put right there."""
+
+_ABOUT_THE_POD: Final = (400, 403, 422)
+_ABOUT_SOMETHING_ELSE: Final = ("exceeded quota", "is being terminated", "does not support dry run", "dryRun")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`refused` is the API server's word against it, None when it takes it; `at` is monotonic seconds."""
+
+    uid: str
+    generation: int
+    refused: str | None
+    at: float
+
+
+class DryRun:
+    """The verdict on each job's template, asked for once per generation. `clock` is monotonic seconds."""
+
+    def __init__(self, writes: Writes, terms: Terms, clock: Callable[[], float]) -> None:
+        self._writes = writes
+        self._terms = terms
+        self._clock = clock
+        self._verdicts: dict[str, Verdict] = {}
+
+    async def refused(self, job: TrainingJob) -> str | None:
+        """What the API server says against a pod of it; None when it takes it, or cannot be asked now."""
+        uid, generation = job.metadata.uid or "", job.metadata.generation or 0
+        held = self._verdicts.get(job.id)
+        if held is not None and (held.uid, held.generation) == (uid, generation) and self._stands(held):
+            return held.refused
+        try:
+            refused = await self._try(job)
+        except HoldfastError:
+            return None
+        self._verdicts[job.id] = Verdict(uid, generation, refused, self._clock())
+        return refused
+
+    def _stands(self, verdict: Verdict) -> bool:
+        return verdict.refused is None or self._clock() - verdict.at < ASK_AGAIN_S
+
+    def forget(self, key: str) -> None:
+        """The job is gone."""
+        self._verdicts.pop(key, None)
+
+    async def _try(self, job: TrainingJob) -> str | None:
+        try:
+            pod = blueprint(job, self._terms).pod(0)
+        except InvalidSpec:
+            return None  # said by who reads the spec
+        trial = pod | {"metadata": pod["metadata"] | {"name": f"{job.metadata.name}-trial"}}
+        try:
+            await self._writes.try_create(PODS, job.metadata.namespace, trial)
+        except Declined as declined:
+            if declined.code not in _ABOUT_THE_POD or any(it in declined.message for it in _ABOUT_SOMETHING_ELSE):
+                return None
+            return declined.message
+        return None

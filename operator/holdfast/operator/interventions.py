@@ -1,0 +1,129 @@
+"""Passes what on-call engineers ask for to the watchdog, and writes its answer on the object.
+
+An Intervention stays as a record when its job is gone: it has no owner. Nothing is done twice, because the
+object's uid is the request's id and the watchdog remembers those.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, Problem, Unavailable
+from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
+from holdfast.operator.clusterview import ClusterView
+from holdfast.operator.faultpoint import Point, reach
+from holdfast.operator.intervention import answer, attend, is_answered, refusal_of
+from holdfast.operator.mergepatch import merge_patch
+from holdfast.operator.objects import Asked
+from holdfast.operator.refusal import Absent
+from holdfast.operator.resource import INTERVENTIONS
+from holdfast.operator.timestamp import seconds_of
+from holdfast.operator.watchdog import Watchdog
+from holdfast.operator.worklist import Worklist
+from holdfast.operator.writes import Writes
+
+logger = logging.getLogger(__name__)
+
+PENDING_S: Final = 2.0  # how soon a pending one is asked about again
+GIVE_UP_S: Final = 600.0
+"""How long a watchdog that is away is asked. What could not be done by then would come as a surprise later."""
+
+
+class Interventions:
+    """Use `run` while leading. `now` is wall seconds."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        worklist: Worklist,
+        writes: Writes,
+        watchdog: Watchdog,
+        now: Callable[[], float],
+    ) -> None:
+        self._view = view
+        self._worklist = worklist
+        self._writes = writes
+        self._watchdog = watchdog
+        self._now = now
+
+    async def run(self) -> NoReturn:
+        """Until cancelled, one at a time. Raises Fenced."""
+        while True:
+            key = await self._worklist.take()
+            try:
+                again_s = await self._attend(key)
+            except Fenced:
+                raise
+            except HoldfastError as error:
+                logger.warning("cannot pass on an intervention intervention=%s error=%s", key, error)
+                self._worklist.failed(key)
+            except Exception:  # one object's surprise must not stop the others
+                logger.exception("cannot pass on an intervention intervention=%s", key)
+                self._worklist.failed(key)
+            else:
+                self._put_down(key, again_s)
+
+    def _put_down(self, key: str, again_s: float | None) -> None:
+        if again_s is None:
+            self._worklist.drop(key)
+        else:
+            self._worklist.done(key, again_s)
+
+    async def _attend(self, key: str) -> float | None:
+        """When to look again, None: never."""
+        namespace, _, name = key.partition("/")
+        asked = self._view.interventions.get(namespace, name)
+        if asked is None or is_answered(asked):
+            return None
+        request = attend(asked)
+        if isinstance(request, tuple):
+            outcome = refusal_of(asked, request)
+        else:
+            reach(Point.BEFORE_INTERVENTION)
+            outcome = await self._outcome(asked, request)
+        if (status := answer(asked, outcome, self._now())) is not None:
+            await self._write(asked, dict(status))
+            reach(Point.AFTER_INTERVENTION)
+        return PENDING_S if outcome.state is InterventionState.PENDING else None
+
+    async def _outcome(self, asked: Asked, request: InterventionRequest) -> InterventionOutcome:
+        try:
+            outcome = await self._watchdog.intervene(request)
+        except InvalidInput as error:
+            return refusal_of(asked, error.problems)
+        except Unavailable as error:
+            if self._age_s(asked) < GIVE_UP_S:
+                raise
+            says = (
+                f"the watchdog gave no answer for {GIVE_UP_S / 60:.0f} minutes, so it is not asked any more. "
+                f"It may have done it: look at the job. ({error})"
+            )
+            return InterventionOutcome(request.id, InterventionState.REFUSED, says)
+        if outcome is not None:
+            return outcome
+        if self._view.job(request.job) is not None:
+            says = "the watchdog has not taken the job yet"
+            return InterventionOutcome(request.id, InterventionState.PENDING, says)
+        there = sorted(each.metadata.name for each in self._view.jobs_in(asked.metadata.namespace))
+        fix = f"name a job of the namespace {asked.metadata.namespace}; there are: {', '.join(there) or 'none'}"
+        return refusal_of(asked, (Problem("spec.job", request.job.partition("/")[2], fix),))
+
+    async def _write(self, asked: Asked, status: dict[str, Any]) -> None:
+        where = (asked.metadata.namespace, asked.metadata.name)
+        held = msgspec.json.decode(asked.status)
+        patch = {
+            "metadata": {"uid": asked.metadata.uid, "resourceVersion": asked.metadata.resource_version},
+            "status": merge_patch(held, status),
+        }
+        with self._view.interventions.writing(*where) as flight:
+            try:
+                flight.landed(await self._writes.merge(INTERVENTIONS, where, patch, "status"))
+            except Absent:
+                return
+        logger.info("answered intervention=%s/%s state=%s outcome=%s", *where, status["state"], status["outcome"])
+
+    def _age_s(self, asked: Asked) -> float:
+        created = seconds_of(asked.metadata.creation_timestamp)
+        return 0.0 if created is None else self._now() - created

@@ -1,0 +1,68 @@
+"""The operator's Prometheus metrics."""
+
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+
+class Metrics:
+    """One registry per operator, so that two of them can live in a process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.reconcile_seconds = Histogram(
+            "holdfast_operator_reconcile_seconds",
+            "From looking at a job to the last event about it.",
+            registry=self._registry,
+        )
+        self.reconciles = Counter(
+            "holdfast_operator_reconcile",
+            "Looks at a job, by how they went.",
+            ["result"],
+            registry=self._registry,
+        )
+        self.watch_restarts = Counter(
+            "holdfast_operator_watch_restarts",
+            "Watches of the API server that had to start anew.",
+            ["resource"],
+            registry=self._registry,
+        )
+        self.api_requests = Counter(
+            "holdfast_operator_api_requests",
+            "Requests to the API server, by verb and HTTP status.",
+            ["verb", "code"],
+            registry=self._registry,
+        )
+        self.actions = Counter(
+            "holdfast_operator_actions",
+            "Actions carried out, by kind.",
+            ["kind"],
+            registry=self._registry,
+        )
+        self._depth = Gauge(
+            "holdfast_operator_workqueue_depth", "Jobs that are to be looked at.", registry=self._registry
+        )
+        self._leader = Gauge("holdfast_operator_leader", "1 while this one acts.", registry=self._registry)
+        self._connected = Gauge(
+            "holdfast_operator_watchdog_connected", "Jobs with a line to the watchdog.", registry=self._registry
+        )
+
+    def follow(
+        self, depth: Callable[[], float], leader: Callable[[], float], connected: Callable[[], float]
+    ) -> None:
+        """Read these when somebody asks."""
+        self._depth.set_function(depth)
+        self._leader.set_function(leader)
+        self._connected.set_function(connected)
+
+    def add(self, collector: Collector) -> None:
+        """Ask this one as well when somebody asks."""
+        self._registry.register(collector)
+
+    def text(self) -> bytes:
+        """In Prometheus' exposition format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,51 @@
+"""What the operator sees of a node. Unknown is a state: a node that says nothing is neither ready nor not."""
+
+from collections.abc import Sequence
+
+from holdfast.api.plan import NodeState
+from holdfast.operator.marks import OUR_PREFIX
+from holdfast.operator.objects import Condition, Node, Taint
+from holdfast.operator.observed import Terms
+from holdfast.operator.template import Toleration
+
+# The node's condition says these first, and says more.
+BY_CONDITION = frozenset(("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"))
+
+
+def state_of(node: Node, terms: Terms, tolerations: Sequence[Toleration]) -> tuple[NodeState, str]:
+    """The state of a node that is there, and why. `tolerations` are the pods'."""
+    ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
+    if ready is None:
+        return NodeState.UNKNOWN, "the node has no Ready condition"
+    if ready.status != "True":
+        return NodeState.NOT_READY, _words(ready)
+    if node.spec.unschedulable:
+        return NodeState.DRAINING, "somebody cordoned it"
+    for taint in node.spec.taints:
+        if _drains(taint, terms, tolerations):
+            return NodeState.DRAINING, f"taint {taint.key}:{taint.effect}"
+    return NodeState.READY, ""
+
+
+def _words(ready: Condition) -> str:
+    return ready.message or ready.reason or f"Ready is {ready.status}"
+
+
+def _drains(taint: Taint, terms: Terms, tolerations: Sequence[Toleration]) -> bool:
+    if taint.key.startswith(OUR_PREFIX) or taint.key in BY_CONDITION or taint.effect == "PreferNoSchedule":
+        return False
+    if taint.key in terms.maintenance_taints:
+        return True
+    return taint.effect == "NoExecute" and not any(_tolerates(each, taint) for each in tolerations)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether pods may stay for good; tolerating a taint for some seconds only puts off their eviction.
+
+    Source: https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+    """
+    if toleration.toleration_seconds is not None or toleration.effect not in ("", taint.effect):
+        return False
+    if toleration.operator == "Exists":
+        return toleration.key in ("", taint.key)
+    return (toleration.key, toleration.value) == (taint.key, taint.value)

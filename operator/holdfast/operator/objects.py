@@ -1,0 +1,125 @@
+"""What the operator reads of Kubernetes objects: only the fields it uses, decoded straight from the stream.
+
+A full model of a pod takes 15 times the memory and 40 times the time to decode. Names are Kubernetes' own.
+Timestamps stay text (RFC 3339, UTC) until somebody compares them; where there is none the API server says null.
+"""
+
+import msgspec
+
+
+class Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Base of everything decoded here. Fields that the API server leaves out have their zero value."""
+
+
+class OwnerReference(Object, frozen=True, gc=False):
+    uid: str = ""
+    controller: bool = False
+
+
+class Metadata(Object, frozen=True, gc=False):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+
+class Condition(Object, frozen=True, gc=False):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class Waiting(Object, frozen=True, gc=False):
+    reason: str = ""
+    message: str = ""
+
+
+class Terminated(Object, frozen=True, gc=False):
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class ContainerState(Object, frozen=True, gc=False):
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Object, frozen=True, gc=False):
+    name: str
+    ready: bool = False
+    state: ContainerState = ContainerState()
+
+
+class PodSpec(Object, frozen=True, gc=False):
+    node_name: str = ""
+
+
+class PodStatus(Object, frozen=True, gc=False):
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(Object, frozen=True, gc=False):
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class Taint(Object, frozen=True, gc=False):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSpec(Object, frozen=True, gc=False):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(Object, frozen=True, gc=False):
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(Object, frozen=True, gc=False):
+    metadata: Metadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class Job(Object, frozen=True, gc=False):
+    """A TrainingJob. Spec and status stay as they came: the one is read as a whole, the other compared."""
+
+    metadata: Metadata
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class Asked(Object, frozen=True, gc=False):
+    """An Intervention."""
+
+    metadata: Metadata
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class Owned(Object, frozen=True, gc=False):
+    """A service or disruption budget of a job: its annotations say what it was made from."""
+
+    metadata: Metadata

@@ -1,0 +1,97 @@
+"""What the operator sees of a pod, in the words a person wants to read."""
+
+from holdfast.api.plan import PodState
+from holdfast.operator.objects import Condition, Pod, Terminated
+from holdfast.operator.timestamp import seconds_of
+
+MESSAGE_LENGTH_MAX = 500
+ENDED_PHASES = frozenset(("Failed", "Succeeded"))
+# Waiting that is part of every start.
+ORDINARY_WAITS = frozenset(("ContainerCreating", "PodInitializing", ""))
+
+
+def has_ended(pod: Pod) -> bool:
+    return pod.status.phase in ENDED_PHASES
+
+
+def is_running(pod: Pod) -> bool:
+    return pod.status.phase == "Running"
+
+
+def state_of(pod: Pod) -> tuple[PodState, str]:
+    """The pod's state and why it is so."""
+    if has_ended(pod):
+        return PodState.GONE, end_of(pod)
+    if pod.metadata.deletion_timestamp is not None:
+        return PodState.LEAVING, _why_leaving(pod)
+    if is_running(pod):
+        return PodState.RUNNING, ""
+    return PodState.PENDING, why_pending(pod)
+
+
+def end_of(pod: Pod) -> str:
+    """How an ended pod ended."""
+    if pod.status.reason:
+        return _told(pod.status.reason, pod.status.message)
+    failed = _worst(_terminated(pod))
+    if failed is None:
+        return _told(pod.status.phase, pod.status.message)
+    how = f"exit code {failed.exit_code}"
+    if failed.reason not in ("", "Error", "Completed"):
+        how = f"{failed.reason} ({how})"
+    return _told(how, failed.message)
+
+
+def why_pending(pod: Pod) -> str:
+    """What a pod that does not run yet waits for; empty when it is on its way."""
+    unscheduled = unschedulable(pod)
+    if unscheduled is not None:
+        return unscheduled
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waiting = status.state.waiting
+        if waiting is not None and waiting.reason not in ORDINARY_WAITS:
+            return _told(f"container {status.name}: {waiting.reason}", waiting.message)
+    return ""
+
+
+def unschedulable(pod: Pod) -> str | None:
+    """Why the scheduler finds no place for it; None when it has one, or was not looked at yet."""
+    condition = _condition(pod, "PodScheduled")
+    if condition is None or condition.status != "False":
+        return None
+    return _told(condition.reason or "Unschedulable", condition.message)
+
+
+def ran_from_to(pod: Pod) -> tuple[float, float]:
+    """When an ended pod began and ended, in wall seconds; its creation where nothing says."""
+    created = seconds_of(pod.metadata.creation_timestamp) or 0.0
+    terminated = _terminated(pod)
+    begins = [each for each in (seconds_of(one.started_at) for one in terminated) if each is not None]
+    ends = [each for each in (seconds_of(one.finished_at) for one in terminated) if each is not None]
+    return min(begins, default=created), max(ends, default=created)
+
+
+def _why_leaving(pod: Pod) -> str:
+    disrupted = _condition(pod, "DisruptionTarget")
+    if disrupted is not None and disrupted.status == "True":
+        return _told(disrupted.reason, disrupted.message)
+    return _told(pod.status.reason, pod.status.message) if pod.status.reason else "the pod is being deleted"
+
+
+def _condition(pod: Pod, type_: str) -> Condition | None:
+    return next((each for each in pod.status.conditions if each.type == type_), None)
+
+
+def _terminated(pod: Pod) -> list[Terminated]:
+    states = (each.state.terminated for each in pod.status.container_statuses)
+    return [each for each in states if each is not None]
+
+
+def _worst(terminated: list[Terminated]) -> Terminated | None:
+    """The one that failed, as a rule the trainer; a sidecar that was ended for it comes second."""
+    return next((each for each in terminated if each.exit_code), terminated[0] if terminated else None)
+
+
+def _told(what: str, message: str) -> str:
+    text = f"{what}: {message.strip()}" if message.strip() else what
+    return text if len(text) <= MESSAGE_LENGTH_MAX else f"{text[: MESSAGE_LENGTH_MAX - 1]}…"

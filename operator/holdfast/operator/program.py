@@ -1,0 +1,129 @@
+"""The operator as a program: reads its flags, serves health, runs the operation, and ends cleanly."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import click
+from aiohttp import web
+
+from holdfast.api.errors import Fenced, HoldfastError, Unavailable
+from holdfast.operator import faultpoint
+from holdfast.operator.metrics import Metrics
+from holdfast.operator.observed import Cordoning, Mode
+from holdfast.operator.operation import Operation
+from holdfast.operator.settings import Settings
+from holdfast.operator.surface import surface
+
+logger = logging.getLogger(__name__)
+
+EXIT_CANNOT_START: Final = 3
+EXIT_FENCED: Final = 4
+
+
+async def serve(settings: Settings) -> int:
+    """Run until a signal, or until another operator may lead; the exit code. Raises HoldfastError at start."""
+    metrics = Metrics()
+    operation = Operation(settings, metrics, _wall)
+    runner = web.AppRunner(
+        surface(metrics, settings.metrics_token_file, operation.waiting_for), access_log=None, shutdown_timeout=1.0
+    )
+    await runner.setup()
+    try:
+        await _listen(runner, settings)
+        return await _until_signalled(asyncio.create_task(operation.run()))
+    finally:
+        await runner.cleanup()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line's entry. Ends the process."""
+    command(args=arguments, prog_name="python -m holdfast.operator")
+
+
+@click.command()
+@click.option("--watchdog", required=True, help="HOST:PORT, as this program and the pods reach it.")
+@click.option(
+    "--watchdog-token-file",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Read again for every connection.",
+)
+@click.option(
+    "--watchdog-ca-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Who may have signed the watchdog's certificate; pods get it, too. [default: no TLS]",
+)
+@click.option("--launcher-image", required=True, help="The image that carries the launcher.")
+@click.option("--audience", default="holdfast", show_default=True, help="Of the token pods show the watchdog.")
+@click.option("--namespace", "namespaces", multiple=True, help="Act only there; repeatable. [default: all]")
+@click.option("--mode", default="act", type=click.Choice([each.value for each in Mode]), show_default=True)
+@click.option(
+    "--cordoning", default="own", type=click.Choice([each.value for each in Cordoning]), show_default=True
+)
+@click.option("--maintenance-taint", "maintenance_taints", multiple=True, help="A key; repeatable.")
+@click.option("--lease-namespace", default="default", show_default=True)
+@click.option("--lease-name", default="holdfast-operator", show_default=True)
+@click.option("--identity", default="", help="Of this candidate. [default: host name and a random part]")
+@click.option("--lease-seconds", "lease_s", default=15.0, show_default=True)
+@click.option("--listen", default="127.0.0.1:0", show_default=True, help="HOST:PORT for health and metrics.")
+@click.option(
+    "--metrics-token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Who shows this token may read the metrics.",
+)
+@click.option("--kubeconfig", default="", help="[default: the pod's own service account]")
+@click.option("--resync", "resync_s", default=300.0, show_default=True, help="Seconds.")
+@click.option(
+    "--log-level", default="INFO", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), show_default=True
+)
+def command(log_level: str, **flags: Any) -> None:
+    """Make the cluster match its TrainingJobs and the watchdog's plans."""
+    logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        faultpoint.arm(os.environ.get(faultpoint.VARIABLE, ""))
+        flags["mode"], flags["cordoning"] = Mode(flags["mode"]), Cordoning(flags["cordoning"])
+        flags["identity"] = flags["identity"] or f"{socket.gethostname()}_{uuid4().hex[:8]}"
+        code = asyncio.run(serve(Settings(**flags)))
+    except HoldfastError as error:
+        click.echo(f"holdfast operator: {error}", err=True)
+        code = EXIT_CANNOT_START
+    raise SystemExit(code)
+
+
+async def _listen(runner: web.AppRunner, settings: Settings) -> None:
+    host, port = settings.listen_at
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        raise Unavailable(f"cannot listen on {settings.listen}: {error.strerror}") from error
+    logger.info("listening address=%s", runner.addresses[0])
+
+
+async def _until_signalled(running: "asyncio.Task[Any]") -> int:
+    """The exit code: 0 when told to end, 4 when another may lead."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    try:
+        await running
+    except asyncio.CancelledError:
+        return 0
+    except BaseExceptionGroup as errors:
+        if errors.subgroup(Fenced) is None:
+            raise
+        logger.error("this operator must stop: another one may lead")
+        return EXIT_FENCED
+    return 0
+
+
+def _wall() -> float:
+    # The one place that reads the wall clock: what people read has its time, and so have Kubernetes' objects.
+    return time.time()  # noqa: TID251

@@ -1,0 +1,91 @@
+"""What the operator does about one job: everything observed in, everything to do out. Level-based and pure.
+
+    deleted? -> wind up        refused? -> leave what runs alone      over? -> clean up
+    not held yet? -> finalizer        otherwise -> submit, belongings, nodes, pods
+
+The watchdog decides about faults; here its plan is made true, and nothing else. The same call after a restart,
+after a lost event, or twice in a row comes to the same.
+"""
+
+from holdfast.api.trainingjob import TrainingJob, policy_of
+from holdfast.operator.action import Action, SetFinalizer, Submit
+from holdfast.operator.belongings import BUDGET, budget_of, made, removed, service_of
+from holdfast.operator.case import Case, Decision, open_case
+from holdfast.operator.chronicle import chronicle
+from holdfast.operator.cordoning import cordons
+from holdfast.operator.departure import still_needed, wind_up
+from holdfast.operator.ending import finish
+from holdfast.operator.marks import FINALIZER
+from holdfast.operator.observed import Mode, Observed, Outcome, Terms
+from holdfast.operator.sighting import sightings
+from holdfast.operator.staffing import staff
+from holdfast.operator.status import Draft, draft
+
+LOOK_AGAIN_S = 5.0
+"""After something was asked for whose answer comes by itself, as a rule."""
+
+
+def reconcile(observed: Observed, terms: Terms, now: float) -> Outcome:
+    """What to do about the job now. `now` is in wall seconds."""
+    case = open_case(observed, terms, now)
+    decision = _decide(case)
+    told = sightings(case) if case.deleted_at is None or still_needed(case, case.deleted_at) else ()
+    status = draft(case, decision)
+    if terms.mode is Mode.OBSERVE:
+        return Outcome((), status.write, (), f"observing only; {_would(decision)}", status.requeue_after_s)
+    return Outcome(
+        actions=(*told, *decision.actions),
+        status=status.write,
+        events=chronicle(case, decision, status.whole),
+        reason=decision.reason,
+        requeue_after_s=_soonest(decision, status),
+    )
+
+
+def _decide(case: Case) -> Decision:
+    if case.deleted_at is not None:
+        return wind_up(case, case.deleted_at)
+    if case.ended is not None:
+        return finish(case)
+    if case.job is None or case.invalid is not None:
+        return Decision(cordons(case), f"left alone, the spec is refused: {case.invalid}")
+    if FINALIZER not in case.metadata.finalizers and case.terms.mode is Mode.ACT:
+        return Decision((SetFinalizer(held=True),), "the job is held before anything is made", LOOK_AGAIN_S)
+    return _run(case, case.job)
+
+
+def _run(case: Case, job: TrainingJob) -> Decision:
+    """Make the plan true."""
+    submit = _submission(case, job)
+    look_again = LOOK_AGAIN_S if submit else None
+    if case.plan is None:
+        reason = "waiting for the watchdog to take the job" if case.connected else "the watchdog is away"
+        return Decision(submit, reason, look_again)
+    staffing = staff(case, job, case.plan)
+    actions = (*submit, *_belongings(case), *cordons(case), *staffing.deletes, *staffing.creates)
+    changes_at = case.crash_loop.changes_at
+    waits = [look_again, None if changes_at is None else max(0.0, changes_at - case.now)]
+    return Decision(actions, staffing.reason, min((each for each in waits if each is not None), default=None))
+
+
+def _submission(case: Case, job: TrainingJob) -> tuple[Action, ...]:
+    """The job's policy, unless the watchdog has this very one. While it is away nothing is lost."""
+    return () if case.taken or not case.connected else (Submit(policy_of(job)),)
+
+
+def _belongings(case: Case) -> tuple[Action, ...]:
+    """A job that holds no pods needs no budget; its service stays."""
+    plan, observed = case.plan, case.observed
+    service = made(service_of(case.metadata), observed.services)
+    if plan is not None and plan.members + plan.spares == 0:
+        return (*service, *removed(BUDGET, observed.budgets))
+    return (*service, *made(budget_of(case.metadata, case.terms.budget_api), observed.budgets))
+
+
+def _would(decision: Decision) -> str:
+    return f"would do {len(decision.actions)} things: {decision.reason}"
+
+
+def _soonest(decision: Decision, status: Draft) -> float | None:
+    waits = (decision.requeue_after_s, status.requeue_after_s)
+    return min((each for each in waits if each is not None), default=None)

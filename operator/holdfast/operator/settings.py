@@ -1,0 +1,83 @@
+"""The operator program's settings: built once in `main`, checked, passed down."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.operator.observed import Cordoning, Mode
+
+_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(?P<port>[0-9]{1,5})")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything the program is told.
+
+    `watchdog`: HOST:PORT, as this program and the pods reach it.
+    `watchdog_token_file`: read again for every connection, because projected tokens change.
+    `watchdog_ca_file`: who may have signed its certificate; pods get it, too. None: it is spoken to plainly.
+    `launcher_image`: carries the launcher into users' images.
+    `audience`: of the token that pods show the watchdog.
+    `namespaces`: none means all, the way most clusters run one operator.
+    `mode`: observe decides and reports without changing anything, for trying Holdfast on a cluster.
+    `cordoning`: consume where another remediator takes nodes out of service.
+    `maintenance_taints`: keys that mean "leave this node in good order".
+    `lease_namespace`, `lease_name`, `identity`: who of several operators acts.
+    `lease_s`: how long a dead leader keeps the others waiting; 15 s survives a busy API server.
+    `listen`: HOST:PORT for health and metrics; port 0 takes any free one.
+    `metrics_token_file`: who shows this token may read the metrics; nobody when there is none.
+    `kubeconfig`: empty takes the pod's own service account.
+    `resync_s`: every job is looked at this often though nothing changed; 300 s costs a look, not a write.
+    """
+
+    watchdog: str
+    watchdog_token_file: Path
+    launcher_image: str
+    audience: str
+    namespaces: tuple[str, ...]
+    mode: Mode
+    cordoning: Cordoning
+    maintenance_taints: tuple[str, ...]
+    lease_namespace: str
+    lease_name: str
+    identity: str
+    lease_s: float
+    listen: str
+    metrics_token_file: Path | None
+    kubeconfig: str
+    resync_s: float
+    watchdog_ca_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        problems = [
+            *_address("--watchdog", self.watchdog, least=1),
+            *_address("--listen", self.listen, least=0),
+            *_positive("--lease-seconds", self.lease_s, least=1.0),
+            *_positive("--resync", self.resync_s, least=1.0),
+            *_not_empty("--launcher-image", self.launcher_image),
+            *_not_empty("--identity", self.identity),
+        ]
+        if problems:
+            raise InvalidInput(*problems)
+
+    @property
+    def listen_at(self) -> tuple[str, int]:
+        """Host and port of `listen`."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+def _address(flag: str, text: str, least: int) -> list[Problem]:
+    match = _ADDRESS.fullmatch(text)
+    if match is not None and least <= int(match["port"]) <= 65535:
+        return []
+    return [Problem(flag, text, f"give HOST:PORT, the port from {least} to 65535")]
+
+
+def _positive(flag: str, seconds: float, least: float) -> list[Problem]:
+    return [] if seconds >= least else [Problem(flag, seconds, f"give {least:g} seconds or more")]
+
+
+def _not_empty(flag: str, text: str) -> list[Problem]:
+    return [] if text.strip() else [Problem(flag, text, "give one")]

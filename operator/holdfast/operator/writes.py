@@ -1,0 +1,88 @@
+"""Every change of the cluster goes through here, and only while the operator leads."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from holdfast.api.errors import Fenced
+from holdfast.operator.apiserver import APPLY_PATCH, MERGE_PATCH, ApiServer, Request
+from holdfast.operator.resource import Resource
+
+FIELD_MANAGER: Final = "holdfast-operator"
+WRITE_TIMEOUT_S: Final = 15.0  # admission webhooks may take ten
+
+Manifest = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class Writes:
+    """`leads` is asked right before each request. All methods raise Fenced when it says no, and as `ApiServer`."""
+
+    def __init__(self, api: ApiServer, leads: Callable[[], bool]) -> None:
+        self._api = api
+        self._leads = leads
+
+    async def create(self, resource: Resource[T], namespace: str, manifest: Manifest) -> T:
+        """The object as created."""
+        content = await self._send("POST", resource.path(namespace), manifest)
+        return msgspec.json.decode(content, type=resource.shape)
+
+    async def try_create(self, resource: Resource[T], namespace: str, manifest: Manifest) -> None:
+        """All of a creation but the object: admission says what it thinks. Raises Declined with its words."""
+        request = Request(
+            "POST",
+            resource.path(namespace),
+            {"fieldManager": FIELD_MANAGER, "dryRun": "All"},
+            msgspec.json.encode(manifest),
+            timeout_s=WRITE_TIMEOUT_S,
+        )
+        await self._ask(request)
+
+    async def merge(self, resource: Resource[T], where: tuple[str, str], patch: Manifest, sub: str = "") -> T:
+        """The object (namespace, name) after a merge patch. A `resourceVersion` in it makes it conditional."""
+        content = await self._send("PATCH", resource.path(*where, sub), patch, MERGE_PATCH)
+        return msgspec.json.decode(content, type=resource.shape)
+
+    async def apply(self, resource: Resource[T], where: tuple[str, str], manifest: Manifest) -> T:
+        """The object (namespace, name) after a server-side apply. Fields another manager took are taken back."""
+        request = Request(
+            "PATCH",
+            resource.path(*where),
+            {"fieldManager": FIELD_MANAGER, "force": "true"},
+            msgspec.json.encode(manifest),
+            APPLY_PATCH,
+            WRITE_TIMEOUT_S,
+        )
+        return msgspec.json.decode(await self._ask(request), type=resource.shape)
+
+    async def delete(
+        self, resource: Resource[T], where: tuple[str, str], *, uid: str = "", grace_s: int | None = None
+    ) -> bytes:
+        """The answer: the object as it is while it goes, or a `Status` when it is gone."""
+        options: dict[str, Any] = {"propagationPolicy": "Background"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        request = Request(
+            "DELETE", resource.path(*where), body=msgspec.json.encode(options), timeout_s=WRITE_TIMEOUT_S
+        )
+        return await self._ask(request)
+
+    async def read(self, resource: Resource[Any], where: tuple[str, str]) -> dict[str, Any]:
+        """The whole object as it is at this moment, to change a part of it."""
+        content = await self._api.ask(Request("GET", resource.path(*where)))
+        whole: dict[str, Any] = msgspec.json.decode(content)
+        return whole
+
+    async def _send(self, verb: str, path: str, manifest: Manifest, content: str = "application/json") -> bytes:
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self._ask(Request(verb, path, query, msgspec.json.encode(manifest), content, WRITE_TIMEOUT_S))
+
+    async def _ask(self, request: Request) -> bytes:
+        return await self._api.ask(request, self._guard)
+
+    def _guard(self) -> None:
+        if not self._leads():
+            raise Fenced("this operator leads no more")

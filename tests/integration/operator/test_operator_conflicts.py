@@ -1,0 +1,105 @@
+"""Others edit what the operator works on, and the operator leaves alone what needs nothing."""
+
+import asyncio
+
+from fake_kubelet import FakeKubelet
+from fake_watchdog_for_operator import FakeOperatorWatchdog
+from operator_rig import Cluster, OperatorProcess, add_nodes, eventually, phase
+
+from holdfast.api.plan import PodState
+
+
+async def test_labels_and_spec_edited_all_the_while_are_kept(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await add_nodes(kubelet, 3)
+    operator.start()
+    await cluster.apply()
+    for number in range(30):
+        await cluster.patch("gpt", {"metadata": {"labels": {"edit": str(number)}}})
+        await asyncio.sleep(0)  # lets the operator's pods be seen between two edits
+    await cluster.patch("gpt", {"spec": {"nodes": {"max": 3}}})
+    await cluster.until_pods("gpt-0", "gpt-1", "gpt-2")
+    job = await cluster.until("told of its new size", lambda job: _generation(job) == 2)
+    assert job is not None
+    assert job["metadata"]["labels"]["edit"] == "29"
+    assert job["metadata"]["finalizers"] == ["holdfast.dev/wind-up"]
+    assert len(cluster.pods_created) == 3
+
+
+async def test_a_pod_somebody_deletes_is_replaced_and_told_to_the_watchdog(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    await add_nodes(kubelet, 2)
+    operator.start()
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    job = watchdog.job(cluster.id())
+    await watchdog.until("told as running", lambda: job.pods["gpt-0"].state is PodState.RUNNING)
+    await cluster.api.call("DELETE", f"/api/v1/namespaces/{cluster.namespace}/pods/gpt-0")
+    await cluster.until_pods("gpt-1", "gpt-2")
+    await watchdog.until("told as gone", lambda: job.pods["gpt-0"].state is PodState.GONE)
+    assert len(cluster.pods_created) == 3
+
+
+async def test_a_status_somebody_removes_is_written_again(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await add_nodes(kubelet, 2)
+    operator.start()
+    await cluster.apply()
+    await cluster.until("Running", lambda job: phase(job) == "Running")
+    await cluster.patch("gpt", {"status": None}, "status")
+    await cluster.until("Running again", lambda job: phase(job) == "Running")
+    assert len(cluster.pods_created) == 2
+
+
+async def test_looking_again_writes_nothing_when_nothing_changed(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await add_nodes(kubelet, 2)
+    operator.start()
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    await cluster.until("all pods seen", lambda job: _pods(job) == 2)
+    await _looked_again(operator, 2)
+    before = await operator.writes()
+    await _looked_again(operator, 4)
+    assert await operator.writes() == before
+
+
+async def test_a_service_somebody_deletes_is_made_again(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await add_nodes(kubelet, 2)
+    operator.start()
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    path = f"/api/v1/namespaces/{cluster.namespace}/services/gpt"
+    held = await cluster.get(path)
+    assert held is not None
+    await cluster.api.call("DELETE", path)
+
+    async def made_again() -> bool:
+        made = await cluster.get(path)
+        return made is not None and made["metadata"]["uid"] != held["metadata"]["uid"]
+
+    await eventually("the service made again", made_again)
+
+
+async def _looked_again(operator: OperatorProcess, times: int) -> None:
+    """Wait until the operator has looked at its job that often without being asked to."""
+    before = await operator.metric("holdfast_operator_reconcile_total", result="done")
+
+    async def looked() -> bool:
+        return await operator.metric("holdfast_operator_reconcile_total", result="done") >= before + times
+
+    await eventually("looked at again", looked)
+
+
+def _generation(job: object) -> int:
+    return int((job or {}).get("status", {}).get("observedGeneration") or 0)  # type: ignore[attr-defined]
+
+
+def _pods(job: object) -> int:
+    return int(((job or {}).get("status", {}).get("members") or {}).get("pods") or 0)  # type: ignore[attr-defined]

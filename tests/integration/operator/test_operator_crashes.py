@@ -1,0 +1,141 @@
+"""The operator dies at every step of a job's life, as hard as a machine that loses power, and is started again.
+
+Whatever the step: the job comes to the same, and nothing is done twice. Some lives are lived at a time, for most
+of each is waiting for a lease to run out.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from apiserver import ApiServer
+from many_worlds import World, live_together
+from operator_rig import Cluster, OperatorProcess, add_nodes, eventually
+
+from holdfast.api.plan import NodeOrder
+from holdfast.api.status import JobPhase
+from holdfast.operator.faultpoint import EXIT_CODE, Point
+
+FENCED = 4
+TAINT = "holdfast.dev/cordoned"
+ELSEWHERE = (Point.BEFORE_JOB_DELETED, Point.AFTER_JOB_DELETED)
+"""Reached only by a job that ended: the other life below."""
+TOGETHER = 6
+POINTS = [point for point in Point if point not in ELSEWHERE]
+PATIENCE_S = 40.0
+
+
+@asynccontextmanager
+async def restarted_after(operator: OperatorProcess, fault: Point, count: int = 1) -> AsyncIterator[None]:
+    """Runs, dies where it is told to, and is started again, once."""
+    operator.start(fault=f"{fault}:{count}")
+
+    async def supervise() -> None:
+        await eventually("the fault reached", died, within_s=60.0)
+        operator.start()
+
+    async def died() -> bool:
+        if operator.exit_code == FENCED:  # a busy machine kept it from renewing its lease
+            operator.start(fault=f"{fault}:{count}")
+        assert operator.exit_code in (None, EXIT_CODE), operator.exit_code
+        return operator.exit_code is not None
+
+    supervising = asyncio.create_task(supervise())
+    try:
+        yield
+        await supervising
+    finally:
+        supervising.cancel()
+
+
+async def whole_life(fault: Point, world: World) -> None:
+    """With every kind of action in it, checked at each step."""
+    cluster, kubelet, watchdog = world.cluster, world.kubelet, world.watchdog
+    await add_nodes(kubelet, 3)
+    async with restarted_after(world.operator, fault):
+        await cluster.apply()
+        await kubelet.wait_running(2, within_s=PATIENCE_S)
+        sick = kubelet.pods["gpt-0"].node
+        order = NodeOrder(sick, "XID 79", "inc-1")
+        await watchdog.script(cluster.id(), avoid=(order,), cordon=(order,), release=("gpt-0",))
+        await cluster.until_pods("gpt-1", "gpt-2", within_s=PATIENCE_S)
+        await eventually("cordoned", lambda: _cordoned(cluster, sick, wanted=True), within_s=PATIENCE_S)
+        await watchdog.script(cluster.id(), avoid=(), cordon=(), release=(), returned=(sick,))
+        await eventually("returned", lambda: _cordoned(cluster, sick, wanted=False), within_s=PATIENCE_S)
+        await cluster.api.call("POST", cluster.path(plural="interventions"), _intervention())
+        await watchdog.until("asked", lambda: len(watchdog.interventions) == 1, within_s=PATIENCE_S)
+        await cluster.delete()
+        await cluster.until("gone", lambda job: job is None, within_s=PATIENCE_S)
+    assert sorted(cluster.pods_created.values()) == ["gpt-0", "gpt-1", "gpt-2"]
+    assert await cluster.listed("pods") == []
+    assert await cluster.listed("services") == []
+    assert set(watchdog.forgotten) == {cluster.id()}
+    assert len(watchdog.interventions) == 1
+    await eventually("the answer written", lambda: _answered(cluster), within_s=PATIENCE_S)
+
+
+async def finished_life(fault: Point, world: World) -> None:
+    """Of a job that ends well and is removed when its time is over."""
+    cluster = world.cluster
+    await add_nodes(world.kubelet, 2)
+    async with restarted_after(world.operator, fault):
+        await cluster.apply(ttlAfterFinished="1s")
+        await world.kubelet.wait_running(2, within_s=PATIENCE_S)
+        await world.watchdog.script(cluster.id(), phase=JobPhase.SUCCEEDED)
+        await cluster.until("gone", lambda job: job is None, within_s=PATIENCE_S)
+    assert sorted(cluster.pods_created.values()) == ["gpt-0", "gpt-1"]
+
+
+async def between_pods(count: int, world: World) -> None:
+    """The operator dies when it has made `count` of four pods."""
+    cluster = world.cluster
+    await add_nodes(world.kubelet, 4)
+    async with restarted_after(world.operator, Point.AFTER_POD_CREATED, count):
+        await cluster.apply(nodes={"min": 1, "max": 4})
+        await world.kubelet.wait_running(4, within_s=PATIENCE_S)
+    names = sorted(cluster.pods_created.values())
+    # Many are made at a time, so numbers may be left out; none is used twice.
+    assert len(set(names)) == len(names) == 4
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param(POINTS[first : first + TOGETHER], id=f"{POINTS[first]} and after")
+        for first in range(0, len(POINTS), TOGETHER)
+    ],
+)
+async def test_a_job_lives_the_same_life_wherever_the_operator_dies(
+    defined: ApiServer, tmp_path: Path, faults: list[Point]
+) -> None:
+    await live_together(defined, tmp_path, {str(fault): partial(whole_life, fault) for fault in faults})
+
+
+async def test_a_finished_job_is_deleted_and_pods_are_made_once_wherever_the_operator_dies(
+    defined: ApiServer, tmp_path: Path
+) -> None:
+    finished = {str(fault): partial(finished_life, fault) for fault in ELSEWHERE}
+    between = {f"after-{count}-pods": partial(between_pods, count) for count in (2, 3, 4)}
+    await live_together(defined, tmp_path, {**finished, **between})
+
+
+async def _cordoned(cluster: Cluster, name: str, *, wanted: bool) -> bool:
+    node = await cluster.api.call("GET", f"/api/v1/nodes/{name}")
+    return (TAINT in [taint["key"] for taint in node["spec"].get("taints", [])]) is wanted
+
+
+async def _answered(cluster: Cluster) -> bool:
+    asked = await cluster.get(cluster.path("ask", plural="interventions"))
+    return asked is not None and asked.get("status", {}).get("state") == "Done"
+
+
+def _intervention() -> dict[str, object]:
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "Intervention",
+        "metadata": {"name": "ask"},
+        "spec": {"job": "gpt", "action": "Checkpoint", "reason": "before an upgrade"},
+    }

@@ -1,0 +1,92 @@
+"""Interventions on their way to the watchdog and back."""
+
+from typing import Any
+
+from fake_watchdog_for_operator import FakeOperatorWatchdog
+from operator_rig import Cluster, OperatorProcess, eventually
+
+from holdfast.api.intervention import InterventionState
+
+
+async def ask(cluster: Cluster, name: str, **spec: Any) -> None:
+    manifest = {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "Intervention",
+        "metadata": {"name": name},
+        "spec": {"job": "gpt", "action": "Checkpoint", "reason": "before an upgrade"} | spec,
+    }
+    await cluster.api.call("POST", cluster.path(plural="interventions"), manifest)
+
+
+async def until(cluster: Cluster, name: str, state: str) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+
+    async def so() -> bool:
+        nonlocal shown
+        asked = await cluster.get(cluster.path(name, plural="interventions"))
+        shown = (asked or {}).get("status") or {}
+        return shown.get("state") == state
+
+    await eventually(state, so, lambda: shown)
+    return shown
+
+
+async def test_an_intervention_is_passed_on_once_and_answered(
+    cluster: Cluster, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    operator.start()
+    await cluster.apply()
+    await ask(cluster, "one")
+    status = await until(cluster, "one", "Done")
+    assert status["outcome"] == "as the test says"
+    assert status["startedAt"] <= status["finishedAt"]
+    asked = await cluster.get(cluster.path("one", plural="interventions"))
+    assert asked is not None
+    assert [each.id for each in watchdog.interventions] == [asked["metadata"]["uid"]]
+
+
+async def test_a_pending_intervention_is_asked_about_until_it_is_answered(
+    cluster: Cluster, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    watchdog.answer_intervention = InterventionState.PENDING
+    operator.start()
+    await cluster.apply()
+    await ask(cluster, "one")
+    await until(cluster, "one", "Pending")
+    watchdog.answer_intervention = InterventionState.DONE
+    await until(cluster, "one", "Done")
+    assert len(watchdog.interventions) == 1
+
+
+async def test_an_intervention_that_makes_no_sense_is_refused_with_what_to_do(
+    cluster: Cluster, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    operator.start()
+    await cluster.apply()
+    await ask(cluster, "one", action="Evict")
+    status = await until(cluster, "one", "Refused")
+    assert "node" in status["outcome"]
+    assert "add it" in status["outcome"]
+    assert watchdog.interventions == []
+
+
+async def test_an_intervention_for_a_job_that_is_not_there_names_those_that_are(
+    cluster: Cluster, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    operator.start()
+    await cluster.apply()
+    await ask(cluster, "one", job="gtp")
+    status = await until(cluster, "one", "Refused")
+    assert "there are: gpt" in status["outcome"]
+
+
+async def test_an_intervention_waits_for_a_watchdog_that_is_away(
+    cluster: Cluster, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    operator.start()
+    await cluster.apply()
+    await watchdog.until("submitted", lambda: watchdog.job(cluster.id()).policy is not None)
+    await watchdog.close()
+    await ask(cluster, "one")
+    await watchdog.open()
+    await until(cluster, "one", "Done")

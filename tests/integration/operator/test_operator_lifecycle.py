@@ -1,0 +1,157 @@
+"""A job from its creation to its end, on a real API server."""
+
+from fake_kubelet import FakeKubelet
+from fake_watchdog_for_operator import FakeOperatorWatchdog
+from operator_rig import Cluster, OperatorProcess, add_nodes, condition, eventually, phase
+
+from holdfast.api.status import JobPhase
+
+
+async def test_an_applied_job_gets_its_pods_and_runs(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    await add_nodes(kubelet, 3)
+    operator.start()
+    await cluster.apply(nodes={"min": 1, "max": 2, "spares": 1})
+    await cluster.until_pods("gpt-0", "gpt-1", "gpt-2")
+    await kubelet.wait_running(3)
+    job = await cluster.until("Running", lambda job: phase(job) == "Running")
+    assert job is not None
+    assert job["metadata"]["finalizers"] == ["holdfast.dev/wind-up"]
+    assert job["status"]["podsCreated"] == 3
+    policy = watchdog.job(cluster.id()).policy
+    assert policy is not None
+    assert (policy.nodes_max, policy.spares) == (2, 1)
+    assert sorted(cluster.pods_created.values()) == ["gpt-0", "gpt-1", "gpt-2"]
+
+
+async def test_a_job_that_succeeded_stays_for_its_time_and_is_then_deleted(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    await add_nodes(kubelet, 2)
+    operator.start()
+    await cluster.apply(ttlAfterFinished="3s")
+    await kubelet.wait_running(2)
+    await watchdog.script(cluster.id(), phase=JobPhase.SUCCEEDED)
+    for name in ("gpt-0", "gpt-1"):
+        await kubelet.end_pod(name, 0)
+    job = await cluster.until("Succeeded", lambda job: condition(job, "Succeeded") == "True")
+    assert phase(job) == "Succeeded"
+    await cluster.until("gone", lambda job: job is None)
+    assert watchdog.forgotten == [cluster.id()]
+    assert len(cluster.pods_created) == 2
+
+
+async def test_the_scale_subresource_grows_and_shrinks_a_job(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    await add_nodes(kubelet, 4)
+    operator.start()
+    await cluster.apply()
+    await cluster.until_pods("gpt-0", "gpt-1")
+    await cluster.patch("gpt", {"spec": {"replicas": 4}}, "scale")
+    await cluster.until_pods("gpt-0", "gpt-1", "gpt-2", "gpt-3")
+    await kubelet.wait_running(4)
+    await cluster.patch("gpt", {"spec": {"replicas": 3}}, "scale")
+    await watchdog.until("the smaller job", lambda: _nodes_max(watchdog, cluster) == 3)
+    # A running pod goes only when the plan releases it.
+    await watchdog.script(cluster.id(), release=("gpt-1",))
+    await cluster.until_pods("gpt-0", "gpt-2", "gpt-3")
+    assert len(cluster.pods_created) == 4
+
+
+async def test_a_suspended_job_holds_no_pod_and_resumes_with_new_names(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await add_nodes(kubelet, 2)
+    operator.start()
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    await cluster.patch("gpt", {"spec": {"suspend": True}})
+    await cluster.until_pods()
+    await cluster.until("Suspended", lambda job: condition(job, "Suspended") == "True")
+    await cluster.patch("gpt", {"spec": {"suspend": False}})
+    await cluster.until_pods("gpt-2", "gpt-3")
+    await cluster.until("resumed", lambda job: condition(job, "Suspended") == "False")
+    assert len(cluster.pods_created) == 4
+
+
+async def test_a_deleted_job_takes_everything_with_it_and_is_forgotten(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    await add_nodes(kubelet, 2)
+    operator.start()
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    await cluster.delete()
+    await cluster.until("gone", lambda job: job is None)
+    assert watchdog.forgotten == [cluster.id()]
+    assert await cluster.listed("pods") == []
+    assert await cluster.listed("services") == []
+
+
+async def test_a_job_of_the_same_name_is_another_job(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    await add_nodes(kubelet, 2)
+    operator.start()
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    await cluster.delete()
+    await cluster.until("gone", lambda job: job is None)
+    await cluster.apply(nodes={"min": 1, "max": 1})
+    await cluster.until_pods("gpt-0")
+    assert sorted(cluster.pods_created.values()) == ["gpt-0", "gpt-0", "gpt-1"]
+
+
+async def test_a_template_the_api_server_refuses_makes_no_pod_until_it_is_right(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await add_nodes(kubelet, 2)
+    operator.start()
+    containers = [{"name": "trainer", "image": "train:test", "ports": [{"containerPort": 99999}]}]
+    await cluster.apply(template={"spec": {"serviceAccountName": "default", "containers": containers}})
+    job = await cluster.until("refused", lambda job: condition(job, "InvalidSpec") == "True")
+    assert job is not None
+    assert "containerPort" in str(job["status"]["conditions"])
+    assert cluster.pods_created == {}
+    containers[0]["ports"] = []
+    await cluster.patch("gpt", {"spec": {"template": {"spec": {"containers": containers}}}})
+    await cluster.until_pods("gpt-0", "gpt-1")
+    await cluster.until("accepted", lambda job: condition(job, "InvalidSpec") == "False")
+
+
+async def test_pods_stay_while_the_watchdog_is_away(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    await add_nodes(kubelet, 3)
+    operator.start()
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    await watchdog.close()
+
+    async def noticed() -> bool:
+        return await operator.metric("holdfast_operator_watchdog_connected") == 0
+
+    await eventually("the lost line noticed", noticed)
+    await kubelet.end_pod("gpt-0", 1)
+    await watchdog.open()
+    await cluster.until_pods("gpt-1", "gpt-2")
+    assert len(cluster.pods_created) == 3
+
+
+async def test_an_operator_that_observes_says_what_it_would_do_and_does_nothing(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    operator.start("--mode", "observe")
+    await cluster.apply()
+    job = await cluster.until("observing", lambda job: condition(job, "Observing") == "True")
+    assert job is not None
+    assert "finalizers" not in job["metadata"]
+    assert cluster.pods_created == {}
+    assert watchdog.job(cluster.id()).policy is None
+
+
+def _nodes_max(watchdog: FakeOperatorWatchdog, cluster: Cluster) -> int:
+    policy = watchdog.job(cluster.id()).policy
+    return policy.nodes_max if policy is not None else 0

@@ -1,0 +1,60 @@
+"""The API server says no, for good or for long: people are told once, and nobody is hammered or robbed."""
+
+import asyncio
+from typing import Any
+
+from fake_kubelet import FakeKubelet
+from fake_watchdog_for_operator import FakeOperatorWatchdog
+from operator_rig import Cluster, OperatorProcess, add_nodes, eventually
+
+
+async def test_a_quota_that_refuses_pods_is_asked_seldom_and_told_of_once(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await add_nodes(kubelet, 2)
+    await _limit_pods(cluster, 1)
+    operator.start()
+    await cluster.apply(nodes={"min": 1, "max": 40})
+    await eventually("the refusal told", lambda: _told(cluster, "CreatePodFailed"))
+    before = await operator.writes()
+    await asyncio.sleep(3.0)  # the time in which the writes are counted
+    # A few more tries, each of at most 64 creations, a status and an event; in a loop they are thousands.
+    assert await operator.writes() - before < 300
+    failures = [each for each in await cluster.listed("events") if each["reason"] == "CreatePodFailed"]
+    assert len(failures) == 1, [each["message"] for each in failures]
+    assert failures[0].get("count", 1) == 1
+
+
+async def test_a_service_of_somebody_else_is_left_as_it_is_and_the_job_says_so(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    await add_nodes(kubelet, 2)
+    path = f"/api/v1/namespaces/{cluster.namespace}/services"
+    ports = [{"name": "web", "port": 80}]
+    selected = {"selector": {"app": "web"}, "ports": ports, "clusterIP": "None"}
+    before = await cluster.api.call("POST", path, {"metadata": {"name": "gpt"}, "spec": selected})
+    labelled = {"metadata": {"name": "board", "labels": {"holdfast.dev/job": "gpt"}}, "spec": {"ports": ports}}
+    await cluster.api.call("POST", path, labelled)
+    operator.start()
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    await eventually("the refusal told", lambda: _told(cluster, "ApplyFailed"))
+    assert await cluster.get(f"{path}/gpt") == before
+    await cluster.delete()
+    await cluster.until("gone", lambda job: job is None)
+    assert await cluster.get(f"{path}/gpt") == before
+    # A user's own service may well select a job's pods by the label, and carry it.
+    assert await cluster.get(f"{path}/board") is not None
+
+
+async def _limit_pods(cluster: Cluster, count: int) -> None:
+    """Without a controller manager nobody reckons what is used: it is written as it would be."""
+    path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
+    quota: dict[str, Any] = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": str(count)}}}
+    made = await cluster.api.call("POST", path, quota)
+    made["status"] = {"hard": {"pods": str(count)}, "used": {"pods": "0"}}
+    await cluster.api.call("PUT", f"{path}/few/status", made)
+
+
+async def _told(cluster: Cluster, reason: str) -> bool:
+    return any(each["reason"] == reason for each in await cluster.listed("events"))

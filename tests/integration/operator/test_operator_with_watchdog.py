@@ -1,0 +1,125 @@
+"""The operator beside the real watchdog; launchers are played in the pods of a real API server."""
+
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from fake_kubelet import FakeKubelet
+from fake_watchdog_for_operator import TOKEN
+from operator_rig import Cluster, OperatorProcess, add_nodes, condition, eventually, phase
+from played_launchers import PlayedLaunchers
+from server_process import ServerProcess, free_port
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[str]:
+    """The real watchdog's."""
+    port, token_file = free_port(), tmp_path / "tokens"
+    token_file.write_text(TOKEN + "\n")
+    token_file.chmod(0o600)
+    command = [sys.executable, "-m", "holdfast.watchdog", "--listen", f"127.0.0.1:{port}"]
+    command += ["--store", str(tmp_path / "watchdog.db"), "--token-file", str(token_file)]
+    process = ServerProcess("watchdog", command, tmp_path / "watchdog.log")
+    process.start()
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        process.wait_until(listens, 20.0)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.stop()
+        print(process.log.read_text())
+
+
+@pytest.fixture
+def real(cluster: Cluster, endpoint: str, tmp_path: Path) -> Iterator[OperatorProcess]:
+    operator = OperatorProcess(cluster.server, cluster.namespace, endpoint, tmp_path, name="real")
+    try:
+        yield operator
+    finally:
+        operator.stop()
+        print(operator.log.read_text() if operator.log.exists() else "the operator was never started")
+
+
+@pytest.fixture
+async def launchers(cluster: Cluster, kubelet: FakeKubelet, endpoint: str) -> AsyncIterator[PlayedLaunchers]:
+    async with PlayedLaunchers(kubelet, endpoint, cluster.id()) as launchers:
+        yield launchers
+
+
+async def test_a_job_runs_survives_a_lost_pod_and_succeeds(
+    cluster: Cluster, kubelet: FakeKubelet, real: OperatorProcess, launchers: PlayedLaunchers
+) -> None:
+    await add_nodes(kubelet, 3)
+    real.start()
+    await cluster.apply(nodes={"min": 2, "max": 2}, ttlAfterFinished="2s")
+    await cluster.until("running", lambda job: phase(job) == "Running")
+    await kubelet.end_pod("gpt-0", 137, "OOMKilled")
+    await cluster.until_pods("gpt-1", "gpt-2")
+
+    async def healed() -> bool:
+        return launchers.rounds.get("gpt-2", 0) > 1
+
+    await eventually("a round with the new member", healed)
+    await cluster.until("running again", lambda job: phase(job) == "Running")
+    launchers.finishing.set()
+    await cluster.until("succeeded", lambda job: condition(job, "Succeeded") == "True")
+    for name in ("gpt-1", "gpt-2"):
+        await kubelet.end_pod(name, 0)
+    await cluster.until("deleted after its time", lambda job: job is None)
+    assert len(cluster.pods_created) == 3
+
+
+async def test_suspending_saves_once_more_and_resuming_goes_on(
+    cluster: Cluster, kubelet: FakeKubelet, real: OperatorProcess, launchers: PlayedLaunchers
+) -> None:
+    await add_nodes(kubelet, 2)
+    real.start()
+    await cluster.apply()
+    await cluster.until("running", lambda job: phase(job) == "Running")
+    await cluster.patch("gpt", {"spec": {"suspend": True}})
+    await cluster.until_pods()
+    await cluster.until("suspended", lambda job: phase(job) == "Suspended")
+    assert len(set(launchers.saves)) == 1
+    await cluster.patch("gpt", {"spec": {"suspend": False}})
+    await cluster.until_pods("gpt-2", "gpt-3")
+    await cluster.until("running again", lambda job: phase(job) == "Running")
+
+
+async def test_a_deleted_job_saves_once_more_and_is_forgotten(
+    cluster: Cluster, kubelet: FakeKubelet, real: OperatorProcess, launchers: PlayedLaunchers
+) -> None:
+    await add_nodes(kubelet, 2)
+    real.start()
+    await cluster.apply()
+    await cluster.until("running", lambda job: phase(job) == "Running")
+    await cluster.delete()
+    await cluster.until("gone", lambda job: job is None)
+    assert launchers.saves
+    assert await cluster.listed("pods") == []
+
+
+async def test_a_node_that_is_drained_is_left_in_good_order(
+    cluster: Cluster, kubelet: FakeKubelet, real: OperatorProcess, launchers: PlayedLaunchers
+) -> None:
+    await add_nodes(kubelet, 3)
+    real.start()
+    await cluster.apply(nodes={"min": 1, "max": 2, "spares": 1})
+    await cluster.until_pods("gpt-0", "gpt-1", "gpt-2")
+    await cluster.until("running", lambda job: phase(job) == "Running")
+    member = next(iter(launchers.seats))  # the third one is a spare, which leaves without any ado
+    drained = kubelet.pods[member].node
+    patch = {"spec": {"unschedulable": True}}
+    content = "application/strategic-merge-patch+json"
+    await cluster.api.call("PATCH", f"/api/v1/nodes/{drained}", patch, content=content)
+
+    async def left() -> bool:
+        return member not in await cluster.pods()
+
+    await eventually("the drained node left", left, lambda: launchers.rounds)
+    assert launchers.saves

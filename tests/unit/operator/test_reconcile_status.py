@@ -1,0 +1,432 @@
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from operator_builders import (
+    NOW,
+    TERMS,
+    UID,
+    after,
+    document,
+    ended_pod,
+    incident,
+    job_object,
+    nodes,
+    observed,
+    owned,
+    pending_pod,
+    plan,
+    pod,
+    report,
+    spec_of,
+)
+
+from holdfast.api.incident import IncidentState
+from holdfast.api.jobstatus import TrainingJobStatus
+from holdfast.api.status import Checkpoint, JobPhase, Membership
+from holdfast.operator.belongings import budget_of, service_of
+from holdfast.operator.conditions import Truth, Verdict, renew
+from holdfast.operator.objects import Condition, Job
+from holdfast.operator.observed import Mode, Observed, Outcome, Terms
+from holdfast.operator.reconcile import reconcile
+from holdfast.operator.timestamp import seconds_of, text_of
+
+OBSERVE = Terms("w:1", "image", mode=Mode.OBSERVE)
+
+
+def decide(seen: Observed, now: float = NOW, terms: Terms = TERMS) -> Outcome:
+    return reconcile(seen, terms, now)
+
+
+def status_of(seen: Observed, now: float = NOW, terms: Terms = TERMS) -> Mapping[str, Any]:
+    outcome = decide(seen, now, terms)
+    assert outcome.status is not None
+    return outcome.status
+
+
+def condition_of(seen: Observed, type_: str, terms: Terms = TERMS) -> tuple[str, str, str]:
+    found = {each["type"]: each for each in status_of(seen, terms=terms)["conditions"]}[type_]
+    return found["status"], found["reason"], found["message"]
+
+
+def test_the_whole_status_is_what_the_watchdog_knows_and_the_pods_show() -> None:
+    seen = observed(
+        pods=(pod(0), pod(1), pod(2, deleted=True), ended_pod(3)),
+        report=report(
+            restarts=4,
+            incidents_total=7,
+            incidents=[incident(2), incident(1, IncidentState.RECOVERED), incident(0, actions=0)],
+        ),
+    )
+    status = dict(status_of(seen))
+    conditions = status.pop("conditions")
+    assert status == {
+        "phase": "Running",
+        "observedGeneration": 1,
+        "podsCreated": 4,
+        "selector": "holdfast.dev/job=gpt",
+        "round": 1,
+        "members": {"wanted": 2, "ready": 2, "spares": 0, "pods": 3},
+        "worldSize": 2,
+        "step": 100,
+        "restarts": 4,
+        "lastCheckpoint": {
+            "step": 90,
+            "uri": "file:///runs/gpt/90",
+            "verified": False,
+            "time": text_of(NOW - 5),
+        },
+        "goodput": {"ettr": 0.988},
+        "incidents": 7,
+        "recentIncidents": [
+            {
+                "id": "incident-2",
+                "kind": "Xid",
+                "culprit": "node n1 rank 3",
+                "cause": "XID 79",
+                "action": "round 2",
+                "state": "Open",
+            },
+            {
+                "id": "incident-1",
+                "kind": "Xid",
+                "culprit": "node n1 rank 3",
+                "cause": "XID 79",
+                "action": "round 2",
+                "state": "Recovered",
+                "timeToRecoverSeconds": 4.568,
+            },
+            {
+                "id": "incident-0",
+                "kind": "Xid",
+                "culprit": "node n1 rank 3",
+                "cause": "XID 79",
+                "action": "",
+                "state": "Open",
+            },
+        ],
+        "startedAt": text_of(NOW),
+        "progressedAt": text_of(NOW),
+    }
+    known = {"Ready", "Progressing", "Degraded", "CheckpointHealthy", "CapacityAvailable", "WatchdogReachable"}
+    assert {each["type"] for each in conditions} == known | {"Suspended", "InvalidSpec", "Succeeded"}
+    assert all(each["observedGeneration"] == 1 and each["reason"] for each in conditions)
+
+
+def test_the_status_is_of_the_form_that_is_promised() -> None:
+    for seen in (observed(), observed(plan=None, report=None), observed(report=report(JobPhase.SUCCEEDED))):
+        read = TrainingJobStatus.model_validate_json(json.dumps(dict(status_of(seen))))
+        assert read.selector == "holdfast.dev/job=gpt"
+
+
+def test_the_last_ten_incidents_are_shown() -> None:
+    many = [incident(number) for number in range(20, 0, -1)]
+    shown = status_of(observed(report=report(incidents=many)))["recentIncidents"]
+    assert [each["id"] for each in shown] == [f"incident-{number}" for number in range(20, 10, -1)]
+
+
+def test_the_first_visit_sets_every_condition_though_nothing_is_known() -> None:
+    seen = observed(job=job_object(finalizers=()), pods=(), plan=None, report=None)
+    status = status_of(seen)
+    truths = {each["type"]: each["status"] for each in status["conditions"]}
+    assert truths == {
+        "Ready": "Unknown",
+        "Progressing": "Unknown",
+        "Degraded": "Unknown",
+        "CheckpointHealthy": "Unknown",
+        "CapacityAvailable": "Unknown",
+        "WatchdogReachable": "Unknown",
+        "Suspended": "Unknown",
+        "InvalidSpec": "False",
+        "Succeeded": "Unknown",
+    }
+    assert (status["phase"], status["podsCreated"]) == ("Pending", 0)
+    assert "observedGeneration" not in status
+
+
+def test_what_the_watchdog_knew_stays_while_it_is_away() -> None:
+    seen = observed(report=report(incidents=[incident()]))
+    restarted = after(seen, plan=None, report=None, heard_age_s=60.0)
+    status = status_of(restarted, NOW + 60)
+    before = status_of(seen)
+    kept = ("phase", "round", "members", "worldSize", "step", "restarts", "lastCheckpoint", "goodput", "startedAt")
+    assert {key: status[key] for key in kept} == {key: before[key] for key in kept}
+    found = {each["type"]: each for each in status["conditions"]}
+    old = {each["type"]: each for each in before["conditions"]}
+    assert found["Ready"] == old["Ready"]
+    assert found["WatchdogReachable"]["status"] == "False"
+    assert "training goes on" in found["WatchdogReachable"]["message"]
+
+
+def test_nothing_is_written_when_nothing_changed() -> None:
+    settled = after(observed())
+    outcome = decide(settled, NOW + 3600)
+    assert (outcome.status, outcome.events) == (None, ())
+
+
+MOVED = report(step=101, ettr=0.5, last_checkpoint=Checkpoint(100, "file:///runs/gpt/100", 1, 999.0))
+
+
+def test_numbers_that_move_fast_are_written_every_thirty_seconds() -> None:
+    moved = after(observed(), report=MOVED)
+    early = decide(moved, NOW + 29)
+    assert (early.status, early.requeue_after_s) == (None, pytest.approx(1.0))
+    late = status_of(moved, NOW + 30)
+    assert (late["step"], late["progressedAt"]) == (101, text_of(NOW + 30))
+
+
+def test_numbers_that_move_fast_go_with_what_matters() -> None:
+    moved = after(observed(), report=report(JobPhase.RECOVERING, step=101))
+    status = status_of(moved, NOW + 1)
+    assert (status["phase"], status["step"], status["progressedAt"]) == ("Recovering", 101, text_of(NOW + 1))
+
+
+def test_what_matters_alone_does_not_put_off_the_numbers() -> None:
+    changed = after(observed(), report=report(JobPhase.RECOVERING))
+    assert status_of(changed, NOW + 20)["progressedAt"] == text_of(NOW)
+
+
+def test_words_of_the_moment_are_no_reason_to_write() -> None:
+    waiting = observed(
+        pods=(pod(0), pending_pod(1, "0/5 nodes")), report=report(JobPhase.PENDING, reason="1 of 2")
+    )
+    chatting = after(
+        waiting, pods=(pod(0), pending_pod(1, "0/6 nodes")), report=report(JobPhase.PENDING, reason="1 of 2")
+    )
+    assert decide(chatting, NOW + 10).status is None
+    assert "0/6 nodes" in str(status_of(chatting, NOW + 30))
+
+
+def test_a_clock_that_jumped_back_does_not_silence_the_numbers() -> None:
+    moved = after(observed(), report=MOVED)
+    assert status_of(moved, NOW - 7200)["step"] == 101
+
+
+def test_a_status_that_somebody_removed_or_broke_is_written_again() -> None:
+    for text in (b"{}", b'{"conditions": 3}', b'{"phase": "Running", "progressedAt": 7}', b"null"):
+        status = status_of(observed(job=Job(job_object().metadata, status=msgspec.Raw(text))))
+        assert (status["phase"], status["podsCreated"]) == ("Running", 2)
+
+
+def test_a_checkpoints_time_is_reckoned_once() -> None:
+    later = after(observed(), report=report(now=1030.0, step=500))
+    assert status_of(later, NOW + 33)["lastCheckpoint"]["time"] == text_of(NOW - 5)
+
+
+def test_a_number_that_is_not_known_is_left_out() -> None:
+    status = status_of(
+        observed(report=report(JobPhase.PENDING, step=None, ettr=None, round=None, last_checkpoint=None))
+    )
+    assert {"step", "goodput", "round", "lastCheckpoint", "startedAt"} & set(status) == set()
+
+
+def test_the_generation_counts_as_observed_once_it_is_taken() -> None:
+    changed = observed(job=job_object(generation=2), spec=spec_of(document(generation=2)))
+    assert "observedGeneration" not in status_of(changed)
+    taken = observed(
+        job=job_object(generation=2), spec=spec_of(document(generation=2)), report=report(generation=2)
+    )
+    assert status_of(taken)["observedGeneration"] == 2
+
+
+READY: list[tuple[str, Observed, tuple[str, str]]] = [
+    ("a full round", observed(), ("True", "Running")),
+    ("a shrunk round", observed(report=report(members=Membership(4, 2, 0))), ("False", "MembersMissing")),
+    ("forming", observed(report=report(JobPhase.FORMING)), ("False", "Forming")),
+]
+
+
+@pytest.mark.parametrize(("seen", "expected"), [(s, e) for _, s, e in READY], ids=[name for name, _, _ in READY])
+def test_a_job_is_ready_with_a_full_round(seen: Observed, expected: tuple[str, str]) -> None:
+    assert condition_of(seen, "Ready")[:2] == expected
+
+
+def test_progress_is_on_the_way_to_a_round() -> None:
+    assert condition_of(observed(), "Progressing")[:2] == ("False", "Running")
+    forming = observed(report=report(JobPhase.FORMING, reason="3 of 4 members joined"))
+    assert condition_of(forming, "Progressing") == ("True", "Forming", "3 of 4 members joined")
+
+
+RECOVERED_LATER = incident(1, IncidentState.PAGED, round=0)
+DEGRADED: list[tuple[str, Observed, tuple[str, str]]] = [
+    ("a full round", observed(), ("False", "AsWanted")),
+    ("a shrunk round", observed(report=report(members=Membership(4, 2, 0))), ("True", "MembersMissing")),
+    (
+        "no round yet",
+        observed(report=report(JobPhase.FORMING, members=Membership(4, 2, 0))),
+        ("False", "AsWanted"),
+    ),
+    ("an open incident", observed(report=report(incidents=[incident()])), ("True", "IncidentOpen")),
+    ("an incident not shown", observed(report=report(incidents_open=1)), ("True", "IncidentOpen")),
+    (
+        "an incident over",
+        observed(report=report(incidents=[incident(1, IncidentState.RECOVERED)])),
+        ("False", "AsWanted"),
+    ),
+    ("a page", observed(report=report(incidents=[incident(1, IncidentState.PAGED)])), ("True", "Paged")),
+    ("a page of before", observed(report=report(incidents=[RECOVERED_LATER])), ("False", "AsWanted")),
+    (
+        "a page and no training",
+        observed(report=report(JobPhase.RECOVERING, incidents=[RECOVERED_LATER])),
+        ("True", "Paged"),
+    ),
+    ("suspended", observed(report=report(JobPhase.SUSPENDED)), ("False", "Suspended")),
+    ("failed", observed(report=report(JobPhase.FAILED)), ("False", "Failed")),
+]
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"), [(s, e) for _, s, e in DEGRADED], ids=[name for name, _, _ in DEGRADED]
+)
+def test_a_job_is_degraded_with_less_than_it_should_have(seen: Observed, expected: tuple[str, str]) -> None:
+    assert condition_of(seen, "Degraded")[:2] == expected
+
+
+def test_a_crash_loop_shows_the_last_words() -> None:
+    first = observed(pods=(pod(0), ended_pod(1, ran_s=2, ended_at=NOW - 5)))
+    assert condition_of(first, "Degraded")[1] == "AsWanted"
+    assert condition_of(first, "Progressing")[1] == "BackingOff"
+    second = observed(pods=(pod(0), ended_pod(1, ran_s=2, ended_at=NOW - 5, quick_ends=1)))
+    truth, reason, says = condition_of(second, "Degraded")
+    assert (truth, reason) == ("True", "CrashLoop")
+    words = "gpt-1 ended 2 s after its start: exit code 1: no module named x; 2 in a row, the next one starts at"
+    assert says == f"{words} {text_of(NOW + 15)}"
+
+
+def checkpointed(interval: str, age_s: float, phase: JobPhase = JobPhase.RUNNING) -> Observed:
+    newest = Checkpoint(90, "file:///runs/gpt/90", 1, 1000.0 - age_s)
+    return observed(
+        spec=spec_of(document(checkpoint={"interval": interval})), report=report(phase, last_checkpoint=newest)
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (observed(report=report(last_checkpoint=None)), ("Unknown", "NoneYet")),
+        (checkpointed("auto", 99_999.0), ("True", "Committed")),
+        (checkpointed("500steps", 99_999.0), ("True", "Committed")),
+        (checkpointed("10m", 1800.0), ("True", "Committed")),
+        (checkpointed("10m", 1801.0), ("False", "Stale")),
+        (checkpointed("1s", 59.0), ("True", "Committed")),
+        (checkpointed("1s", 61.0), ("False", "Stale")),
+        (checkpointed("1s", 61.0, JobPhase.RECOVERING), ("True", "Committed")),
+        (observed(spec=spec_of(document(nodes=4))), ("True", "Committed")),
+    ],
+)
+def test_checkpoints_are_healthy_while_they_keep_coming(seen: Observed, expected: tuple[str, str]) -> None:
+    assert condition_of(seen, "CheckpointHealthy")[:2] == expected
+
+
+def test_capacity_is_missing_in_the_schedulers_words() -> None:
+    short = observed(pods=(pod(0), pending_pod(1, "0/5 nodes are available"), pending_pod(2)), plan=plan(3))
+    says = "1 of 3 pods find no place: Unschedulable: 0/5 nodes are available"
+    assert condition_of(short, "CapacityAvailable") == ("False", "Unschedulable", says)
+    assert condition_of(observed(), "CapacityAvailable")[0] == "True"
+    assert condition_of(observed(pods=(pod(0), pending_pod(1))), "CapacityAvailable")[0] == "Unknown"
+    assert condition_of(observed(pods=()), "CapacityAvailable")[0] == "Unknown"
+
+
+def test_the_watchdog_is_missed_after_ten_seconds_or_when_it_says_so_itself() -> None:
+    assert condition_of(observed(heard_age_s=10.0), "WatchdogReachable")[0] == "True"
+    assert condition_of(observed(heard_age_s=10.1), "WatchdogReachable")[:2] == ("False", "Away")
+    troubled = condition_of(observed(report=report(trouble="the store is away")), "WatchdogReachable")
+    assert troubled == ("False", "Trouble", "the store is away; training goes on, and faults wait")
+
+
+def test_a_job_is_suspended_when_it_holds_nothing() -> None:
+    asked = spec_of(document(suspend=True))
+    assert condition_of(observed(), "Suspended")[:2] == ("False", "NotSuspended")
+    assert condition_of(observed(spec=asked), "Suspended")[:2] == ("False", "Suspending")
+    assert condition_of(observed(report=report(JobPhase.SUSPENDED), spec=asked), "Suspended")[0] == "True"
+    assert condition_of(observed(report=report(JobPhase.FAILED), spec=asked), "Suspended")[1] == "NotSuspended"
+
+
+def test_a_template_that_the_api_server_refuses_is_told_of_in_its_words() -> None:
+    refused = observed(refused='pods "gpt-0" is forbidden: exceeded quota', plan=plan(4))
+    outcome = decide(refused)
+    assert "CreatePod" not in str(outcome.actions)
+    truth, reason, says = condition_of(refused, "InvalidSpec")
+    assert (truth, reason) == ("True", "TemplateRefused")
+    assert says.startswith("spec.template: the API server refuses a pod of it: pods")
+    assert [each.reason for each in outcome.events if each.warning] == ["TemplateRefused"]
+    assert status_of(after(refused, refused=None))["conditions"][-2]["status"] == "False"
+
+
+def test_success_is_unknown_until_the_end() -> None:
+    assert condition_of(observed(), "Succeeded")[:2] == ("Unknown", "NotFinished")
+    assert condition_of(observed(report=report(JobPhase.SUCCEEDED)), "Succeeded")[:2] == ("True", "Succeeded")
+    failed = observed(report=report(JobPhase.FAILED, reason="no restarts left"))
+    assert condition_of(failed, "Succeeded") == ("False", "Failed", "no restarts left")
+    assert condition_of(after(failed, report=None, heard_age_s=20.0), "Succeeded")[2] == "no restarts left"
+    bare = job_object(status={"phase": "Failed", "finishedAt": text_of(NOW)})
+    assert condition_of(observed(job=bare, report=None), "Succeeded") == ("False", "Failed", "")
+
+
+def test_a_transition_time_changes_with_the_truth_and_not_with_the_words() -> None:
+    before = [Condition("Ready", "True", "Running", "2 of 2", text_of(NOW - 100))]
+    said = renew(before, [Verdict("Ready", Truth.TRUE, "Running", "3 of 3")], 2, NOW)
+    assert (said[0]["message"], said[0]["lastTransitionTime"]) == ("3 of 3", text_of(NOW - 100))
+    turned = renew(before, [Verdict("Ready", Truth.FALSE, "Recovering")], 2, NOW)
+    assert turned[0]["lastTransitionTime"] == text_of(NOW)
+    undated = renew([Condition("Ready", "True")], [Verdict("Ready", Truth.TRUE, "Running")], None, NOW)
+    assert undated[0]["lastTransitionTime"] == text_of(NOW)
+    assert "observedGeneration" not in undated[0]
+
+
+def test_a_long_message_is_cut() -> None:
+    (cut,) = renew((), [Verdict("Ready", Truth.TRUE, "Running", "x" * 9000)], 1, NOW)
+    assert len(cut["message"]) == 2000
+
+
+def test_an_operator_that_observes_writes_the_status_and_does_nothing() -> None:
+    seen = observed(job=job_object(finalizers=()), plan=plan(4, cordon=()), pods=(pod(0),))
+    outcome = decide(seen, terms=OBSERVE)
+    assert (outcome.actions, outcome.events) == ((), ())
+    assert outcome.reason.startswith("observing only; would do")
+    truth, _, says = condition_of(seen, "Observing", OBSERVE)
+    assert (truth, says) == ("True", "nothing is changed; would do: Apply x2; CreatePod x3")
+    assert status_of(seen, terms=OBSERVE)["podsCreated"] == 1
+    assert "Observing" not in str(status_of(seen)["conditions"])
+
+
+def test_an_operator_that_observes_a_settled_job_would_do_nothing() -> None:
+    seen = observed(spec=spec_of(document(nodes=4)))
+    assert condition_of(seen, "Observing", OBSERVE)[2] == "nothing is changed; would do: nothing"
+
+
+@pytest.mark.parametrize("text", ["", None, "yesterday"])
+def test_what_is_no_timestamp_is_no_time(text: str | None) -> None:
+    assert seconds_of(text) is None
+
+
+def test_timestamps_are_read_back_as_written_and_without_a_zone_are_utc() -> None:
+    assert seconds_of(text_of(NOW + 0.9)) == NOW
+    assert seconds_of("2027-01-15T08:00:00") == seconds_of("2027-01-15T08:00:00Z") == NOW
+    assert seconds_of("2027-01-15T09:00:00.123456+01:00") == pytest.approx(NOW + 0.123456)
+
+
+def test_a_report_of_an_earlier_job_of_the_name_is_not_this_jobs() -> None:
+    status = status_of(observed(report=report(uid=f"{UID}-before")))
+    assert "round" not in status
+
+
+def test_twelve_thousand_members_at_rest_ask_for_nothing() -> None:
+    count = 12_500
+    names = [f"n{number}" for number in range(count)]
+    seen = observed(
+        pods=tuple(pod(number) for number in range(count)),
+        nodes=nodes(*names),
+        plan=plan(count),
+        report=report(members=Membership(count, count, 0)),
+    )
+    metadata = seen.job.metadata
+    belongings = {
+        "services": (owned(service_of(metadata)),),
+        "budgets": (owned(budget_of(metadata, TERMS.budget_api)),),
+    }
+    settled = decide(after(seen, **belongings), NOW + 60)
+    assert {type(action).__name__ for action in settled.actions} == {"Tell"}
+    assert (settled.status, settled.events, settled.requeue_after_s) == (None, (), None)

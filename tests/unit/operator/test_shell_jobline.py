@@ -1,0 +1,74 @@
+"""From when on a line counts as one: what was shown before it broke may have been overtaken meanwhile."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from aiohttp import WSMsgType, web
+from operator_builders import JOB_ID, plan, report
+
+from holdfast.api.plan import Plan, ToOperator
+from holdfast.operator.jobline import JobLine
+from holdfast.operator.watchdog import Watchdog
+
+
+class Shown:
+    """A watchdog that shows each new line what it was handed, and breaks them when told to."""
+
+    def __init__(self) -> None:
+        self.shows: asyncio.Queue[ToOperator | None] = asyncio.Queue()
+        self.lines = 0
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        line = web.WebSocketResponse()
+        await line.prepare(request)
+        assert (await line.receive()).type is WSMsgType.BINARY
+        self.lines += 1
+        while (message := await self.shows.get()) is not None:
+            await line.send_bytes(msgspec.msgpack.encode(message))
+        await line.close()
+        return line
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = asyncio.get_running_loop().time() + 5.0
+    while not holds():
+        assert asyncio.get_running_loop().time() < deadline, f"not {what} within 5 s"
+        await asyncio.sleep(0.005)
+
+
+async def test_a_line_counts_from_the_first_report_on_it_not_from_the_greeting(tmp_path: Path) -> None:
+    shown, app = Shown(), web.Application()
+    app.router.add_get("/v1/operator", shown.serve)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    (tmp_path / "token").write_text("token")
+    watchdog = Watchdog(f"127.0.0.1:{runner.addresses[0][1]}", tmp_path / "token")
+    line = JobLine(watchdog, JOB_ID, lambda: None, asyncio.get_running_loop().time)
+    running = asyncio.create_task(line.run())
+    try:
+        for message in (plan(2), report()):
+            shown.shows.put_nowait(message)
+        await until(lambda: line.connected, "connected")
+        assert line.heard_age_s() == 0.0
+        shown.shows.put_nowait(None)
+        await until(lambda: shown.lines == 2, "a second line")
+        # The job may have ended while the line was broken: the plan of before asks for its pods still.
+        assert not line.connected
+        shown.shows.put_nowait(plan(0))
+        await until(lambda: _members(line.plan) == 0, "the newest plan")
+        assert not line.connected
+        shown.shows.put_nowait(report())
+        await until(lambda: line.connected, "connected again")
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await watchdog.close()
+        shown.shows.put_nowait(None)
+        await runner.cleanup()
+
+
+def _members(shown: Plan | None) -> int | None:
+    return None if shown is None else shown.members

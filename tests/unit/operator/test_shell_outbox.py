@@ -1,0 +1,88 @@
+"""What the watchdog is told, and how often."""
+
+import asyncio
+from contextlib import aclosing
+
+from holdfast.api.plan import NodeObserved, NodeState, PodObserved, PodState
+from holdfast.operator.jobline import Outbox, Seen
+
+READY = NodeObserved("n1", NodeState.READY)
+GONE = NodeObserved("n1", NodeState.GONE)
+RUNNING = PodObserved("gpt-0", "n1", PodState.RUNNING)
+ENDED = PodObserved("gpt-0", "n1", PodState.GONE, "OOMKilled")
+
+
+class Listener:
+    """One connection: everything it was told."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.told: list[Seen] = []
+        self._task = asyncio.create_task(self._follow(outbox))
+
+    async def _follow(self, outbox: Outbox) -> None:
+        async with aclosing(outbox.follow()) as seen:  # type: ignore[type-var]
+            async for each in seen:
+                self.told.append(each)
+
+    async def settle(self) -> list[Seen]:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return self.told
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def test_the_same_is_not_told_twice_on_one_line() -> None:
+    outbox = Outbox()
+    listener = Listener(outbox)
+    outbox.put([READY, RUNNING])
+    await listener.settle()
+    outbox.put([READY, RUNNING])
+    assert await listener.settle() == [READY, RUNNING]
+    outbox.put([GONE, RUNNING])
+    assert await listener.settle() == [READY, RUNNING, GONE]
+    await listener.close()
+
+
+async def test_a_new_line_is_told_everything() -> None:
+    outbox = Outbox()
+    outbox.put([READY, RUNNING])
+    first = Listener(outbox)
+    await first.settle()
+    await first.close()
+    second = Listener(outbox)
+    assert await second.settle() == [READY, RUNNING]
+    await second.close()
+
+
+async def test_a_pod_that_is_seen_no_more_is_told_as_gone_once() -> None:
+    outbox = Outbox()
+    listener = Listener(outbox)
+    outbox.put([RUNNING])
+    await listener.settle()
+    outbox.put([])
+    outbox.put([])
+    told = await listener.settle()
+    assert told[1:] == [PodObserved("gpt-0", "n1", PodState.GONE, "the pod was deleted")]
+    await listener.close()
+
+
+async def test_a_pod_that_vanished_while_the_line_was_broken_is_told_on_the_next() -> None:
+    outbox = Outbox()
+    outbox.put([RUNNING])
+    outbox.put([])
+    listener = Listener(outbox)
+    assert [type(each) for each in await listener.settle()] == [PodObserved]
+    await listener.close()
+
+
+async def test_a_pod_whose_end_was_told_is_not_told_as_deleted() -> None:
+    outbox = Outbox()
+    listener = Listener(outbox)
+    outbox.put([ENDED])
+    await listener.settle()
+    outbox.put([])
+    assert await listener.settle() == [ENDED]
+    await listener.close()

@@ -1,0 +1,111 @@
+"""Lists and watches, and what goes wrong with them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from fake_api import ScriptedServer
+
+from holdfast.operator.cache import Cache
+from holdfast.operator.objects import Pod
+from holdfast.operator.reflector import Reflector
+from holdfast.operator.refusal import Expired
+from holdfast.operator.resource import PODS
+
+
+def pod(name: str, version: str, **status: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": version}
+    return {"metadata": metadata, "spec": {}, "status": status}
+
+
+def page(version: str, *items: Any, more: str = "") -> dict[str, Any]:
+    return {"metadata": {"resourceVersion": version, "continue": more}, "items": list(items)}
+
+
+class Mirror:
+    """A reflector at work until the test is over."""
+
+    def __init__(self, server: ScriptedServer) -> None:
+        self.restarts = 0
+        self.cache: Cache[Pod] = Cache(lambda old, new: None)
+        reflector = Reflector(server, PODS, "ns", self.cache, self._restarted)  # type: ignore[arg-type]
+        self._task = asyncio.create_task(reflector.run())
+
+    def _restarted(self) -> None:
+        self.restarts += 1
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(name for _, name in self.cache.objects)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(1.5):
+            while not holds():  # noqa: ASYNC110 - what is waited for is a line read by another task
+                await asyncio.sleep(0.005)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def test_pages_are_put_together_and_the_watch_goes_on_from_there() -> None:
+    server = ScriptedServer(
+        lists=[page("7", pod("a", "1"), more="next"), page("7", pod("b", "2"))],
+        watches=[[{"type": "ADDED", "object": pod("c", "9")}]],
+    )
+    mirror = Mirror(server)
+    await mirror.until(lambda: mirror.names == ["a", "b", "c"])
+    assert server.asked[1].query["continue"] == "next"
+    assert server.asked[2].query["resourceVersion"] == "7"
+    await mirror.close()
+
+
+async def test_a_version_that_is_too_old_is_answered_with_a_new_list() -> None:
+    server = ScriptedServer(
+        lists=[page("7", pod("a", "1")), page("20", pod("b", "19"))],
+        watches=[[{"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}]],
+    )
+    mirror = Mirror(server)
+    await mirror.until(lambda: mirror.names == ["b"])
+    assert mirror.restarts == 1
+    await mirror.close()
+
+
+async def test_a_watch_that_is_refused_as_too_old_is_answered_with_a_new_list() -> None:
+    server = ScriptedServer(
+        lists=[page("7", pod("a", "1")), page("20", pod("b", "19"))],
+        watches=[Expired(410, "Gone", "too old")],
+    )
+    mirror = Mirror(server)
+    await mirror.until(lambda: mirror.names == ["b"])
+    await mirror.close()
+
+
+async def test_a_broken_watch_goes_on_from_the_last_bookmark() -> None:
+    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "15"}}}
+    broken = {"type": "ERROR", "object": {"code": 500, "message": "broken"}}
+    server = ScriptedServer(lists=[page("7", pod("a", "1"))], watches=[[bookmark, broken]])
+    mirror = Mirror(server)
+    await mirror.until(lambda: len(server.asked) == 3)
+    assert server.asked[2].query["resourceVersion"] == "15"
+    await mirror.close()
+
+
+async def test_an_object_that_cannot_be_read_hides_no_other() -> None:
+    odd = pod("odd", "2", conditions="not a list")
+    server = ScriptedServer(
+        lists=[page("7", pod("a", "1"), odd)],
+        watches=[[{"type": "MODIFIED", "object": odd}, {"type": "ADDED", "object": pod("b", "9")}]],
+    )
+    mirror = Mirror(server)
+    await mirror.until(lambda: mirror.names == ["a", "b"])
+    assert mirror.restarts == 0
+    await mirror.close()
+
+
+async def test_what_the_api_server_says_as_null_is_read() -> None:
+    condition = {"type": "Ready", "status": "True", "lastTransitionTime": None}
+    server = ScriptedServer(lists=[page("7", pod("a", "1", conditions=[condition]))], watches=[])
+    mirror = Mirror(server)
+    await mirror.until(lambda: mirror.names == ["a"])
+    await mirror.close()
