@@ -1,0 +1,287 @@
+"""What the chart makes of its values, without a server."""
+
+import re
+import runpy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+from helm_python import Chart, HelmError
+from helm_python.chart import lint
+from helmchart import CHART, Manifest, Values, named, notes, one, rendered
+
+from holdfast.agent.settings import parse_settings
+from holdfast.operator import program as operator_program
+from holdfast.watchdog import program as watchdog_program
+from holdfast.watchdog.grants import Grants
+
+POD_MAKERS = ("Deployment", "StatefulSet", "DaemonSet")
+FULL: Values = {
+    "commonLabels": {"team": "ml"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "watchNamespaces": ["a", "b"],
+    "priorityClass": {"create": True},
+    "operator": {
+        "maintenanceTaints": ["x/y"],
+        "extraEnv": [{"name": "A", "value": "b"}],
+        "nodeSelector": {"a": "b"},
+    },
+    "watchdog": {"podAnnotations": {"a": "b"}, "tolerations": [{"operator": "Exists"}]},
+    "agent": {"runtimeClassName": "nvidia", "extraArgs": ["--interval=2s"]},
+    "redis": {"persistence": {"enabled": False}, "podAnnotations": {"a": "b"}},
+}
+ENCRYPTED: Values = {"watchdog": {"tls": {"existingSecret": "cert"}}}
+
+
+def _pods(manifests: list[Manifest]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every pod's spec, with what makes it."""
+    for each in manifests:
+        name = f"{each['kind']}/{each['metadata']['name']}"
+        if each["kind"] in POD_MAKERS:
+            yield name, each["spec"]["template"]["spec"]
+        elif each["kind"] == "Pod":
+            yield name, each["spec"]
+
+
+@pytest.mark.parametrize("values", [{}, FULL], ids=["defaults", "full"])
+def test_the_chart_passes_its_linter(values: Values) -> None:
+    report = lint(CHART, values, strict=True)
+    assert report["errors"] == []
+    assert [each for each in report["messages"] if "icon" not in each["error"]] == []
+
+
+@pytest.mark.parametrize("values", [{}, FULL], ids=["defaults", "full"])
+def test_every_pod_but_the_agents_is_restricted(values: Values) -> None:
+    for name, pod in _pods(rendered(values)):
+        if name == "DaemonSet/holdfast-agent":
+            continue
+        context = pod["securityContext"]
+        assert (context["runAsNonRoot"], context["seccompProfile"]) == (True, {"type": "RuntimeDefault"}), name
+        assert not {"hostPID", "hostNetwork", "hostIPC"} & set(pod), name
+        assert not [volume for volume in pod.get("volumes", []) if "hostPath" in volume], name
+        for container in pod["containers"]:
+            inner = container["securityContext"]
+            assert inner["capabilities"] == {"drop": ["ALL"]}, name
+            assert (inner["allowPrivilegeEscalation"], inner["readOnlyRootFilesystem"]) == (False, True), name
+
+
+def test_the_agent_asks_for_what_it_needs_and_no_more() -> None:
+    pod = dict(_pods(rendered()))["DaemonSet/holdfast-agent"]
+    container = pod["containers"][0]
+    assert pod["hostPID"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostIPC"} & set(pod)
+    assert "privileged" not in container["securityContext"]
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    on_the_node = [volume["name"] for volume in pod["volumes"] if "hostPath" in volume]
+    assert on_the_node == ["kubelet-pods"]
+    assert mounts["kubelet-pods"]["readOnly"] is True
+
+
+@pytest.mark.parametrize("values", [{}, FULL], ids=["defaults", "full"])
+def test_two_replicas_are_drained_one_at_a_time(values: Values) -> None:
+    budgets = {
+        each["metadata"]["name"]: each for each in rendered(values) if each["kind"] == "PodDisruptionBudget"
+    }
+    assert {name: each["spec"]["maxUnavailable"] for name, each in budgets.items()} == {
+        "holdfast-operator": 1,
+        "holdfast-watchdog": 1,
+    }
+    alone = {"operator": {"replicas": 1}, "watchdog": {"disruptionBudget": {"enabled": False}}}
+    assert not [each for each in rendered(alone) if each["kind"] == "PodDisruptionBudget"]
+
+
+@pytest.mark.parametrize("values", [{}, FULL], ids=["defaults", "full"])
+def test_every_container_says_what_it_needs_and_which_image_it_is(values: Values) -> None:
+    for name, pod in _pods(rendered(values)):
+        for container in pod["containers"]:
+            assert re.fullmatch(r"\S+:(?!latest)\S+", container["image"]), name
+            if not name.startswith("Pod/"):
+                assert {"requests", "limits"} <= set(container["resources"]), name
+
+
+def test_every_selector_finds_its_pods() -> None:
+    made = rendered(FULL)
+    templates = [each["spec"]["template"] for each in made if each["kind"] in POD_MAKERS]
+
+    def found(selector: dict[str, str]) -> int:
+        return sum(selector.items() <= template["metadata"]["labels"].items() for template in templates)
+
+    for each in made:
+        spec = each.get("spec", {})
+        selector = spec.get("podSelector") or spec.get("selector") or {}
+        selector = selector.get("matchLabels", selector)
+        if each["kind"] in (*POD_MAKERS, "Service", "NetworkPolicy", "PodDisruptionBudget"):
+            assert found(selector) == 1, each["metadata"]["name"]
+
+
+def test_redis_hears_the_watchdog_only() -> None:
+    spec = one(rendered(), "NetworkPolicy", "holdfast-redis")["spec"]
+    who = spec["ingress"][0]["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+    assert (who, spec["egress"]) == ("watchdog", [])
+
+
+def _parsed(command: click.Command, arguments: list[str]) -> None:
+    command.make_context("program", list(arguments))
+
+
+PARSERS: dict[str, Callable[[list[str]], None]] = {
+    "Deployment/holdfast-operator": lambda arguments: _parsed(operator_program.command, arguments),
+    "Deployment/holdfast-watchdog": lambda arguments: _parsed(watchdog_program.command, arguments),
+}
+
+
+@pytest.mark.parametrize("values", [{}, FULL, ENCRYPTED], ids=["defaults", "full", "encrypted"])
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_program_takes_the_arguments_it_is_given(name: str, values: Values) -> None:
+    pod = dict(_pods(rendered(values)))[name]
+    PARSERS[name](pod["containers"][0]["args"])
+
+
+def test_the_agent_takes_the_arguments_it_is_given(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("t" * 20)
+    arguments = dict(_pods(rendered(FULL)))["DaemonSet/holdfast-agent"]["containers"][0]["args"]
+    here = [re.sub(r"(token-file)=.*", rf"\1={token}", each) for each in arguments]
+    here = [each.replace("/kubelet-pods", str(tmp_path)).replace("$(NODE_NAME)", "node-a") for each in here]
+    assert parse_settings(here).node == "node-a"
+
+
+def test_only_the_watchdog_gets_its_key_and_everybody_its_authority() -> None:
+    held = {
+        name: [each["secret"] for each in pod["volumes"] if each.get("secret", {}).get("secretName") == "cert"]
+        for name, pod in _pods(rendered(ENCRYPTED))
+        if "redis" not in name
+    }
+    authority = {"secretName": "cert", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    assert held == {
+        "Deployment/holdfast-watchdog": [{"secretName": "cert"}],
+        "Deployment/holdfast-operator": [authority],
+        "DaemonSet/holdfast-agent": [authority],
+        "Pod/holdfast-test": [authority],
+    }
+    pods = dict(_pods(rendered(ENCRYPTED)))
+    watchdog = pods["Deployment/holdfast-watchdog"]["containers"][0]
+    assert watchdog["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    assert "--peer=https://holdfast-watchdog.hf.svc:7077" in watchdog["args"]
+    for name in ("Deployment/holdfast-operator", "DaemonSet/holdfast-agent"):
+        assert "--watchdog-ca-file=/etc/holdfast/ca/ca.crt" in pods[name]["containers"][0]["args"]
+
+
+def test_every_account_that_asks_the_watchdog_is_granted_its_roles() -> None:
+    text = one(rendered(), "ConfigMap", "holdfast-watchdog-grants")["data"]["grants.yaml"]
+    grants = msgspec.yaml.decode(text, type=Grants)
+    assert {user.rpartition("-")[2]: {str(role) for role in roles} for user, roles in grants.users.items()} == {
+        "operator": {"view", "operate"},
+        "agent": {"ingest"},
+        "viewer": {"view"},
+    }
+
+
+def test_rights_in_chosen_namespaces_are_roles_there() -> None:
+    everywhere, chosen = rendered(), rendered({"watchNamespaces": ["a", "b"]})
+    cluster = one(chosen, "ClusterRole", "hf-holdfast-operator")["rules"]
+    assert [rule["resources"] for rule in cluster] == [["nodes"]]
+    roles = [
+        each for each in chosen if each["kind"] == "Role" and each["metadata"]["name"] == "hf-holdfast-operator"
+    ]
+    assert [each["metadata"]["namespace"] for each in roles] == ["a", "b"]
+    assert roles[0]["rules"] == one(everywhere, "ClusterRole", "hf-holdfast-operator")["rules"][1:]
+
+
+def test_no_right_is_a_wildcard() -> None:
+    for each in rendered(FULL):
+        for rule in each.get("rules") or []:
+            assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]], each["metadata"]["name"]
+
+
+def test_an_operator_that_only_heeds_taints_may_not_write_to_nodes() -> None:
+    rules = one(rendered({"operator": {"cordoning": "consume"}}), "ClusterRole", "hf-holdfast-operator")["rules"]
+    assert rules[0] == {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
+
+
+def test_a_redis_of_ones_own_takes_the_place_of_the_bundled_one() -> None:
+    external = {"url": "rediss://redis.example:6380/2", "existingSecret": "redis", "existingSecretKey": "pass"}
+    made = rendered({"redis": {"bundled": False, "external": external}})
+    assert not [name for name in named(made) if "redis" in name]
+    pod = dict(_pods(made))["Deployment/holdfast-watchdog"]
+    assert "--store=rediss://redis.example:6380/2" in pod["containers"][0]["args"]
+    secret = next(volume["secret"] for volume in pod["volumes"] if volume["name"] == "redis")
+    assert secret == {"secretName": "redis", "items": [{"key": "pass", "path": "password"}]}
+
+
+def test_a_missing_redis_is_told_of_with_the_way_out() -> None:
+    with pytest.raises(HelmError, match=r"redis\.external\.url: give the address of your Redis"):
+        rendered({"redis": {"bundled": False}})
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        ({}, "holdfast/operator:0.1.0"),
+        ({"operator": {"image": {"tag": "1.2"}}}, "holdfast/operator:1.2"),
+        ({"imageRegistry": "registry.example/x"}, "registry.example/x/holdfast/operator:0.1.0"),
+        ({"operator": {"image": {"digest": "sha256:" + "a" * 64}}}, f"holdfast/operator@sha256:{'a' * 64}"),
+    ],
+)
+def test_an_image_is_named_by_registry_tag_or_digest(values: Values, image: str) -> None:
+    assert dict(_pods(rendered(values)))["Deployment/holdfast-operator"]["containers"][0]["image"] == image
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"operatr": {}}, "operatr"),
+        ({"operator": {"mod": "act"}}, "mod"),
+        ({"operator": {"mode": "perhaps"}}, "operator/mode"),
+        ({"watchdog": {"replicas": 0}}, "watchdog/replicas"),
+        ({"watchdog": {"grants": {"users": {"jane": ["rule"]}}}}, "grants/users/jane"),
+        ({"agent": {"image": {"digest": "abc"}}}, "agent/image/digest"),
+        ({"watchNamespaces": "a"}, "watchNamespaces"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(values: Values, said: str) -> None:
+    with Chart.load(CHART) as chart, pytest.raises(HelmError) as caught:
+        chart.validate_schema(values)
+    assert said in str(caught.value)
+
+
+def test_every_value_is_documented_and_the_documents_are_in_step() -> None:
+    document = runpy.run_path(str(CHART.parent / "document.py"))
+    for path, text in document["written"]().items():
+        assert path.read_text() == text, "run python helm/document.py"
+
+
+def test_names_stay_within_what_kubernetes_takes() -> None:
+    for each in rendered(release="a-release-with-a-name-of-fifty-characters-abcdefgh"):
+        assert len(each["metadata"]["name"]) <= 63, each["metadata"]["name"]
+
+
+def test_parts_can_be_left_out() -> None:
+    off = {"agent": {"enabled": False}, "networkPolicy": {"enabled": False}, "rbac": {"create": False}}
+    kinds = {each["kind"] for each in rendered({**off, "crds": {"install": False}})}
+    assert not kinds & {"DaemonSet", "NetworkPolicy", "ClusterRole", "Role", "CustomResourceDefinition"}
+
+
+def test_definitions_are_kept_unless_told_otherwise() -> None:
+    name = "trainingjobs.holdfast.dev"
+    kept, given_up = rendered(), rendered({"crds": {"keep": False}})
+    annotations = one(kept, "CustomResourceDefinition", name)["metadata"]["annotations"]
+    assert annotations == {"helm.sh/resource-policy": "keep"}
+    assert "annotations" not in one(given_up, "CustomResourceDefinition", name)["metadata"]
+
+
+def test_a_recent_server_is_given_the_rules_across_fields() -> None:
+    definition = one(rendered(), "CustomResourceDefinition", "interventions.holdfast.dev")
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert len(spec["x-kubernetes-validations"]) == 5
+
+
+def test_the_notes_warn_of_what_would_surprise() -> None:
+    assert "WARNING" not in notes()
+    assert "history is gone" in notes({"redis": {"persistence": {"enabled": False}}})
+    assert "changes nothing" in notes({"operator": {"mode": "observe"}})
