@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 import click
+from click.shell_completion import CompletionItem
 
 from holdfast.api.errors import HoldfastError
 from holdfast.cli.exitcode import ExitCode, exit_code_of
+from holdfast.cli.target import Program
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,31 @@ COMMANDS: Mapping[str, Command] = {
     "launch": Command("holdfast.agent.launch.command:launch", "The elastic launcher of one node."),
     "status": Command("holdfast.cli.commands.status:status", "Where a job is."),
     "ranks": Command("holdfast.cli.commands.ranks:ranks", "Every rank: node, process, step, loss."),
+    "nodes": Command("holdfast.cli.commands.nodes:nodes", "Every node and its GPUs."),
     "incidents": Command("holdfast.cli.commands.incidents:incidents", "What broke, and what was done about it."),
     "why": Command("holdfast.cli.commands.why:why", "The whole story of one incident."),
+    "journal": Command("holdfast.cli.commands.journal:journal", "Every event that was recorded."),
     "replay": Command("holdfast.cli.commands.replay:replay", "Feed the journal to the brain again and compare."),
     "evict": Command("holdfast.cli.commands.intervene:evict", "Take a node out of the job."),
     "return": Command("holdfast.cli.commands.intervene:return_", "Put a node back into service."),
     "pause": Command("holdfast.cli.commands.intervene:pause", "Stop training and keep everything ready."),
     "resume": Command("holdfast.cli.commands.intervene:resume", "Go on after a pause."),
     "restart": Command("holdfast.cli.commands.intervene:restart", "Start every worker again from a checkpoint."),
+    "checkpoint": Command("holdfast.cli.commands.intervene:checkpoint", "Take a checkpoint soon."),
+    "rewind": Command("holdfast.cli.commands.intervene:rewind", "Go back to an earlier checkpoint."),
+    "resize": Command("holdfast.cli.commands.intervene:resize", "Change how many nodes the job may have."),
+    "skip-batches": Command("holdfast.cli.commands.intervene:skip_batches", "Pass over some of the data."),
+    "doctor": Command("holdfast.cli.commands.doctor:doctor", "Check an installation, or this machine."),
+    "watchdog": Command("holdfast.cli.commands.services:watchdog", "The watchdog: decides."),
+    "operator": Command("holdfast.cli.commands.services:operator", "The operator: acts on the cluster."),
+    "agent": Command("holdfast.cli.commands.services:agent", "The agent of one node: senses."),
+    "completion": Command("holdfast.cli.commands.completion:completion", "Completion for a shell."),
     "version": Command("holdfast.cli.commands.version:version", "The version of Holdfast."),
 }
+SERVICES = frozenset({"watchdog", "operator", "agent"})
+"""These have log settings of their own."""
+HERE_ONLY = frozenset({"run", "demo", "launch"}) | SERVICES
+"""What `kubectl holdfast` leaves out: these run something on this machine."""
 
 
 class Debugging(Enum):
@@ -54,11 +71,17 @@ class Debugging(Enum):
 class LazyGroup(click.Group):
     """A group that knows its subcommands by name and imports one when it is called."""
 
+    def commands_of(self, ctx: click.Context) -> Mapping[str, Command]:
+        """Those of the program that was called."""
+        if ctx.find_root().obj is not Program.KUBECTL:
+            return COMMANDS
+        return {name: command for name, command in COMMANDS.items() if name not in HERE_ONLY}
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self.commands_of(ctx))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
+        entry = self.commands_of(ctx).get(cmd_name)
         if entry is None:
             return None
         module, _, attribute = entry.target.partition(":")
@@ -66,9 +89,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Without importing every command for its help."""
+        named = self.commands_of(ctx).items()
+        found = [CompletionItem(name, help=each.summary) for name, each in named if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
+            formatter.write_dl([(name, command.summary) for name, command in self.commands_of(ctx).items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,7 +108,8 @@ def holdfast(ctx: click.Context, debug: bool) -> None:
     ctx.meta["debugging"] = Debugging.ON if debug else Debugging.OFF
     if os.environ.get("NO_COLOR"):
         ctx.color = False
-    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, stream=sys.stderr)
+    if ctx.invoked_subcommand not in SERVICES:
+        logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, stream=sys.stderr)
 
 
 def main() -> None:
@@ -87,11 +117,24 @@ def main() -> None:
     sys.exit(answer(sys.argv[1:]))
 
 
-def answer(arguments: Sequence[str]) -> int:
+def kubectl_main() -> None:
+    """The entry point of `kubectl-holdfast`, which kubectl calls for `kubectl holdfast`."""
+    sys.exit(answer(sys.argv[1:], Program.KUBECTL))
+
+
+def answer(arguments: Sequence[str], program: Program = Program.HOLDFAST) -> int:
     """Run one command line; every way it can end becomes an exit code."""
     debugging = Debugging.ON if "--debug" in arguments[:1] else Debugging.OFF
     try:
-        return int(holdfast.main(list(arguments), prog_name="holdfast", standalone_mode=False) or ExitCode.OK)
+        # Completion asks `holdfast` itself, and kubectl its own plugin (`holdfast.cli.kubectlcompletion`).
+        code = holdfast.main(
+            list(arguments),
+            prog_name=program.value,
+            complete_var="_HOLDFAST_COMPLETE",
+            standalone_mode=False,
+            obj=program,
+        )
+        return int(code or ExitCode.OK)
     except click.ClickException as error:
         error.show()
         return ExitCode.INVALID

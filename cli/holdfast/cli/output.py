@@ -1,22 +1,21 @@
-"""`-o table|json|yaml` and `--state-dir`: what every read has."""
+"""`-o table|wide|json|yaml|name`: what every read has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 import msgspec
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Format(StrEnum):
     """How an answer is written."""
 
     TABLE = "table"
+    WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
+    NAME = "name"
 
 
 format_option = click.option(
@@ -29,21 +28,41 @@ format_option = click.option(
     callback=lambda _, __, value: Format(value),
     help="How to write the answer.",
 )
-state_option = click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    help="The run's state directory; by default the one used last under ./.holdfast.",
-)
 
 
-def emit(value: object, form: Format, table: Callable[[], str]) -> None:
-    """Write `value` to stdout; `table` makes the text for people and is called only for it."""
-    if form is Format.JSON:
-        click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
-    elif form is Format.YAML:
-        import yaml
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One answer in every form; a text is made only when it is asked for. Without `wide`, the table is it."""
 
-        click.echo(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=True), nl=False)
-    else:
-        click.echo(table())
+    value: object
+    table: Callable[[], str]
+    wide: Callable[[], str] | None = None
+    names: Callable[[], Sequence[str]]
+
+
+def emit(shown: Shown, form: Format) -> None:
+    """Write an answer to stdout."""
+    match form:
+        case Format.JSON:
+            click.echo(msgspec.json.format(msgspec.json.encode(shown.value), indent=2).decode())
+        case Format.YAML:
+            emit_yaml(shown.value)
+        case Format.NAME:
+            for name in shown.names():
+                click.echo(name)
+        case Format.WIDE if shown.wide is not None:
+            click.echo(shown.wide())
+        case _:
+            click.echo(shown.table())
+
+
+def emit_yaml(value: object) -> None:
+    """Write `value` to stdout as YAML."""
+    import yaml
+
+    click.echo(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=True), nl=False)
+
+
+def remark(sentence: str) -> None:
+    """Say something beside the answer: to stderr."""
+    click.echo(f"holdfast: {sentence}", err=True)

@@ -109,10 +109,16 @@ def find_state_directory(told: Path | None) -> StateDirectory:
         if not told.is_dir():
             raise Unavailable(f"there is no state directory at {told}")
         return StateDirectory(told.absolute())
-    runs = [file for file in DEFAULT_PARENT.absolute().glob("*/run.json") if file.is_file()]
+    runs = runs_under_here()
     if not runs:
         raise Unavailable(f"no run was found under {DEFAULT_PARENT.absolute()}; name one with --state-dir")
-    return StateDirectory(max(runs, key=lambda file: file.stat().st_mtime).parent)
+    return max(runs, key=lambda run: run.run_file.stat().st_mtime)
+
+
+def runs_under_here() -> tuple[StateDirectory, ...]:
+    """The state directories under the current directory."""
+    found = DEFAULT_PARENT.absolute().glob("*/run.json")
+    return tuple(StateDirectory(file.parent) for file in sorted(found) if file.is_file())
 
 
 def _read(file: Path, kind: type[Content]) -> Content | None:

@@ -1,20 +1,28 @@
-"""Reads from a running watchdog, over the standard library's HTTP client so that a read starts at once."""
+"""What is read of a job at a watchdog, whichever way its answers come (`Line`)."""
 
-import http.client
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
+from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Problem, Unavailable
+from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest
-from holdfast.api.status import JobStatus, RankStatus
-from holdfast.cli.statedirectory import ListeningAt
+from holdfast.api.plan import Plan
+from holdfast.api.round import Desired
+from holdfast.api.status import JobStatus, NodeStatus, RankStatus
 
 Content = TypeVar("Content")
-ANSWER_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 << 20
 INCIDENTS = "incidents?limit=1000"
+
+
+class Line(Protocol):
+    """The way to a watchdog. `subject` is the job a refusal is about."""
+
+    def ask(self, method: str, path: str, body: bytes | None = None, *, subject: str = "") -> bytes:
+        """The answer's content. Raises Unavailable when there is none, InvalidInput when it is a refusal."""
+        ...
 
 
 class Explanation(msgspec.Struct):
@@ -23,51 +31,75 @@ class Explanation(msgspec.Struct):
     error: str = ""
 
 
-class WatchdogClient:
-    """One job at one watchdog. Every call raises Unavailable when the watchdog does not answer."""
+class JournalPage(msgspec.Struct, frozen=True):
+    """Some lines, and the `after` that gives the next ones; None when these were the last."""
 
-    def __init__(self, at: ListeningAt, token: str, job: str) -> None:
-        self._at = at
-        self._token = token
-        self._job = job
+    lines: tuple[Journaled, ...]
+    next_after: int | None
+
+
+class WatchdogClient:
+    """One job at one watchdog. Every call raises as `Line.ask`, and Damaged when the answer is not understood."""
+
+    def __init__(self, line: Line, job: str) -> None:
+        self._line = line
+        self.job = job
 
     def status(self) -> JobStatus:
-        return msgspec.json.decode(self._ask("GET", "status"), type=JobStatus)
+        return self._read("status", JobStatus)
 
     def ranks(self) -> tuple[RankStatus, ...]:
-        return msgspec.json.decode(self._ask("GET", "ranks"), type=tuple[RankStatus, ...])
+        return self._read("ranks", tuple[RankStatus, ...])
 
     def incidents(self) -> tuple[Incident, ...]:
         """Oldest first; the watchdog answers with the newest first."""
-        return msgspec.json.decode(self._ask("GET", INCIDENTS), type=tuple[Incident, ...])[::-1]
+        return self._read(INCIDENTS, tuple[Incident, ...])[::-1]
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        return self._read("nodes", tuple[NodeStatus, ...])
+
+    def journal(self, after: int) -> JournalPage:
+        """One page of the journal, behind the line `after`."""
+        return self._read(f"journal?after={after}", JournalPage)
+
+    def plan(self) -> Plan | None:
+        plan: Plan | None = self._read("plan", Plan | None)  # type: ignore[arg-type]  # msgspec takes a union
+        return plan
+
+    def desired(self) -> Desired | None:
+        """What the launchers are shown."""
+        desired: Desired | None = self._read("round", Desired | None)  # type: ignore[arg-type]  # the same
+        return desired
 
     def intervene(self, request: InterventionRequest) -> InterventionOutcome:
-        """Ask for an intervention and wait, bounded, for what became of it."""
-        return msgspec.json.decode(
-            self._ask("POST", "interventions", msgspec.json.encode(request)), type=InterventionOutcome
-        )
+        """Ask for an intervention and wait shortly for what became of it. The same id again is the same one."""
+        body = msgspec.json.encode(request)
+        path = f"/v1/jobs/{self.job}/interventions"
+        return decoded(self._line.ask("POST", path, body, subject=self.job), InterventionOutcome)
 
-    def _ask(self, method: str, resource: str, body: bytes | None = None) -> bytes:
-        connection = http.client.HTTPConnection(self._at.host, self._at.port, timeout=ANSWER_TIMEOUT_S)
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-        try:
-            connection.request(method, f"/v1/jobs/{self._job}/{resource}", body, headers)
-            response = connection.getresponse()
-            content = response.read(MAX_ANSWER_BYTES)
-        except (OSError, http.client.HTTPException) as error:
-            where = f"{self._at.host}:{self._at.port}"
-            raise Unavailable(f"the watchdog does not answer at {where} ({error}); is the run alive?") from error
-        finally:
-            connection.close()
-        if response.status >= 400:
-            raise _refusal(response.status, content, self._job)
-        return content
+    def _read(self, resource: str, kind: type[Content]) -> Content:
+        return decoded(self._line.ask("GET", f"/v1/jobs/{self.job}/{resource}", subject=self.job), kind)
 
 
-def _refusal(status: int, content: bytes, job: str) -> HoldfastError:
+def job_statuses(line: Line) -> tuple[JobStatus, ...]:
+    """Every job that a watchdog knows. Raises as `Line.ask`, Damaged."""
+    return decoded(line.ask("GET", "/v1/jobs"), tuple[JobStatus, ...])
+
+
+def decoded(content: bytes, kind: type[Content]) -> Content:
+    """An answer as what it should be. Raises Damaged."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        sentence = f"the watchdog's answer is not understood ({error}); is it of the same version as this command?"
+        raise Damaged(sentence) from error
+
+
+def refusal(status: int, content: bytes, job: str, token_of: str) -> HoldfastError:
+    """The error a watchdog's refusal is. `token_of` says whose token it did not take."""
     said = explanation(content)
     if status in (401, 403):
-        return Unavailable(f"the watchdog refused the token of this state directory: {said or status}")
+        return Unavailable(f"the watchdog refused the token of {token_of}: {said or status}")
     if status == 404:
         return InvalidInput(Problem("job", job, said or "the watchdog does not know it"))
     if status < 500:
@@ -79,5 +111,5 @@ def explanation(content: bytes) -> str:
     """The sentence in a refusal's body, empty when there is none."""
     try:
         return msgspec.json.decode(content, type=Explanation).error
-    except msgspec.DecodeError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return ""

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ class FakeWatchdog:
     """`answers` by method and path below the job's; `asked` keeps the bodies that were sent."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, tuple[int, Any]] = {}
+        self.answers: dict[str, tuple[int, Any] | Callable[[], tuple[int, Any]]] = {}
         self.asked: list[bytes] = []
 
 
@@ -60,7 +60,7 @@ def _handler(fake: FakeWatchdog) -> type[BaseHTTPRequestHandler]:
 
         def _answer(self, method: str) -> None:
             known = fake.answers.get(f"{method} {self.path.removeprefix(f'/v1/jobs/{JOB}/').partition('?')[0]}")
-            status, body = known or (404, {"error": "there is no such thing"})
+            status, body = (known() if callable(known) else known) or (404, {"error": "there is no such thing"})
             if self.headers["Authorization"] != f"Bearer {TOKEN}":
                 status, body = 401, {"error": "this needs a valid token"}
             content = msgspec.json.encode(body)

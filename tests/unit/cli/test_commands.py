@@ -1,6 +1,8 @@
+import importlib
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from holdfast.api.intervention import (
     InterventionState,
 )
 from holdfast.cli.main import COMMANDS, LazyGroup, answer
+from holdfast.cli.target import Program
 from holdfast.watchdog.store.sqlite import SqliteStore
 
 
@@ -37,30 +40,54 @@ def here(tmp_path: Path) -> list[str]:
 
 def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
-        *("run", "demo", "launch", "status", "ranks", "incidents", "why", "replay"),
-        *("evict", "return", "pause", "resume", "restart", "version"),
+        *("run", "demo", "launch", "status", "ranks", "nodes", "incidents", "why", "journal", "replay"),
+        *("evict", "return", "pause", "resume", "restart", "checkpoint", "rewind", "resize", "skip-batches"),
+        *("doctor", "watchdog", "operator", "agent", "completion", "version"),
     ]
 
 
-@pytest.mark.parametrize(
-    ("command", "options"),
-    [
-        ("run", "--nodes --faults --state-dir --fresh --listen --replace --no-replace --replace-delay"),
-        ("demo", "--text --steps --state-dir --plain"),
-        ("status", "--state-dir -o --output"),
-        ("ranks", "--state-dir -o --output"),
-        ("incidents", "--state-dir -o --output"),
-        ("why", "--state-dir -o --output"),
-        ("replay", "--events --state-dir -o --output"),
-        ("evict", "--reason --dry-run --state-dir"),
-        ("return", "--reason --dry-run --state-dir"),
-        ("pause", "--reason --dry-run --state-dir"),
-        ("resume", "--reason --dry-run --state-dir"),
-        ("restart", "--reason --dry-run --state-dir"),
-        ("version", ""),
+def test_kubectl_has_the_commands_that_run_nothing_on_this_machine() -> None:
+    context = click.Context(LazyGroup(), obj=Program.KUBECTL)
+    left_out = set(COMMANDS) - set(LazyGroup().list_commands(context))
+    assert left_out == {"run", "demo", "launch", "watchdog", "operator", "agent"}
+
+
+PLACE = [
+    *("-n", "--namespace", "--context", "--kubeconfig", "--holdfast-namespace", "--holdfast-service"),
+    *("--state-dir", "--watchdog", "--token-file", "--ca-file"),
+]
+READ = [*PLACE, "-o", "--output"]
+ASKED = ["--reason", "--dry-run", "--timeout", "--no-wait"]
+OPTIONS = {
+    "run": [
+        *("--nodes", "--faults", "--state-dir", "--fresh", "--listen"),
+        *("--replace", "--no-replace", "--replace-delay"),
     ],
-)
-def test_the_options_of_every_command_are_the_promised_ones(command: str, options: str) -> None:
+    "demo": ["--text", "--steps", "--state-dir", "--plain"],
+    "status": ["-A", "--all-namespaces", *READ],
+    "ranks": READ,
+    "nodes": READ,
+    "incidents": READ,
+    "why": ["-j", "--job", *READ],
+    "journal": ["--after", *READ],
+    "replay": ["--events", *READ],
+    "evict": [*ASKED, "-j", "--job", *PLACE],
+    "return": [*ASKED, "-j", "--job", *PLACE],
+    "pause": [*ASKED, *PLACE],
+    "resume": [*ASKED, *PLACE],
+    "restart": [*ASKED, *PLACE],
+    "checkpoint": [*ASKED, *PLACE],
+    "rewind": ["--skip-batches", "--learning-rate-scale", *ASKED, "-j", "--job", *PLACE],
+    "resize": [*ASKED, "-j", "--job", *PLACE],
+    "skip-batches": [*ASKED, "-j", "--job", *PLACE],
+    "doctor": READ,
+    "completion": [],
+    "version": [],
+}
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_the_options_of_every_command_are_the_promised_ones(command: str) -> None:
     found = LazyGroup().get_command(click.Context(LazyGroup()), command)
     assert found is not None
     given = [
@@ -69,7 +96,31 @@ def test_the_options_of_every_command_are_the_promised_ones(command: str, option
         if isinstance(each, click.Option)
         for name in (*each.opts, *each.secondary_opts)
     ]
-    assert given == options.split()
+    assert given == OPTIONS[command]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        *((name, ["job"]) for name in ("status", "ranks", "nodes", "incidents", "journal", "replay")),
+        *((name, ["job"]) for name in ("pause", "resume", "restart", "checkpoint")),
+        *((name, ["node"]) for name in ("evict", "return")),
+        *(("why", ["incident"]), ("rewind", ["step"]), ("resize", ["nodes"]), ("skip-batches", ["batches"])),
+    ],
+)
+def test_the_words_of_every_command_are_the_promised_ones(command: str, words: list[str]) -> None:
+    found = LazyGroup().get_command(click.Context(LazyGroup()), command)
+    assert found is not None
+    assert [each.name for each in found.params if isinstance(each, click.Argument)] == words
+
+
+def test_the_programs_that_kubectl_calls_are_installed() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    scripts = project["scripts"]
+    assert set(scripts) == {"holdfast", "kubectl-holdfast", "kubectl_complete-holdfast"}
+    for target in scripts.values():
+        module, _, name = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
 
 
 @pytest.mark.usefixtures("watchdog")
@@ -170,6 +221,7 @@ def test_the_run_used_last_is_found_without_being_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
     assert answer(["status"]) == 3
     assert f"no run was found under {tmp_path}/.holdfast" in capsys.readouterr().err
     with fake_watchdog(tmp_path / ".holdfast" / "research-gpt") as fake:
@@ -200,7 +252,7 @@ def test_an_error_nobody_foresaw_is_one_sentence_and_a_log(
     def fail(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("holdfast.cli.commands.status.connect", fail)
+    monkeypatch.setattr("holdfast.cli.commands.status.open_site", fail)
     assert answer(["status"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("holdfast: unexpected RuntimeError: boom; the traceback is in ")
@@ -212,7 +264,21 @@ def test_an_error_nobody_foresaw_is_one_sentence_and_a_log(
 def test_a_status_imports_nothing_heavy() -> None:
     code = (
         "import sys; from holdfast.cli.main import answer; answer(['status', '--state-dir', '/nowhere']);"
-        "print([m for m in ('torch', 'aiohttp', 'rich', 'pydantic', 'yaml') if m in sys.modules])"
+        "heavy = ('torch', 'aiohttp', 'rich', 'pydantic', 'yaml', 'kubernetes', 'urllib3');"
+        "print([m for m in heavy if m in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("part", ["watchdog", "operator", "agent"])
+def test_every_service_is_a_command_with_its_own_arguments(
+    part: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        answer([part, "--help"])
+    assert ended.value.code == 0
+    assert "--listen" in capfd.readouterr().out
+    monkeypatch.setitem(sys.modules, f"holdfast.{part}.program", None)
+    assert answer([part, "--help"]) == 3
+    assert f"install it with pip install 'holdfast[{part}]'" in capfd.readouterr().err

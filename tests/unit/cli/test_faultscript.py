@@ -1,13 +1,18 @@
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
-from wireobjects import a_status
+from wireobjects import a_rank, a_status
 
 from holdfast.api.errors import InvalidInput
-from holdfast.api.status import JobPhase
+from holdfast.api.status import JobPhase, JobStatus, RankStatus
+from holdfast.cli.commands.run import AGAIN, conclude
 from holdfast.cli.embedded.demonstration import demo_faults
-from holdfast.cli.embedded.faultscript import After, Deed, read_fault_script
-from holdfast.cli.embedded.injector import is_due
+from holdfast.cli.embedded.faultscript import After, Deed, check_ranks, read_fault_script
+from holdfast.cli.embedded.injector import Injector, is_due
+from holdfast.cli.exitcode import ExitCode
+from holdfast.cli.view.picture import Picture
 
 
 def script(tmp_path: Path, text: str) -> Path:
@@ -97,3 +102,74 @@ def test_the_demo_breaks_four_things_each_after_the_one_before_was_healed() -> N
     assert [fault.do for fault in faults] == [Deed.KILL_WORKER, Deed.KILL_NODE, Deed.STOP_WORKER, Deed.XID]
     assert [fault.at.step for fault in faults] == [50, 100, 150, 200]
     assert {fault.after for fault in faults} == {After.RECOVERED}
+
+
+def test_a_rank_that_the_job_never_has_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    faults = read_fault_script(
+        script(
+            tmp_path,
+            "- {at: {step: 1}, do: kill-worker, rank: 3}\n"
+            "- {at: {step: 2}, do: kill-node, node: node-9}\n"
+            "- {at: {step: 3}, do: xid, rank: 4, xid: 79}\n",
+        )
+    )
+    with pytest.raises(InvalidInput) as raised:
+        check_ranks(faults, ranks_max=4)
+    assert str(raised.value) == "faults[2].rank: 4 is not accepted; the job has at most 4 ranks, 0 to 3"
+    check_ranks(faults, ranks_max=5)
+
+
+class RunWithoutNodes:
+    """Plays the link, the cluster and the watchdog of a run in which nothing is up."""
+
+    pid = None
+
+    async def status(self) -> JobStatus:
+        return a_status()
+
+    async def ranks(self) -> tuple[RankStatus, ...]:
+        return (a_rank(0), a_rank(1, pid=None))
+
+    def node(self, name: str) -> None:
+        return None
+
+    def names(self) -> tuple[str, ...]:
+        return ("node-1",)
+
+
+async def test_a_fault_that_finds_nobody_is_told_and_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.cli.embedded.injector.WHOM_S", 0.1)
+    text = (
+        "- {at: {step: 1}, do: kill-worker, rank: 7}\n"
+        "- {at: {step: 2}, do: kill-node, node: node-9}\n"
+        "- {at: {step: 3}, do: kill-watchdog}\n"
+        "- {at: {step: 9999}, do: kill-watchdog}\n"
+    )
+    told: list[str] = []
+    done = asyncio.Event()
+
+    def say(line: str) -> None:
+        told.append(line)
+        if line == "injecting: kill-watchdog":
+            done.set()
+
+    run: Any = RunWithoutNodes()
+    injector = Injector(run, run, run, say)
+    injecting = asyncio.create_task(injector.run(read_fault_script(script(tmp_path, text))))
+    async with asyncio.timeout(1.5):
+        await done.wait()
+        await asyncio.sleep(0)  # the fault itself follows what is said of it
+    injecting.cancel()
+    no_rank = "kill-worker of rank 7: there is no process of that rank; the ranks there are: 0, 1"
+    no_node = "kill-node of node-9: that node is not up; the nodes that are: node-1"
+    assert [line for line in told if "NOT" in line] == [f"NOT INJECTED: {no_rank}", f"NOT INJECTED: {no_node}"]
+    assert injector.missed == (no_rank, no_node, "kill-watchdog: step 9999 came too late for it")
+
+
+def test_a_drill_that_did_not_happen_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    succeeded = a_status(phase=JobPhase.SUCCEEDED)
+    assert conclude(Picture(succeeded), again=AGAIN) is ExitCode.OK
+    assert conclude(Picture(succeeded, missed=("xid 79: no",)), again=AGAIN) is ExitCode.FAILED
+    assert "NOT INJECTED: xid 79: no\n" in capsys.readouterr().err

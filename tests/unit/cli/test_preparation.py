@@ -92,3 +92,8 @@ def test_what_cannot_run_here_is_refused(
     with pytest.raises(InvalidInput) as refused:
         prepared(tmp_path, nodes, **spec)
     assert str(refused.value) == message.format(here=tmp_path)
+
+
+def test_a_suspended_job_is_not_run_to_wait_for_ever(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r"spec\.suspend: True is not accepted; set it to false"):
+        prepared(tmp_path, suspend=True)

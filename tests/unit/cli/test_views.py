@@ -6,6 +6,7 @@ from holdfast.api.finding import Confidence, Subject
 from holdfast.api.incident import IncidentState
 from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import ProcessState
+from holdfast.cli.seen import seen
 from holdfast.cli.view.incident import incidents_text, story
 from holdfast.cli.view.live import screen
 from holdfast.cli.view.news import news, progress
@@ -15,7 +16,7 @@ from holdfast.cli.view.table import number, seconds
 
 
 def test_a_status_is_one_line_per_fact() -> None:
-    assert status_text(a_status()) == (
+    assert status_text(seen(a_status())) == (
         "job            research/gpt\n"
         "phase          Running (every rank trains)\n"
         "round          3\n"
@@ -33,7 +34,7 @@ def test_a_status_is_one_line_per_fact() -> None:
 
 
 def test_what_is_unknown_is_shown_as_a_question_mark() -> None:
-    text = status_text(a_status(step=None, loss=None, step_time_s=None, round=None, last_checkpoint=None))
+    text = status_text(seen(a_status(step=None, loss=None, step_time_s=None, round=None, last_checkpoint=None)))
     assert "step           ?" in text
     assert "checkpoint     none" in text
     silent = a_rank(1, process=ProcessState.UNKNOWN, phase=None, step=None, progress_age_s=None, pid=None)

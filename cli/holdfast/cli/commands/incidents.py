@@ -1,20 +1,39 @@
 """`holdfast incidents`."""
 
-from pathlib import Path
-
 import click
 
-from holdfast.cli.archive import read_incidents
 from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.output import Format, emit, format_option, state_option
-from holdfast.cli.view.incident import incidents_text
+from holdfast.cli.output import Format, Shown, emit, format_option
+from holdfast.cli.seen import RecordedIncidents
+from holdfast.cli.site import open_site
+from holdfast.cli.target import JobWord, Target, target_options
+from holdfast.cli.view.incident import incidents_text, incidents_wide_text
+from holdfast.cli.view.record import recorded_incidents_text
 
 
 @click.command()
-@state_option
+@target_options(JobWord.ARGUMENT)
 @format_option
-def incidents(state_dir: Path | None, form: Format) -> ExitCode:
-    """What broke, oldest first. Works after the run as well, from what the watchdog stored."""
-    found = read_incidents(state_dir)
-    emit(found, form, lambda: incidents_text(found))
+def incidents(target: Target, form: Format) -> ExitCode:
+    """What broke in JOB, oldest first.
+
+    A run on this machine is read after its end as well. In a cluster whose watchdog is away the newest incidents
+    are read from the TrainingJob's status, which keeps less of them; stderr says so.
+    """
+    found = open_site(target).source().incidents()
+    if isinstance(found, RecordedIncidents):
+        kept = found.incidents
+        shown = Shown(
+            value=kept,
+            table=lambda: recorded_incidents_text(kept),
+            names=lambda: [f"incident/{each.get('id', '?')}" for each in kept],
+        )
+    else:
+        shown = Shown(
+            value=found,
+            table=lambda: incidents_text(found),
+            wide=lambda: incidents_wide_text(found),
+            names=lambda: [f"incident/{each.id}" for each in found],
+        )
+    emit(shown, form)
     return ExitCode.OK

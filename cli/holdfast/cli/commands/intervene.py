@@ -1,88 +1,190 @@
 """The interventions: what an on-call engineer asks a job for. Each is recorded with its reason."""
 
-import secrets
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import click
 
 from holdfast.api.intervention import InterventionAction, InterventionState
-from holdfast.cli.archive import connect, job_of
 from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.output import state_option
-from holdfast.cli.statedirectory import find_state_directory
+from holdfast.cli.output import emit_yaml, remark
+from holdfast.cli.site import Answer, Document, Patience, Site, open_site
+from holdfast.cli.target import JobWord, Target, target_options
 
-_OPTIONS = (
+DEFAULT_TIMEOUT_S = 60.0
+
+
+class DryRun(StrEnum):
+    """As kubectl has it."""
+
+    NONE = "none"
+    CLIENT = "client"
+    SERVER = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How it is asked for."""
+
+    reason: str
+    dry_run: DryRun
+    patience: Patience
+
+
+class InterventionCommand(click.Command):
+    """A command whose `--dry-run` alone means client, and never takes the next word for its value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["--dry-run=client" if each == "--dry-run" else each for each in args])
+
+
+_OPTIONS: Sequence[Callable[[Any], Any]] = (
     click.option("--reason", default="asked for on the command line", show_default=True, help="Why; recorded."),
-    click.option("--dry-run", is_flag=True, help="Show the Intervention and do nothing."),
-    state_option,
+    click.option(
+        "--dry-run",
+        type=click.Choice([each.value for each in DryRun]),
+        default=DryRun.NONE.value,
+        show_default=True,
+        help="Do nothing: show the Intervention (client; also --dry-run alone), or have the server check it.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0),
+        default=DEFAULT_TIMEOUT_S,
+        show_default=True,
+        help="Seconds to wait for the outcome.",
+    ),
+    click.option("--no-wait", is_flag=True, help="Do not wait for the outcome."),
 )
 
 
-def _options(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+def _intervention(word: JobWord, name: str | None = None) -> Callable[[Callable[..., ExitCode]], click.Command]:
+    """Makes a command of a function that takes `target`, `terms` and the words of its action."""
+
+    def decorate(function: Callable[..., ExitCode]) -> click.Command:
+        def gathered(*, reason: str, dry_run: str, timeout: float, no_wait: bool, **words: Any) -> ExitCode:
+            patience = Patience(0.0 if no_wait else timeout)
+            return function(terms=Terms(reason, DryRun(dry_run), patience), **words)
+
+        gathered.__name__, gathered.__doc__ = function.__name__, function.__doc__
+        wrapped: Any = target_options(word)(gathered)
+        for option in reversed(_OPTIONS):
+            wrapped = option(wrapped)
+        wrapped.__click_params__ += getattr(function, "__click_params__", [])
+        return click.command(name or function.__name__, cls=InterventionCommand)(wrapped)
+
+    return decorate
 
 
-@click.command()
+@_intervention(JobWord.OPTION)
 @click.argument("node")
-@_options
-def evict(node: str, reason: str, dry_run: bool, state_dir: Path | None) -> ExitCode:
+def evict(node: str, target: Target, terms: Terms) -> ExitCode:
     """Take NODE out of the job; a spare or fewer nodes go on."""
-    return _intervene(InterventionAction.EVICT, reason, state_dir, {"node": node}, dry_run=dry_run)
+    return _intervene(InterventionAction.EVICT, target, terms, {"node": node})
 
 
-@click.command("return")
+@_intervention(JobWord.OPTION, "return")
 @click.argument("node")
-@_options
-def return_(node: str, reason: str, dry_run: bool, state_dir: Path | None) -> ExitCode:
+def return_(node: str, target: Target, terms: Terms) -> ExitCode:
     """Put NODE, which was avoided, back into service."""
-    return _intervene(InterventionAction.RETURN, reason, state_dir, {"node": node}, dry_run=dry_run)
+    return _intervene(InterventionAction.RETURN, target, terms, {"node": node})
 
 
-@click.command()
-@_options
-def pause(reason: str, dry_run: bool, state_dir: Path | None) -> ExitCode:
-    """Stop training; members stay and wait."""
-    return _intervene(InterventionAction.PAUSE, reason, state_dir, {}, dry_run=dry_run)
+@_intervention(JobWord.ARGUMENT)
+def pause(target: Target, terms: Terms) -> ExitCode:
+    """Stop training JOB; members stay and wait."""
+    return _intervene(InterventionAction.PAUSE, target, terms, {})
 
 
-@click.command()
-@_options
-def resume(reason: str, dry_run: bool, state_dir: Path | None) -> ExitCode:
-    """Go on training after a pause."""
-    return _intervene(InterventionAction.RESUME, reason, state_dir, {}, dry_run=dry_run)
+@_intervention(JobWord.ARGUMENT)
+def resume(target: Target, terms: Terms) -> ExitCode:
+    """Go on training JOB after a pause."""
+    return _intervene(InterventionAction.RESUME, target, terms, {})
 
 
-@click.command()
-@_options
-def restart(reason: str, dry_run: bool, state_dir: Path | None) -> ExitCode:
-    """Start every worker again, from the newest checkpoint."""
-    return _intervene(InterventionAction.RESTART, reason, state_dir, {}, dry_run=dry_run)
+@_intervention(JobWord.ARGUMENT)
+def restart(target: Target, terms: Terms) -> ExitCode:
+    """Start every worker of JOB again, from the newest checkpoint."""
+    return _intervene(InterventionAction.RESTART, target, terms, {})
 
 
-def _intervene(
-    action: InterventionAction, reason: str, state_dir: Path | None, fields: dict[str, Any], *, dry_run: bool
-) -> ExitCode:
-    from holdfast.api.interventionspec import read_intervention, request_of
+@_intervention(JobWord.ARGUMENT)
+def checkpoint(target: Target, terms: Terms) -> ExitCode:
+    """Take a checkpoint of JOB soon."""
+    return _intervene(InterventionAction.CHECKPOINT, target, terms, {})
+
+
+@_intervention(JobWord.OPTION)
+@click.argument("step", type=click.IntRange(min=0))
+@click.option("--skip-batches", type=click.IntRange(min=0), default=0, help="Batches to pass over from there.")
+@click.option(
+    "--learning-rate-scale",
+    type=click.FloatRange(min=0, min_open=True, max=1),
+    default=1.0,
+    help="What to multiply the learning rate by from there.",
+)
+def rewind(step: int, skip_batches: int, learning_rate_scale: float, target: Target, terms: Terms) -> ExitCode:
+    """Go back to the newest checkpoint at or before STEP, and go on from there."""
+    words = {"toStep": step, "skipBatches": skip_batches, "learningRateScale": learning_rate_scale}
+    return _intervene(InterventionAction.REWIND, target, terms, {"rewind": words})
+
+
+@_intervention(JobWord.OPTION)
+@click.argument("nodes", type=click.IntRange(min=1))
+def resize(nodes: int, target: Target, terms: Terms) -> ExitCode:
+    """Let the job have NODES nodes at most."""
+    return _intervene(InterventionAction.RESIZE, target, terms, {"nodes": nodes})
+
+
+@_intervention(JobWord.OPTION, "skip-batches")
+@click.argument("batches", type=click.IntRange(min=1))
+def skip_batches(batches: int, target: Target, terms: Terms) -> ExitCode:
+    """Restore the newest checkpoint and pass over BATCHES batches from there."""
+    return _intervene(InterventionAction.SKIP_BATCHES, target, terms, {"skipBatches": batches})
+
+
+def _intervene(action: InterventionAction, target: Target, terms: Terms, words: dict[str, Any]) -> ExitCode:
+    from holdfast.api.interventionspec import read_intervention
+
+    site = open_site(target)
+    document = document_of(action, site.source().job, terms.reason, words)
+    read_intervention(document)
+    if terms.dry_run is not DryRun.NONE:
+        return _show(site, document, terms.dry_run)
+    return conclude(site.hand_in(document, terms.patience), terms.patience)
+
+
+def document_of(action: InterventionAction, job: str, reason: str, words: dict[str, Any]) -> Document:
+    """The Intervention as anybody would write it by hand."""
     from holdfast.api.metadata import API_VERSION
 
-    namespace, _, job = job_of(find_state_directory(state_dir)).job.partition("/")
-    document = {
+    namespace, _, name = job.partition("/")
+    return {
         "apiVersion": API_VERSION,
         "kind": "Intervention",
         "metadata": {"generateName": f"{action.lower()}-", "namespace": namespace},
-        "spec": {"job": job, "action": action.value, "reason": reason, **fields},
+        "spec": {"job": name, "action": action.value, "reason": reason, **words},
     }
-    intervention = read_intervention(document)
-    if dry_run:
-        import yaml
 
-        click.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+
+def conclude(answer: Answer, patience: Patience) -> ExitCode:
+    """Say what became of it."""
+    if answer.state is InterventionState.DONE:
+        click.echo(f"{answer.state}: {answer.outcome}")
         return ExitCode.OK
-    id = f"{action.lower()}-{secrets.token_hex(4)}"
-    outcome = connect(state_dir).intervene(request_of(intervention, id))
-    click.echo(f"{outcome.state}: {outcome.outcome}", err=outcome.state is InterventionState.REFUSED)
-    return ExitCode.FAILED if outcome.state is InterventionState.REFUSED else ExitCode.OK
+    if answer.state is InterventionState.REFUSED:
+        click.echo(f"{answer.state}: {answer.outcome}", err=True)
+        return ExitCode.FAILED
+    said = f": {answer.outcome}" if answer.outcome else ""
+    if patience.timeout_s == 0:
+        click.echo(f"{answer.state}: {answer.name} was handed in{said}")
+        return ExitCode.OK
+    remark(f"{answer.name} has no outcome after {patience.timeout_s:g} s{said}; it stays asked for")
+    return ExitCode.UNAVAILABLE
+
+
+def _show(site: Site, document: Document, dry_run: DryRun) -> ExitCode:
+    emit_yaml(site.check(document) if dry_run is DryRun.SERVER else document)
+    return ExitCode.OK

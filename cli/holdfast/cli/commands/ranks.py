@@ -1,20 +1,27 @@
 """`holdfast ranks`."""
 
-from pathlib import Path
-
 import click
 
-from holdfast.cli.archive import connect
 from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.output import Format, emit, format_option, state_option
-from holdfast.cli.view.status import ranks_text
+from holdfast.cli.output import Format, Shown, emit, format_option
+from holdfast.cli.site import open_site
+from holdfast.cli.target import JobWord, Target, target_options
+from holdfast.cli.view.status import rank_shown, ranks_text, ranks_wide_text
 
 
 @click.command()
-@state_option
+@target_options(JobWord.ARGUMENT)
 @format_option
-def ranks(state_dir: Path | None, form: Format) -> ExitCode:
-    """Every rank of the round: node, process state, phase, step, loss. A question mark is Unknown."""
-    found = connect(state_dir).ranks()
-    emit(found, form, lambda: ranks_text(found))
+def ranks(target: Target, form: Format) -> ExitCode:
+    """Every rank of JOB's round: node, process state, phase, step, loss. A question mark is Unknown."""
+    found = open_site(target).source().client().ranks()
+    emit(
+        Shown(
+            value=[rank_shown(rank) for rank in found],
+            table=lambda: ranks_text(found),
+            wide=lambda: ranks_wide_text(found),
+            names=lambda: [f"rank/{rank.rank}" for rank in found],
+        ),
+        form,
+    )
     return ExitCode.OK

@@ -1,41 +1,36 @@
 """`holdfast replay`."""
 
-from pathlib import Path
-
 import click
 import msgspec
 
-from holdfast.api.errors import Unavailable
-from holdfast.cli.archive import job_of
 from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.output import Format, emit, format_option, state_option
-from holdfast.cli.statedirectory import find_state_directory
-from holdfast.cli.view.replay import replay_line, verdict_text
+from holdfast.cli.output import Format, Shown, emit, format_option
+from holdfast.cli.site import open_site
+from holdfast.cli.target import JobWord, Target, target_options
 
 
 @click.command()
 @click.option("--events", is_flag=True, help="Show every event with what was decided and why.")
-@state_option
+@target_options(JobWord.ARGUMENT)
 @format_option
-def replay(events: bool, state_dir: Path | None, form: Format) -> ExitCode:
-    """Feed the journal to the brain again; exits with 1 when it does not reach the state that was kept."""
-    from holdfast.watchdog import brain
-    from holdfast.watchdog import replay as replaying
-    from holdfast.watchdog.store.sqlite import SqliteStore
+def replay(events: bool, target: Target, form: Format) -> ExitCode:
+    """Feed JOB's journal to the brain again; exits with 1 when it does not lead to what is kept.
 
-    directory = find_state_directory(state_dir)
-    if not directory.store_file.exists():
-        raise Unavailable(f"there is no journal in {directory.root}")
-    job = job_of(directory).job
-    store = SqliteStore(directory.store_file)
-    try:
-        if events:
-            for step in replaying.walk(store, job, brain=brain):
-                click.echo(replay_line(step))
-        outcome = replaying.replay(store, job, brain=brain)
-    finally:
-        store.close()
-    shown = msgspec.to_builtins(outcome)
-    del shown["state"]  # pages long, and what the verdict is about
-    emit(shown, form, lambda: verdict_text(outcome))
-    return ExitCode.FAILED if outcome.verdict is replaying.Verdict.DIFFERENT else ExitCode.OK
+    A run on this machine is compared byte for byte with the state that was stored, a watchdog that runs elsewhere
+    by the round and the plan it shows.
+    """
+    from holdfast.cli.localsite import LocalSource
+    from holdfast.cli.replaying import replay_shown, replay_stored
+    from holdfast.cli.view.replay import replay_line, shown_verdict_text, verdict_text
+    from holdfast.watchdog.replay import Verdict
+
+    source = open_site(target).source()
+    show = (lambda step: click.echo(replay_line(step))) if events else (lambda _: None)
+    if isinstance(source, LocalSource):
+        outcome, told = replay_stored(source, show), verdict_text
+    else:
+        outcome, told = replay_shown(source.client(), show), shown_verdict_text
+    value = msgspec.to_builtins(outcome)
+    del value["state"]  # pages long, and what the verdict is about
+    emit(Shown(value=value, table=lambda: told(outcome), names=lambda: [outcome.verdict.value]), form)
+    return ExitCode.FAILED if outcome.verdict is Verdict.DIFFERENT else ExitCode.OK

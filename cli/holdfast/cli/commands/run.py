@@ -10,7 +10,7 @@ import click
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.status import JobPhase
-from holdfast.cli.embedded.faultscript import read_fault_script
+from holdfast.cli.embedded.faultscript import check_ranks, read_fault_script
 from holdfast.cli.embedded.follower import Audience
 from holdfast.cli.embedded.lineaudience import LineAudience
 from holdfast.cli.embedded.placement import Replacing, Terms
@@ -49,16 +49,19 @@ def run(
 
     The entry point is looked up beside the job file, and runs there. State goes to --state-dir, by default
     ./.holdfast/NAMESPACE-NAME; the same command again resumes a run that was stopped. Exits with 0 when the job
-    succeeded, 1 when it failed, 2 when a file or flag is wrong, 3 when something is not there, 130 after Ctrl-C.
+    succeeded, 1 when it failed or a fault of the script was not injected, 2 when a file or flag is wrong, 3 when
+    something is not there, 130 after Ctrl-C.
     """
     job = read_job_file(job_file)
+    script = read_fault_script(faults) if faults else ()
+    check_ranks(script, ranks_max=(nodes or job.spec.nodes.max) * job.spec.local_size())
     directory = _state_directory(state_dir, job.id)
     _check_listen(listen)
     terms = RunTerms(
         prepared=prepare(job, job_file, nodes, directory.checkpoints),
         job_file=str(job_file.absolute()),
         directory=directory,
-        faults=read_fault_script(faults) if faults else (),
+        faults=script,
         placement=Terms(Replacing.ALLOWED if replace else Replacing.REFUSED, replace_delay),
         listen=listen,
         beginning=Beginning.FRESH if fresh else Beginning.RESUME,
@@ -92,11 +95,13 @@ def run_to_end(terms: RunTerms, audience: Audience) -> ExitCode:
 
 
 def conclude(picture: Picture, *, again: Again) -> ExitCode:
-    """Say how the job ended, and how to go on from there."""
+    """Say how the job ended, and how to go on from there. A drill that did not happen is a failure as well."""
     status = picture.status
+    for missed in picture.missed:
+        click.echo(f"NOT INJECTED: {missed}", err=True)
     if status.phase is JobPhase.SUCCEEDED:
         click.echo(f"{status.job} succeeded{again.succeeded}", err=True)
-        return ExitCode.OK
+        return ExitCode.FAILED if picture.missed else ExitCode.OK
     # The last error's text follows below, in full.
     reason = status.reason.partition("; last error:")[0].partition("\n")[0]
     click.echo(f"{status.job} failed: {reason}{again.failed}", err=True)

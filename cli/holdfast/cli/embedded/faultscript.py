@@ -20,7 +20,7 @@ A YAML list, executed in order, each entry once:
     kill-watchdog neither         SIGKILL of the watchdog
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -100,6 +100,19 @@ class ScriptedFault(Section):
 
 class _Script(Section):
     faults: tuple[ScriptedFault, ...]
+
+
+def check_ranks(faults: Sequence[ScriptedFault], *, ranks_max: int) -> None:
+    """Raises InvalidInput when a fault names a rank that the job never has."""
+    problems = [
+        Problem(
+            f"faults[{place}].rank", fault.rank, f"the job has at most {ranks_max} ranks, 0 to {ranks_max - 1}"
+        )
+        for place, fault in enumerate(faults)
+        if fault.rank is not None and fault.rank >= ranks_max
+    ]
+    if problems:
+        raise InvalidInput(*problems)
 
 
 def read_fault_script(file: Path) -> tuple[ScriptedFault, ...]:

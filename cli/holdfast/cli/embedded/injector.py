@@ -38,14 +38,29 @@ class Injector:
         self._cluster = cluster
         self._watchdog = watchdog
         self._say = say
+        self._waiting: list[ScriptedFault] = []
+        self._missed: list[str] = []
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """The faults that were not injected so far, and why; those whose time has not come are among them."""
+        return (*self._missed, *(f"{fault}: step {fault.at.step} came too late for it" for fault in self._waiting))
 
     async def run(self, script: Sequence[ScriptedFault]) -> None:
-        """Do all of it. Raises Unavailable when a fault finds nobody to happen to."""
+        """Do all of it. A fault that finds nobody to happen to is told, kept in `missed`, and passed over."""
+        self._waiting = list(script)
         for fault in script:
             await self._wait_until_due(fault)
             status = await _reach(self._link.status())
             before = status.incidents_total if status else 0
-            await self._do(fault)
+            try:
+                await self._do(fault)
+            except Unavailable as error:
+                self._missed.append(str(error))
+                self._say(f"NOT INJECTED: {error}")
+                continue
+            finally:
+                self._waiting.remove(fault)
             if fault.do is not Deed.KILL_WATCHDOG:
                 await self._wait_until_noticed(before)
 
@@ -90,7 +105,9 @@ class Injector:
             if rank is not None and rank.pid is not None:
                 return rank.pid
             await asyncio.sleep(LOOK_INTERVAL_S)
-        raise Unavailable(f"{fault} was due, but the process of that rank is not known")
+        ranks = await _reach(self._link.ranks()) or ()
+        known = ", ".join(str(rank.rank) for rank in ranks) or "none"
+        raise Unavailable(f"{fault}: there is no process of that rank; the ranks there are: {known}")
 
     async def _node_of(self, fault: ScriptedFault) -> LocalNode:
         for _ in range(int(WHOM_S / LOOK_INTERVAL_S)):
@@ -101,7 +118,8 @@ class Injector:
             if node is not None:
                 return node
             await asyncio.sleep(LOOK_INTERVAL_S)
-        raise Unavailable(f"{fault} was due, but that node is not up")
+        known = ", ".join(self._cluster.names()) or "none"
+        raise Unavailable(f"{fault}: that node is not up; the nodes that are: {known}")
 
     async def _rank(self, wanted: int | None) -> RankStatus | None:
         ranks = await _reach(self._link.ranks())

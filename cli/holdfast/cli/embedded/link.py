@@ -17,7 +17,7 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
-from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, Plan
+from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, Plan, ToOperator
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobStatus, RankStatus
 from holdfast.cli.watchdogclient import INCIDENTS, explanation
@@ -80,7 +80,9 @@ class WatchdogLink:
         try:
             async for message in line:
                 if message.type is aiohttp.WSMsgType.BINARY:
-                    show(msgspec.msgpack.decode(message.data, type=Plan))
+                    shown = msgspec.msgpack.decode(message.data, type=ToOperator)
+                    if isinstance(shown, Plan):
+                        show(shown)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)

@@ -44,6 +44,10 @@ class LocalCluster:
         """A node that is up."""
         return self._up.get(name)
 
+    def names(self) -> tuple[str, ...]:
+        """The nodes that are up."""
+        return tuple(sorted(self._up))
+
     async def run(self) -> None:
         """Match the plan until cancelled. Raises Unavailable when nodes cannot be started at all."""
         while True:

@@ -24,9 +24,12 @@ class Prepared:
 def prepare(job: TrainingJob, job_file: Path, nodes: int | None, checkpoints: Path) -> Prepared:
     """Resolve a job for this machine. `checkpoints` is used when the job names no place.
 
-    Raises InvalidInput when the entry point is not there, InvalidSpec when `nodes` is outside the job's range.
+    Raises InvalidInput when the entry point is not there, InvalidSpec when `nodes` is outside the job's range or
+    the job is suspended.
     """
     home = job_file.absolute().parent
+    if job.spec.suspend:
+        raise InvalidSpec(Problem("spec.suspend", value=True, fix="set it to false: nothing of the job would run"))
     job = _with_nodes(job, nodes) if nodes is not None else job
     uri = job.spec.checkpoint.uri
     if uri is None:

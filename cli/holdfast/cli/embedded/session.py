@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -89,13 +90,14 @@ async def _run(
         asyncio.create_task(link.operate(cluster.outbox, cluster.show)),
         asyncio.create_task(cluster.run()),
     ]
+    injector = Injector(link, cluster, watchdog, audience.say)
     if terms.faults:
-        others.append(asyncio.create_task(_inject(terms, Injector(link, cluster, watchdog, audience.say))))
+        others.append(asyncio.create_task(_inject(terms, injector)))
     try:
         with _interruptible() as interrupted:
             picture = await _first_to_end(following, others, interrupted)
         await cluster.drain(DRAIN_S)
-        return picture
+        return dataclasses.replace(picture, missed=injector.missed)
     finally:
         for task in (following, *others):
             task.cancel()

@@ -72,6 +72,20 @@ def incidents_text(incidents: Sequence[Incident]) -> str:
     return table(INCIDENT_HEADERS, [incident_row(incident) for incident in incidents])
 
 
+def incidents_wide_text(incidents: Sequence[Incident]) -> str:
+    """The same with every word of the cause, and in which round it broke."""
+    if not incidents:
+        return "no incident"
+    place = INCIDENT_HEADERS.index("CAUSE")
+    rows = []
+    for incident in incidents:
+        row = incident_row(incident)
+        cause = " ".join(incident.cause.split())
+        rounds = f"{number(incident.round)} to {number(incident.recovered_round)}"
+        rows.append((*row[:place], cause, *row[place + 1 :], rounds))
+    return table((*INCIDENT_HEADERS, "ROUND"), rows)
+
+
 def story(incident: Incident) -> str:
     """Everything known of one incident, for somebody who was not there."""
     parts = [

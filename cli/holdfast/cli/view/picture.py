@@ -8,8 +8,9 @@ from holdfast.api.status import JobStatus, RankStatus
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One look. Incidents are oldest first."""
+    """One look. Incidents are oldest first. `missed`: at the end, scripted faults that were not injected."""
 
     status: JobStatus
     ranks: tuple[RankStatus, ...] = ()
     incidents: tuple[Incident, ...] = ()
+    missed: tuple[str, ...] = ()

@@ -15,6 +15,15 @@ def replay_line(step: Replayed) -> str:
     return f"{step.line.offset:6d}  {step.line.at:.3f}  {shown}\n        -> {effects}: {step.reason.says}"
 
 
+def shown_verdict_text(outcome: Replay) -> str:
+    """Whether the journal leads to the round and plan that a watchdog shows."""
+    read = f"{outcome.lines} events of {outcome.job} were replayed"
+    if outcome.verdict is Verdict.EQUAL:
+        return f"{read}; they lead to the round and the plan that are shown"
+    listed = "\n".join(f"  {difference}" for difference in outcome.differences)
+    return f"{read}; what is shown differs from what they lead to:\n{listed}"
+
+
 def verdict_text(outcome: Replay) -> str:
     """Whether the journal leads to the state that was kept."""
     read = f"{outcome.lines} events of {outcome.job} were replayed"

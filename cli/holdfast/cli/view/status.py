@@ -1,35 +1,98 @@
 """A job's state and its ranks, as text."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from holdfast.api.status import JobStatus, RankStatus
-from holdfast.cli.view.table import number, pairs, seconds, table
+import msgspec
+
+from holdfast.api.status import RankStatus
+from holdfast.cli.seen import SeenStatus, Source
+from holdfast.cli.view.table import UNKNOWN, number, pairs, seconds, table
 
 
-def status_text(status: JobStatus) -> str:
+def status_text(status: SeenStatus) -> str:
     """One line per fact."""
-    members = status.members
+    return pairs(_facts(status))
+
+
+def status_wide_text(status: SeenStatus) -> str:
+    """The same, and what fewer people ask for."""
     saved = status.last_checkpoint
     return pairs(
         [
-            ("job", status.job),
-            ("phase", f"{status.phase} ({status.reason})"),
-            ("round", number(status.round)),
-            ("members", f"{members.ready} of {members.wanted} ready, {members.spares} spare"),
-            ("world size", str(status.world_size)),
-            ("step", number(status.step)),
-            ("loss", number(status.loss)),
-            ("step time", seconds(status.step_time_s)),
-            (
-                "checkpoint",
-                f"step {saved.step}, {seconds(max(0.0, status.now - saved.at))} ago" if saved else "none",
-            ),
-            ("restarts", str(status.restarts)),
-            ("evictions", str(status.evictions)),
-            ("incidents", f"{status.incidents_open} open, {status.incidents_total} in all"),
-            ("avoided nodes", ", ".join(status.avoided_nodes) or "none"),
+            *_facts(status),
+            ("ETTR", ratio(status.ettr)),
+            ("checkpoint at", saved.uri if saved else "none"),
+            ("said by", "the watchdog" if status.source is Source.WATCHDOG else "the TrainingJob's status"),
         ]
     )
+
+
+def _facts(status: SeenStatus) -> list[tuple[str, str]]:
+    return [
+        ("job", status.job),
+        ("phase", f"{status.phase or UNKNOWN} ({status.reason})" if status.reason else status.phase or UNKNOWN),
+        ("round", number(status.round)),
+        ("members", _members(status)),
+        ("world size", number(status.world_size)),
+        ("step", number(status.step)),
+        ("loss", number(status.loss)),
+        ("step time", seconds(status.step_time_s)),
+        ("checkpoint", _checkpoint(status)),
+        ("restarts", number(status.restarts)),
+        ("evictions", number(status.evictions)),
+        ("incidents", f"{number(status.incidents_open)} open, {number(status.incidents_total)} in all"),
+        ("avoided nodes", UNKNOWN if status.avoided_nodes is None else ", ".join(status.avoided_nodes) or "none"),
+    ]
+
+
+def _members(status: SeenStatus) -> str:
+    members = status.members
+    return UNKNOWN if members is None else f"{members.ready} of {members.wanted} ready, {members.spares} spare"
+
+
+def _checkpoint(status: SeenStatus) -> str:
+    saved = status.last_checkpoint
+    if saved is None:
+        return "none"
+    if saved.at is None or status.now is None:
+        return f"step {saved.step}"
+    return f"step {saved.step}, {seconds(max(0.0, status.now - saved.at))} ago"
+
+
+def job_name(job: str) -> str:
+    """`-o name`, as kubectl writes it: it can be given to kubectl again."""
+    return f"trainingjob.holdfast.dev/{job.partition('/')[2]}"
+
+
+JOB_HEADERS = ("NAMESPACE", "NAME", "PHASE", "STEP", "READY", "INCIDENTS", "ETTR")
+JOB_WIDE_HEADERS = (*JOB_HEADERS, "ROUND", "WORLD SIZE", "RESTARTS", "CHECKPOINT")
+
+
+def jobs_text(jobs: Sequence[SeenStatus]) -> str:
+    """One line per job."""
+    return table(JOB_HEADERS, [_job_row(job) for job in jobs]) if jobs else "no job"
+
+
+def jobs_wide_text(jobs: Sequence[SeenStatus]) -> str:
+    """One longer line per job."""
+    rows = [
+        (*_job_row(job), number(job.round), number(job.world_size), number(job.restarts), _checkpoint(job))
+        for job in jobs
+    ]
+    return table(JOB_WIDE_HEADERS, rows) if jobs else "no job"
+
+
+def _job_row(job: SeenStatus) -> tuple[str, ...]:
+    namespace, _, name = job.job.partition("/")
+    ready = UNKNOWN if job.members is None else f"{job.members.ready}/{job.members.wanted}"
+    incidents = number(job.incidents_total)
+    return (namespace, name, job.phase or UNKNOWN, number(job.step), ready, incidents, ratio(job.ettr))
+
+
+def ratio(value: float | None) -> str:
+    """A share in percent; Unknown is a question mark."""
+    return UNKNOWN if value is None else f"{value:.1%}"
 
 
 RANK_HEADERS = ("RANK", "NODE", "PROCESS", "PHASE", "STEP", "LOSS", "STEP TIME", "PROGRESS", "HEARD", "PID")
@@ -41,7 +104,7 @@ def rank_row(rank: RankStatus) -> tuple[str, ...]:
         str(rank.rank),
         rank.node,
         rank.process.value,
-        "?" if rank.phase is None else rank.phase.name.lower(),
+        phase_word(rank) or UNKNOWN,
         number(rank.step),
         number(rank.loss),
         seconds(rank.step_time_s),
@@ -51,8 +114,26 @@ def rank_row(rank: RankStatus) -> tuple[str, ...]:
     )
 
 
+def phase_word(rank: RankStatus) -> str | None:
+    """Where in the step the rank is, in a word; None is Unknown. On the wire it is a number."""
+    return None if rank.phase is None else rank.phase.name.lower()
+
+
+def rank_shown(rank: RankStatus) -> dict[str, Any]:
+    """A rank for `-o json` and `-o yaml`."""
+    return {**msgspec.to_builtins(rank), "phase": phase_word(rank)}
+
+
 def ranks_text(ranks: Sequence[RankStatus]) -> str:
     """One line per rank."""
     if not ranks:
         return "no round is running"
     return table(RANK_HEADERS, [rank_row(rank) for rank in ranks])
+
+
+def ranks_wide_text(ranks: Sequence[RankStatus]) -> str:
+    """One longer line per rank."""
+    if not ranks:
+        return "no round is running"
+    headers = (*RANK_HEADERS, "MEMBER", "GRADIENT NORM")
+    return table(headers, [(*rank_row(rank), rank.member, number(rank.grad_norm)) for rank in ranks])

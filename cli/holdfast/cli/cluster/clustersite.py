@@ -1,0 +1,173 @@
+"""Jobs in a cluster: live from the watchdog, and from their record at the API server while that is away."""
+
+import time
+import urllib.parse
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.incident import Incident
+from holdfast.api.intervention import InterventionState
+from holdfast.cli.cluster.kubeapi import KubeApi, Reply, connect
+from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
+from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, seen_in
+from holdfast.cli.cluster.rights import CREATE_INTERVENTION, GET_INTERVENTION, GET_JOB, LIST_JOBS
+from holdfast.cli.output import remark
+from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen
+from holdfast.cli.site import Answer, Document, Patience
+from holdfast.cli.target import Breadth, Target, only_one, split_job
+from holdfast.cli.watchdogclient import Line, WatchdogClient
+
+GROUP_PATH: Final = "/apis/holdfast.dev/v1alpha1"
+FIELD_MANAGER: Final = "kubectl-holdfast"
+LOOK_FIRST_S: Final = 0.1
+LOOK_MOST_S: Final = 1.0
+PAGE_OBJECTS: Final = 500
+
+
+class ClusterSource:
+    """Fills `site.JobSource`; says on stderr when it answers from the record."""
+
+    def __init__(self, jobs: "TrainingJobs", line: Line, job: str) -> None:
+        self._jobs = jobs
+        self._client = WatchdogClient(line, job)
+        self.job = job
+
+    def status(self) -> SeenStatus:
+        try:
+            return seen(self._client.status())
+        except (Unavailable, InvalidInput) as error:
+            return seen_in(self._recorded(error), datetime.now(UTC).timestamp())
+
+    def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
+        try:
+            return self._client.incidents()
+        except (Unavailable, InvalidInput) as error:
+            return incidents_in(self._recorded(error))
+
+    def client(self) -> WatchdogClient:
+        return self._client
+
+    def _recorded(self, error: Exception) -> JobRecord:
+        """The record in place of an answer. Raises Unavailable when neither is there, InvalidInput."""
+        try:
+            record = self._jobs.get(self.job)
+        except Unavailable as second:
+            raise Unavailable(f"{error}; and {second}") from error
+        remark(f"{error}; this is what the TrainingJob's status has recorded")
+        return record
+
+
+class TrainingJobs:
+    """TrainingJobs at the API server. Every call raises Unavailable, Forbidden, InvalidInput."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    def list(self, namespace: str | None) -> tuple[JobRecord, ...]:
+        """Those of a namespace, or of all."""
+        path = f"{GROUP_PATH}/trainingjobs" if namespace is None else _jobs_path(namespace)
+        found: list[JobRecord] = []
+        query = {"limit": str(PAGE_OBJECTS)}
+        while True:
+            page = self.understood(self._api.ask("GET", path, query=query), str(LIST_JOBS))
+            found += [read_record(item) for item in page["items"]]
+            onward = page["metadata"].get("continue")
+            if not onward:
+                return tuple(found)
+            query["continue"] = onward
+
+    def get(self, job: str) -> JobRecord:
+        namespace, _, name = job.partition("/")
+        reply = self._api.ask("GET", f"{_jobs_path(namespace)}/{name}")
+        if reply.status == 404 and _is_installed(reply):
+            others = ", ".join(each.metadata.name for each in self.list(namespace)) or "none"
+            raise InvalidInput(Problem("job", job, f"the jobs of namespace {namespace} are: {others}"))
+        return read_record(self.understood(reply, str(GET_JOB)))
+
+    def understood(self, reply: Reply, right: str) -> Any:
+        """What an answer about one of our kinds holds."""
+        if reply.status == 404 and not _is_installed(reply):
+            raise Unavailable(
+                "the cluster knows no TrainingJob: its definition (CRD) is not installed; install the Helm chart"
+            )
+        return self._api.taken(reply, right)
+
+
+class ClusterSite:
+    """Fills `site.Site`."""
+
+    def __init__(self, api: KubeApi, target: Target) -> None:
+        self._api = api
+        self._target = target
+        self._namespace = target.namespace or api.namespace
+        self._jobs = TrainingJobs(api)
+        self._line = ProxiedLine(api, Installation.of(target.holdfast_namespace, target.holdfast_service))
+
+    def statuses(self) -> tuple[SeenStatus, ...]:
+        """As recorded: the list is one request, and right while the watchdog is away."""
+        namespace = None if self._target.breadth is Breadth.ALL else self._namespace
+        now = datetime.now(UTC).timestamp()
+        return tuple(seen_in(record, now) for record in self._jobs.list(namespace))
+
+    def source(self) -> ClusterSource:
+        return ClusterSource(self._jobs, self._line, self._job())
+
+    def check(self, document: Document) -> Document:
+        checked: Document = self._create(document, {"dryRun": "All"})
+        checked["metadata"].pop("managedFields", None)
+        return checked
+
+    def hand_in(self, document: Document, patience: Patience) -> Answer:
+        """Creates the object and looks at its status; a name nobody has is refused before it is recorded."""
+        self._jobs.get(f"{document['metadata']['namespace']}/{document['spec']['job']}")
+        created = self._create(document, {})
+        deadline = time.monotonic() + patience.timeout_s
+        wait_s, found = LOOK_FIRST_S, _answer(created)
+        while found.state is InterventionState.PENDING and time.monotonic() < deadline:
+            time.sleep(min(wait_s, max(0.0, deadline - time.monotonic())))
+            wait_s = min(2 * wait_s, LOOK_MOST_S)
+            path = f"{_interventions_path(document)}/{found.name}"
+            found = _answer(self._api.get(path, str(GET_INTERVENTION)))
+        return found
+
+    def _create(self, document: Document, query: dict[str, str]) -> Any:
+        query = {"fieldManager": FIELD_MANAGER, **query}
+        reply = self._api.ask("POST", _interventions_path(document), document, query=query)
+        return self._jobs.understood(reply, str(CREATE_INTERVENTION))
+
+    def _job(self) -> str:
+        named = self._target.job
+        if named is None:
+            names = tuple(record.metadata.name for record in self._jobs.list(self._namespace))
+            named = only_one(names, f"namespace {self._namespace}")
+        namespace, name = split_job(named, self._namespace)
+        if self._target.namespace not in (None, namespace):
+            raise InvalidInput(Problem("job", named, f"it contradicts --namespace {self._target.namespace}"))
+        return f"{namespace}/{name}"
+
+
+def open_cluster_site(target: Target) -> ClusterSite:
+    """Raises InvalidInput, Unavailable."""
+    return ClusterSite(connect(target), target)
+
+
+def _jobs_path(namespace: str) -> str:
+    return f"{GROUP_PATH}/namespaces/{urllib.parse.quote(namespace, safe='')}/trainingjobs"
+
+
+def _interventions_path(document: Document) -> str:
+    return f"{GROUP_PATH}/namespaces/{document['metadata']['namespace']}/interventions"
+
+
+def _answer(intervention: Document) -> Answer:
+    status = intervention.get("status") or {}
+    state = status.get("state")
+    known = InterventionState(state) if state in list(InterventionState) else InterventionState.PENDING
+    return Answer(intervention["metadata"]["name"], known, str(status.get("outcome") or ""))
+
+
+def _is_installed(reply: Reply) -> bool:
+    """Whether a 404 is about one object: of a kind it does not know, the API server says only that."""
+    said = reply.said()
+    return said is not None and said.details is not None and bool(said.details.name)

@@ -1,0 +1,140 @@
+"""Requests to a Kubernetes API server, and what its refusals mean for the person who asked.
+
+HoldfastError
+|-- Unavailable   it does not answer, or what is asked for is not installed
+`-- Forbidden     the person may not; says which right is missing and who has it
+"""
+
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Problem, Unavailable
+from holdfast.cli.cluster.credentials import Credentials, read_credentials
+from holdfast.cli.target import Target
+
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 15.0
+
+
+class Forbidden(HoldfastError):
+    """The API server knows who asks, and that person may not."""
+
+
+class Details(msgspec.Struct, frozen=True):
+    """Of a `Said`: what it is about."""
+
+    kind: str = ""
+    name: str = ""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A `Status` object of the API server, as far as it is read."""
+
+    kind: str = ""
+    reason: str = ""
+    message: str = ""
+    details: Details | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, whatever it says. `headers` take names in any case."""
+
+    status: int
+    content: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def said(self) -> Said | None:
+        """The API server's own words; None when these are not its, or not words."""
+        try:
+            said = msgspec.json.decode(self.content, type=Said)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        return said if said.kind == "Status" else None
+
+
+class KubeApi:
+    """One API server, asked as one user."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self.server = credentials.server
+        self.namespace = credentials.namespace
+        self.user = credentials.user
+        self._client = credentials.client
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """One request. Raises Unavailable when there is no answer, or the credentials are not taken."""
+        import urllib3
+
+        sent = {"Accept": "application/json", "Content-Type": "application/json", **(headers or {})}
+        self._client.update_params_for_auth(sent, [], ["BearerToken"], path, method, None)
+        content = body if isinstance(body, bytes) else None if body is None else msgspec.json.encode(body)
+        url = self.server + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        try:
+            answer = self._client.rest_client.pool_manager.request(
+                method,
+                url,
+                body=content,
+                headers=sent,
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=ANSWER_TIMEOUT_S),
+                retries=False,
+                redirect=False,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unavailable(f"the API server does not answer at {self.server}: {_plain(error)}") from error
+        if answer.status == 401:
+            raise Unavailable(f"the API server at {self.server} does not accept the login of {self.user}")
+        return Reply(answer.status, answer.data, answer.headers)
+
+    def get(self, path: str, right: str, *, query: Mapping[str, str] | None = None) -> Any:
+        """A decoded object. `right` names what is needed for it. Raises as `refusal_of` says."""
+        return self.taken(self.ask("GET", path, query=query), right)
+
+    def taken(self, reply: Reply, right: str) -> Any:
+        """What an answer holds. Raises as `refusal_of` says."""
+        if reply.status >= 400:
+            raise refusal_of(reply, right, self.user)
+        try:
+            return msgspec.json.decode(reply.content)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Damaged(f"the API server at {self.server} sent what is no JSON: {error}") from error
+
+
+def connect(target: Target) -> KubeApi:
+    """The API server that `target` means. Raises InvalidInput, Unavailable."""
+    return KubeApi(read_credentials(target.kubeconfig, target.context))
+
+
+def refusal_of(reply: Reply, right: str, user: str) -> HoldfastError:
+    """What a refusal means: Forbidden, InvalidInput or Unavailable. `right` is as `rights.Right` says it."""
+    said = reply.said()
+    words = said.message if said else reply.content[:300].decode("utf-8", "replace").strip()
+    match reply.status:
+        case 403:
+            return Forbidden(f"{user} may not do this: it needs {right}; the API server says: {words}")
+        case 404:
+            return Unavailable(f"the cluster has no such thing: {words}; is Holdfast installed (helm list -A)?")
+        case 400 | 409 | 422:
+            return InvalidInput(Problem("request", said.reason if said else reply.status, words))
+        case _:
+            return Unavailable(f"the API server answered {reply.status}: {words or 'no reason given'}")
+
+
+def _plain(error: Exception) -> str:
+    """The innermost reason; the library wraps it, with the name of an object nobody knows."""
+    reason = getattr(error, "reason", None)
+    cause = reason if isinstance(reason, Exception) else error
+    text = " ".join(str(cause).split())
+    return text.rpartition(">: ")[2] or type(cause).__name__

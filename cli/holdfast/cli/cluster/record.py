@@ -1,0 +1,135 @@
+"""A TrainingJob as the API server keeps it: what is known of a job while its watchdog is away.
+
+The operator that wrote the status may be of another version, so it is read loosely: what is not understood is
+Unknown.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.api.status import Membership
+from holdfast.cli.seen import RecordedIncidents, SeenCheckpoint, SeenStatus, Source
+
+
+class _Camel(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class Meta(_Camel, frozen=True):
+    name: str
+    namespace: str = ""
+
+
+class Condition(_Camel, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+
+    @property
+    def says(self) -> str:
+        """Reason and message in one."""
+        return ": ".join(part for part in (self.reason, self.message) if part)
+
+
+class Members(_Camel, frozen=True):
+    wanted: int = 0
+    ready: int = 0
+    spares: int = 0
+
+
+class Saved(_Camel, frozen=True):
+    step: int
+    uri: str = ""
+    time: str | None = None
+
+
+class Goodput(_Camel, frozen=True):
+    ettr: float | None = None
+
+
+class Status(_Camel, frozen=True):
+    """What is read of `status`; see `holdfast.api.jobstatus`."""
+
+    phase: str | None = None
+    conditions: tuple[Condition, ...] = ()
+    round: int | None = None
+    members: Members | None = None
+    world_size: int | None = None
+    step: int | None = None
+    restarts: int | None = None
+    last_checkpoint: Saved | None = None
+    goodput: Goodput | None = None
+    recent_incidents: tuple[dict[str, Any], ...] = ()
+    incidents: int | None = None
+
+
+class JobRecord(_Camel, frozen=True):
+    """A TrainingJob."""
+
+    metadata: Meta
+    status: Status = Status()
+
+    @property
+    def job(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    def condition(self, type: str) -> Condition | None:
+        return next((each for each in self.status.conditions if each.type == type), None)
+
+
+def read_record(document: dict[str, Any]) -> JobRecord:
+    """A decoded TrainingJob. A status that is not understood is as none."""
+    try:
+        return msgspec.convert(document, JobRecord)
+    except msgspec.ValidationError:
+        return JobRecord(msgspec.convert(document["metadata"], Meta))
+
+
+def seen_in(record: JobRecord, now: float) -> SeenStatus:
+    """The status as recorded. `now` is the wall clock, which the times in it were written by."""
+    status = record.status
+    saved, members = status.last_checkpoint, status.members
+    is_open = sum(each.get("state") == "Open" for each in status.recent_incidents)
+    return SeenStatus(
+        job=record.job,
+        phase=status.phase,
+        reason=_reason(record),
+        round=status.round,
+        members=Membership(members.wanted, members.ready, members.spares) if members else None,
+        world_size=status.world_size,
+        step=status.step,
+        restarts=status.restarts,
+        incidents_open=is_open if status.incidents is not None else None,
+        incidents_total=status.incidents,
+        last_checkpoint=SeenCheckpoint(saved.step, saved.uri, at=_seconds(saved.time)) if saved else None,
+        now=now,
+        ettr=status.goodput.ettr if status.goodput else None,
+        source=Source.RECORD,
+    )
+
+
+def incidents_in(record: JobRecord) -> RecordedIncidents:
+    """The newest incidents, oldest first; the record has the newest first."""
+    return RecordedIncidents(record.status.recent_incidents[::-1])
+
+
+def _reason(record: JobRecord) -> str:
+    """What holds the job up, else whether it is ready."""
+    for type in ("InvalidSpec", "WatchdogReachable", "Ready"):
+        condition = record.condition(type)
+        wrong = "False" if type == "WatchdogReachable" else "True" if type == "InvalidSpec" else None
+        if condition is not None and wrong in (None, condition.status):
+            return condition.message or condition.reason
+    return ""
+
+
+def _seconds(time: str | None) -> float | None:
+    """Seconds since 1970 of an RFC 3339 text."""
+    try:
+        return datetime.fromisoformat(time).timestamp() if time else None
+    except ValueError:
+        return None

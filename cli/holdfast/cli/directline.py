@@ -1,0 +1,65 @@
+"""The way to a watchdog by its address, over the standard library's HTTP client so that a read starts at once."""
+
+import http.client
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.api.errors import Unavailable
+from holdfast.api.standing import STANDING_HEADER
+from holdfast.api.trust import NOT_TRUSTED
+from holdfast.cli.leader import from_leader
+from holdfast.cli.watchdogclient import MAX_ANSWER_BYTES, refusal
+
+ANSWER_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class DirectLine:
+    """Fills `watchdogclient.Line`. `token_of` says in an error whose token was not taken.
+
+    `trusted`: who may have signed its certificate; None speaks plainly.
+    """
+
+    def __init__(
+        self, host: str, port: int, token: str, *, token_of: str, trusted: ssl.SSLContext | None = None
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._token = token
+        self._token_of = token_of
+        self._trusted = trusted
+
+    def ask(self, method: str, path: str, body: bytes | None = None, *, subject: str = "") -> bytes:
+        reply = from_leader(lambda: self._ask_once(method, path, body))
+        if reply.status >= 400:
+            raise refusal(reply.status, reply.content, subject or path, self._token_of)
+        return reply.content
+
+    def _ask_once(self, method: str, path: str, body: bytes | None) -> _Reply:
+        """Over a connection of its own, so that a service may lead to another watchdog."""
+        connection = self._connection()
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            standing = {STANDING_HEADER: response.headers.get(STANDING_HEADER, "")}
+            return _Reply(response.status, standing, response.read(MAX_ANSWER_BYTES))
+        except ssl.SSLCertVerificationError as error:
+            raise Unavailable(f"the watchdog at {self._host} is not believed, {NOT_TRUSTED}: {error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            where = f"{self._host}:{self._port}"
+            raise Unavailable(f"the watchdog does not answer at {where} ({error}); is the run alive?") from error
+        finally:
+            connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._trusted is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_TIMEOUT_S)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=ANSWER_TIMEOUT_S, context=self._trusted)

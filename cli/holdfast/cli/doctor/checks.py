@@ -1,0 +1,258 @@
+"""The checks of an installation: pure functions of the facts, in the order they are told."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from holdfast.api.standing import Standing
+from holdfast.cli.doctor.definitions import difference
+from holdfast.cli.doctor.facts import Facts, PodSeen, Workload
+from holdfast.cli.doctor.finding import Finding, Level, Unseen, unseen
+
+SUPPORTED: Final = (1, 29)  # rules in definitions (CEL) are always there from here on
+OUTDATED_LEASE: Final = 3.0  # lengths of the lease: clocks of two machines differ, and it is renewed often
+PENDING_S_MAX: Final = 60.0
+SHOWN_MAX: Final = 5
+OPTIONAL_GROUP: Final = "monitoring.coreos.com"
+
+
+def examine(facts: Facts) -> tuple[Finding, ...]:
+    """Every finding. A server that does not answer is the only one there is then."""
+    if isinstance(facts.version, Unseen):
+        fix = "check the network, and the server in the kubeconfig"
+        return (Finding(Level.FAIL, "API server", facts.version.reason, fix),)
+    return tuple(finding for check in CHECKS for finding in check(facts))
+
+
+def _version(facts: Facts) -> Iterator[Finding]:
+    assert not isinstance(facts.version, Unseen)
+    found = re.match(r"v?(\d+)\.(\d+)", facts.version)
+    says = f"{facts.version} at {facts.server}"
+    floor = ".".join(map(str, SUPPORTED))
+    if found is None:
+        yield Finding(
+            Level.WARN, "API server", f"{says}, a version nobody knows", f"use Kubernetes {floor} or newer"
+        )
+    elif (int(found[1]), int(found[2])) < SUPPORTED:
+        fix = f"{floor} or newer is supported; an older one does not check a job's fields against each other"
+        yield Finding(Level.WARN, "API server", says, fix)
+    else:
+        yield Finding(Level.OK, "API server", says)
+
+
+def _definitions(facts: Facts) -> Iterator[Finding]:
+    if isinstance(facts.definitions, Unseen):
+        yield unseen("definitions", facts.definitions)
+        return
+    for name, installed in facts.definitions.items():
+        what = f"definition {name}"
+        expected = facts.expected.get(name)
+        if installed is None:
+            fix = "install the Helm chart with crds.install=true"
+            yield Finding(Level.FAIL, what, "it is not installed", fix)
+        elif expected is None:
+            yield Finding(Level.WARN, what, "installed; whether it is of this version is not known")
+        elif differs := difference(installed, expected):
+            fix = "upgrade the chart or this command, so that both are of one version"
+            yield Finding(Level.WARN, what, f"installed, but of another version: {differs}", fix)
+        else:
+            yield Finding(Level.OK, what, "installed, of this version")
+
+
+def _operator(facts: Facts) -> Iterator[Finding]:
+    yield from _workload(facts, "operator", facts.operator, facts.operator_pods, enough=1)
+    lease = facts.lease
+    logs = f"kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=operator"
+    if isinstance(lease, Unseen):
+        yield unseen("operator lease", lease)
+    elif lease is None or lease.age_s is None or not lease.holder:
+        fix = f"no operator acts; see its log: {logs}"
+        yield Finding(Level.FAIL, "operator lease", "nobody holds it", fix)
+    elif lease.age_s > OUTDATED_LEASE * lease.length_s:
+        fix = f"no operator acts; see its log: {logs}"
+        says = f"{lease.holder} renewed it {lease.age_s:.0f} s ago, and it lasts {lease.length_s:.0f} s"
+        yield Finding(Level.FAIL, "operator lease", says, fix)
+    else:
+        yield Finding(Level.OK, "operator lease", f"held by {lease.holder}")
+
+
+def _watchdog(facts: Facts) -> Iterator[Finding]:
+    yield from _workload(facts, "watchdog", facts.watchdog, facts.watchdog_pods, enough=1)
+    watchdog, health = facts.watchdog, facts.health
+    if isinstance(watchdog, Unseen) or watchdog is None:
+        return
+    if isinstance(health, Unseen):
+        yield unseen("watchdog leader", health)
+    elif health.standing is Standing.LEADING:
+        yield Finding(Level.OK, "watchdog leader", "one answers through the service")
+    else:
+        fix = f"see the store below; kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=watchdog"
+        yield Finding(Level.FAIL, "watchdog leader", "nobody leads: only standbys answer", fix)
+    if watchdog.ready > 1:
+        yield Finding(Level.OK, "watchdog standby", f"{watchdog.ready - 1} could take over")
+    elif watchdog.ready == 1:
+        fix = "set watchdog.replicas to 2; without a standby a takeover takes as long as starting one"
+        yield Finding(Level.WARN, "watchdog standby", "there is none that is ready", fix)
+
+
+def _workload(
+    facts: Facts,
+    name: str,
+    workload: Workload | Unseen | None,
+    pods: tuple[PodSeen, ...] | Unseen,
+    *,
+    enough: int,
+) -> Iterator[Finding]:
+    """Whether a part is there and ready."""
+    if isinstance(workload, Unseen):
+        yield unseen(name, workload)
+        return
+    if workload is None:
+        fix = "install the Helm chart, or say where it is with --holdfast-namespace"
+        yield Finding(Level.FAIL, name, f"there is none in namespace {facts.namespace}", fix)
+        return
+    troubled = [] if isinstance(pods, Unseen) else [pod for pod in pods if pod.trouble]
+    why = "; " + _listed([f"{pod.name}: {pod.trouble}" for pod in troubled]) if troubled else ""
+    says = f"{workload.ready} of {workload.desired} ready{why}"
+    fix = f"kubectl -n {facts.namespace} describe pods -l app.kubernetes.io/component={name}"
+    if workload.ready < enough:
+        yield Finding(Level.FAIL, name, says, fix)
+    elif troubled:
+        yield Finding(Level.WARN, name, says, fix)
+    else:
+        yield Finding(Level.OK, name, says)
+
+
+def _redis(facts: Facts) -> Iterator[Finding]:
+    health = facts.health
+    if isinstance(health, Unseen):
+        yield unseen("store", health)
+    elif health.trouble is not None or health.store_up is False:
+        says = health.trouble or "the watchdog does not reach it"
+        look = f"kubectl -n {facts.namespace} get pods -l app.kubernetes.io/component=redis"
+        fix = f"{look}; training goes on meanwhile"
+        yield Finding(Level.FAIL, "store", says, fix)
+    elif health.store_up is None:
+        yield Finding(Level.OK, "store", "the watchdog can record what it decides")
+    else:
+        yield Finding(Level.OK, "store", "the watchdog reaches it, and can record what it decides")
+
+
+def _rights(facts: Facts) -> Iterator[Finding]:
+    if isinstance(facts.rights, Unseen):
+        yield unseen("rights", facts.rights)
+        return
+    missing = [right for right, held in facts.rights.items() if not held]
+    if not missing:
+        yield Finding(Level.OK, "rights", "you may read jobs and intervene")
+    for right in missing:
+        yield Finding(Level.WARN, "rights", f"you lack {right}", f"ask an administrator for {right.role}")
+
+
+def _reading(facts: Facts) -> Iterator[Finding]:
+    if isinstance(facts.jobs_read, Unseen):
+        fix = "see the lines above; the whole way is: token, API server, service, watchdog"
+        yield Finding(Level.FAIL, "reading", facts.jobs_read.reason, fix)
+    else:
+        yield Finding(Level.OK, "reading", f"the watchdog answered through the API server: {facts.jobs_read} jobs")
+
+
+def _agents(facts: Facts) -> Iterator[Finding]:
+    agents = facts.agents
+    if isinstance(agents, Unseen) or agents is None:
+        yield from _workload(facts, "agent", agents, facts.agent_pods, enough=1)
+        return
+    says = f"ready on {agents.ready} of {agents.desired} nodes"
+    fix = f"kubectl -n {facts.namespace} get pods -l app.kubernetes.io/component=agent -o wide"
+    if agents.ready < agents.desired:
+        yield Finding(Level.FAIL, "agent", says, fix)
+    elif agents.desired == 0:
+        yield Finding(Level.WARN, "agent", "it is meant for no node", "check agent.nodeSelector in the values")
+    else:
+        yield Finding(Level.OK, "agent", says)
+    if isinstance(facts.nodes, Unseen) or isinstance(facts.agent_pods, Unseen):
+        return
+    covered = {pod.node for pod in facts.agent_pods}
+    bare = [node.name for node in facts.nodes if node.name not in covered]
+    if bare and agents.desired:
+        fix = "faults of their GPUs stay unseen; if jobs run there, check the agent's selector and tolerations"
+        yield Finding(Level.WARN, "nodes without an agent", _listed(bare), fix)
+
+
+def _nodes(facts: Facts) -> Iterator[Finding]:
+    if isinstance(facts.nodes, Unseen):
+        yield unseen("nodes", facts.nodes)
+        return
+    cordoned = [node for node in facts.nodes if node.cordon is not None]
+    for node in cordoned:
+        fix = f"once repaired: kubectl holdfast return {node.name}"
+        yield Finding(Level.WARN, f"node {node.name}", f"taken out of service: {node.cordon}", fix)
+    if not cordoned:
+        yield Finding(Level.OK, "nodes", f"none of {len(facts.nodes)} is taken out of service")
+
+
+def _jobs(facts: Facts) -> Iterator[Finding]:
+    if isinstance(facts.jobs, Unseen):
+        yield unseen("jobs", facts.jobs)
+        return
+    ill = False
+    for job in facts.jobs:
+        for type, wrong, fix in (
+            (
+                "InvalidSpec",
+                "True",
+                f"correct it: kubectl -n {job.metadata.namespace} edit tj {job.metadata.name}",
+            ),
+            ("WatchdogReachable", "False", "see the watchdog above; training goes on meanwhile"),
+        ):
+            condition = job.condition(type)
+            if condition is not None and condition.status == wrong:
+                ill = True
+                yield Finding(Level.FAIL, f"job {job.job}", f"{type} is {wrong}: {condition.says}", fix)
+    if not ill:
+        yield Finding(Level.OK, "jobs", f"all of {len(facts.jobs)} have a valid spec and a watchdog")
+
+
+def _interventions(facts: Facts) -> Iterator[Finding]:
+    if isinstance(facts.pending, Unseen):
+        yield unseen("interventions", facts.pending)
+        return
+    stuck = [each for each in facts.pending if each.age_s > PENDING_S_MAX]
+    if not stuck:
+        yield Finding(Level.OK, "interventions", "none waits for an outcome")
+    for each in stuck[:SHOWN_MAX]:
+        fix = "see the operator and the watchdog above; it is done as soon as both are there"
+        says = f"{each.action} waits for {each.age_s:.0f} s"
+        yield Finding(Level.FAIL, f"intervention {each.name}", says, fix)
+    if len(stuck) > SHOWN_MAX:
+        yield Finding(Level.FAIL, "interventions", f"{len(stuck) - SHOWN_MAX} more wait")
+
+
+def _monitoring(facts: Facts) -> Iterator[Finding]:
+    if isinstance(facts.groups, Unseen):
+        yield unseen("Prometheus operator", facts.groups)
+    elif OPTIONAL_GROUP in facts.groups:
+        yield Finding(Level.OK, "Prometheus operator", "installed: the chart can set up scraping and alerts")
+    else:
+        yield Finding(Level.OK, "Prometheus operator", "not installed; it is optional")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
+    return ", ".join(names[:SHOWN_MAX]) + more
+
+
+CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
+    _version,
+    _definitions,
+    _operator,
+    _watchdog,
+    _redis,
+    _rights,
+    _reading,
+    _agents,
+    _nodes,
+    _jobs,
+    _interventions,
+    _monitoring,
+)

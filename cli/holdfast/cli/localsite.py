@@ -1,0 +1,115 @@
+"""The runs on this machine: read from their watchdog while it lives, afterwards from what it stored."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.event import Journaled
+from holdfast.api.incident import Incident
+from holdfast.cli.directline import DirectLine
+from holdfast.cli.handingin import hand_in, no_server_check
+from holdfast.cli.seen import SeenStatus, seen
+from holdfast.cli.site import Answer, Document, Patience
+from holdfast.cli.statedirectory import (
+    RunningJob,
+    StateDirectory,
+    find_state_directory,
+    runs_under_here,
+)
+from holdfast.cli.target import Target, only_one, split_job
+from holdfast.cli.watchdogclient import WatchdogClient
+
+STORED_LIMIT = 10_000
+
+
+class LocalSource:
+    """Fills `site.JobSource` from a state directory."""
+
+    def __init__(self, directory: StateDirectory) -> None:
+        self.directory = directory
+        self.job = job_of(directory).job
+
+    def status(self) -> SeenStatus:
+        return seen(self.client().status())
+
+    def incidents(self) -> tuple[Incident, ...]:
+        """A run that is over is read from its store."""
+        try:
+            return self.client().incidents()
+        except Unavailable:
+            if not self.directory.store_file.exists():
+                raise
+            return self._stored_incidents()
+
+    def client(self) -> WatchdogClient:
+        """A client of the run's watchdog. Raises Unavailable when none was ever there."""
+        at = self.directory.listening_at()
+        if at is None:
+            root = self.directory.root
+            raise Unavailable(f"no watchdog runs for {root}; the run is over, or has not begun")
+        line = DirectLine(at.host, at.port, self.directory.token(), token_of="this state directory")
+        return WatchdogClient(line, self.job)
+
+    def journal(self, after: int) -> Iterator[Journaled]:
+        """From the store, which is there after the run as well. Raises Unavailable when it is not."""
+        from holdfast.watchdog.store.sqlite import SqliteStore
+
+        if not self.directory.store_file.exists():
+            raise Unavailable(f"there is no journal in {self.directory.root}")
+        store = SqliteStore(self.directory.store_file)
+        try:
+            yield from store.tail(self.job, after)
+        finally:
+            store.close()
+
+    def _stored_incidents(self) -> tuple[Incident, ...]:
+        from holdfast.watchdog.store.sqlite import SqliteStore
+
+        store = SqliteStore(self.directory.store_file)
+        try:
+            return tuple(store.incidents(self.job, limit=STORED_LIMIT))
+        finally:
+            store.close()
+
+
+class LocalSite:
+    """Fills `site.Site` from the state directory that was named, or those under the current directory."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def statuses(self) -> tuple[SeenStatus, ...]:
+        return (self.source().status(),)
+
+    def source(self) -> LocalSource:
+        told, named = self._target.state_dir, self._target.job
+        source = LocalSource(find_state_directory(told) if told is not None or named is None else _find(named))
+        if named is not None and split_job(named, source.job.partition("/")[0]) != split_job(source.job, ""):
+            raise InvalidInput(Problem("job", named, f"{source.directory.root} belongs to {source.job}"))
+        return source
+
+    def check(self, document: Document) -> Document:
+        return no_server_check()
+
+    def hand_in(self, document: Document, patience: Patience) -> Answer:
+        return hand_in(self.source().client(), document, patience)
+
+
+def job_of(directory: StateDirectory) -> RunningJob:
+    """Which job a state directory belongs to. Raises Unavailable when it is none."""
+    job = directory.running_job()
+    if job is None:
+        raise Unavailable(f"{directory.root} is no state directory of a run")
+    return job
+
+
+def _find(named: str) -> StateDirectory:
+    """The directory under here of the job that was named. Raises InvalidInput naming those there are."""
+    namespace, _, name = named.rpartition("/")
+    jobs = {directory: job_of(directory).job for directory in runs_under_here()}
+    fits = [each for each, job in jobs.items() if job == named or (not namespace and job.endswith(f"/{name}"))]
+    if not fits:
+        known = ", ".join(sorted(jobs.values())) or "none"
+        raise InvalidInput(Problem("job", named, f"the runs under {Path('.holdfast').absolute()} are: {known}"))
+    only_one(tuple(jobs[each] for each in fits), "several namespaces")
+    return fits[0]

@@ -1,0 +1,102 @@
+"""The ports: where jobs are found, what is read of one, and where an intervention is handed in.
+
+Three things fill them: a run on this machine (`localsite`), a watchdog by its address (`addresssite`), and a
+cluster (`cluster.clustersite`). Each is imported when it is used, so that a read on this machine starts at once.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from holdfast.api.incident import Incident
+from holdfast.api.intervention import InterventionState
+from holdfast.cli.seen import RecordedIncidents, SeenStatus
+from holdfast.cli.target import Place, Surroundings, Target, place_of
+from holdfast.cli.watchdogclient import WatchdogClient
+
+Document = dict[str, Any]
+
+
+class JobSource(Protocol):
+    """One job. Every read raises Unavailable when nobody answers, InvalidInput when there is no such job."""
+
+    @property
+    def job(self) -> str:
+        """namespace/name."""
+        ...
+
+    def status(self) -> SeenStatus:
+        """Where it is; from the record where there is one and the watchdog is away."""
+        ...
+
+    def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
+        """Oldest first; what the record keeps of them where there is one and the watchdog is away."""
+        ...
+
+    def client(self) -> WatchdogClient:
+        """For what only the watchdog knows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for an intervention's outcome; 0 hands it in and returns."""
+
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of an intervention so far. `name` is what it is called from now on."""
+
+    name: str
+    state: InterventionState
+    outcome: str
+
+
+class Site(Protocol):
+    """An installation. Raises as `JobSource` does."""
+
+    def statuses(self) -> tuple[SeenStatus, ...]:
+        """Every job there is, or that the target means."""
+        ...
+
+    def source(self) -> JobSource:
+        """The job that the target names, or the only one. Raises InvalidInput naming those to choose from."""
+        ...
+
+    def check(self, document: Document) -> Document:
+        """Have the server check an Intervention and change nothing. Raises InvalidInput where none can."""
+        ...
+
+    def hand_in(self, document: Document, patience: Patience) -> Answer:
+        """Hand in an Intervention; waits for its outcome as long as `patience` says."""
+        ...
+
+
+def open_site(target: Target) -> Site:
+    """The installation that `target` means. Raises InvalidInput, Unavailable."""
+    match place_of(target, look_around):
+        case Place.STATE_DIRECTORY:
+            from holdfast.cli.localsite import LocalSite
+
+            return LocalSite(target)
+        case Place.ADDRESS:
+            from holdfast.cli.addresssite import AddressSite
+
+            return AddressSite(target)
+        case Place.CLUSTER:
+            from holdfast.cli.cluster.clustersite import open_cluster_site
+
+            return open_cluster_site(target)
+
+
+def look_around() -> Surroundings:
+    """What there is in this directory and this process's environment."""
+    from holdfast.cli.statedirectory import DEFAULT_PARENT
+
+    if any(DEFAULT_PARENT.glob("*/run.json")):
+        return Surroundings.LOCAL_RUN
+    if os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return Surroundings.CLUSTER_ACCESS
+    return Surroundings.NOTHING

@@ -1,0 +1,266 @@
+"""Holdfast installed on a real API server, with a real watchdog and operator beside it, and people with rights.
+
+No kubelet runs: the chart's pods are never started. In their place the watchdog and the operator are processes of
+this machine, and the service's endpoints point at the watchdog.
+"""
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from apiserver import ApiServer, ApiServerSettings, Refused
+from helm_python import Chart
+from server_process import ServerProcess
+
+CHART = Path(__file__).parents[3] / "helm" / "holdfast"
+GROUP = "/apis/holdfast.dev/v1alpha1"
+HOLDFAST = "hf-system"
+TEAM = "research"
+POD = "holdfast-watchdog-0"
+PATIENCE_S = 30.0
+LOOK_S = 0.1
+PLUGINS = {
+    "kubectl-holdfast": "from holdfast.cli.main import kubectl_main as main",
+    "kubectl_complete-holdfast": "from holdfast.cli.kubectlcompletion import main",
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command line answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Installation:
+    """`start` it, `run` kubectl as somebody, `stop` it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.audit = folder / "audit.log"
+        self.server = ApiServer(ApiServerSettings(flags=self._audit_flags()))
+        self.address = own_address()
+        self.port = 0
+        self.watchdog: ServerProcess | None = None
+        self.operator: ServerProcess | None = None
+
+    def start(self) -> None:
+        self.server.start()
+        for namespace in (HOLDFAST, TEAM):
+            self.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+            self.server.new_service_account(namespace, "default")
+        self._install_chart()
+        self._write_plugins()
+        self.start_watchdog()
+        self._point_service_at_watchdog()
+        self.start_operator()
+
+    def stop(self) -> None:
+        for process in (self.operator, self.watchdog):
+            if process is not None and process.running:
+                process.stop()
+        self.server.close()
+
+    def start_watchdog(self) -> None:
+        """On the same port again, when it was there before."""
+        account = self.folder / "account"
+        account.mkdir(exist_ok=True)
+        token = self.server.service_account_token(HOLDFAST, "holdfast-watchdog")
+        (account / "token").write_text(token)
+        shutil.copy(self.server.authority.certificate, account / "ca.crt")
+        grants = self.server.call("GET", f"/api/v1/namespaces/{HOLDFAST}/configmaps/holdfast-watchdog-grants")
+        (text,) = grants["data"].values()
+        (self.folder / "grants").write_text(text)
+        told = self.folder / "watchdog.json"
+        told.unlink(missing_ok=True)
+        self.watchdog = ServerProcess(
+            "watchdog",
+            [
+                *(sys.executable, "-m", "holdfast.cli", "watchdog", "--auth", "kubernetes"),
+                *("--listen", f"{self.address}:{self.port}", "--store", self.folder / "watchdog.db"),
+                *("--state-file", told, "--api-server", self.server.url, "--account-dir", account),
+                *("--grants", self.folder / "grants"),
+            ],
+            self.folder / "watchdog.log",
+        )
+        self.watchdog.start()
+        self.watchdog.wait_until(told.exists, PATIENCE_S)
+        self.port = json.loads(told.read_text())["port"]
+
+    def start_operator(self) -> None:
+        token = self.folder / "operator-token"
+        audiences = ("holdfast",)
+        token.write_text(self.server.service_account_token(HOLDFAST, "holdfast-operator", audiences))
+        self.operator = ServerProcess(
+            "operator",
+            [
+                *(sys.executable, "-m", "holdfast.cli", "operator"),
+                *("--watchdog", f"{self.address}:{self.port}", "--watchdog-token-file", token),
+                *("--launcher-image", "launcher:test", "--lease-namespace", HOLDFAST),
+                *("--kubeconfig", self.server.service_account_kubeconfig(HOLDFAST, "holdfast-operator")),
+            ],
+            self.folder / "operator.log",
+        )
+        self.operator.start()
+
+    def grant(self, user: str, role: str, namespace: str, *, kind: str = "ClusterRole") -> None:
+        """Bind one of the chart's roles."""
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": f"{user}-{role}"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+        }
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
+        self.server.call("POST", path, binding)
+
+    def submit(self, name: str) -> None:
+        """Apply a TrainingJob, and wait until the watchdog has taken it."""
+        # No controller gives pods their account here, and a token is mounted for one that is named only.
+        pod = {"serviceAccountName": "default", "containers": [{"name": "trainer", "image": "trainer:test"}]}
+        job = {
+            "apiVersion": "holdfast.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"name": name, "namespace": TEAM},
+            "spec": {
+                "entrypoint": ["train.py"],
+                "nodes": {"min": 1, "max": 2},
+                "template": {"spec": pod},
+            },
+        }
+        path = f"{GROUP}/namespaces/{TEAM}/trainingjobs"
+        self.server.call("POST", path, job)
+
+        def status() -> dict[str, Any]:
+            found: dict[str, Any] = self.server.call("GET", f"{path}/{name}").get("status", {})
+            return found
+
+        until(lambda: "phase" in status(), lambda: f"job {name} was not taken: {status()}; {self._tails()}")
+
+    def run(self, user: str | Path, *arguments: str, **environment: str) -> Said:
+        """`kubectl ARGUMENTS` as that user, or with that kubeconfig file."""
+        config = user if isinstance(user, Path) else self.server.kubeconfig(user)
+        env = {
+            **os.environ,
+            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+            "KUBECONFIG": str(config),
+            "HOLDFAST_NAMESPACE": HOLDFAST,
+            **environment,
+        }
+        ended = subprocess.run(
+            ["kubectl", *arguments],
+            env=env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return Said(ended.returncode, ended.stdout, ended.stderr)
+
+    def audited(self, verb: str, resource: str) -> list[dict[str, Any]]:
+        """What the API server's audit log has of it."""
+        lines = [json.loads(line) for line in self.audit.read_text().splitlines()]
+        return [each for each in lines if each["verb"] == verb and each["objectRef"]["resource"] == resource]
+
+    def _install_chart(self) -> None:
+        """What the chart makes, but for what this old API server does not know; no release is recorded."""
+        with Chart.load(CHART) as chart:
+            texts = chart.render({}, name="holdfast", namespace=HOLDFAST)
+        made = [
+            each for name, text in texts.items() if name.endswith(".yaml") for each in yaml.safe_load_all(text)
+        ]
+        wanted = [each for each in made if each and each["kind"] not in ("PodDisruptionBudget", "Pod")]
+        ended = subprocess.run(
+            ["kubectl", "create", "--validate=false", "-f", "-"],
+            env={**os.environ, "KUBECONFIG": str(self.server.admin_kubeconfig())},
+            input=json.dumps({"apiVersion": "v1", "kind": "List", "items": wanted}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+
+    def _audit_flags(self) -> tuple[str, ...]:
+        policy = self.folder / "audit-policy.yaml"
+        rules = [
+            {"level": "Metadata", "omitStages": ["RequestReceived"], "resources": [{"group": "holdfast.dev"}]},
+            {"level": "None"},
+        ]
+        policy.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}))
+        return (f"--audit-policy-file={policy}", f"--audit-log-path={self.audit}", "--audit-log-mode=blocking")
+
+    def _point_service_at_watchdog(self) -> None:
+        """What a controller does for pods. The proxy goes to pods only, and loopback is no pod's address."""
+        core = f"/api/v1/namespaces/{HOLDFAST}"
+        deployment = self.server.call("GET", f"/apis/apps/v1/namespaces/{HOLDFAST}/deployments/holdfast-watchdog")
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        spec = {"containers": [{"name": "watchdog", "image": "watchdog:test"}]}
+        self.server.call("POST", f"{core}/pods", {"metadata": {"name": POD, "labels": labels}, "spec": spec})
+        status = {
+            "phase": "Running",
+            "podIP": self.address,
+            "podIPs": [{"ip": self.address}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        merge = "application/merge-patch+json"
+        self.server.call("PATCH", f"{core}/pods/{POD}/status", {"status": status}, content=merge)
+        address = {"ip": self.address, "targetRef": {"kind": "Pod", "namespace": HOLDFAST, "name": POD}}
+        endpoints = {
+            "metadata": {"name": "holdfast-watchdog"},
+            "subsets": [{"addresses": [address], "ports": [{"name": "http", "port": self.port}]}],
+        }
+        self.server.call("POST", f"{core}/endpoints", endpoints)
+
+    def _write_plugins(self) -> None:
+        """The installed scripts, whether or not they have been installed."""
+        folder = self.folder / "bin"
+        folder.mkdir()
+        for name, line in PLUGINS.items():
+            script = folder / name
+            script.write_text(f"#!{sys.executable}\n{line}\nmain()\n")
+            script.chmod(0o755)
+
+    def _tails(self) -> str:
+        processes = [each for each in (self.operator, self.watchdog) if each is not None]
+        return "; ".join(f"{each.name}: {each.log.read_text()[-1500:]}" for each in processes)
+
+
+def until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+    """Wait for it, bounded."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(LOOK_S)
+
+
+def own_address() -> str:
+    """An address of this machine that is not loopback: the API server takes no other for an endpoint."""
+    found = subprocess.run(
+        ["hostname", "-I"], capture_output=True, text=True, timeout=10, check=True
+    ).stdout.split()
+    usable = [each for each in found if ":" not in each and not each.startswith(("127.", "169.254."))]
+    assert usable, "this machine has no address beside loopback, which a service's endpoint needs"
+    return usable[0]
+
+
+def refused(call: Callable[[], object]) -> int:
+    """The status the API server refuses with."""
+    try:
+        call()
+    except Refused as error:
+        return error.code
+    return http.client.OK

@@ -1,0 +1,230 @@
+"""`kubectl holdfast` through the real kubectl, API server, RBAC, service proxy, operator and watchdog."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from kubectl_rig import GROUP, HOLDFAST, TEAM, Installation, until
+
+JOB = "gpt"
+VIEWER, ON_CALL, STRANGER, HALF = "vera", "olga", "bob", "hal"
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    installation = Installation(tmp_path_factory.mktemp("kubectl"))
+    try:
+        installation.start()
+        for user, role in ((VIEWER, "view"), (ON_CALL, "oncall"), (HALF, "view")):
+            installation.grant(user, f"{HOLDFAST}-holdfast-{role}", TEAM)
+        for user in (VIEWER, ON_CALL):
+            installation.grant(user, "holdfast-reader", HOLDFAST, kind="Role")
+        installation.submit(JOB)
+        yield installation
+    finally:
+        installation.stop()
+
+
+def test_a_viewer_reads_the_live_status_through_the_api_server(installed: Installation) -> None:
+    said = installed.run(VIEWER, "holdfast", "status", JOB, "-n", TEAM, "-o", "json")
+    assert said.code == 0, said.err
+    shown = json.loads(said.out)
+    assert (shown["job"], shown["source"], shown["phase"]) == (f"{TEAM}/{JOB}", "watchdog", "Pending")
+    assert said.err == ""
+
+
+def test_the_only_job_of_a_namespace_needs_no_name(installed: Installation) -> None:
+    said = installed.run(VIEWER, "holdfast", "status", "-n", TEAM)
+    assert said.code == 0, said.err
+    assert said.out.startswith(f"job            {TEAM}/{JOB}\n")
+
+
+def test_a_name_nobody_has_is_answered_with_those_there_are(installed: Installation) -> None:
+    said = installed.run(VIEWER, "holdfast", "status", "gtp", "-n", TEAM)
+    assert (said.code, said.out) == (2, "")
+    assert f"job: '{TEAM}/gtp' is not accepted; the jobs of namespace {TEAM} are: {JOB}" in said.err
+
+
+def test_every_read_answers(installed: Installation) -> None:
+    for command in ("ranks", "nodes", "incidents"):
+        said = installed.run(VIEWER, "holdfast", command, JOB, "-n", TEAM)
+        assert said.code == 0, said.err
+    assert installed.run(VIEWER, "holdfast", "journal", JOB, "-n", TEAM).out.split()[2] == "JobSubmitted"
+    said = installed.run(VIEWER, "holdfast", "replay", JOB, "-n", TEAM)
+    assert said.code == 0, said.err + said.out
+
+
+def test_whoever_has_no_right_is_told_which_one_and_who_gives_it(installed: Installation) -> None:
+    said = installed.run(STRANGER, "holdfast", "status", "-n", TEAM)
+    assert (said.code, said.out) == (1, "")
+    assert "it needs the right to list trainingjobs.holdfast.dev" in said.err
+    assert "the chart's ClusterRole ...-view gives" in said.err
+    assert "user bob of context test" in said.err
+
+
+def test_whoever_may_see_the_record_alone_is_told_what_reading_needs(installed: Installation) -> None:
+    said = installed.run(HALF, "holdfast", "status", JOB, "-n", TEAM)
+    assert said.code == 1
+    assert (
+        "the right to create serviceaccounts/token holdfast-viewer, which the chart's Role ...-reader" in said.err
+    )
+
+
+def test_an_intervention_is_an_object_of_the_person_who_asked_for_it(installed: Installation) -> None:
+    said = installed.run(ON_CALL, "holdfast", "pause", JOB, "-n", TEAM, "--reason", "the room is hot")
+    assert said.code == 0, said.err
+    assert said.out.startswith("Done: ")
+    (created,) = [
+        each for each in installed.audited("create", "interventions") if each["user"]["username"] == ON_CALL
+    ]
+    name = created["objectRef"].get("name") or newest_intervention(installed)
+    kept = installed.server.call("GET", f"{GROUP}/namespaces/{TEAM}/interventions/{name}")
+    assert kept["spec"] == {"job": JOB, "action": "Pause", "reason": "the room is hot"}
+    assert kept["status"]["state"] == "Done"
+    again = installed.run(ON_CALL, "holdfast", "pause", JOB, "-n", TEAM)
+    assert (again.code, again.out) == (1, "")
+    assert again.err.startswith("Refused: ")
+    assert installed.run(ON_CALL, "holdfast", "resume", JOB, "-n", TEAM).code == 0
+
+
+def newest_intervention(installed: Installation) -> str:
+    items = installed.server.call("GET", f"{GROUP}/namespaces/{TEAM}/interventions")["items"]
+    return str(max(items, key=lambda each: str(each["metadata"]["creationTimestamp"]))["metadata"]["name"])
+
+
+def test_a_viewer_may_not_intervene(installed: Installation) -> None:
+    said = installed.run(VIEWER, "holdfast", "evict", "node-1", "-n", TEAM, "--job", JOB)
+    assert said.code == 1
+    assert (
+        "the right to create interventions.holdfast.dev, which the chart's ClusterRole ...-oncall gives"
+        in said.err
+    )
+
+
+def test_a_dry_run_leaves_nothing_behind(installed: Installation) -> None:
+    before = len(installed.server.call("GET", f"{GROUP}/namespaces/{TEAM}/interventions")["items"])
+    for mode in ("client", "server"):
+        said = installed.run(ON_CALL, "holdfast", "resize", "2", "-j", JOB, "-n", TEAM, f"--dry-run={mode}")
+        assert said.code == 0, said.err
+        assert yaml.safe_load(said.out)["spec"]["nodes"] == 2
+    assert len(installed.server.call("GET", f"{GROUP}/namespaces/{TEAM}/interventions")["items"]) == before
+
+
+def test_kubectl_completes_the_plugin(installed: Installation) -> None:
+    said = installed.run(VIEWER, "__complete", "holdfast", "st")
+    assert said.code == 0, said.err
+    assert said.out.splitlines()[0] == "status\tWhere a job is."
+
+
+def test_jobs_of_every_namespace_are_listed_to_whoever_may_see_them(installed: Installation) -> None:
+    said = installed.run(installed.server.admin_kubeconfig(), "holdfast", "status", "-A")
+    assert said.code == 0, said.err
+    assert said.out.splitlines()[1].split()[:2] == [TEAM, JOB]
+    named = installed.run(installed.server.admin_kubeconfig(), "holdfast", "status", "-A", "-o", "name")
+    assert named.out == f"trainingjob.holdfast.dev/{JOB}\n"
+    refused = installed.run(VIEWER, "holdfast", "status", "-A")
+    assert (refused.code, refused.out) == (1, "")
+
+
+def test_a_login_by_a_plugin_works_and_one_that_fails_says_so(installed: Installation, tmp_path: Path) -> None:
+    config = yaml.safe_load(installed.server.admin_kubeconfig().read_text())
+    token = config["users"][0]["user"]["token"]
+    credential = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "kind": "ExecCredential",
+        "status": {"token": token},
+    }
+    for name, script in (("works", f"echo '{json.dumps(credential)}'"), ("fails", "echo no ticket >&2; exit 1")):
+        plugin = {"apiVersion": credential["apiVersion"], "command": "sh", "args": ["-c", script]}
+        config["users"][0]["user"] = {"exec": {**plugin, "interactiveMode": "Never"}}
+        (tmp_path / name).write_text(json.dumps(config))
+    assert installed.run(tmp_path / "works", "holdfast", "status", JOB, "-n", TEAM).code == 0
+    said = installed.run(tmp_path / "fails", "holdfast", "status", JOB, "-n", TEAM)
+    assert said.code == 3
+    assert "the login of context test did not work: " in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_wrong_place_is_named(installed: Installation) -> None:
+    elsewhere = installed.run(
+        installed.server.admin_kubeconfig(), "holdfast", "ranks", JOB, "-n", TEAM, HOLDFAST_NAMESPACE="default"
+    )
+    assert elsewhere.code == 3
+    assert "there is no account holdfast-viewer in namespace default; say where Holdfast is" in elsewhere.err
+    unknown = installed.run(VIEWER, "holdfast", "status", "--context", "prod")
+    assert unknown.code == 2
+    assert "--context: 'prod' is not accepted; the contexts of " in unknown.err
+    assert unknown.err.rstrip().endswith(" are: test")
+
+
+def test_the_doctor_finds_what_is_missing(installed: Installation) -> None:
+    said = installed.run(installed.server.admin_kubeconfig(), "holdfast", "doctor", "-n", TEAM, "-o", "json")
+    assert said.code == 1, said.err  # no pod runs on this API server
+    found = {each["what"]: each for each in json.loads(said.out)}
+    assert found["API server"]["level"] == "warn"  # older than what is supported
+    assert found["definition trainingjobs"] == {
+        "level": "ok",
+        "what": "definition trainingjobs",
+        "says": "installed, of this version",
+        "fix": "",
+    }
+    assert found["operator"]["level"] == "FAIL"
+    assert found["operator lease"]["level"] == "ok"  # the process of this test holds it
+    assert found["watchdog"]["level"] == "FAIL"
+    assert found["reading"]["says"] == "the watchdog answered through the API server: 1 jobs"
+    assert found["jobs"]["level"] == "ok"
+    assert found["rights"]["level"] == "ok"
+
+
+def test_while_the_watchdog_is_away_the_record_answers(installed: Installation) -> None:
+    assert installed.watchdog is not None
+    installed.watchdog.kill()
+    try:
+        said = installed.run(VIEWER, "holdfast", "status", JOB, "-n", TEAM, "-o", "json")
+        assert said.code == 0, said.err
+        assert json.loads(said.out)["source"] == "record"
+        assert "this is what the TrainingJob's status has recorded" in said.err
+        said = installed.run(VIEWER, "holdfast", "incidents", JOB, "-n", TEAM)
+        assert (said.code, said.out) == (0, "no incident\n")
+        said = installed.run(VIEWER, "holdfast", "ranks", JOB, "-n", TEAM)
+        assert (said.code, said.out) == (3, "")
+        said = installed.run(ON_CALL, "holdfast", "pause", JOB, "-n", TEAM, "--timeout", "1")
+        assert said.code == 3
+        assert "has no outcome after 1 s; it stays asked for" in said.err
+    finally:
+        installed.start_watchdog()
+    name = newest_intervention(installed)
+    path = f"{GROUP}/namespaces/{TEAM}/interventions/{name}"
+    until(
+        lambda: installed.server.call("GET", path).get("status", {}).get("state") == "Done",
+        lambda: f"{name} was not done after the watchdog came back: {installed.server.call('GET', path)}",
+    )
+    said = installed.run(ON_CALL, "holdfast", "resume", JOB, "-n", TEAM)
+    assert said.code == 0, said.err
+
+
+def test_an_api_server_that_is_away_is_one_sentence(installed: Installation, tmp_path: Path) -> None:
+    config = json.loads(installed.server.admin_kubeconfig().read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "away").write_text(json.dumps(config))
+    said = installed.run(tmp_path / "away", "holdfast", "status", JOB, "-n", TEAM)
+    assert (said.code, said.out) == (3, "")
+    assert "the API server does not answer at https://127.0.0.1:1" in said.err
+    assert said.err.count("\n") == 1
+    doctor = installed.run(tmp_path / "away", "holdfast", "doctor")
+    assert (doctor.code, doctor.out.splitlines()[0].split()[:3]) == (1, ["FAIL", "API", "server"])
+
+
+def test_without_a_kubeconfig_the_plugin_says_so(installed: Installation, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KUBE")}
+    environment |= {"HOME": str(tmp_path), "PATH": f"{installed.folder / 'bin'}:{environment['PATH']}"}
+    ended = subprocess.run(
+        ["kubectl", "holdfast", "status"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 2
+    assert "there is no such file; name one with --kubeconfig or KUBECONFIG" in ended.stderr

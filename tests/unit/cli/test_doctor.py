@@ -1,0 +1,316 @@
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fakekubernetes import PROXY, FakeKubernetes, a_job, fake_kubernetes, refusal, some_jobs
+from fakewatchdog import fake_watchdog
+from wireobjects import a_status
+
+from holdfast.api.standing import Standing
+from holdfast.cli.cluster.record import read_record
+from holdfast.cli.cluster.rights import CREATE_INTERVENTION, LIST_JOBS
+from holdfast.cli.doctor.checks import examine
+from holdfast.cli.doctor.definitions import difference
+from holdfast.cli.doctor.facts import (
+    Facts,
+    Health,
+    InterventionSeen,
+    LeaseSeen,
+    NodeSeen,
+    PodSeen,
+    Workload,
+)
+from holdfast.cli.doctor.finding import Finding, Level, Unseen, worst
+from holdfast.cli.doctor.machine import Machine, examine_machine
+from holdfast.cli.main import answer
+from holdfast.cli.target import Program
+from holdfast.cli.view.findings import findings_text
+
+
+def a_definition(**fields: str) -> dict[str, Any]:
+    spec = {"type": "object", "properties": {name: {"type": kind} for name, kind in fields.items()}}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec, "metadata": {"type": "object"}}}}
+    return {"spec": {"versions": [{"name": "v1alpha1", "schema": schema}]}}
+
+
+WELL = Facts(
+    server="https://api",
+    namespace="holdfast",
+    version="v1.30.2",
+    definitions={"trainingjobs": a_definition(entrypoint="array")},
+    expected={"trainingjobs": a_definition(entrypoint="array")},
+    rights={LIST_JOBS: True},
+    operator=Workload("holdfast-operator", 2, 2, 2),
+    lease=LeaseSeen("operator-a", 3.0, 15.0),
+    watchdog=Workload("holdfast-watchdog", 2, 2, 2),
+    watchdog_pods=(PodSeen("w-1", "n1", ready=True), PodSeen("w-2", "n2", ready=True)),
+    health=Health(None, store_up=True),
+    jobs_read=3,
+    agents=Workload("holdfast-agent", 2, 2, 2),
+    agent_pods=(PodSeen("a-1", "n1", ready=True), PodSeen("a-2", "n2", ready=True)),
+    nodes=(NodeSeen("n1"), NodeSeen("n2")),
+    jobs=(read_record(a_job()),),
+    groups=frozenset({"monitoring.coreos.com"}),
+)
+
+
+def found(what: str, facts: Facts) -> Finding:
+    """The worst finding about it."""
+    about = [each for each in examine(facts) if each.what == what]
+    assert about, [each.what for each in examine(facts)]
+    return next((each for each in about if each.level is not Level.OK), about[0])
+
+
+def test_a_whole_installation_is_well() -> None:
+    findings = examine(WELL)
+    assert worst(findings) is Level.OK, findings_text(findings)
+    assert all(not each.fix for each in findings)
+
+
+def ill_job(type: str, status: str) -> Any:
+    return read_record(a_job(conditions=[{"type": type, "status": status, "reason": "Why", "message": "because"}]))
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "level", "says"),
+    [
+        ("API server", {"version": "v1.28.9"}, Level.WARN, "v1.28.9 at https://api"),
+        ("API server", {"version": "next"}, Level.WARN, "a version nobody knows"),
+        ("definition trainingjobs", {"definitions": {"trainingjobs": None}}, Level.FAIL, "it is not installed"),
+        (
+            "definition trainingjobs",
+            {"definitions": {"trainingjobs": a_definition(entrypoint="string", nodes="object")}},
+            Level.WARN,
+            "spec.nodes is unknown to this version, spec.entrypoint is of another type",
+        ),
+        ("definition trainingjobs", {"expected": {}}, Level.WARN, "is not known"),
+        ("definitions", {"definitions": Unseen("forbidden")}, Level.WARN, "not known: forbidden"),
+        ("operator", {"operator": None}, Level.FAIL, "there is none in namespace holdfast"),
+        ("operator", {"operator": Workload("o", 2, 0, 0)}, Level.FAIL, "0 of 2 ready"),
+        ("operator", {"operator": Unseen("forbidden")}, Level.WARN, "not known: forbidden"),
+        (
+            "operator",
+            {"operator_pods": (PodSeen("o-1", "", ready=False, trouble="ImagePullBackOff no such image"),)},
+            Level.WARN,
+            "o-1: ImagePullBackOff no such image",
+        ),
+        ("operator lease", {"lease": None}, Level.FAIL, "nobody holds it"),
+        ("operator lease", {"lease": LeaseSeen("", 1.0, 15.0)}, Level.FAIL, "nobody holds it"),
+        ("operator lease", {"lease": LeaseSeen("a", 60.0, 15.0)}, Level.FAIL, "a renewed it 60 s ago"),
+        ("watchdog", {"watchdog": Workload("w", 2, 0, 2)}, Level.FAIL, "0 of 2 ready"),
+        (
+            "watchdog leader",
+            {"health": Health(None, store_up=True, standing=Standing.STANDBY)},
+            Level.FAIL,
+            "nobody leads: only standbys answer",
+        ),
+        ("watchdog leader", {"health": Unseen("away")}, Level.WARN, "away"),
+        ("watchdog standby", {"watchdog": Workload("w", 2, 1, 2)}, Level.WARN, "there is none that is ready"),
+        ("store", {"health": Health("Redis refuses writes")}, Level.FAIL, "Redis refuses writes"),
+        ("store", {"health": Health(None, store_up=False)}, Level.FAIL, "does not reach it"),
+        ("store", {"health": Health(None)}, Level.OK, "can record"),
+        ("store", {"health": Unseen("away")}, Level.WARN, "away"),
+        (
+            "rights",
+            {"rights": {CREATE_INTERVENTION: False}},
+            Level.WARN,
+            "you lack the right to create",
+        ),
+        ("reading", {"jobs_read": Unseen("no endpoints")}, Level.FAIL, "no endpoints"),
+        ("agent", {"agents": Workload("a", 3, 2, 3)}, Level.FAIL, "ready on 2 of 3 nodes"),
+        ("agent", {"agents": Workload("a", 0, 0, 0)}, Level.WARN, "it is meant for no node"),
+        ("agent", {"agents": None}, Level.FAIL, "there is none"),
+        (
+            "nodes without an agent",
+            {"nodes": tuple(NodeSeen(f"n{place}") for place in range(1, 10))},
+            Level.WARN,
+            "n3, n4, n5, n6, n7 and 2 more",
+        ),
+        (
+            "node n2",
+            {"nodes": (NodeSeen("n2", "XID 79 (job a/b, inc-1)"),)},
+            Level.WARN,
+            "taken out of service: XID 79 (job a/b, inc-1)",
+        ),
+        ("nodes", {"nodes": Unseen("forbidden")}, Level.WARN, "forbidden"),
+        (
+            "job research/gpt",
+            {"jobs": (ill_job("InvalidSpec", "True"),)},
+            Level.FAIL,
+            "True: Why: because",
+        ),
+        ("job research/gpt", {"jobs": (ill_job("WatchdogReachable", "False"),)}, Level.FAIL, "is False"),
+        ("jobs", {"jobs": (ill_job("InvalidSpec", "False"),)}, Level.OK, "all of 1"),
+        (
+            "intervention a/evict-x",
+            {"pending": (InterventionSeen("a/evict-x", "Evict", 90.0),)},
+            Level.FAIL,
+            "90 s",
+        ),
+        ("interventions", {"pending": (InterventionSeen("a/evict-x", "Evict", 9.0),)}, Level.OK, "none waits"),
+        (
+            "interventions",
+            {"pending": tuple(InterventionSeen(f"a/e{place}", "Evict", 99.0) for place in range(7))},
+            Level.FAIL,
+            "2 more wait",
+        ),
+        ("Prometheus operator", {"groups": frozenset()}, Level.OK, "it is optional"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_do(what: str, change: dict[str, Any], level: Level, says: str) -> None:
+    finding = found(what, replace(WELL, **change))
+    assert finding.level is level
+    assert says in finding.says
+    if level is Level.FAIL and what != "interventions":
+        assert finding.fix
+
+
+def test_an_api_server_that_does_not_answer_is_the_only_finding() -> None:
+    findings = examine(replace(WELL, version=Unseen("connection refused")))
+    assert [(each.level, each.says) for each in findings] == [(Level.FAIL, "connection refused")]
+
+
+def test_a_definition_is_compared_by_its_versions_and_fields() -> None:
+    mine = a_definition(a="string")
+    assert difference(mine, mine) == ""
+    assert difference({"spec": {"versions": []}}, mine) == "version v1alpha1 is missing"
+    many = a_definition(**{f"f{place}": "string" for place in range(9)})
+    assert difference(mine, many).endswith(" and 6 more")
+
+
+def test_the_generated_definitions_are_equal_to_themselves() -> None:
+    from holdfast.cli.doctor.gathering import expected_definitions
+
+    for definition in expected_definitions().values():
+        assert difference(definition, definition) == ""
+
+
+def test_each_finding_is_a_line_and_what_to_do_below_it() -> None:
+    text = findings_text([Finding(Level.OK, "a", "well"), Finding(Level.FAIL, "bcd", "ill", "cure it")])
+    assert text == "ok    a    well\nFAIL  bcd  ill\n           -> cure it"
+
+
+@pytest.fixture
+def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKubernetes]:
+    with fake_kubernetes(tmp_path) as fake:
+        monkeypatch.setenv("KUBECONFIG", str(fake.kubeconfig))
+        yield fake
+
+
+def installed(kubernetes: FakeKubernetes) -> None:
+    """What an API server says of a small installation, part of which is out of sight."""
+    apps = "/apis/apps/v1/namespaces/holdfast"
+    selector = {"selector": {"matchLabels": {"component": "watchdog"}}, "replicas": 2}
+    watchdog = {"metadata": {"name": "hf-watchdog"}, "spec": selector, "status": {"readyReplicas": 1}}
+    agents = {"metadata": {"name": "hf-agent"}, "spec": selector, "status": {"desiredNumberScheduled": 1}}
+    waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}, "restartCount": 4}
+    pods = [
+        {"metadata": {"name": "a"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}},
+        {"metadata": {"name": "b"}, "spec": {}, "status": {"containerStatuses": [waiting]}},
+    ]
+    by = json.dumps({"job": "research/gpt", "incident": "inc-1", "reason": "XID 79", "at": "now"})
+    node = {
+        "metadata": {"name": "n1", "annotations": {"holdfast.dev/cordoned-by": by}},
+        "spec": {"taints": [{"key": "holdfast.dev/cordoned", "effect": "NoSchedule"}]},
+    }
+    old = {"metadata": {"name": "e", "namespace": "research", "creationTimestamp": "2026-01-01T00:00:00Z"}}
+    kubernetes.answers |= {
+        "GET /version": (200, {"gitVersion": "v1.31.0"}),
+        f"GET {apps}/deployments": (
+            lambda asked: some_jobs(watchdog) if "component%3Dwatchdog" in asked.path else some_jobs()
+        ),
+        f"GET {apps}/daemonsets": some_jobs(agents),
+        "GET /api/v1/namespaces/holdfast/pods": some_jobs(*pods),
+        "GET /api/v1/nodes": some_jobs(node),
+        "GET /apis/holdfast.dev/v1alpha1/trainingjobs": refusal(403, "Forbidden", "no"),
+        "GET /apis/holdfast.dev/v1alpha1/interventions": some_jobs({**old, "spec": {"action": "Evict"}}),
+        "GET /apis": (200, {"groups": []}),
+        f"GET {PROXY}/healthz": (503, {"status": "unavailable", "reason": "Redis is away"}),
+        f"GET {PROXY}/v1/jobs": (200, [a_status()]),
+        "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews": (
+            lambda asked: (201, {"status": {"allowed": asked.body["spec"]["resourceAttributes"]["verb"] == "get"}})
+        ),
+    }
+
+
+def test_the_doctor_gathers_what_it_may_see_and_says_what_it_may_not(
+    kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(kubernetes)
+    assert answer(["doctor", "-o", "json"], Program.KUBECTL) == 1
+    lines = {each["what"]: each for each in json.loads(capsys.readouterr().out)}
+    assert lines["API server"]["level"] == "ok"
+    assert lines["definition trainingjobs"]["says"] == "it is not installed"
+    assert lines["operator"]["says"] == "there is none in namespace holdfast"
+    assert lines["watchdog"]["says"] == "1 of 2 ready; b: CrashLoopBackOff back-off"
+    assert lines["store"]["says"] == "Redis is away"
+    assert lines["reading"]["level"] == "ok"
+    assert lines["node n1"]["says"] == "taken out of service: XID 79 (job research/gpt, inc-1)"
+    assert lines["jobs"]["says"].startswith("not known: user jane of context test may not do this")
+    assert lines["intervention research/e"]["level"] == "FAIL"
+    assert lines["rights"]["says"].startswith("you lack ")
+
+
+def test_the_doctor_says_names_of_what_failed_for_scripts(
+    kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(kubernetes)
+    assert answer(["doctor", "-o", "name"], Program.KUBECTL) == 1
+    assert "operator" in capsys.readouterr().out.splitlines()
+
+
+MACHINE = Machine(
+    python=(3, 12, 1),
+    holdfast="0.1.0",
+    torch="2.13.0+cpu",
+    directory=Path("/x"),
+    writable=True,
+    disk_free_bytes=1 << 40,
+    shm_free_bytes=1 << 34,
+    port="free",
+    run="",
+)
+
+
+def test_a_machine_that_has_everything_is_well() -> None:
+    assert worst(examine_machine(MACHINE)) is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "level"),
+    [
+        ("Python", {"python": (3, 10, 0)}, Level.FAIL),
+        ("torch", {"torch": None}, Level.WARN),
+        ("torch", {"torch": "2.1.0"}, Level.FAIL),
+        ("state directory", {"writable": False}, Level.FAIL),
+        ("disk", {"disk_free_bytes": 1}, Level.WARN),
+        ("disk", {"disk_free_bytes": Unseen("no")}, Level.WARN),
+        ("/dev/shm", {"shm_free_bytes": 64 << 20}, Level.WARN),
+        ("port", {"port": Unseen("no port on loopback")}, Level.FAIL),
+        ("run", {"run": Unseen("the watchdog does not answer")}, Level.WARN),
+    ],
+)
+def test_what_a_machine_lacks_is_said(what: str, change: dict[str, Any], level: Level) -> None:
+    (finding,) = [each for each in examine_machine(replace(MACHINE, **change)) if each.what == what]
+    assert finding.level is level
+
+
+def test_a_machine_without_a_run_is_looked_at_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert answer(["doctor"]) == 0
+    assert "run              none here yet" in capsys.readouterr().out
+
+
+def test_the_run_of_a_state_directory_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_watchdog(tmp_path) as fake:
+        fake.answers["GET status"] = (200, a_status())
+        assert answer(["doctor", "--state-dir", str(tmp_path), "-o", "json"]) == 0
+    shown = msgspec.json.decode(capsys.readouterr().out)
+    assert shown[-1]["says"] == "research/gpt is Running"
