@@ -26,7 +26,7 @@ class Witness(Standalone):
         self.commits: list[tuple[int, str, int]] = []
         self.restores: list[tuple[int | None, tuple[str, ...]]] = []
 
-    def committed(self, step: int, uri: str, /, *, round: int) -> None:
+    def committed(self, step: int, uri: str, /, *, round: int, wanted: int | None) -> None:
         self.commits.append((step, uri, round))
 
     def restored(self, step: int | None, skipped: tuple[str, ...], /) -> None:

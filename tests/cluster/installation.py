@@ -1,0 +1,56 @@
+"""Holdfast's own parts in the test cluster, as somebody with kubectl sees them."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from cluster import Cluster
+from holdfast_images import chart_values
+
+NAMESPACE = "holdfast"
+PARTS = ("operator", "watchdog", "agent", "redis")
+
+
+def values() -> dict[str, Any]:
+    """What only a cluster without a registry needs; its storage is a SharedVolume."""
+    given: dict[str, Any] = chart_values()
+    return {**given, "redis": {**given["redis"], "persistence": {"enabled": True, "size": "1Gi"}}}
+
+
+class Installation:
+    """What `helm install holdfast` made."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+
+    def kubectl(self, *arguments: str) -> str:
+        return self.cluster.kubectl("-n", NAMESPACE, *arguments)
+
+    def field(self, kind: str, name: str, path: str) -> str:
+        return self.kubectl("get", kind, name, "-o", f"jsonpath={{{path}}}")
+
+    def pods(self, part: str) -> dict[str, dict[str, Any]]:
+        """The pods of one of PARTS, by name."""
+        listed = self.kubectl("get", "pods", "-l", f"app.kubernetes.io/component={part}", "-o", "json")
+        return {pod["metadata"]["name"]: pod for pod in json.loads(listed)["items"]}
+
+    def leader(self) -> str:
+        """The watchdog's pod that leads, empty while none does."""
+        for name in self.pods("watchdog"):
+            proxy = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}:7077/proxy/readyz"
+            with suppress(RuntimeError):  # it has just gone, or is not there yet
+                if '"leading"' in self.kubectl("get", "--raw", proxy, "--request-timeout=3s"):
+                    return name
+        return ""
+
+    def lease_holder(self) -> str:
+        """The operator's pod that acts."""
+        return self.field("lease", "holdfast-operator", ".spec.holderIdentity")
+
+    def kill(self, pod: str) -> None:
+        """Without grace; whether its kubelet has ended it yet or not."""
+        self.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
+
+    def definitions(self) -> int:
+        """How many of Holdfast's definitions there are."""
+        return self.kubectl("get", "crd", "-o", "name").count(".holdfast.dev")

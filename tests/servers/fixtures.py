@@ -1,0 +1,48 @@
+"""Fixtures for the layers that need real servers. A layer's conftest imports them, once for all its folders:
+imported in two places, a session's API server would be started twice.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from apiserver import ApiServer
+from kubernetes_binaries import ProgramMissing, kubernetes_program
+from redis_server import RedisServer
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Get the programs before the first test: a build takes minutes, which no test's time limit allows."""
+    if any("apiserver" in getattr(item, "fixturenames", ()) for item in session.items):
+        for program in ("kube-apiserver", "kube-controller-manager", "kube-scheduler"):
+            with suppress(ProgramMissing):  # said again to each test that needs it
+                kubernetes_program(program)
+
+
+@pytest.fixture(scope="session")
+def apiserver() -> Iterator[ApiServer]:
+    """One for the whole run; a test works in a namespace of its own and leaves the server running."""
+    server = ApiServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def namespace(apiserver: ApiServer) -> str:
+    return apiserver.new_namespace()
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = RedisServer(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

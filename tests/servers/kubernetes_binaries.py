@@ -1,0 +1,170 @@
+"""Finds the programs that tests need, or gets them: Kubernetes, etcd, Redis.
+
+For a Kubernetes program the places are tried in this order:
+
+1. the folder named by KUBEBUILDER_ASSETS;
+2. PATH;
+3. the cache: $XDG_CACHE_HOME/holdfast/kubernetes-VERSION (~/.cache when unset), never inside the checkout;
+4. the envtest archive (etcd, kube-apiserver, kubectl in one .tar.gz) at the address in HOLDFAST_ENVTEST_URL,
+   unpacked into a cache folder of its own; this step is left out when the variable is unset;
+5. Debian's source package, built by build_kubernetes.sh into the cache (once per machine, minutes).
+
+etcd and redis-server are Debian packages.
+Source: https://book.kubebuilder.io/reference/envtest (what the archive holds and what KUBEBUILDER_ASSETS means)
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tarfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+VERSION = "1.20.2"
+BUILD_S_MAX = 1800.0  # all of it, on two busy cores
+INSTALL_S_MAX = 300.0
+DOWNLOAD_S_MAX = 20.0  # to the first answer: a place that is slower than this is taken as not reachable
+BUILD_SCRIPT = Path(__file__).parent / "build_kubernetes.sh"
+IN_ARCHIVE = ("kube-apiserver", "kubectl", "etcd")
+PACKAGES = {"etcd": "etcd-server", "etcdctl": "etcd-client", "redis-server": "redis-server"}
+
+
+class ProgramMissing(RuntimeError):
+    """A program that a test needs could not be got. The text says what was tried and what to do."""
+
+
+_failed: dict[str, ProgramMissing] = {}
+
+
+def cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "holdfast"
+
+
+def kubernetes_program(name: str) -> Path:
+    """The path of kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy or kubectl.
+
+    Raises ProgramMissing. Two test runs that ask at once do not build twice.
+    """
+    found = _present(name)
+    if found:
+        return found
+    if name in _failed:  # a build that failed is not tried again for each test
+        raise _failed[name]
+    with _locked():
+        try:
+            return _present(name) or _downloaded(name) or _built(name)
+        except ProgramMissing as error:
+            _failed[name] = error
+            raise
+
+
+def packaged_program(name: str) -> Path:
+    """The path of etcd, etcdctl or redis-server; installs its Debian package when it is missing."""
+    found = _in_assets(name) or _on_path(name)
+    if found:
+        return found
+    with _locked():
+        found = _on_path(name)
+        return found or _installed(name, PACKAGES[name])
+
+
+def _present(name: str) -> Path | None:
+    cached = (cache_folder() / f"kubernetes-{VERSION}", cache_folder() / _archive_folder())
+    return _in_assets(name) or _on_path(name) or next(filter(_runs, (each / name for each in cached)), None)
+
+
+def _in_assets(name: str) -> Path | None:
+    folder = os.environ.get("KUBEBUILDER_ASSETS")
+    return Path(folder) / name if folder and _runs(Path(folder) / name) else None
+
+
+def _on_path(name: str) -> Path | None:
+    found = shutil.which(name)
+    return Path(found) if found else None
+
+
+def _runs(path: Path) -> bool:
+    return os.access(path, os.X_OK)
+
+
+def _archive_folder() -> str:
+    address = os.environ.get("HOLDFAST_ENVTEST_URL", "")
+    return "envtest-" + hashlib.sha256(address.encode()).hexdigest()[:12]
+
+
+def _downloaded(name: str) -> Path | None:
+    address = os.environ.get("HOLDFAST_ENVTEST_URL")
+    if not address or name not in IN_ARCHIVE:
+        return None
+    folder = cache_folder() / _archive_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = folder / "envtest.tar.gz"
+    try:
+        with urllib.request.urlopen(address, timeout=DOWNLOAD_S_MAX) as answer, archive.open("wb") as file:
+            shutil.copyfileobj(answer, file)
+        with tarfile.open(archive) as packed:
+            for member in packed.getmembers():
+                member.name = Path(member.name).name  # the archive has a folder in front
+                if member.isfile() and member.name in IN_ARCHIVE:
+                    packed.extract(member, folder, filter="data")
+    except (OSError, tarfile.TarError) as error:
+        print(f"no envtest archive from HOLDFAST_ENVTEST_URL={address}: {error}; building instead")
+        return None
+    finally:
+        archive.unlink(missing_ok=True)
+    return folder / name if _runs(folder / name) else None
+
+
+def _built(name: str) -> Path:
+    folder = cache_folder() / f"kubernetes-{VERSION}"
+    log = cache_folder() / f"build-{name}.txt"
+    with log.open("wb") as output:
+        try:
+            code = subprocess.run(
+                ["bash", BUILD_SCRIPT, folder, name],
+                stdout=output,
+                stderr=output,
+                timeout=BUILD_S_MAX,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = -1
+    if code != 0 or not _runs(folder / name):
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
+        raise ProgramMissing(
+            f"{name}: not in KUBEBUILDER_ASSETS, on PATH or in {folder}, and building it ended with {code}. "
+            f"Set KUBEBUILDER_ASSETS to a folder that has it, or see {log}, which ends with:\n{tail}"
+        )
+    return folder / name
+
+
+def _installed(name: str, package: str) -> Path:
+    command = f"apt-get update -qq && apt-get install -y -qq --no-install-recommends {package}"
+    result = subprocess.run(
+        ["sh", "-c", command],
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_S_MAX,
+        check=False,
+    )
+    found = _on_path(name)
+    if result.returncode != 0 or found is None:
+        raise ProgramMissing(
+            f"{name} is not on PATH and installing {package} ended with {result.returncode}: "
+            f"{result.stderr.strip()[-500:]}. Install {name} yourself and run again."
+        )
+    return found
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
