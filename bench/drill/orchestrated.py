@@ -13,6 +13,7 @@ from drill.steplog import newest_by_rank
 from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident
 from holdfast.api.policy import Policy
+from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import ListeningAt, StateDirectory
 from holdfast.cli.watchdogclient import WatchdogClient
 
@@ -100,7 +101,9 @@ class HoldfastFleet(Fleet):
         if at is None:
             return ()
         try:
-            return WatchdogClient(at, self._state.token(), JOB).incidents()
+            return WatchdogClient(
+                DirectLine(at.host, at.port, self._state.token(), token_of="the drill"), JOB
+            ).incidents()
         except Unavailable:
             return ()
 

@@ -7,7 +7,7 @@ from signals import JOB, policy, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
-from holdfast.watchdog.sample import Connected, Disconnected, Heard, Left, RoundStopped
+from holdfast.watchdog.sample import Connected, Disconnected, Expected, Heard, Left, RoundStopped
 
 
 def run_until(detector: MemberLostDetector, until: float) -> list[Finding]:
@@ -149,3 +149,19 @@ def test_every_member_is_lost_exactly_when_it_was_last_heard_of_long_enough_ago(
             heard[member] = now
     lost |= {each.subject.member: each.evidence[0].at for each in run_until(detector, now + 10.0)}
     assert lost == {member: pytest.approx(at + 3.0) for member, at in heard.items()}
+
+
+def test_a_member_of_an_earlier_watchdog_has_time_to_connect_to_this_one() -> None:
+    detector = MemberLostDetector(policy(lost_after_s=3.0))
+    detector.observe(Expected("a", "n1", by=8.0), 0.0)
+    assert run_until(detector, 7.9) == []
+    (finding,) = run_until(detector, 8.1)
+    assert finding.subject.member == "a"
+
+
+def test_a_member_that_came_back_early_is_judged_by_its_beats_again() -> None:
+    detector = MemberLostDetector(policy(lost_after_s=3.0))
+    detector.observe(Expected("a", "n1", by=8.0), 0.0)
+    detector.observe(Connected("a", "n1"), 1.0)
+    (finding,) = run_until(detector, 5.0)
+    assert finding.evidence[0].at == pytest.approx(4.0)

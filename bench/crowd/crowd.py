@@ -1,0 +1,129 @@
+"""The whole crowd as its director sees it: processes that play, are told what to do and asked what they saw."""
+
+import contextlib
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from statistics import quantiles
+from typing import Any, Final
+
+from crowd import cast
+from crowd.cast import Part
+from crowd.play import Order, play
+from crowd.server import TOKEN, Server
+
+PROCESSES: Final = 4
+SHOWN_WITHIN_S: Final = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """When a round was whole at its launchers, in seconds since the fault was told."""
+
+    first_s: float
+    median_s: float
+    p99_s: float
+    last_s: float
+
+    @classmethod
+    def of(cls, delays: Sequence[float]) -> "Spread":
+        ordered = sorted(delays)
+        cuts = quantiles(ordered, n=100, method="inclusive")
+        return cls(ordered[0], cuts[49], cuts[98], ordered[-1])
+
+
+class Crowd:
+    """Everybody of `jobs`: `members` each, of which the first `agents` of all have an agent."""
+
+    def __init__(self, stages: Sequence[Connection], jobs: Sequence[str], members: int) -> None:
+        self._stages = stages
+        self.jobs = jobs
+        self.members = members
+
+    def assemble(self, what: str) -> None:
+        """Connect all launchers or all agents, from every process at once."""
+        self._all("assemble", what)
+
+    def form(self) -> None:
+        """Wait until every launcher of every job has the job's newest round."""
+        for job in self.jobs:
+            self._shown_everywhere(job, after=0)
+
+    def be_busy(self) -> None:
+        self._all("busy")
+
+    def strain(self) -> float:
+        """How far the crowd fell behind its own timetable since last asked, in seconds."""
+        told = self._all("strain")
+        if any(broken for _, broken in told):
+            raise RuntimeError("a process of the crowd has stopped being busy")
+        return max(late_s for late_s, _ in told)
+
+    def fail(self, job: str, index: int, step: int) -> Spread:
+        """A rank of member `index` dies after a checkpoint of `step`; how the next round spreads."""
+        number, _ = self._newest(job)
+        self._say(Part(job, 0), cast.committed(number, step))
+        time.sleep(1.0)
+        began = self._say(Part(job, index), cast.exited(number, index * cast.RANKS))
+        after = self._shown_everywhere(job, after=number)
+        return Spread.of([at - began for at in after])
+
+    def _shown_everywhere(self, job: str, after: int) -> list[float]:
+        give_up_at = time.monotonic() + SHOWN_WITHIN_S
+        number = have = 0
+        while time.monotonic() < give_up_at:
+            number, have = self._newest(job)
+            if number > after and have >= self.members:
+                return [at for told in self._all("shown", job, number) for at in told]
+            time.sleep(0.2)
+        raise TimeoutError(
+            f"{have} of {self.members} launchers of {job} have round {number}, wanted beyond {after}"
+        )
+
+    def _newest(self, job: str) -> tuple[int, int]:
+        told = self._all("newest", job)
+        newest = max(number for number, _ in told)
+        return newest, sum(have for number, have in told if number == newest)
+
+    def _say(self, part: Part, body: bytes) -> float:
+        stage = self._stages[part.index % len(self._stages)]
+        stage.send(("say", part, body))
+        at: float = stage.recv()
+        return at
+
+    def _all(self, *order: object) -> list[Any]:
+        for stage in self._stages:
+            stage.send(order)
+        return [stage.recv() for stage in self._stages]
+
+
+@contextlib.contextmanager
+def crowd(
+    server: Server, jobs: Sequence[str], *, members: int, agents: int, reports_per_s: float, core: int | None
+) -> Iterator[Crowd]:
+    """A crowd that is not yet assembled; gone at the end. `reports_per_s` is of all agents together."""
+    everybody = [Part(job, index) for index in range(members) for job in jobs]
+    reporting = everybody[:agents]
+    spawn = multiprocessing.get_context("spawn")
+    stages, processes = [], []
+    try:
+        for place in range(PROCESSES):
+            order = Order(
+                server.port,
+                TOKEN,
+                f"127.0.0.{10 + place}",
+                tuple(part for part in everybody if part.index % PROCESSES == place),
+                tuple(part for part in reporting if part.index % PROCESSES == place),
+                reports_per_s / agents if agents else 0.0,
+            )
+            here, there = spawn.Pipe()
+            processes.append(spawn.Process(target=play, args=(order, there, core), daemon=True))
+            processes[-1].start()
+            stages.append(here)
+        yield Crowd(stages, jobs, members)
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()

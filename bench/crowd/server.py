@@ -1,0 +1,118 @@
+"""The servers that the crowd speaks to, each pinned to one core, and what they cost."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from crowd import bare
+from holdfast.api.policy import Policy
+from holdfast.watchdog.server.answer import BEARER
+
+T = TypeVar("T")
+TOKEN: Final = "a-token-for-the-whole-crowd-of-the-bench"
+READY_WITHIN_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server."""
+
+    pid: int
+    port: int
+
+    def cpu_s(self) -> float:
+        """On-CPU time of all its threads. Source: https://docs.kernel.org/scheduler/sched-stats.html"""
+        tasks = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+    def resident_bytes(self) -> int:
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024
+
+    def ask(self, path: str, body: bytes | None = None) -> bytes:
+        """What the server answers over HTTP. Raises urllib.error.HTTPError."""
+        headers = {"Authorization": f"{BEARER}{TOKEN}"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=body, headers=headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            read: bytes = answer.read()
+        return read
+
+    def submit(self, policy: Policy) -> None:
+        self.ask("/v1/jobs", msgspec.json.encode(policy))
+
+    def reports(self) -> int:
+        """How many reports it has taken."""
+        lines = self.ask("/metrics").decode().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("holdfast_watchdog_reports_total ")))
+
+    def status(self, job: str) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.ask(f"/v1/jobs/{job}/status"))
+        return told
+
+
+@contextlib.contextmanager
+def watchdog(store: str, folder: Path, core: int) -> Iterator[Server]:
+    """A watchdog over `store` (a file or redis://…)."""
+    (folder / "token").write_text(TOKEN)
+    (folder / "token").chmod(0o600)
+    told_in = folder / "watchdog.json"
+    command = (
+        *(sys.executable, "-m", "holdfast.watchdog", "--listen", "127.0.0.1:0", "--store", store),
+        *("--token-file", str(folder / "token"), "--state-file", str(told_in), "--log-level", "WARNING"),
+    )
+    with _running(("taskset", "-c", str(core), *command), folder / "watchdog.log") as process:
+        where = _soon(process, lambda: json.loads(told_in.read_text()))
+        server = Server(where["pid"], where["port"])
+        _soon(process, lambda: server.ask("/readyz"))
+        yield server
+
+
+@contextlib.contextmanager
+def bare_server(folder: Path, core: int) -> Iterator[Server]:
+    """The peer."""
+    told_in = folder / "bare"
+    with _running((sys.executable, bare.__file__, str(core), str(told_in)), folder / "bare.log") as process:
+        yield Server(process.pid, _soon(process, lambda: int(told_in.read_text())))
+
+
+@contextlib.contextmanager
+def redis(folder: Path) -> Iterator[str]:
+    """A Redis that appends to a file, as the chart configures it; yields its address."""
+    port = 20_000 + os.getpid() % 10_000
+    command = ("redis-server", "--port", str(port), "--appendonly", "yes", "--save", "", "--dir", str(folder))
+    with _running(command, folder / "redis.log") as process:
+        ping = ("redis-cli", "-p", str(port), "ping")
+        _soon(process, lambda: subprocess.run(ping, check=True, capture_output=True))
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+@contextlib.contextmanager
+def _running(command: tuple[str, ...], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def _soon(process: subprocess.Popen[bytes], ask: Callable[[], T]) -> T:
+    """The first answer that is no error. Raises TimeoutError."""
+    last: Exception | None = None
+    give_up_at = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < give_up_at and process.poll() is None:
+        try:
+            return ask()
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            last = error
+            time.sleep(0.05)
+    raise TimeoutError(f"{process.args!r} is not ready ({process.poll()}): {last}")
