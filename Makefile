@@ -30,12 +30,20 @@ test-sim: $(STAMP)
 test-integration: $(STAMP)
 	$(RUN)/pytest tests/integration
 
-test-cluster test-browser:
-	@echo "$@: there is nothing of this layer yet: the operator and the page come with the Kubernetes part"
+test-cluster: $(STAMP)
+	$(RUN)/pytest tests/cluster
+
+test-browser:
+	@echo "$@: there is nothing of this layer yet: the page comes later"
+
+# A script's folder comes first on the module path, so one named like a module of Python's own (operator) ends in _.
+BENCHES = $(patsubst %_,%,$(filter-out figure,$(basename $(notdir $(wildcard bench/*.py)))))
+SCRIPT = $(if $(NAME),$(firstword $(wildcard bench/$(NAME).py bench/$(NAME)_.py)))
 
 bench: $(STAMP)
-	@test -n "$(NAME)" || { echo "say which: make bench NAME=recovery (one of: $(filter-out figure,$(basename $(notdir $(wildcard bench/*.py)))))"; exit 2; }
-	$(RUN)/python bench/$(NAME).py $(ARGS)
+	@test -n "$(NAME)" || { echo "say which: make bench NAME=recovery (one of: $(BENCHES))"; exit 2; }
+	@test -n "$(SCRIPT)" || { echo "there is no bench $(NAME); there are: $(BENCHES)"; exit 2; }
+	$(RUN)/python $(SCRIPT) $(ARGS)
 
 install: $(STAMP)
 
