@@ -19,7 +19,7 @@ MAX_FRAME_BYTES = 1 << 20
 
 
 class Assignment(msgspec.Struct, frozen=True, tag=True):
-    """Launcher to worker: your part in a round."""
+    """Launcher to worker: your part in a round. `fingerprint_every` is as in `Round`."""
 
     job: str
     round: int
@@ -30,6 +30,7 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
     endpoint: Endpoint
     restore: Restore
     reason: str
+    fingerprint_every: int = 0
 
 
 class RoundEnded(msgspec.Struct, frozen=True, tag=True):

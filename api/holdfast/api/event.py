@@ -9,6 +9,7 @@ from holdfast.api.finding import Finding
 from holdfast.api.intervention import InterventionRequest
 from holdfast.api.plan import NodeState, PodState
 from holdfast.api.policy import Policy
+from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, tag=True):
@@ -105,6 +106,49 @@ class FindingMade(msgspec.Struct, frozen=True, tag=True):
     finding: Finding
 
 
+class ReplicasAgreed(msgspec.Struct, frozen=True, tag=True):
+    """All ranks of `round` that must hold equal parameters held equal ones after `step`."""
+
+    round: int
+    step: int
+
+
+class MemberTested(msgspec.Struct, frozen=True, tag=True):
+    """A member answered test request `number`. Fields as in `selftest.Tested`."""
+
+    member: str
+    number: int
+    level: TestLevel
+    verdict: Verdict
+    checks: tuple[CheckResult, ...] = ()
+    says: str = ""
+
+
+class NodeDeparting(msgspec.Struct, frozen=True, tag=True):
+    """The machine is taken away in `within_s` seconds (a spot notice)."""
+
+    node: str
+    reason: str
+    within_s: float
+
+
+class ConditionOver(msgspec.Struct, frozen=True, tag=True):
+    """What was found wrong with a node, by its finding's `cause`, is over: an explicit rule says so."""
+
+    node: str
+    cause: str
+    says: str
+
+
+class NodeReputed(msgspec.Struct, frozen=True, tag=True):
+    """What all jobs know of a node together: `quarantined` nodes are to be kept away from, for `reason`."""
+
+    node: str
+    quarantined: bool
+    score: float
+    reason: str
+
+
 class NodeChanged(msgspec.Struct, frozen=True, tag=True):
     """The operator saw a node change."""
 
@@ -148,6 +192,11 @@ Event = (
     | RestoreReported
     | RoundProgressed
     | FindingMade
+    | ReplicasAgreed
+    | MemberTested
+    | NodeDeparting
+    | ConditionOver
+    | NodeReputed
     | NodeChanged
     | PodChanged
     | InterventionRequested

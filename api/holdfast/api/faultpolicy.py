@@ -9,19 +9,12 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from holdfast.api.policy import XidAction
+from holdfast.api.condition import ConditionKind
+from holdfast.api.policy import FaultAction, NoticeAction, XidAction
 from holdfast.api.quantity import Duration, Percent, Share, StepCount, Steps, Timeout, format_duration
 from holdfast.api.section import Section, contradiction
 
 Positive = Annotated[float, Field(gt=0)]
-
-
-class FaultAction(StrEnum):
-    """What is done about a node that a detector is sure of."""
-
-    REPORT = "Report"
-    RESTART = "Restart"
-    EVICT = "Evict"
 
 
 class NoticeSource(StrEnum):
@@ -29,14 +22,6 @@ class NoticeSource(StrEnum):
 
     AUTO = "auto"
     NONE = "none"
-
-
-class NoticeAction(StrEnum):
-    """What is done about a node that is about to be taken away."""
-
-    REPORT = "Report"
-    CHECKPOINT = "Checkpoint"
-    MIGRATE = "Migrate"
 
 
 class Heartbeat(Section):
@@ -151,6 +136,8 @@ class FaultPolicy(Section):
     """When a round counts as hung."""
     xid: dict[Annotated[int, Field(ge=1, le=1023)], XidAction] = Field(default_factory=dict)
     """Overrides of the catalogue's action, by XID."""
+    conditions: dict[ConditionKind, XidAction] = Field(default_factory=dict)
+    """Overrides of the action about lasting conditions of GPUs, links and nodes, by kind."""
     thermal: Thermal = Thermal()
     """When a GPU is too hot."""
     corruption: Corruption = Corruption()

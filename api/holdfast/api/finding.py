@@ -8,6 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.api.policy import XidAction
+
 
 class FindingKind(StrEnum):
     """The fault classes detectors judge."""
@@ -18,6 +20,10 @@ class FindingKind(StrEnum):
     HANG = "Hang"
     XID = "Xid"
     GPU_LOST = "GpuLost"
+    CONDITION = "Condition"  # of a GPU, a link or the node; `cause` names it
+    THERMAL = "Thermal"
+    SELF_TEST = "SelfTest"
+    CORRUPTION = "Corruption"  # replicas that must be equal are not
     CRASH_LOOP = "CrashLoop"
 
 
@@ -60,6 +66,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `cause` is the class compared when the same fault shows on two nodes ("xid 79", "signal 9"), `round` the
     round it concerns (None: the node itself, whatever runs on it), `error` the text a human wants to read.
+    `asks` is what a detector's catalogue or policy asks for, None where the ladder knows by itself. Of a
+    CORRUPTION, `step` is where replicas differed and `agreed_step` the last one before at which all were equal
+    (None: none).
     """
 
     kind: FindingKind
@@ -73,3 +82,6 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     xid: int | None = None
     recovery_action: int | None = None
     also: tuple[Subject, ...] = ()  # further culprits of the same fault (several ranks did not arrive)
+    asks: XidAction | None = None
+    step: int | None = None
+    agreed_step: int | None = None

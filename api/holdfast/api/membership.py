@@ -9,6 +9,7 @@ arrives twice or late changes nothing.
 import msgspec
 
 from holdfast.api.round import Shown
+from holdfast.api.selftest import Tested, TestWanted
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
@@ -149,5 +150,6 @@ FromLauncher = (
     | Restored
     | Departing
     | Leave
+    | Tested
 )
-ToLauncher = Shown | SaveWanted | Refused
+ToLauncher = Shown | SaveWanted | TestWanted | Refused

@@ -51,11 +51,12 @@ class NodeState(StrEnum):
 
 
 class NodeObserved(msgspec.Struct, frozen=True, tag=True):
-    """Operator to watchdog: a node's state changed."""
+    """Operator to watchdog: a node's state changed. `rack` is its topology label's value, empty without one."""
 
     node: str
     state: NodeState
     reason: str = ""
+    rack: str = ""
 
 
 class PodState(StrEnum):

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.api.selftest import TestLevel
+
 # How long a node that is being drained is kept while nobody can take its ranks.
 DRAIN_GRACE_S = 300.0
 # How long each member that joins has the others wait for the rest.
@@ -39,6 +41,38 @@ class RestartBudget(msgspec.Struct, frozen=True):
     backoff_s: float = 10.0
 
 
+class FaultAction(StrEnum):
+    """What is done about a node that a detector is sure of."""
+
+    REPORT = "Report"
+    RESTART = "Restart"
+    EVICT = "Evict"
+
+
+class NoticeAction(StrEnum):
+    """What is done about a node that is about to be taken away."""
+
+    REPORT = "Report"
+    CHECKPOINT = "Checkpoint"
+    MIGRATE = "Migrate"
+
+
+class ThermalPolicy(msgspec.Struct, frozen=True):
+    """A GPU within `margin_c` of slowing itself down for `sustained_s` seconds is too hot."""
+
+    margin_c: float = 3.0
+    sustained_s: float = 60.0
+    action: FaultAction = FaultAction.EVICT
+
+
+class CorruptionPolicy(msgspec.Struct, frozen=True):
+    """How silent corruption is looked for. `fingerprint_every` is in steps, 0: not at all."""
+
+    fingerprint_every: int = 0
+    self_test_every_s: float = 1800.0
+    action: FaultAction = FaultAction.EVICT
+
+
 class Policy(msgspec.Struct, frozen=True):
     """One job's resolved policy.
 
@@ -49,6 +83,9 @@ class Policy(msgspec.Struct, frozen=True):
 
     `uid` and `generation` are the TrainingJob's; another uid is another job of the same name. `suspend` is what
     its spec says.
+
+    `preflight` is the self-test a member passes before it is given ranks (None: none), `tensor` how many ranks
+    must share one NVLink domain. `condition_actions` and `xid_actions` override the catalogues.
     """
 
     job: str
@@ -71,6 +108,12 @@ class Policy(msgspec.Struct, frozen=True):
     uid: str = ""
     generation: int = 0
     suspend: bool = False
+    preflight: TestLevel | None = None
+    tensor: int = 1
+    condition_actions: dict[str, XidAction] = {}
+    thermal: ThermalPolicy = ThermalPolicy()
+    corruption: CorruptionPolicy = CorruptionPolicy()
+    notices: NoticeAction = NoticeAction.MIGRATE
 
     def world_sizes_allow(self, members: int) -> bool:
         """Whether `members` nodes make a legal world: within the range, and whole model replicas."""

@@ -64,7 +64,10 @@ class Entry(StrEnum):
 
 
 class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
-    """One agreed membership. `fresh_ranks` must be new processes even when `entry` is REENTER (culprits)."""
+    """One agreed membership. `fresh_ranks` must be new processes even when `entry` is REENTER (culprits).
+
+    `fingerprint_every`: ranks fingerprint their parameters after every so many steps; 0: never.
+    """
 
     job: str
     number: int
@@ -74,6 +77,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     entry: Entry
     reason: str
     fresh_ranks: tuple[int, ...] = ()
+    fingerprint_every: int = 0
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -125,6 +129,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
             first_rank=share.first_rank,
             local_size=share.local_size,
             fresh_ranks=self._fresh_of(share) if self.fresh_ranks else (),
+            fingerprint_every=self.fingerprint_every,
         )
 
     def _fresh_of(self, share: MemberRanks) -> tuple[int, ...]:
@@ -145,7 +150,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     """One member's part of a round: global ranks first_rank .. first_rank + local_size - 1 of `world_size`.
 
     `place` is the member's among `members`. `fresh_ranks` are those of its own ranks that must be new processes
-    even when `entry` is REENTER.
+    even when `entry` is REENTER. `fingerprint_every` is as in `Round`.
     """
 
     job: str
@@ -160,6 +165,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     first_rank: int
     local_size: int
     fresh_ranks: tuple[int, ...] = ()
+    fingerprint_every: int = 0
 
 
 class Idle(msgspec.Struct, frozen=True, tag=True):

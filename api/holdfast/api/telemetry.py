@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.api.condition import Condition
 from holdfast.api.rankrecord import Phase
 
 
@@ -42,7 +43,6 @@ class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     grad_norm: float | None = None
     tokens: int | None = None
     collective_sequence: int | None = None
-    parameter_fingerprint: int | None = None
     snapshot_step: int | None = None
 
 
@@ -62,7 +62,12 @@ class GpuHealth(StrEnum):
 
 
 class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One GPU. `None` is Unknown."""
+    """One GPU. `None` is Unknown.
+
+    `margin_c` is how much hotter it may get before it slows itself down; negative: it does. `throttled_s` counts
+    the seconds it was held down for heat since the driver was loaded. `throttle` are the reasons why its clocks
+    are held down now, as NVML's bits.
+    """
 
     uuid: str
     index: int
@@ -71,6 +76,9 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_temperature_c: float | None = None
     power_w: float | None = None
     utilization_ratio: float | None = None
+    margin_c: float | None = None
+    throttled_s: float | None = None
+    throttle: int | None = None
 
 
 class XidRaised(msgspec.Struct, frozen=True, tag=True):
@@ -91,7 +99,40 @@ class GpuDisappeared(msgspec.Struct, frozen=True, tag=True):
     text: str = ""
 
 
-NodeEvent = XidRaised | GpuDisappeared
+class ParametersFingerprinted(msgspec.Struct, frozen=True, tag=True):
+    """A rank fingerprinted its parameters after completing `step`.
+
+    Ranks of one round with the same `group` hold the same parameters, so that at equal steps their `value`s must
+    be equal.
+    """
+
+    round: int
+    rank: int
+    group: int
+    step: int
+    value: int
+    age_s: float
+
+
+class PreemptionNoticed(msgspec.Struct, frozen=True, tag=True):
+    """Whoever owns the machine says that it takes it away, `within_s` seconds after the notice was seen."""
+
+    source: str
+    within_s: float
+    age_s: float
+    text: str = ""
+
+
+class ProcessKilledForMemory(msgspec.Struct, frozen=True, tag=True):
+    """The kernel killed process `pid` because memory had run out."""
+
+    pid: int
+    name: str
+    age_s: float
+    text: str = ""
+
+
+NodeEvent = XidRaised | GpuDisappeared | ParametersFingerprinted | PreemptionNoticed | ProcessKilledForMemory
 
 
 class AgentHello(msgspec.Struct, frozen=True, tag=True):
@@ -103,7 +144,10 @@ class AgentHello(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """One node's telemetry. `sequence` grows by one per report of a `boot`; a repeated one is a duplicate."""
+    """One node's telemetry. `sequence` grows by one per report of a `boot`; a repeated one is a duplicate.
+
+    `conditions` are all that hold now, and for a minute those that cleared.
+    """
 
     node: str
     boot: str
@@ -112,6 +156,7 @@ class NodeReport(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     gpus: tuple[GpuSample, ...] = ()
     events: tuple[NodeEvent, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 class Pace(msgspec.Struct, frozen=True, tag=True):

@@ -16,9 +16,17 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 from holdfast.api.faultpolicy import FaultPolicy
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import Metadata
-from holdfast.api.policy import FORM_GRACE_S, EvictionBudget, Policy, RestartBudget
+from holdfast.api.policy import (
+    FORM_GRACE_S,
+    CorruptionPolicy,
+    EvictionBudget,
+    Policy,
+    RestartBudget,
+    ThermalPolicy,
+)
 from holdfast.api.quantity import Duration, Interval
 from holdfast.api.section import Section, contradiction, parse
+from holdfast.api.selftest import TestLevel
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 
@@ -259,6 +267,22 @@ def policy_of(job: TrainingJob) -> Policy:
         startup_timeout_s=spec.startup.timeout.total_seconds(),
         checkpoint_uri=spec.checkpoint.uri or "",
         xid_actions=dict(faults.xid),
+        condition_actions={kind.value: action for kind, action in faults.conditions.items()},
+        preflight=TestLevel(spec.startup.preflight.value)
+        if spec.startup.preflight is not Preflight.NONE
+        else None,
+        tensor=spec.parallelism.tensor,
+        thermal=ThermalPolicy(
+            margin_c=faults.thermal.slowdown_margin_c,
+            sustained_s=faults.thermal.sustained.total_seconds(),
+            action=faults.thermal.action,
+        ),
+        corruption=CorruptionPolicy(
+            fingerprint_every=faults.corruption.fingerprint_every_steps,
+            self_test_every_s=faults.corruption.self_test_every.total_seconds(),
+            action=faults.corruption.action,
+        ),
+        notices=faults.preemption.action,
         evictions=EvictionBudget(
             count=faults.budget.evictions,
             per_s=faults.budget.per.total_seconds(),

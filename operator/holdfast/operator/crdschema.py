@@ -18,8 +18,19 @@ _COPIED = frozenset(
 )
 # pydantic says these too: a structural schema has other words for them or none.
 _READ = frozenset(
-    {"title", "default", "$ref", "anyOf", "const", "properties", "required", "items", "additionalProperties"}
-    | {"exclusiveMinimum"}
+    {
+        "title",
+        "default",
+        "$ref",
+        "anyOf",
+        "const",
+        "properties",
+        "propertyNames",
+        "required",
+        "items",
+        "additionalProperties",
+    }
+    | {"exclusiveMinimum", "propertyNames"}
 )
 # Defaults that depend on another field: a fixed one would hide that the field was left out.
 _FOLLOWING = frozenset({("Nodes", "max")})
@@ -92,6 +103,7 @@ class _Converter:
             values = given.get("additionalProperties", {})
             if values in ({}, True) or values == {"$ref": "#/$defs/JsonValue"}:
                 return {"x-kubernetes-preserve-unknown-fields": True}
+            # What names there are (propertyNames) a structural schema cannot say; the operator refuses others.
             return {"additionalProperties": self.convert(values, f"{where}[*]"), "maxProperties": MAX_KEYS}
         # Fields that nobody knows are dropped by the server, and refused with --validate=strict.
         section = self._sections.get(given["title"])

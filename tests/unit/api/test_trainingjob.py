@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 
 from holdfast.api.errors import InvalidSpec
-from holdfast.api.policy import EvictionBudget, Policy, RestartBudget, XidAction
+from holdfast.api.policy import CorruptionPolicy, EvictionBudget, Policy, RestartBudget, XidAction
 from holdfast.api.quantity import Percent, Steps
+from holdfast.api.selftest import TestLevel
 from holdfast.api.trainingjob import TrainingJob, policy_of, read_trainingjob
 
 MINIMAL: dict[str, Any] = {
@@ -120,7 +121,13 @@ def test_what_only_the_api_server_sets_is_accepted() -> None:
 
 
 def test_a_policy_has_the_default_numbers_when_nothing_is_asked_for() -> None:
-    assert policy_of(read_trainingjob(MINIMAL)) == Policy(job="default/gpt", nodes_min=1, nodes_max=1)
+    assert policy_of(read_trainingjob(MINIMAL)) == Policy(
+        job="default/gpt",
+        nodes_min=1,
+        nodes_max=1,
+        preflight=TestLevel.LIGHT,
+        corruption=CorruptionPolicy(fingerprint_every=100),
+    )
 
 
 def test_a_policy_carries_everything_the_job_says() -> None:
@@ -150,6 +157,9 @@ def test_a_policy_carries_everything_the_job_says() -> None:
         xid_actions={79: XidAction.EVICT, 94: XidAction.RESTART},
         evictions=EvictionBudget(count=2, per_s=1800.0, fraction=0.1),
         restarts=RestartBudget(count=7, per_s=43200.0, backoff_s=1.0),
+        preflight=TestLevel.LIGHT,
+        tensor=8,
+        corruption=CorruptionPolicy(fingerprint_every=100),
     )
 
 

@@ -21,9 +21,13 @@ EXPLAINS = {
     FindingKind.HANG: 1,
     FindingKind.PROCESS_EXIT: 2,
     FindingKind.MEMBER_LOST: 3,
-    FindingKind.XID: 4,
-    FindingKind.GPU_LOST: 5,
-    FindingKind.CRASH_LOOP: 6,
+    FindingKind.THERMAL: 4,
+    FindingKind.CONDITION: 5,
+    FindingKind.CORRUPTION: 6,
+    FindingKind.SELF_TEST: 7,
+    FindingKind.XID: 8,
+    FindingKind.GPU_LOST: 9,
+    FindingKind.CRASH_LOOP: 10,
 }
 
 

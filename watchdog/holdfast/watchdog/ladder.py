@@ -160,6 +160,20 @@ def _crash_loop(state: JobState, policy: Policy, finding: Finding, now: float) -
     return Decision(Rung.PAGE, finding.cause)
 
 
+def _asked(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
+    """What the detector's catalogue or the job's policy asks for."""
+    node = finding.subject.node
+    if finding.asks is XidAction.EVICT:
+        return Decision(Rung.SWAP, f"{finding.cause}: the node leaves the job", evict=node)
+    if finding.asks is XidAction.RESTART:
+        return Decision(
+            Rung.RESPAWN,
+            f"{finding.cause} asks for a restart on the same node",
+            fresh_ranks=_ranks(finding) or _ranks_on(state, node),
+        )
+    return None
+
+
 RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decision | None]] = {
     FindingKind.PROCESS_EXIT: _process_exit,
     FindingKind.COLLECTIVE_FAILED: _collective_failed,
@@ -168,6 +182,10 @@ RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decisio
     FindingKind.XID: _xid,
     FindingKind.GPU_LOST: _gpu_lost,
     FindingKind.CRASH_LOOP: _crash_loop,
+    FindingKind.CONDITION: _asked,
+    FindingKind.THERMAL: _asked,
+    FindingKind.SELF_TEST: _asked,
+    FindingKind.CORRUPTION: _asked,
 }
 
 

@@ -66,6 +66,13 @@ class Reported(msgspec.Struct, frozen=True):
     report: NodeReport
 
 
+class Placed(msgspec.Struct, frozen=True):
+    """The operator says in which rack (or switch, or power domain) a node is."""
+
+    node: str
+    rack: str
+
+
 class RoundStarted(msgspec.Struct, frozen=True):
     """The brain showed this round to the launchers."""
 
@@ -87,6 +94,7 @@ Sample = (
     | Exited
     | CollectiveBroke
     | Reported
+    | Placed
     | RoundStarted
     | RoundStopped
 )

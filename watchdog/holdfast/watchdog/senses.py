@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 from holdfast.api.event import Event, FindingMade
+from holdfast.api.finding import Finding
 from holdfast.api.policy import Policy
 from holdfast.api.status import RankStatus
-from holdfast.watchdog.detectors.detector import Detector
+from holdfast.watchdog.detectors.detector import Detector, Proof
 from holdfast.watchdog.sample import Reported, RoundStarted, RoundStopped, Sample
 
 logger = logging.getLogger(__name__)
@@ -71,13 +72,12 @@ class Senses:
             proved.extend(self._asked(self.gauge.observe, sample, now))
         for each in self._heeding.get(type(sample)) or self._who_heeds(type(sample)):
             if found := self._asked(each.observe, sample, now):
-                proved.extend(FindingMade(finding) for finding in found)
+                proved.extend(map(_event, found))
         return tuple(proved)
 
     def elapse(self, now: float) -> tuple[Event, ...]:
         """What silence up to `now` proves."""
-        found = [finding for each in self._detectors for finding in self._asked(each.elapse, now)]
-        return tuple(FindingMade(finding) for finding in found)
+        return tuple(_event(proof) for each in self._detectors for proof in self._asked(each.elapse, now))
 
     def next_wakeup(self) -> float | None:
         """When silence could next prove something, or None."""
@@ -102,6 +102,11 @@ class Senses:
             self.failures += 1
             logger.exception("a judge failed judge=%s", getattr(judge, "__qualname__", judge))
             return ()
+
+
+def _event(proof: Proof) -> Event:
+    """A judgement as the brain is told of it."""
+    return FindingMade(proof) if isinstance(proof, Finding) else proof
 
 
 SensesFor = Callable[[Policy], Senses]

@@ -10,7 +10,7 @@ from typing import Final
 from holdfast.agent.sensors.process import WatchedProcess
 from holdfast.agent.sensors.record import RankRecord, RecordUnreadable
 from holdfast.agent.sensors.sensor import Reading
-from holdfast.api.rankrecord import UNKNOWN_FINGERPRINT, UNKNOWN_INT, PulseZone, StepZone
+from holdfast.api.rankrecord import UNKNOWN_INT, PulseZone, StepZone
 from holdfast.api.telemetry import ProcessState, RankSample, Unreadable
 
 _RECORD_NAME: Final = re.compile(r"rank-\d+\.record")  # what api.control.record_file_name makes
@@ -156,7 +156,6 @@ def sample_of(step: StepZone, pulse: PulseZone | None, process: ProcessState, no
         grad_norm=None if math.isnan(step.grad_norm) else step.grad_norm,
         tokens=_known(step.tokens),
         collective_sequence=_known(pulse.collective_sequence) if pulse else None,
-        parameter_fingerprint=_known(step.parameter_fingerprint, unknown=UNKNOWN_FINGERPRINT),
         snapshot_step=_known(step.snapshot_step),
     )
 

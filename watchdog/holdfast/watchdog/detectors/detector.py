@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from holdfast.api.event import ConditionOver, NodeDeparting, ReplicasAgreed
 from holdfast.api.finding import Finding
 from holdfast.watchdog.sample import Sample
+
+# What a detector proves: mostly that something is wrong; some also prove that something is well again.
+Proof = Finding | ConditionOver | NodeDeparting | ReplicasAgreed
 
 
 class Detector(Protocol):
@@ -15,11 +19,11 @@ class Detector(Protocol):
     others: a beat, which comes every second from every launcher, concerns a single detector.
     """
 
-    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+    def observe(self, sample: Sample, now: float) -> Sequence[Proof]:
         """Take one sample; return what it proves."""
         ...
 
-    def elapse(self, now: float) -> Sequence[Finding]:
+    def elapse(self, now: float) -> Sequence[Proof]:
         """Return what silence up to `now` proves."""
         ...
 

@@ -86,6 +86,8 @@ class GpuFaultDetector:
 
     def _judge_report(self, report: NodeReport, now: float) -> Iterator[Finding]:
         for event in report.events:
+            if not isinstance(event, XidRaised | GpuDisappeared):
+                continue
             key = (report.node, event.gpu)
             gpu = self._gpu(key)
             at = now - max(0.0, event.age_s)

@@ -15,6 +15,7 @@ from holdfast.api.event import (
     MemberFinished,
     MemberJoined,
     MemberLeft,
+    MemberTested,
     MemberWarmed,
     RestoreReported,
 )
@@ -33,6 +34,7 @@ from holdfast.api.membership import (
     WorkersFinished,
 )
 from holdfast.api.policy import Policy
+from holdfast.api.selftest import Tested
 from holdfast.watchdog.auth import Caller
 from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, Exited, Heard, Left
 from holdfast.watchdog.server.answer import CALLER
@@ -197,6 +199,9 @@ TAKERS: Mapping[type, Callable[[JobHost, LauncherConnection, Any], None]] = {
     ),
     CheckpointCommitted: _committed,
     Restored: _restored,
+    Tested: lambda host, launcher, message: host.record(
+        MemberTested(launcher.member, message.number, message.level, message.verdict, message.checks, message.says)
+    ),
     # Detectors fence these by themselves: what an exit says of its node holds whatever the round.
     WorkerExited: lambda host, launcher, message: host.observe(Exited(launcher.member, launcher.node, message)),
     CollectiveFailed: lambda host, launcher, message: host.observe(

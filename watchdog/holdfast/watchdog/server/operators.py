@@ -8,6 +8,7 @@ from aiohttp import web
 from holdfast.api.errors import HoldfastError
 from holdfast.api.event import NodeChanged, PodChanged
 from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, PodObserved
+from holdfast.watchdog.sample import Placed
 from holdfast.watchdog.server.connection import Connection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
 from holdfast.watchdog.server.host import JobHost
@@ -50,6 +51,8 @@ async def _listen(host: JobHost, frames: AsyncIterator[FromOperator]) -> None:
     async for message in frames:
         match message:
             case NodeObserved():
+                if message.rack:
+                    host.observe(Placed(message.node, message.rack))
                 host.see(NodeChanged(message.node, message.state, message.reason))
             case PodObserved():
                 host.see(PodChanged(message.member, message.node, message.state, message.reason))

@@ -1,0 +1,70 @@
+"""Self-tests of a node's devices: what is asked for, what comes of it.
+
+The watchdog asks (`TestWanted`), the launcher runs the test where the GPUs are, while no worker uses them, and
+answers (`Tested`). Results are digests of exact arithmetic, so that equal devices must answer alike: they are
+compared with a golden table and with each other.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class TestLevel(StrEnum):
+    """How thorough. LIGHT takes less than a minute, FULL less than ten on a GPU."""
+
+    __test__ = False  # not a test of pytest's
+
+    LIGHT = "light"
+    FULL = "full"
+
+
+class Verdict(StrEnum):
+    """What a check says. UNKNOWN: it could not be run, or there is nothing to compare with."""
+
+    PASSED = "Passed"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One check of one device.
+
+    `device` is the GPU's UUID, "cpu", or "node" for what concerns all. `like` names what must answer alike (model,
+    driver, library versions, the check's own version): two results of equal `check` and `like` whose `digest`s
+    differ mean that one of the two devices computes wrong. Empty `digest`: nothing to compare.
+    """
+
+    check: str
+    device: str
+    verdict: Verdict
+    says: str
+    took_s: float
+    like: str = ""
+    digest: str = ""
+
+
+class TestWanted(msgspec.Struct, frozen=True, tag=True):
+    """Watchdog to launcher: test this node's devices as soon as no worker of yours uses them.
+
+    `number` names the request; shown again it is the same. `tensor` is how many ranks must share one NVLink
+    domain.
+    """
+
+    __test__ = False
+
+    number: int
+    level: TestLevel
+    reason: str
+    tensor: int = 1
+
+
+class Tested(msgspec.Struct, frozen=True, tag=True):
+    """Launcher to watchdog: what came of request `number`."""
+
+    number: int
+    level: TestLevel
+    verdict: Verdict
+    took_s: float
+    checks: tuple[CheckResult, ...] = ()
+    says: str = ""

@@ -1,0 +1,1 @@
+hiz8pACA2qteZ8IDwgMSMg2pugDa6wfkQ8WlPFUa5EI
