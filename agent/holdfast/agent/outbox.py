@@ -13,7 +13,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.sensors.standing import CLEARED_KEPT_S
 from holdfast.agent.urgency import Urgency
+from holdfast.api.condition import Condition, ConditionState
 from holdfast.api.telemetry import NodeEvent, NodeReport, Pace, RankSample, Unreadable
 
 # A node whose GPUs fall over raises some dozen errors. Past the bound the newest are dropped, as the first
@@ -89,6 +91,7 @@ class Outbox:
             gpus=self._reading.gpus,
             events=_aged(carried, now),
             unreadable=self._reading.unreadable + self._loss(),
+            conditions=_standing(self._reading.conditions, now - self._read_at),
         )
 
     def reconnected(self, now: float) -> tuple[NodeReport, ...]:
@@ -118,6 +121,12 @@ class Outbox:
 
 def _aged(kept: Sequence[_KeptEvent], now: float) -> tuple[NodeEvent, ...]:
     return tuple(replace(one.event, age_s=max(0.0, now - one.happened_at)) for one in kept)
+
+
+def _standing(conditions: Sequence[Condition], by_s: float) -> tuple[Condition, ...]:
+    """What holds, and what was cleared not long ago, as of `by_s` seconds later."""
+    older = (replace(one, age_s=one.age_s + max(0.0, by_s)) for one in conditions)
+    return tuple(one for one in older if one.state is ConditionState.RAISED or one.age_s <= CLEARED_KEPT_S)
 
 
 def _older(ranks: tuple[RankSample, ...], by_s: float) -> tuple[RankSample, ...]:

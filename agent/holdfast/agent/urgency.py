@@ -1,9 +1,11 @@
 """When a reading should not wait for the next report interval. Pure: it compares readings."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.condition import Condition, ConditionState
 from holdfast.api.telemetry import ProcessState, RankSample
 
 
@@ -11,6 +13,7 @@ class Urgent(StrEnum):
     """Why a report goes out early. It chooses when to send; the watchdog alone judges what it means."""
 
     EVENT = "an event happened"
+    CONDITION = "a condition was raised"
     STALLED = "a rank made no progress for long enough to be looked at"
     FIRST_STEP = "a rank completed its first step of a round"
     PROCESS = "a rank's process stopped or is gone"
@@ -28,19 +31,28 @@ _WORTH_A_REPORT = (ProcessState.STOPPED, ProcessState.GONE)
 
 
 class Urgency:
-    """Remembers the last reading, so that each stall, first step and process change is urgent exactly once."""
+    """Remembers the last reading, so that each stall, condition, first step and process change is urgent once."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, int], _Seen] = {}
+        self._raised: frozenset[tuple[str, str, str]] = frozenset()
 
     def of(self, reading: Reading, *, stalled_after_s: float | None) -> frozenset[Urgent]:
         """What is urgent in `reading` that was not in the one before; empty when it can wait."""
         seen = {(sample.round, sample.rank): _seen(sample, stalled_after_s) for sample in reading.ranks}
         urgent = {Urgent.EVENT} if reading.events else set()
+        raised = frozenset(_raised(reading.conditions))
+        if raised - self._raised:
+            urgent.add(Urgent.CONDITION)
+        self._raised = raised
         for rank, current in seen.items():
             urgent |= _news(self._before.get(rank, _NOTHING_SEEN), current)
         self._before = seen
         return frozenset(urgent)
+
+
+def _raised(conditions: Iterable[Condition]) -> Iterator[tuple[str, str, str]]:
+    return ((one.kind, one.gpu, one.device) for one in conditions if one.state is ConditionState.RAISED)
 
 
 def _seen(sample: RankSample, stalled_after_s: float | None) -> _Seen:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from holdfast.agent.outbox import EVENTS_KEPT_MAX, EVENTS_PER_REPORT_MAX, Outbox
 from holdfast.agent.reporter import retry_after_s
 from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import (
     GpuHealth,
@@ -244,3 +245,27 @@ def test_reconnecting_slows_down_to_a_bound_that_lets_decisions_resume_in_time()
     assert waits[0] <= 0.1
     assert max(waits) <= 1.5
     assert retry_after_s(10_000, jitter=0.0) == 0.75
+
+
+def condition(state: ConditionState, age_s: float, kind: ConditionKind = ConditionKind.PCIE_DEGRADED) -> Condition:
+    return Condition(kind, state, age_s, "8 of 16 lanes", gpu="GPU-a")
+
+
+def test_a_condition_that_holds_is_in_every_report_with_its_age() -> None:
+    outbox = outbox_at_work(Reading(conditions=(condition(ConditionState.RAISED, 500.0),)))
+    assert taken(outbox, 101.0).conditions == (condition(ConditionState.RAISED, 501.0),)
+
+
+def test_a_cleared_condition_is_reported_for_a_minute_and_then_no_more() -> None:
+    outbox = outbox_at_work(Reading(conditions=(condition(ConditionState.CLEARED, 58.5),)))
+    assert taken(outbox, 101.0).conditions == (condition(ConditionState.CLEARED, 59.5),)
+    assert taken(outbox, 102.0).conditions == ()
+
+
+def test_a_new_condition_does_not_wait_for_the_interval_but_one_that_goes_on_does() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(Reading(conditions=(condition(ConditionState.RAISED, 0.0),)), 100.1)
+    assert outbox.is_due(100.1)
+    taken(outbox, 100.1)
+    outbox.observe(Reading(conditions=(condition(ConditionState.RAISED, 0.1),)), 100.2)
+    assert not outbox.is_due(100.2)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
+from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.api.condition import Condition
 from holdfast.api.telemetry import GpuSample, NodeEvent, RankSample, Unreadable
 
 
@@ -13,13 +15,16 @@ class Reading:
     """What one look at a source gave. Ages in samples and events are seconds before the `now` of that look.
 
     Samples and `unreadable` describe the present and replace what an earlier look said. Events happened once:
-    each is in exactly one reading.
+    each is in exactly one reading. `conditions` are all that hold, and those cleared less than a minute ago.
+    `details` stay on the node, for its metrics.
     """
 
     ranks: tuple[RankSample, ...] = ()
     gpus: tuple[GpuSample, ...] = ()
     events: tuple[NodeEvent, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    details: tuple[GpuDetail, ...] = ()
 
 
 class Sensor(Protocol):
@@ -46,4 +51,6 @@ def joined(readings: Iterable[Reading]) -> Reading:
         gpus=tuple(chain.from_iterable(reading.gpus for reading in every)),
         events=tuple(chain.from_iterable(reading.events for reading in every)),
         unreadable=tuple(chain.from_iterable(reading.unreadable for reading in every)),
+        conditions=tuple(chain.from_iterable(reading.conditions for reading in every)),
+        details=tuple(chain.from_iterable(reading.details for reading in every)),
     )

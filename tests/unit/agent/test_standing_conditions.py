@@ -1,0 +1,50 @@
+"""What a source keeps of the conditions it raised."""
+
+from holdfast.agent.sensors.standing import CLEARED_KEPT_S, KEPT_MAX, StandingConditions
+from holdfast.api.condition import Condition, ConditionKind, ConditionState
+
+PCIE, NVLINK = ConditionKind.PCIE_DEGRADED, ConditionKind.NVLINK_DOWN
+
+
+def test_a_condition_said_again_keeps_its_age_and_takes_the_new_words() -> None:
+    standing = StandingConditions()
+    standing.hold(PCIE, "8 of 16 lanes", 100.0, gpu="GPU-a")
+    standing.hold(PCIE, "4 of 16 lanes", 130.0, gpu="GPU-a")
+    assert standing.report(140.0) == (Condition(PCIE, ConditionState.RAISED, 40.0, "4 of 16 lanes", "GPU-a"),)
+
+
+def test_what_is_cleared_is_said_for_a_minute_and_then_forgotten() -> None:
+    standing = StandingConditions()
+    standing.hold(PCIE, "8 of 16 lanes", 100.0)
+    standing.clear(PCIE, "16 lanes again", 200.0)
+    cleared_at_last = Condition(PCIE, ConditionState.CLEARED, CLEARED_KEPT_S, "16 lanes again")
+    assert standing.report(200.0 + CLEARED_KEPT_S) == (cleared_at_last,)
+    assert standing.report(200.1 + CLEARED_KEPT_S) == ()
+
+
+def test_clearing_what_does_not_hold_says_nothing() -> None:
+    standing = StandingConditions()
+    standing.clear(PCIE, "fine", 100.0)
+    assert standing.report(100.0) == ()
+    standing.hold(PCIE, "narrow", 100.0)
+    standing.clear(PCIE, "fine", 110.0)
+    standing.clear(PCIE, "still fine", 150.0)
+    assert standing.report(150.0)[0].age_s == 40.0
+
+
+def test_a_condition_that_comes_back_begins_anew() -> None:
+    standing = StandingConditions()
+    standing.hold(PCIE, "narrow", 100.0)
+    standing.clear(PCIE, "fine", 110.0)
+    standing.hold(PCIE, "narrow", 120.0)
+    assert standing.holds(PCIE)
+    assert standing.report(121.0) == (Condition(PCIE, ConditionState.RAISED, 1.0, "narrow"),)
+
+
+def test_gpus_and_devices_are_kept_apart_and_their_number_is_bounded() -> None:
+    standing = StandingConditions()
+    for link in range(KEPT_MAX + 10):
+        standing.hold(NVLINK, "down", 100.0, gpu="GPU-a", device=f"nvlink{link}")
+    assert len(standing.report(100.0)) == KEPT_MAX
+    assert standing.holds(NVLINK, gpu="GPU-a", device="nvlink0")
+    assert not standing.holds(NVLINK, gpu="GPU-b", device="nvlink0")
