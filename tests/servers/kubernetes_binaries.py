@@ -1,4 +1,4 @@
-"""Finds the programs that tests need, or gets them: Kubernetes, etcd, Redis.
+"""Finds the programs that tests need, or gets them: Kubernetes, etcd, Redis, Prometheus.
 
 For a Kubernetes program the places are tried in this order:
 
@@ -9,7 +9,7 @@ For a Kubernetes program the places are tried in this order:
    unpacked into a cache folder of its own; this step is left out when the variable is unset;
 5. Debian's source package, built by build_kubernetes.sh into the cache (once per machine, minutes).
 
-etcd and redis-server are Debian packages.
+etcd, redis-server and Prometheus with its Alertmanager are Debian packages.
 Source: https://book.kubebuilder.io/reference/envtest (what the archive holds and what KUBEBUILDER_ASSETS means)
 """
 
@@ -30,7 +30,15 @@ INSTALL_S_MAX = 300.0
 DOWNLOAD_S_MAX = 20.0  # to the first answer: a place that is slower than this is taken as not reachable
 BUILD_SCRIPT = Path(__file__).parent / "build_kubernetes.sh"
 IN_ARCHIVE = ("kube-apiserver", "kubectl", "etcd")
-PACKAGES = {"etcd": "etcd-server", "etcdctl": "etcd-client", "redis-server": "redis-server"}
+PACKAGES = {
+    "etcd": "etcd-server",
+    "etcdctl": "etcd-client",
+    "redis-server": "redis-server",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "prometheus-alertmanager": "prometheus-alertmanager",
+    "amtool": "prometheus-alertmanager",
+}
 
 
 class ProgramMissing(RuntimeError):
@@ -64,7 +72,7 @@ def kubernetes_program(name: str) -> Path:
 
 
 def packaged_program(name: str) -> Path:
-    """The path of etcd, etcdctl or redis-server; installs its Debian package when it is missing."""
+    """The path of one of PACKAGES; installs its Debian package when it is missing. Raises ProgramMissing."""
     found = _in_assets(name) or _on_path(name)
     if found:
         return found
