@@ -1,0 +1,34 @@
+"""What a program tells Prometheus: one row for each family. Names, labels and units are a promise to whoever reads.
+
+Naming: https://prometheus.io/docs/practices/naming/ and https://prometheus.io/docs/specs/om/open_metrics_spec/
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class MetricKind(StrEnum):
+    """How Prometheus reads it, in the words of the exposition formats."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    SUMMARY = "summary"  # how many and their sum; no quantiles
+    UNKNOWN = "unknown"  # counts of another program, under a name that is not a counter's here
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One family. `name` is what a query asks for; of a summary it stands before _count and _sum.
+
+    `labels` are all it may have, in order. What is Unknown has no sample, never zero.
+    """
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """The family's name in OpenMetrics, where a counter's lacks the _total of its samples."""
+        return self.name.removesuffix("_total") if self.kind is MetricKind.COUNTER else self.name
