@@ -28,7 +28,7 @@ from figure import Figure, measured, publish
 
 from holdfast.api import rankrecord
 from holdfast.api.control import record_file_name
-from holdfast.api.rankrecord import UNKNOWN_FINGERPRINT, Phase, StepZone
+from holdfast.api.rankrecord import Phase, StepZone
 from holdfast.api.telemetry import AgentHello, FromAgent, Pace, ReportTaken
 
 RANKS: Final = 8
@@ -68,7 +68,7 @@ class Rank:
         phase = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)[part]
         zone = StepZone(
             *(1, self._rank, self._rank, RANKS, self.process.pid, step, phase, now_ns, now_ns, 200_000_000),
-            *(2.5, 1.0, 4096, UNKNOWN_FINGERPRINT, UNKNOWN_FINGERPRINT, step),
+            *(2.5, 1.0, 4096, step),
         )
         self._write(rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.STEP_OFFSET, rankrecord.pack_step(zone))
         if self._ticks % 2:

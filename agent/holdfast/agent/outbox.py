@@ -16,11 +16,13 @@ from holdfast.agent.sensors.sensor import Reading
 from holdfast.agent.sensors.standing import CLEARED_KEPT_S
 from holdfast.agent.urgency import Urgency
 from holdfast.api.condition import Condition, ConditionState
-from holdfast.api.telemetry import NodeEvent, NodeReport, Pace, RankSample, Unreadable
+from holdfast.api.telemetry import NodeEvent, NodeReport, Pace, ParametersFingerprinted, RankSample, Unreadable
 
 # A node whose GPUs fall over raises some dozen errors. Past the bound the newest are dropped, as the first
 # error is the one that names the cause.
 EVENTS_KEPT_MAX: Final = 256
+# Fingerprints are of use only as long as those of other ranks are: of them the oldest are dropped, without a word.
+FINGERPRINTS_PER_RANK_MAX: Final = 16
 EVENTS_PER_REPORT_MAX: Final = 64  # keeps the largest report far below what the watchdog accepts
 INTERVAL_S_MIN: Final = 0.1  # the records are looked at no more often
 INTERVAL_S_MAX: Final = 60.0
@@ -32,6 +34,11 @@ class _KeptEvent:
     event: NodeEvent
     happened_at: float
     sequence: int = _UNSENT  # of the report that carried it
+
+    @property
+    def rank(self) -> int | None:
+        """Whose fingerprint it is; None when it is none."""
+        return self.event.rank if isinstance(self.event, ParametersFingerprinted) else None
 
 
 class Outbox:
@@ -54,10 +61,7 @@ class Outbox:
         """Take in the newest reading, made at `now`."""
         self._reading, self._read_at = reading, now
         for event in reading.events:
-            if len(self._kept) < EVENTS_KEPT_MAX:
-                self._kept.append(_KeptEvent(event, happened_at=now - event.age_s))
-            else:
-                self._dropped += 1
+            self._keep(_KeptEvent(event, happened_at=now - event.age_s))
         if self._urgency.of(reading, stalled_after_s=self._stalled_after_s):
             self._due_at = min(self._due_at, now)
 
@@ -112,6 +116,19 @@ class Outbox:
         self._kept = [kept for kept in self._kept if kept.sequence == _UNSENT or kept.sequence > sequence]
         if not self._kept:
             self._dropped = 0
+
+    def _keep(self, new: _KeptEvent) -> None:
+        fingerprints = [kept for kept in self._kept if kept.rank is not None]
+        if new.rank is not None:
+            alike = [kept for kept in fingerprints if kept.rank == new.rank]
+            if len(alike) >= FINGERPRINTS_PER_RANK_MAX:
+                self._kept.remove(alike[0])
+            elif len(fingerprints) >= EVENTS_KEPT_MAX:
+                self._kept.remove(fingerprints[0])
+        elif len(self._kept) - len(fingerprints) >= EVENTS_KEPT_MAX:
+            self._dropped += 1
+            return
+        self._kept.append(new)
 
     def _loss(self) -> tuple[Unreadable, ...]:
         if not self._dropped:

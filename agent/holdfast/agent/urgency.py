@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.condition import Condition, ConditionState
-from holdfast.api.telemetry import ProcessState, RankSample
+from holdfast.api.telemetry import ParametersFingerprinted, ProcessState, RankSample
 
 
 class Urgent(StrEnum):
@@ -40,7 +40,9 @@ class Urgency:
     def of(self, reading: Reading, *, stalled_after_s: float | None) -> frozenset[Urgent]:
         """What is urgent in `reading` that was not in the one before; empty when it can wait."""
         seen = {(sample.round, sample.rank): _seen(sample, stalled_after_s) for sample in reading.ranks}
-        urgent = {Urgent.EVENT} if reading.events else set()
+        # A fingerprint says nothing before those it is compared with are there as well: it can wait.
+        faults = [event for event in reading.events if not isinstance(event, ParametersFingerprinted)]
+        urgent = {Urgent.EVENT} if faults else set()
         raised = frozenset(_raised(reading.conditions))
         if raised - self._raised:
             urgent.add(Urgent.CONDITION)

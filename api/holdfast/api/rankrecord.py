@@ -1,10 +1,10 @@
 """The rank record: what one training rank publishes, as a fixed binary layout.
 
 A record is one cache-line-aligned file of `SIZE` bytes per rank, memory-mapped by the trainer that writes it
-and the agent that reads it. Little-endian. It has two zones, each with a sequence lock of its own, because
-each has one writer: the training loop writes the *step* zone, the trainer's side thread writes the *pulse*
-zone. A writer makes the zone's sequence odd, writes, makes it even; a reader retries while it is odd or
-changed. This module only packs and unpacks bytes; mapping and locking belong to the two ends.
+and the agent that reads it. Little-endian. It has three zones, each with a sequence lock of its own: the training
+loop writes the *step* zone at every step and the *replica* zone when it has a new fingerprint, the trainer's side
+thread writes the *pulse* zone. A writer makes the zone's sequence odd, writes, makes it even; a reader retries
+while it is odd or changed. This module only packs and unpacks bytes; mapping and locking belong to the two ends.
 
 Times are the node's CLOCK_MONOTONIC in nanoseconds: comparable between processes of one node, never between
 nodes. A value that was not measured is `UNKNOWN_INT` or NaN, never zero.
@@ -16,10 +16,12 @@ from enum import IntEnum
 import msgspec
 
 MAGIC = 0x31444648  # "HFD1"
-VERSION = 1
+VERSION = 2
 SIZE = 256
 UNKNOWN_INT = -1
-UNKNOWN_FINGERPRINT = 2**64 - 1  # fingerprints are unsigned
+FINGERPRINTS_KEPT = (
+    3  # a reader that looks ten times a second misses none that are 0.1 s apart, and one look may fail
+)
 
 
 class Phase(IntEnum):
@@ -54,9 +56,27 @@ class StepZone(msgspec.Struct, frozen=True, gc=False):
     loss: float
     grad_norm: float
     tokens: int
-    batch_fingerprint: int
-    parameter_fingerprint: int
     snapshot_step: int
+
+
+class Fingerprint(msgspec.Struct, frozen=True, gc=False):
+    """The parameters as they were after step `step`: an unsigned 64-bit `value`, published at `at_ns`."""
+
+    step: int
+    value: int
+    at_ns: int
+
+
+class ReplicaZone(msgspec.Struct, frozen=True, gc=False):
+    """The newest fingerprints of `rank` in `round`, oldest first, at most `FINGERPRINTS_KEPT`.
+
+    `group` (unsigned, 64 bit) names what part of the model the rank holds: ranks of one group hold the same.
+    """
+
+    round: int
+    rank: int
+    group: int
+    fingerprints: tuple[Fingerprint, ...]
 
 
 class PulseZone(msgspec.Struct, frozen=True, gc=False):
@@ -69,13 +89,17 @@ class PulseZone(msgspec.Struct, frozen=True, gc=False):
 HEADER = struct.Struct("<IHH")  # magic, version, size
 STEP_SEQUENCE_OFFSET = 8
 STEP_OFFSET = 16
-STEP = struct.Struct("<qiiiiqqqqqddqQQq")
-PULSE_SEQUENCE_OFFSET = 192
-PULSE_OFFSET = 200
+STEP = struct.Struct("<qiiiiqqqqqddqq")
+REPLICA_SEQUENCE_OFFSET = 112
+REPLICA_OFFSET = 120
+REPLICA = struct.Struct("<qqQ" + "qQq" * FINGERPRINTS_KEPT)
+PULSE_SEQUENCE_OFFSET = 216
+PULSE_OFFSET = 224
 PULSE = struct.Struct("<qq")
 SEQUENCE = struct.Struct("<Q")
 
-assert STEP_OFFSET + STEP.size <= PULSE_SEQUENCE_OFFSET
+assert STEP_OFFSET + STEP.size <= REPLICA_SEQUENCE_OFFSET
+assert REPLICA_OFFSET + REPLICA.size <= PULSE_SEQUENCE_OFFSET
 assert PULSE_OFFSET + PULSE.size <= SIZE
 
 
@@ -112,8 +136,6 @@ def pack_step(zone: StepZone) -> bytes:
         zone.loss,
         zone.grad_norm,
         zone.tokens,
-        zone.batch_fingerprint,
-        zone.parameter_fingerprint,
         zone.snapshot_step,
     )
 
@@ -123,6 +145,21 @@ def unpack_step(buffer: bytes | memoryview) -> StepZone:
     fields = list(STEP.unpack_from(buffer, STEP_OFFSET))
     fields[6] = Phase(fields[6])
     return StepZone(*fields)
+
+
+def pack_replica(zone: ReplicaZone) -> bytes:
+    """The replica zone's bytes, to be written at `REPLICA_OFFSET`."""
+    filling = [UNKNOWN_INT, 0, UNKNOWN_INT] * (FINGERPRINTS_KEPT - len(zone.fingerprints))
+    kept = [field for one in zone.fingerprints for field in (one.step, one.value, one.at_ns)]
+    return REPLICA.pack(zone.round, zone.rank, zone.group, *kept, *filling)
+
+
+def unpack_replica(buffer: bytes | memoryview) -> ReplicaZone:
+    """Read the replica zone of a whole record."""
+    round_, rank, group, *fields = REPLICA.unpack_from(buffer, REPLICA_OFFSET)
+    slots = zip(fields[::3], fields[1::3], fields[2::3], strict=True)
+    kept = tuple(Fingerprint(*slot) for slot in slots if slot[0] != UNKNOWN_INT)
+    return ReplicaZone(round_, rank, group, kept)
 
 
 def unpack_pulse(buffer: bytes | memoryview) -> PulseZone:

@@ -22,7 +22,6 @@ from holdfast.api.rankrecord import (
     SIZE,
     STEP_OFFSET,
     STEP_SEQUENCE_OFFSET,
-    UNKNOWN_FINGERPRINT,
     Phase,
     StepZone,
     pack_header,
@@ -68,9 +67,7 @@ def agent(command: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
 
 def publish(run_dir: Path, *, pid: int, step: int) -> None:
     """A record as a trainer leaves it."""
-    zone = StepZone(
-        1, 0, 0, 1, pid, step, Phase.DATA, 1, 1, -1, 2.0, 1.0, 8, UNKNOWN_FINGERPRINT, UNKNOWN_FINGERPRINT, -1
-    )
+    zone = StepZone(1, 0, 0, 1, pid, step, Phase.DATA, 1, 1, -1, 2.0, 1.0, 8, -1)
     record = bytearray(SIZE)
     record[: len(pack_header())] = pack_header()
     SEQUENCE.pack_into(record, STEP_SEQUENCE_OFFSET, 2)

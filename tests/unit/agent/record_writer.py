@@ -9,15 +9,18 @@ from holdfast.api.rankrecord import (
     PULSE,
     PULSE_OFFSET,
     PULSE_SEQUENCE_OFFSET,
+    REPLICA_OFFSET,
+    REPLICA_SEQUENCE_OFFSET,
     SEQUENCE,
     SIZE,
     STEP_OFFSET,
     STEP_SEQUENCE_OFFSET,
-    UNKNOWN_FINGERPRINT,
     Phase,
     PulseZone,
+    ReplicaZone,
     StepZone,
     pack_header,
+    pack_replica,
     pack_step,
 )
 
@@ -40,8 +43,6 @@ def step_zone(**changed: object) -> StepZone:
         "loss": 2.5,
         "grad_norm": 0.75,
         "tokens": 4096,
-        "batch_fingerprint": UNKNOWN_FINGERPRINT,
-        "parameter_fingerprint": UNKNOWN_FINGERPRINT,
         "snapshot_step": 40,
     }
     return StepZone(**(fields | changed))  # type: ignore[arg-type]
@@ -63,6 +64,12 @@ class RecordWriter:
         packed = pack_step(zone)
         self.map[STEP_OFFSET : STEP_OFFSET + len(packed)] = packed
         self.unlock(STEP_SEQUENCE_OFFSET)
+
+    def replica(self, zone: ReplicaZone) -> None:
+        self.lock(REPLICA_SEQUENCE_OFFSET)
+        packed = pack_replica(zone)
+        self.map[REPLICA_OFFSET : REPLICA_OFFSET + len(packed)] = packed
+        self.unlock(REPLICA_SEQUENCE_OFFSET)
 
     def pulse(self, zone: PulseZone) -> None:
         self.lock(PULSE_SEQUENCE_OFFSET)

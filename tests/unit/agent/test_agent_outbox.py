@@ -1,10 +1,11 @@
 """What the agent sends and when, in virtual time."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.agent.outbox import EVENTS_KEPT_MAX, EVENTS_PER_REPORT_MAX, Outbox
+from holdfast.agent.outbox import EVENTS_KEPT_MAX, EVENTS_PER_REPORT_MAX, FINGERPRINTS_PER_RANK_MAX, Outbox
 from holdfast.agent.reporter import retry_after_s
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
@@ -12,8 +13,10 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import (
     GpuHealth,
     GpuSample,
+    NodeEvent,
     NodeReport,
     Pace,
+    ParametersFingerprinted,
     ProcessState,
     RankSample,
     Unreadable,
@@ -269,3 +272,46 @@ def test_a_new_condition_does_not_wait_for_the_interval_but_one_that_goes_on_doe
     taken(outbox, 100.1)
     outbox.observe(Reading(conditions=(condition(ConditionState.RAISED, 0.1),)), 100.2)
     assert not outbox.is_due(100.2)
+
+
+def fingerprinted(step: int, rank: int = 0) -> ParametersFingerprinted:
+    return ParametersFingerprinted(round=1, rank=rank, group=0, step=step, value=7, age_s=0.0)
+
+
+def with_events(*events: NodeEvent) -> Reading:
+    return Reading(ranks=(RANK,), gpus=(GPU,), events=events)
+
+
+def test_a_fingerprint_waits_for_the_next_report_and_is_then_kept_until_taken() -> None:
+    outbox = outbox_at_work()
+    outbox.observe(with_events(fingerprinted(10)), 100.2)
+    assert outbox.take(100.2) is None
+    report = taken(outbox, 101.0)
+    assert [event.age_s for event in report.events] == [pytest.approx(0.8)]
+    assert [again.events[0].age_s for again in outbox.reconnected(102.0)] == [pytest.approx(1.8)]
+    outbox.taken(report.sequence)
+    assert outbox.reconnected(103.0) == ()
+
+
+def test_while_the_watchdog_is_away_the_newest_fingerprints_of_each_rank_are_kept() -> None:
+    outbox = outbox_at_work()
+    for step in range(100):
+        outbox.observe(with_events(fingerprinted(step, rank=0), fingerprinted(step, rank=1)), 100.0 + step)
+    outbox.reconnected(300.0)
+    reports = [taken(outbox, 300.0)]
+    told = [(event.rank, event.step) for event in reports[0].events if isinstance(event, ParametersFingerprinted)]
+    newest = range(100 - FINGERPRINTS_PER_RANK_MAX, 100)
+    assert sorted(told) == [(rank, step) for rank in (0, 1) for step in newest]
+    assert reports[0].unreadable == ()
+
+
+def test_any_number_of_ranks_neither_fills_the_outbox_nor_keeps_a_fault_out() -> None:
+    outbox = outbox_at_work()
+    for rank in range(EVENTS_KEPT_MAX + 50):
+        outbox.observe(with_events(fingerprinted(1, rank)), 100.0)
+    outbox.observe(with_events(XID), 100.0)
+    carried = []
+    while outbox.is_due(100.0):
+        carried += taken(outbox, 100.0).events
+    assert carried[-1] == XID
+    assert [event.rank for event in carried[:-1]] == list(range(50, EVENTS_KEPT_MAX + 50))

@@ -15,14 +15,16 @@ from holdfast.agent.sensors.process import parse_state
 from holdfast.agent.sensors.ranks import RankSensor
 from holdfast.api.rankrecord import (
     PULSE_SEQUENCE_OFFSET,
+    REPLICA_SEQUENCE_OFFSET,
     SEQUENCE,
     STEP_OFFSET,
     STEP_SEQUENCE_OFFSET,
-    UNKNOWN_FINGERPRINT,
+    Fingerprint,
     Phase,
     PulseZone,
+    ReplicaZone,
 )
-from holdfast.api.telemetry import ProcessState, Unreadable
+from holdfast.api.telemetry import ParametersFingerprinted, ProcessState, Unreadable
 
 NOW = 102.0
 
@@ -79,12 +81,65 @@ def test_a_worker_that_was_given_no_rank_yet_is_no_rank(tmp_path: Path, sensor: 
     assert sensor.read(NOW).ranks == ()
 
 
-@pytest.mark.parametrize(("published", "reported"), [(UNKNOWN_FINGERPRINT, None), (0, 0), (77, 77)])
-def test_a_fingerprint_is_none_only_when_it_is_unknown(
-    tmp_path: Path, sensor: RankSensor, published: int, reported: int | None
-) -> None:
-    RecordWriter(tmp_path).step(step_zone(parameter_fingerprint=published))
-    assert sensor.read(NOW).ranks[0].parameter_fingerprint == reported
+def replica_zone(*steps: int, round: int = 3, value: int = 77) -> ReplicaZone:
+    kept = tuple(Fingerprint(step, value + step, 101 * SECOND_NS) for step in steps)
+    return ReplicaZone(round, 5, group=9, fingerprints=kept)
+
+
+def steps_told(sensor: RankSensor) -> list[tuple[int, int]]:
+    return [(event.round, event.step) for event in fingerprints_told(sensor)]
+
+
+def fingerprints_told(sensor: RankSensor) -> list[ParametersFingerprinted]:
+    return [event for event in sensor.read(NOW).events if isinstance(event, ParametersFingerprinted)]
+
+
+def test_a_fingerprint_is_told_with_its_age_and_only_once(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    assert fingerprints_told(sensor) == []
+    writer.replica(replica_zone(40))
+    (told,) = fingerprints_told(sensor)
+    assert told == ParametersFingerprinted(round=3, rank=5, group=9, step=40, value=117, age_s=told.age_s)
+    assert told.age_s == pytest.approx(1.0)
+    assert fingerprints_told(sensor) == []
+
+
+@pytest.mark.parametrize("value", [0, 2**64 - 1])
+def test_any_64_bits_are_a_fingerprint(tmp_path: Path, sensor: RankSensor, value: int) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    writer.replica(ReplicaZone(3, 5, group=2**64 - 1, fingerprints=(Fingerprint(0, value, SECOND_NS),)))
+    (told,) = fingerprints_told(sensor)
+    assert (told.step, told.value, told.group) == (0, value, 2**64 - 1)
+
+
+def test_a_look_that_came_late_still_tells_what_is_kept(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    writer.replica(replica_zone(10))
+    assert steps_told(sensor) == [(3, 10)]
+    writer.replica(replica_zone(20, 30, 40))
+    assert steps_told(sensor) == [(3, 20), (3, 30), (3, 40)]
+
+
+def test_a_new_round_that_goes_back_tells_its_fingerprints_anew(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    writer.replica(replica_zone(10, 20))
+    assert steps_told(sensor) == [(3, 10), (3, 20)]
+    writer.replica(replica_zone(10, round=4))
+    assert steps_told(sensor) == [(4, 10)]
+
+
+def test_an_agent_that_starts_again_tells_what_is_kept(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    writer.replica(replica_zone(10, 20, 30))
+    sensor.read(NOW)
+    again = RankSensor(str(tmp_path))
+    assert steps_told(again) == [(3, 10), (3, 20), (3, 30)]
+    again.close()
 
 
 def test_a_run_directory_that_is_not_there_yet_has_no_ranks(tmp_path: Path) -> None:
@@ -107,7 +162,7 @@ def test_a_run_directory_that_cannot_be_listed_is_unreadable(tmp_path: Path) -> 
         pytest.param(b"XXXX" + bytes(252), "magic is 0x58585858, expected 0x31444648", id="foreign"),
         pytest.param(
             b"HFD1\x09\x00\x00\x01" + bytes(248),
-            "record version 9 of 256 bytes, expected version 1 of 256",
+            "record version 9 of 256 bytes, expected version 2 of 256",
             id="version",
         ),
     ],
@@ -156,12 +211,17 @@ def test_a_record_locked_before_its_first_content_could_be_read_is_unreadable(
     assert "middle of a publication" in reading.unreadable[0].reason
 
 
-@pytest.mark.parametrize("zone", [STEP_SEQUENCE_OFFSET, PULSE_SEQUENCE_OFFSET], ids=["step", "pulse"])
+@pytest.mark.parametrize(
+    "zone",
+    [STEP_SEQUENCE_OFFSET, REPLICA_SEQUENCE_OFFSET, PULSE_SEQUENCE_OFFSET],
+    ids=["step", "replica", "pulse"],
+)
 def test_a_record_locked_for_ever_still_shows_its_last_good_content(
     tmp_path: Path, sensor: RankSensor, zone: int
 ) -> None:
     writer = RecordWriter(tmp_path)
     writer.step(step_zone())
+    writer.replica(replica_zone(40))
     writer.pulse(PulseZone(beat_ns=100 * SECOND_NS, collective_sequence=7))
     sensor.read(NOW)
     writer.lock(zone)

@@ -8,7 +8,7 @@ from trainer_builders import assignment
 
 from holdfast.api import rankrecord
 from holdfast.api.control import record_file_name
-from holdfast.api.rankrecord import UNKNOWN_FINGERPRINT, UNKNOWN_INT, Phase, PulseZone, StepZone
+from holdfast.api.rankrecord import UNKNOWN_INT, Phase, PulseZone, ReplicaZone, StepZone
 from holdfast.trainer.record import RankRecord, open_record
 
 
@@ -18,6 +18,10 @@ def raw(directory: Path, local_rank: int = 0) -> bytes:
 
 def step_zone(directory: Path) -> StepZone:
     return rankrecord.unpack_step(raw(directory))
+
+
+def replica_zone(directory: Path) -> ReplicaZone:
+    return rankrecord.unpack_replica(raw(directory))
 
 
 def mapped(descriptor: int) -> mmap.mmap:
@@ -40,6 +44,7 @@ def test_a_new_record_is_one_of_this_version_and_knows_nothing(tmp_path: Path) -
 def test_a_round_begins_with_nothing_measured(tmp_path: Path) -> None:
     record = begun(tmp_path)
     record.step(3, 0.5, 1.0, 100)
+    record.fingerprint(3, 2**64 - 1, 12)
     record.begin(assignment(round=8, rank=1, world_size=2, local_rank=0))
     zone = step_zone(tmp_path)
     assert (zone.round, zone.rank, zone.local_rank, zone.world_size) == (8, 1, 0, 2)
@@ -47,7 +52,7 @@ def test_a_round_begins_with_nothing_measured(tmp_path: Path) -> None:
     assert math.isnan(zone.loss)
     assert math.isnan(zone.grad_norm)
     assert (zone.step_time_ns, zone.tokens, zone.snapshot_step) == (UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT)
-    assert (zone.batch_fingerprint, zone.parameter_fingerprint) == (UNKNOWN_FINGERPRINT, UNKNOWN_FINGERPRINT)
+    assert replica_zone(tmp_path) == ReplicaZone(round=8, rank=1, group=0, fingerprints=())
     assert record.last_step is None
 
 
@@ -73,18 +78,37 @@ def test_a_phase_moves_the_publication_but_not_the_step(tmp_path: Path) -> None:
     assert after.phase_started_ns == after.published_ns > before.published_ns
 
 
+def test_the_newest_fingerprints_are_kept_oldest_first(tmp_path: Path) -> None:
+    record = begun(tmp_path)
+    record.step(40, 3.5, 0.25, 4096)
+    before = step_zone(tmp_path)
+    for step in (10, 20, 30, 40):
+        record.fingerprint(step, 2**64 - step, 2**63)
+    zone = replica_zone(tmp_path)
+    assert (zone.round, zone.rank, zone.group) == (7, 0, 2**63)
+    assert [(one.step, 2**64 - one.value) for one in zone.fingerprints] == [(20, 20), (30, 30), (40, 40)]
+    assert zone.fingerprints[0].at_ns <= zone.fingerprints[-1].at_ns
+    assert step_zone(tmp_path) == before
+
+
 def test_a_beat_leaves_the_step_zone_alone(tmp_path: Path) -> None:
     record = begun(tmp_path)
     record.step(1, 3.5, 0.25, 4096)
+    record.fingerprint(1, 7, 0)
+    fingerprints = replica_zone(tmp_path)
     before, beat_before = step_zone(tmp_path), rankrecord.unpack_pulse(raw(tmp_path)).beat_ns
     record.beat(41)
     pulse = rankrecord.unpack_pulse(raw(tmp_path))
     assert pulse == PulseZone(beat_ns=pulse.beat_ns, collective_sequence=41)
     assert pulse.beat_ns > beat_before
     assert step_zone(tmp_path) == before
+    assert replica_zone(tmp_path) == fingerprints
 
 
-@pytest.mark.parametrize("offset", [rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.PULSE_SEQUENCE_OFFSET])
+@pytest.mark.parametrize(
+    "offset",
+    [rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.PULSE_SEQUENCE_OFFSET],
+)
 def test_a_lock_that_a_dead_writer_held_is_released(tmp_path: Path, offset: int) -> None:
     begun(tmp_path)
     held = bytearray(raw(tmp_path))

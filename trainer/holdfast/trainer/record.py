@@ -2,8 +2,9 @@
 
 The layout is `holdfast.api.rankrecord`. Writing is storing bytes into a shared mapping; the sequence lock
 around a zone lets a reader in another process tell a whole zone from a torn one. Each zone has exactly one
-writing thread: the training loop the step zone, the side thread the pulse zone. The stores of one thread
-become visible in order on x86-64; on processors that reorder stores a reader may, rarely, see one mixed zone.
+writing thread: the training loop the step and the replica zone, the side thread the pulse zone. The stores of
+one thread become visible in order on x86-64; on processors that reorder stores a reader may, rarely, see one
+mixed zone.
 """
 
 import logging
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from holdfast.api import rankrecord
 from holdfast.api.control import Assignment, record_file_name
-from holdfast.api.rankrecord import UNKNOWN_FINGERPRINT, UNKNOWN_INT, Phase
+from holdfast.api.rankrecord import FINGERPRINTS_KEPT, UNKNOWN_INT, Fingerprint, Phase, ReplicaZone
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +31,15 @@ class RankRecord:
     def __init__(self, mapping: mmap.mmap) -> None:
         self._mapping = mapping
         self._step_sequence = _even(mapping, rankrecord.STEP_SEQUENCE_OFFSET)
+        self._replica_sequence = _even(mapping, rankrecord.REPLICA_SEQUENCE_OFFSET)
         self._pulse_sequence = _even(mapping, rankrecord.PULSE_SEQUENCE_OFFSET)
         self._pid = os.getpid()
         self._identity = (UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT, self._pid)
         self._completed_ns = UNKNOWN_INT
+        self._fingerprints: tuple[Fingerprint, ...] = ()
         self._forget()
         self._publish(time.monotonic_ns())
+        self._publish_replica()
         self.beat(UNKNOWN_INT)
         mapping[: rankrecord.HEADER.size] = rankrecord.pack_header()
 
@@ -64,6 +68,7 @@ class RankRecord:
         )
         self._forget()
         self._publish(time.monotonic_ns())
+        self._publish_replica()
 
     def step(self, step: int, loss: float, grad_norm: float, tokens: int) -> None:
         """Step `step` is complete; the next one waits for its data."""
@@ -86,6 +91,13 @@ class RankRecord:
         self._phase_started_ns = now
         self._publish(now)
 
+    def fingerprint(self, step: int, value: int, group: int) -> None:
+        """The parameters were worth `value` after step `step`; `group` is as in the replica zone."""
+        self._group = group
+        newest = Fingerprint(step, value, time.monotonic_ns())
+        self._fingerprints = (*self._fingerprints, newest)[-FINGERPRINTS_KEPT:]
+        self._publish_replica()
+
     def beat(self, collective_sequence: int) -> None:
         """The process runs; its default group has issued `collective_sequence` collectives."""
         sequence = self._pulse_sequence
@@ -101,6 +113,8 @@ class RankRecord:
         self._loss = math.nan
         self._grad_norm = math.nan
         self._tokens = UNKNOWN_INT
+        self._group = 0
+        self._fingerprints = ()
         self._phase = Phase.STARTUP
         self._phase_started_ns = time.monotonic_ns()
 
@@ -120,12 +134,19 @@ class RankRecord:
             self._loss,
             self._grad_norm,
             self._tokens,
-            UNKNOWN_FINGERPRINT,
-            UNKNOWN_FINGERPRINT,
             UNKNOWN_INT,
         )
         _write_sequence(mapping, rankrecord.STEP_SEQUENCE_OFFSET, sequence + 2)
         self._step_sequence = sequence + 2
+
+    def _publish_replica(self) -> None:
+        round_, rank, *_ = self._identity
+        packed = rankrecord.pack_replica(ReplicaZone(round_, rank, self._group, self._fingerprints))
+        sequence, offset = self._replica_sequence, rankrecord.REPLICA_OFFSET
+        _write_sequence(self._mapping, rankrecord.REPLICA_SEQUENCE_OFFSET, sequence + 1)
+        self._mapping[offset : offset + len(packed)] = packed
+        _write_sequence(self._mapping, rankrecord.REPLICA_SEQUENCE_OFFSET, sequence + 2)
+        self._replica_sequence = sequence + 2
 
 
 _write_sequence = rankrecord.SEQUENCE.pack_into

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.api import rankrecord
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE, record_file_name
-from holdfast.api.rankrecord import UNKNOWN_FINGERPRINT, UNKNOWN_INT, Phase, PulseZone, StepZone
+from holdfast.api.rankrecord import UNKNOWN_INT, Phase, PulseZone, ReplicaZone, StepZone
 
 _UNLOCKED = 2  # an even sequence; zero means that nothing was written yet
 
@@ -47,16 +47,17 @@ def _record(environment: Mapping[str, str], local_rank: int, pid: int, now_ns: i
         loss=math.nan,
         grad_norm=math.nan,
         tokens=UNKNOWN_INT,
-        batch_fingerprint=UNKNOWN_FINGERPRINT,
-        parameter_fingerprint=UNKNOWN_FINGERPRINT,
         snapshot_step=UNKNOWN_INT,
     )
+    replica = ReplicaZone(step.round, step.rank, group=0, fingerprints=())
     pulse = PulseZone(beat_ns=UNKNOWN_INT, collective_sequence=UNKNOWN_INT)
     record = bytearray(rankrecord.SIZE)
     parts = (
         (0, rankrecord.pack_header()),
         (rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
         (rankrecord.STEP_OFFSET, rankrecord.pack_step(step)),
+        (rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
+        (rankrecord.REPLICA_OFFSET, rankrecord.pack_replica(replica)),
         (rankrecord.PULSE_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
         (rankrecord.PULSE_OFFSET, rankrecord.PULSE.pack(pulse.beat_ns, pulse.collective_sequence)),
     )

@@ -65,4 +65,5 @@ def assignment(wanted: Seat, slot: Slot, local_size: int) -> Assignment:
         endpoint=wanted.endpoint,
         restore=wanted.restore,
         reason=wanted.reason,
+        fingerprint_every=wanted.fingerprint_every,
     )

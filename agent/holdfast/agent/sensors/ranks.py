@@ -5,13 +5,14 @@ import math
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.agent.sensors.process import WatchedProcess
 from holdfast.agent.sensors.record import RankRecord, RecordUnreadable
 from holdfast.agent.sensors.sensor import Reading
-from holdfast.api.rankrecord import UNKNOWN_INT, PulseZone, StepZone
-from holdfast.api.telemetry import ProcessState, RankSample, Unreadable
+from holdfast.api.rankrecord import UNKNOWN_INT, PulseZone, ReplicaZone, StepZone
+from holdfast.api.telemetry import ParametersFingerprinted, ProcessState, RankSample, Unreadable
 
 _RECORD_NAME: Final = re.compile(r"rank-\d+\.record")  # what api.control.record_file_name makes
 _NANOSECONDS: Final = 1e9
@@ -36,7 +37,10 @@ class RankSensor:
         self._followed: dict[str, _FollowedRank] = {}
 
     def read(self, now: float) -> Reading:
-        """One sample per record, also of a rank whose process is gone, for as long as its record is there."""
+        """One sample per record, also of a rank whose process is gone, for as long as its record is there.
+
+        Every fingerprint that is found in a record is told once.
+        """
         try:
             present = self._present()
         except FileNotFoundError:
@@ -45,15 +49,16 @@ class RankSensor:
             reason = f"cannot list the run directory: {error.strerror}"
             return Reading(unreadable=(Unreadable(self.name, reason),))
         self._drop_all_but(present)
-        ranks: list[RankSample] = []
-        unreadable: list[Unreadable] = []
-        for file_name in sorted(present):
-            sample, problem = self._look_at(file_name, present[file_name], now)
-            if sample is not None:
-                ranks.append(sample)
-            if problem is not None:
-                unreadable.append(Unreadable(self._prefix + file_name, problem))
-        return Reading(ranks=tuple(ranks), unreadable=tuple(unreadable))
+        looks = {name: self._look_at(name, present[name], now) for name in sorted(present)}
+        return Reading(
+            ranks=tuple(look.sample for look in looks.values() if look.sample is not None),
+            events=tuple(itertools.chain.from_iterable(look.fingerprinted for look in looks.values())),
+            unreadable=tuple(
+                Unreadable(self._prefix + name, look.problem)
+                for name, look in looks.items()
+                if look.problem is not None
+            ),
+        )
 
     def close(self) -> None:
         """Let go of every open file."""
@@ -71,17 +76,26 @@ class RankSensor:
                 followed.close()
                 del self._followed[file_name]
 
-    def _look_at(self, file_name: str, inode: int, now: float) -> tuple[RankSample | None, str | None]:
+    def _look_at(self, file_name: str, inode: int, now: float) -> "_Look":
         followed = self._followed.get(file_name)
         if followed is None:
             try:
                 record = RankRecord(os.path.join(self._run_dir, file_name))
             except FileNotFoundError:
-                return None, None  # it vanished since the directory was listed
+                return _Look()  # it vanished since the directory was listed
             except OSError as error:
-                return None, f"cannot open: {error.strerror}"
+                return _Look(problem=f"cannot open: {error.strerror}")
             followed = self._followed[file_name] = _FollowedRank(record, inode, self._locate)
         return followed.look(now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look at one record gave, and what is wrong with it."""
+
+    sample: RankSample | None = None
+    problem: str | None = None
+    fingerprinted: tuple[ParametersFingerprinted, ...] = ()
 
 
 class _FollowedRank:
@@ -94,23 +108,27 @@ class _FollowedRank:
         self._checked = False
         self._step: StepZone | None = None
         self._pulse: PulseZone | None = None
+        self._fingerprints = _FingerprintsTold()
         self._process: WatchedProcess | None = None
         self._named_pid = UNKNOWN_INT  # as the record has it
 
-    def look(self, now: float) -> tuple[RankSample | None, str | None]:
+    def look(self, now: float) -> _Look:
         """A sample, or why there is none. Both, when only the content before this one could be read.
 
         A process that was stopped or killed in the middle of a publication leaves its record locked for ever.
         Its last good content still names it, so that the kernel's word on it is not lost.
         """
         reason: str | None = None
+        fingerprinted: tuple[ParametersFingerprinted, ...] = ()
         try:
             self._refresh()
+            fingerprinted = self._fingerprints.new_in(self._record.replica(), now)
         except RecordUnreadable as error:
             reason = str(error)
         if self._step is None or self._step.rank == UNKNOWN_INT:
-            return None, reason  # a worker that was given no rank yet is nobody's rank
-        return sample_of(self._step, self._pulse, self._process_state(self._step.pid, now), now), reason
+            return _Look(problem=reason)  # a worker that was given no rank yet is nobody's rank
+        sample = sample_of(self._step, self._pulse, self._process_state(self._step.pid, now), now)
+        return _Look(sample, reason, fingerprinted)
 
     def close(self) -> None:
         self._record.close()
@@ -137,6 +155,35 @@ class _FollowedRank:
                 return ProcessState.UNKNOWN
             self._process, self._named_pid = WatchedProcess(located), pid
         return self._process.state()
+
+
+class _FingerprintsTold:
+    """Remembers up to which step of a round a rank's fingerprints were told."""
+
+    def __init__(self) -> None:
+        self._round = self._rank = self._step = UNKNOWN_INT
+
+    def new_in(self, zone: ReplicaZone | None, now: float) -> tuple[ParametersFingerprinted, ...]:
+        """The fingerprints that were not told before, oldest first."""
+        if zone is None:
+            return ()
+        if (zone.round, zone.rank) != (self._round, self._rank):
+            self._round, self._rank, self._step = zone.round, zone.rank, UNKNOWN_INT
+        new = tuple(
+            ParametersFingerprinted(
+                round=zone.round,
+                rank=zone.rank,
+                group=zone.group,
+                step=one.step,
+                value=one.value,
+                age_s=_age_s(one.at_ns, now),
+            )
+            for one in zone.fingerprints
+            if one.step > self._step
+        )
+        if new:
+            self._step = new[-1].step
+        return new
 
 
 def sample_of(step: StepZone, pulse: PulseZone | None, process: ProcessState, now: float) -> RankSample:

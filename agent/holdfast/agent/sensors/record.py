@@ -6,17 +6,20 @@ from typing import Final, TypeVar
 
 from holdfast.api.rankrecord import (
     PULSE_SEQUENCE_OFFSET,
+    REPLICA_SEQUENCE_OFFSET,
     SEQUENCE,
     SIZE,
     STEP_SEQUENCE_OFFSET,
     PulseZone,
+    ReplicaZone,
     StepZone,
     check_header,
     unpack_pulse,
+    unpack_replica,
     unpack_step,
 )
 
-Zone = TypeVar("Zone", StepZone, PulseZone)
+Zone = TypeVar("Zone", StepZone, ReplicaZone, PulseZone)
 
 # A writer holds a zone for about a microsecond. One that was preempted or stopped inside holds it for
 # milliseconds or for ever; trying longer would only burn the core it may be waiting for.
@@ -53,6 +56,10 @@ class RankRecord:
     def step(self) -> StepZone | None:
         """What the training loop last published; None before its first word. Raises RecordUnreadable."""
         return self._zone(STEP_SEQUENCE_OFFSET, unpack_step)
+
+    def replica(self) -> ReplicaZone | None:
+        """The fingerprints the training loop last published; None before it could. Raises RecordUnreadable."""
+        return self._zone(REPLICA_SEQUENCE_OFFSET, unpack_replica)
 
     def pulse(self) -> PulseZone | None:
         """What the side thread last published; None before its first beat. Raises RecordUnreadable."""
