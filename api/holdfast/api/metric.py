@@ -1,4 +1,4 @@
-"""What a program tells Prometheus: one row for each family. Names, labels and units are a promise to whoever reads.
+"""What a program tells Prometheus: one row for each family. Names, labels and units are a promise.
 
 Naming: https://prometheus.io/docs/practices/naming/ and https://prometheus.io/docs/specs/om/open_metrics_spec/
 """

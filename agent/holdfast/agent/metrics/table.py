@@ -1,7 +1,7 @@
 """Every metric of the agent. A name here is a promise: dashboards and alert rules are made of them.
 
-`node` is the agent's node, `gpu` the GPU's index on it, `UUID` its own name, `training_job` NAMESPACE/NAME. No label
-holds a pod, a round, an incident or a sentence: each new value of a label is a new series for good.
+`node` is the agent's node, `gpu` the GPU's index on it, `UUID` its own name, `training_job` NAMESPACE/NAME. No
+label holds a pod, a round, an incident or a sentence: each new value of a label is a new series for good.
 
 Ages are exported, not times: no clock of two machines has to agree.
 """
@@ -28,9 +28,11 @@ _GAUGE, _COUNTER, _SUMMARY, _UNKNOWN = (
 
 _AGENT = (
     Metric("holdfast_agent_build_info", _GAUGE, "1; the agent's version.", ("version", "training_job", "node")),
-    Metric("holdfast_watchdog_connected", _GAUGE, "1 while the watchdog answers, for each job.", JOB),
-    Metric("holdfast_reports_sent_total", _COUNTER, "Reports sent to the watchdog.", JOB),
-    Metric("holdfast_events_dropped_total", _COUNTER, "Events lost because the watchdog was away too long.", JOB),
+    Metric("holdfast_agent_watchdog_connected", _GAUGE, "1 while the watchdog answers, for each job.", JOB),
+    Metric("holdfast_agent_reports_sent_total", _COUNTER, "Reports sent to the watchdog.", JOB),
+    Metric(
+        "holdfast_agent_events_dropped_total", _COUNTER, "Events lost because the watchdog was away too long.", JOB
+    ),
     Metric("holdfast_sensor_up", _GAUGE, "1: the source can be read, 0: it cannot.", ("source", "node")),
     Metric(
         "holdfast_sensor_failures_total",

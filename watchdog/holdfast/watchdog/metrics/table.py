@@ -1,7 +1,7 @@
 """Every metric of the watchdog. A name here is a promise: dashboards and alert rules are made of them.
 
-`training_job` is NAMESPACE/NAME. A job's ranks are told as one: least, median and greatest over them. No label holds
-a rank but that of an open incident's culprit, nor a pod, an incident or a sentence.
+`training_job` is NAMESPACE/NAME. A job's ranks are told as one: least, median and greatest over them. No label
+holds a rank but that of an open incident's culprit, nor a pod, an incident or a sentence.
 """
 
 from collections.abc import Mapping
