@@ -42,10 +42,14 @@ class ConditionKind(StrEnum):
     NVLINK_ERRORS = "NvlinkErrors"
     POWER_BRAKE = "PowerBrake"
     NVSWITCH_FAULT = "NvswitchFault"
+    PCIE_FATAL = "PcieFatal"
+    HOST_MEMORY_ERROR = "HostMemoryError"
     LINK_DOWN = "LinkDown"
     LINK_FLAPPING = "LinkFlapping"
     LINK_ERRORS = "LinkErrors"
+    LINK_DEGRADED = "LinkDegraded"
     DISK_FULL = "DiskFull"
+    DISK_READ_ONLY = "DiskReadOnly"
     MEMORY_LOW = "MemoryLow"
     CLOCK_UNSYNCHRONISED = "ClockUnsynchronised"
 
@@ -183,6 +187,23 @@ _ROWS = (
         "the node has booted since",
         AEGIS,
     ),
+    # A device that matters and did not come back says so itself: as a lost GPU or a port that is down.
+    ConditionEntry(
+        ConditionKind.PCIE_FATAL,
+        "a PCIe device raised a fatal error",
+        _WATCH,
+        _REBOOT,
+        "the node has booted since",
+        "https://docs.kernel.org/PCI/pcieaer-howto.html",
+    ),
+    ConditionEntry(
+        ConditionKind.HOST_MEMORY_ERROR,
+        "the processor or its memory had an error that could not be corrected",
+        _EVICT,
+        _REPLACE,
+        "the node has booted since",
+        RSC,
+    ),
     ConditionEntry(
         ConditionKind.LINK_DOWN,
         "a network port that was up is down",
@@ -208,11 +229,27 @@ _ROWS = (
         AEGIS,
     ),
     ConditionEntry(
+        ConditionKind.LINK_DEGRADED,
+        "a network port runs slower than it did, or than others of its kind",
+        _WATCH,
+        _NOTHING,
+        "full rate for a minute",
+        AEGIS,
+    ),
+    ConditionEntry(
         ConditionKind.DISK_FULL,
         "the file system for checkpoints and logs is nearly full",
         _WATCH,
         _NOTHING,
         "a tenth more is free than when it was raised",
+        RSC,
+    ),
+    ConditionEntry(
+        ConditionKind.DISK_READ_ONLY,
+        "a file system that took writes takes no more",
+        _WATCH,
+        _NOTHING,
+        "it takes writes again",
         RSC,
     ),
     ConditionEntry(

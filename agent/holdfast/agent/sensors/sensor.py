@@ -6,6 +6,8 @@ from itertools import chain
 from typing import Protocol
 
 from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.agent.sensors.node_detail import NodeDetail
+from holdfast.agent.sensors.port_detail import PortDetail
 from holdfast.api.condition import Condition
 from holdfast.api.telemetry import GpuSample, NodeEvent, RankSample, Unreadable
 
@@ -16,7 +18,7 @@ class Reading:
 
     Samples and `unreadable` describe the present and replace what an earlier look said. Events happened once:
     each is in exactly one reading. `conditions` are all that hold, and those cleared less than a minute ago.
-    `details` stay on the node, for its metrics.
+    `details`, `ports` and `node` stay on the node, for its metrics.
     """
 
     ranks: tuple[RankSample, ...] = ()
@@ -25,6 +27,8 @@ class Reading:
     unreadable: tuple[Unreadable, ...] = ()
     conditions: tuple[Condition, ...] = ()
     details: tuple[GpuDetail, ...] = ()
+    ports: tuple[PortDetail, ...] = ()
+    node: NodeDetail | None = None
 
 
 class Sensor(Protocol):
@@ -53,4 +57,6 @@ def joined(readings: Iterable[Reading]) -> Reading:
         unreadable=tuple(chain.from_iterable(reading.unreadable for reading in every)),
         conditions=tuple(chain.from_iterable(reading.conditions for reading in every)),
         details=tuple(chain.from_iterable(reading.details for reading in every)),
+        ports=tuple(chain.from_iterable(reading.ports for reading in every)),
+        node=next((reading.node for reading in every if reading.node is not None), None),
     )
