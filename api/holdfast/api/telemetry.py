@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.api.condition import Condition
+from holdfast.api.nvlink5 import LinkFault
 from holdfast.api.rankrecord import Phase
 
 
@@ -81,14 +82,18 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     throttle: int | None = None
 
 
-class XidRaised(msgspec.Struct, frozen=True, tag=True):
-    """The driver reported an XID error on one GPU. `recovery_action` is XID 154's code where present."""
+class XidRaised(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """The driver reported an XID error on one GPU.
+
+    `recovery_action` is XID 154's code where present, `link_fault` what comes with an XID from 144 to 150.
+    """
 
     gpu: str
     xid: int
     age_s: float
     text: str = ""
     recovery_action: int | None = None
+    link_fault: LinkFault | None = None
 
 
 class GpuDisappeared(msgspec.Struct, frozen=True, tag=True):
