@@ -2,6 +2,7 @@
 
 from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetector
+from holdfast.watchdog.detectors.condition import ConditionDetector
 from holdfast.watchdog.detectors.detector import Detector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
@@ -13,6 +14,7 @@ def detectors_for(policy: Policy) -> tuple[Detector, ...]:
     """One of each, fresh. What explains more comes first: of two findings on one sample it is heard first."""
     return (
         GpuFaultDetector(policy),
+        ConditionDetector(policy),
         MemberLostDetector(policy),
         ProcessExitDetector(policy),
         HangDetector(policy),
