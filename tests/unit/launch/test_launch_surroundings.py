@@ -153,7 +153,7 @@ def test_followed_lines_carry_their_rank_and_unfinished_ones_wait(tmp_path: Path
 
 
 def record(step: int, *, sequence: int = 2) -> bytes:
-    zone = StepZone(7, 3, 1, 4, 100, step, Phase.IDLE, 0, 0, 0, 0.0, 0.0, 0, 0, 0, -1)
+    zone = StepZone(7, 3, 1, 4, 100, step, Phase.IDLE, 0, 0, 0, 0.0, 0.0, 0, -1)
     raw = bytearray(SIZE)
     raw[: len(pack_header())] = pack_header()
     SEQUENCE.pack_into(raw, STEP_SEQUENCE_OFFSET, sequence)
