@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.roster import Member, Standing
+from holdfast.watchdog.roster import THERE, Member, Standing
 from holdfast.watchdog.state import JobState, Missing
 from holdfast.watchdog.step import changed
 
@@ -82,7 +82,7 @@ def _trains_without(state: JobState, missing: Missing) -> bool:
 
 
 def _is_there(member: Member | None) -> bool:
-    return member is not None and member.standing is Standing.PRESENT
+    return member is not None and member.standing in THERE
 
 
 def _surplus(state: JobState, policy: Policy, leaving: Collection[str]) -> list[str]:

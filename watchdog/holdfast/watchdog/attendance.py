@@ -18,9 +18,10 @@ from holdfast.watchdog.absence import anybody_there, awaited_anew, found_again, 
 from holdfast.watchdog.casebook import close
 from holdfast.watchdog.healing import heal
 from holdfast.watchdog.recovery import owe
-from holdfast.watchdog.roster import Member, Roster, Standing
+from holdfast.watchdog.roster import THERE, Member, Roster, Standing
 from holdfast.watchdog.state import Departure, JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore
+from holdfast.watchdog.trial import barred, examine
 
 
 def joined(state: JobState, event: Event, now: float) -> Step:
@@ -43,7 +44,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         local_size=event.local_size,
         ports=event.ports,
         warm=event.warm,
-        standing=Standing.PRESENT,
+        standing=Standing.TESTING if keeps and barred(state, event.member) else Standing.PRESENT,
         joined_at=known.joined_at if keeps and known else now,
         entered_round=known.entered_round if keeps and known else None,
         finished_round=known.finished_round if keeps and known else None,
@@ -60,7 +61,8 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         # A store that was lost gives numbers anew, which launchers that know greater ones would not obey.
         number_floor=max(state.number_floor, event.shown),
     )
-    return Step(after_join, (), Reason("member joined", f"{event.member} on {event.node}"))
+    step = Step(after_join, (), Reason("member joined", f"{event.member} on {event.node}"))
+    return step if keeps else step.then(lambda there: examine(there, member.name, now))
 
 
 def without_member(departures: tuple[Departure, ...], name: str) -> tuple[Departure, ...]:
@@ -85,9 +87,7 @@ def watchdog_started(state: JobState, event: Event, now: float) -> Step:
     """The watchdog is back: who was there may have gone meanwhile, which is Unknown until it is heard of."""
     members = Roster.of(
         *(
-            msgspec.structs.replace(member, standing=Standing.UNKNOWN)
-            if member.standing is Standing.PRESENT
-            else member
+            msgspec.structs.replace(member, standing=Standing.UNKNOWN) if member.standing in THERE else member
             for member in state.members
         )
     )

@@ -33,7 +33,17 @@ from holdfast.api.event import (
     WatchdogStarted,
 )
 from holdfast.api.status import JobPhase
-from holdfast.watchdog import attendance, cluster, departure, healing, progression, requests
+from holdfast.watchdog import (
+    attendance,
+    cluster,
+    corruption,
+    departure,
+    examination,
+    healing,
+    probation,
+    progression,
+    requests,
+)
 from holdfast.watchdog.settling import next_wakeup, settle
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.step import Step, changed, ignore, stay
@@ -85,11 +95,11 @@ MOVES: Mapping[type, Handler] = {
     RestoreReported: progression.restored,
     RoundProgressed: progression.progressed,
     FindingMade: healing.found,
-    ReplicasAgreed: _ignored("not decided yet"),
-    MemberTested: _ignored("not decided yet"),
-    NodeDeparting: _ignored("not decided yet"),
-    ConditionOver: _ignored("not decided yet"),
-    NodeReputed: _ignored("not decided yet"),
+    ReplicasAgreed: corruption.agreed,
+    MemberTested: examination.tested,
+    NodeDeparting: departure.node_departing,
+    ConditionOver: probation.condition_over,
+    NodeReputed: examination.reputed,
     NodeChanged: cluster.node_changed,
     PodChanged: cluster.pod_changed,
     MemberDeparting: departure.departing,
@@ -107,6 +117,7 @@ TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     (JobPhase.SUSPENDED, MemberEntered): _ignored("the job is suspended"),
     (JobPhase.SUSPENDED, MemberFinished): _ignored("the job is suspended"),
     (JobPhase.SUSPENDED, RoundProgressed): _ignored("the job is suspended"),
+    (JobPhase.SUSPENDED, ReplicasAgreed): _ignored("the job is suspended"),
     **{(phase, kind): OVER for phase in ENDED for kind in MOVES},
     **{(phase, JobSubmitted): requests.resubmitted for phase in ENDED},
     (JobPhase.FAILED, InterventionRequested): requests.requested,  # Restart brings a failed job back

@@ -6,11 +6,12 @@ can take the ranks of who is to leave, it keeps them as long as it can stay.
 
 import msgspec
 
-from holdfast.api.event import Event, MemberDeparting
+from holdfast.api.event import Event, MemberDeparting, NodeDeparting
+from holdfast.api.policy import NoticeAction
 from holdfast.watchdog.formation import legal_size
 from holdfast.watchdog.recovery import owe
 from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.saving import ask_for_checkpoint, can_save, conclude, in_force, save_s
+from holdfast.watchdog.saving import ask_for_checkpoint, can_save, cannot_save, conclude, in_force, save_s
 from holdfast.watchdog.state import Departure, DepartureStage, JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
 
@@ -27,6 +28,21 @@ def departing(state: JobState, event: Event, now: float) -> Step:
     departure = Departure(event.reason, now + event.within_s, member=event.member)
     others = tuple(each for each in state.departures if each.member != event.member)
     return Step(changed(state, departures=(*others, departure)), (), Reason("departure", event.reason))
+
+
+def node_departing(state: JobState, event: Event, now: float) -> Step:
+    """The machine is taken away soon: do what the job's policy says about such notices."""
+    assert isinstance(event, NodeDeparting)
+    says = f"node {event.node} is taken away in {event.within_s:.0f} s: {event.reason}"
+    if not state.members.on_nodes((event.node,)) or state.policy is None:
+        return ignore(state, f"{says}; no member of the job is on it")
+    match state.policy.notices:
+        case NoticeAction.MIGRATE:
+            return expect(state, Departure(says, now + event.within_s, node=event.node))
+        case NoticeAction.CHECKPOINT if cannot_save(state) is None:
+            return ask_for_checkpoint(state, says, now)
+        case _:
+            return ignore(state, says)
 
 
 def expect(state: JobState, departure: Departure) -> Step:

@@ -7,6 +7,7 @@ from holdfast.api.intervention import InterventionOutcome
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
+from holdfast.api.selftest import TestWanted
 
 
 class Show(msgspec.Struct, frozen=True, tag=True):
@@ -25,6 +26,13 @@ class Save(msgspec.Struct, frozen=True, tag=True):
     """Ask the launchers of a round for one more checkpoint, now and whenever one of them connects."""
 
     wanted: SaveWanted
+
+
+class Examine(msgspec.Struct, frozen=True, tag=True):
+    """Ask a member for a self-test of its devices, now and whenever it connects, until it has answered."""
+
+    member: str
+    wanted: TestWanted
 
 
 class IncidentOpened(msgspec.Struct, frozen=True, tag=True):
@@ -52,4 +60,4 @@ class Answered(msgspec.Struct, frozen=True, tag=True):
     outcome: InterventionOutcome
 
 
-Effect = Show | Publish | Save | IncidentOpened | IncidentUpdated | IncidentClosed | Notify | Answered
+Effect = Show | Publish | Save | Examine | IncidentOpened | IncidentUpdated | IncidentClosed | Notify | Answered

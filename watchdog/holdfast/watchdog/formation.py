@@ -33,7 +33,9 @@ def seated(state: JobState, policy: Policy) -> tuple[Member, ...]:
     if state.round is not None and legal_size(policy, len(eligible) - sum(not each.warm for each in newcomers)):
         # A cold newcomer would make everybody wait for its torch import; it joins once it is warm.
         newcomers = [member for member in newcomers if member.warm]
-    newcomers.sort(key=lambda member: (not member.warm, member.joined_at, member.name))
+    newcomers.sort(
+        key=lambda member: (member.node in state.probation, not member.warm, member.joined_at, member.name)
+    )
     waiting = iter(newcomers)
     order = [eligible.get(name) or next(waiting, None) for name in places]
     return tuple(member for member in order if member is not None) + tuple(waiting)
@@ -76,6 +78,7 @@ def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortag
         entry=_entry(state, recovery, seats),
         reason=recovery.reason,
         fresh_ranks=_fresh_ranks(state, recovery, seats),
+        fingerprint_every=policy.corruption.fingerprint_every,
     )
 
 
@@ -132,5 +135,9 @@ def can_grow(state: JobState) -> bool:
     if size >= policy.nodes_max or legal_size(policy, state.eligible_count()) <= size:
         return False  # nearly always so; whom to take in need not be looked at
     ranked = state.ranked()
-    ready = [member for member in _staying(state, policy) if member.warm or member.name in ranked]
+    ready = [
+        member
+        for member in _staying(state, policy)
+        if member.name in ranked or (member.warm and member.node not in state.probation)
+    ]
     return legal_size(policy, len(ready)) > size

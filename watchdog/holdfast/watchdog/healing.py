@@ -4,10 +4,13 @@ from holdfast.api.event import Event, FindingMade
 from holdfast.api.finding import Finding, FindingKind
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder
+from holdfast.api.policy import XidAction
 from holdfast.api.round import Closed
+from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import missed
 from holdfast.watchdog.casebook import act, close, join_finding, open_incident, same_fault, update
+from holdfast.watchdog.corruption import rewound
 from holdfast.watchdog.effect import Effect, Notify, Show
 from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
@@ -15,12 +18,21 @@ from holdfast.watchdog.recovery import owe
 from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.state import JobState, Recovery, Suspicion
 from holdfast.watchdog.step import Reason, Step, changed, ignore
+from holdfast.watchdog.trial import ask
 
+# Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
+LEVEL_OF_SUSPICION = TestLevel.LIGHT
 KEPT_FAILURES = 64
 KEPT_SUSPICIONS = 256
 # A script that publishes no steps has made progress when its workers ran this long: longer than most starts take.
 STEADY_S = 60.0
-NODE_FAULTS = (FindingKind.XID, FindingKind.GPU_LOST)
+NODE_FAULTS = (
+    FindingKind.XID,
+    FindingKind.GPU_LOST,
+    FindingKind.CONDITION,
+    FindingKind.THERMAL,
+    FindingKind.SELF_TEST,
+)
 
 
 def found(state: JobState, event: Event, now: float) -> Step:
@@ -60,6 +72,8 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     """Open or join the incident and decide."""
     policy = state.policy
     assert policy is not None
+    if finding.asks is XidAction.WATCH:
+        return _report(state, finding, now)
     if _ran_steadily(state, now):
         state = changed(state, failures=())
     decision = decide(state, policy, finding, now)
@@ -80,6 +94,16 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
         return page(state, incident, decision, now).prefixed(effects)
     state, more = _carry_out(state, finding, decision, incident, now)
     return Step(state, effects + more, Reason(finding.kind.value, decision.reason, decision.guards))
+
+
+def _report(state: JobState, finding: Finding, now: float) -> Step:
+    """Somebody should know, and nothing is to be done: an incident that is over as soon as it is written."""
+    if same_fault(state, finding) is not None:
+        return seen_again(state, finding, now)
+    state, incident, opened = open_incident(state, finding, now)
+    says = f"{finding.cause} on {finding.subject}: reported, nothing was changed"
+    state, closed = close(state, IncidentState.RECOVERED, now, says, only=incident.id)
+    return Step(state, (opened, *closed), Reason("reported", says))
 
 
 def _already_healed(state: JobState, finding: Finding) -> Incident | None:
@@ -146,6 +170,11 @@ def _carry_out(
         does = f"return {', '.join(decision.exonerate)}"
         state, more = act(state, (incident.id,), Action(decision.rung, now, does, decision.reason))
         effects += more
+    if decision.tests:
+        asked = ask(state, decision.tests, LEVEL_OF_SUSPICION, decision.reason, now, bars=True)
+        state, effects = asked.state, effects + asked.effects
+    if decision.rewinds and state.policy is not None:
+        state = rewound(state, state.policy, finding)
     touches_round = finding.kind not in NODE_FAULTS or _node_in_round(state, finding.subject.node)
     if not touches_round:
         says = "the node had no ranks; nothing to heal"
@@ -170,7 +199,21 @@ def avoid(state: JobState, order: NodeOrder, now: float) -> JobState:
     """Keep away from a node from now on; it counts against the eviction budget."""
     others = tuple(each for each in state.avoided if each.node != order.node)
     returned = tuple(node for node in state.returned if node != order.node)
-    return changed(state, avoided=(*others, order), returned=returned, evictions=(*state.evictions, now)[-1024:])
+    probation = {node: each for node, each in state.probation.items() if node != order.node}
+    return changed(
+        state,
+        avoided=(*others, order),
+        returned=returned,
+        evictions=(*state.evictions, now)[-1024:],
+        probation=probation,
+    )
+
+
+def avoid_reputed(state: JobState, order: NodeOrder) -> JobState:
+    """Keep away from a node for what other jobs know of it; that is no eviction of this job's."""
+    others = tuple(each for each in state.avoided if each.node != order.node)
+    reputed = (*state.reputed, order.node)
+    return changed(state, avoided=(*others, order), reputed=reputed[-KEPT_SUSPICIONS:])
 
 
 def take_back(state: JobState, nodes: tuple[str, ...]) -> JobState:

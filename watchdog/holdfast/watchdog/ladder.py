@@ -15,6 +15,7 @@ from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Entry
 from holdfast.api.xid import CATALOGUE, XidClass, action_for
+from holdfast.watchdog.corruption import is_disputed, suspects
 from holdfast.watchdog.detectors.crash_loop import Failure, GiveUp, Wait, crash_loop
 from holdfast.watchdog.state import JobState
 
@@ -33,7 +34,8 @@ HANGS_THAT_CONDEMN = 2
 
 class Decision(msgspec.Struct, frozen=True):
     """What to do about a finding. `evict` names a node to keep away from, `exonerate` nodes to take back;
-    `amounts_to` is what the finding means in the light of those before it.
+    `amounts_to` is what the finding means in the light of those before it. `rewinds`: the next round restores
+    what was verified; `tests` are members whose devices are tested before it.
     """
 
     rung: Rung
@@ -45,6 +47,8 @@ class Decision(msgspec.Struct, frozen=True):
     delay_s: float = 0.0
     guards: tuple[str, ...] = ()
     amounts_to: Finding | None = None
+    rewinds: bool = False
+    tests: tuple[str, ...] = ()
 
 
 def decide(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
@@ -174,6 +178,20 @@ def _asked(state: JobState, policy: Policy, finding: Finding, now: float) -> Dec
     return None
 
 
+def _corruption(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
+    node, at = finding.subject.node, f"after step {finding.step}"
+    if is_disputed(finding):
+        tests = suspects(state, finding) if policy.preflight is not None else ()
+        told = "they are tested, and what follows the last agreement is trained again" if tests else "all go back"
+        return Decision(
+            Rung.REWIND, f"replicas differ {at} and none is in the majority: {told}", rewinds=True, tests=tests
+        )
+    if finding.asks is XidAction.RESTART:
+        return Decision(Rung.REWIND, f"node {node} differs from its replicas {at}: all go back", rewinds=True)
+    says = f"node {node} differs from its replicas {at}: it leaves, the others go back to what was verified"
+    return Decision(Rung.REWIND, says, evict=node, rewinds=True)
+
+
 RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decision | None]] = {
     FindingKind.PROCESS_EXIT: _process_exit,
     FindingKind.COLLECTIVE_FAILED: _collective_failed,
@@ -185,7 +203,7 @@ RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decisio
     FindingKind.CONDITION: _asked,
     FindingKind.THERMAL: _asked,
     FindingKind.SELF_TEST: _asked,
-    FindingKind.CORRUPTION: _asked,
+    FindingKind.CORRUPTION: _corruption,
 }
 
 

@@ -17,7 +17,8 @@ from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.effect import Answered, Show
 from holdfast.watchdog.formation import next_number
-from holdfast.watchdog.healing import avoid, take_back
+from holdfast.watchdog.healing import avoid
+from holdfast.watchdog.probation import readmit
 from holdfast.watchdog.recovery import owe
 from holdfast.watchdog.saving import answered, ask_for_checkpoint, cannot_save, conclude
 from holdfast.watchdog.state import JobState, Recovery
@@ -98,8 +99,8 @@ def requested(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, f"intervention {request.id} waits for its checkpoint")
     try:
         _check_phase(state, request)
-        if request.action is InterventionAction.CHECKPOINT:
-            return _checkpoint(state, request, now)
+        if request.action in STEPPERS:
+            return STEPPERS[request.action](state, request, now)
         after, says = DOERS[request.action](state, request, now)
         outcome = InterventionOutcome(request.id, InterventionState.DONE, says)
     except Refusal as refusal:
@@ -130,11 +131,15 @@ def _evict(state: JobState, request: InterventionRequest, now: float) -> tuple[J
     return after, f"node {node} evicted"
 
 
-def _return(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+def _return(state: JobState, request: InterventionRequest, now: float) -> Step:
     node = _named_node(request)
     if node not in {order.node for order in state.avoided}:
         raise Refusal(f"node {node} is not avoided")
-    return take_back(state, (node,)), f"node {node} returned"
+    step = readmit(state, node, now, f"returned on request: {request.reason}")
+    told = " on probation: self-tests, then a spare, then ranks" if node in step.state.probation else ""
+    outcome = InterventionOutcome(request.id, InterventionState.DONE, f"node {node} returned{told}")
+    step = Step(answered(step.state, (request.id,)), step.effects, Reason("intervention Return", outcome.outcome))
+    return step.prefixed((Answered(outcome),))
 
 
 def _pause(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
@@ -220,9 +225,13 @@ def _named_node(request: InterventionRequest) -> str:
     return request.node
 
 
+STEPPERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], Step]] = {
+    InterventionAction.CHECKPOINT: _checkpoint,
+    InterventionAction.RETURN: _return,
+}
+
 DOERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], tuple[JobState, str]]] = {
     InterventionAction.EVICT: _evict,
-    InterventionAction.RETURN: _return,
     InterventionAction.REWIND: _rewind,
     InterventionAction.RESIZE: _resize,
     InterventionAction.PAUSE: _pause,

@@ -18,8 +18,12 @@ class Standing(StrEnum):
     """Whether a member can be given ranks."""
 
     PRESENT = "Present"
+    TESTING = "Testing"  # it is there; its devices are tested before it is given ranks
     LOST = "Lost"
     UNKNOWN = "Unknown"  # the watchdog restarted and has not heard of it yet
+
+
+THERE = (Standing.PRESENT, Standing.TESTING)
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -95,7 +99,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         return after
 
     def present(self, local_size: int) -> int:
-        """How many members of that size are there."""
+        """How many members of that size are there and may be given ranks."""
         return self._present.get(local_size, 0)
 
     def absent(self) -> Set[str]:
@@ -125,7 +129,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _absent(self) -> dict[str, None]:
-        return {member.name: None for member in self if member.standing is not Standing.PRESENT}
+        return {member.name: None for member in self if member.standing not in THERE}
 
     @cached_property
     def _respawned(self) -> dict[str, None]:
@@ -157,7 +161,7 @@ def _present(before: dict[int, int], known: Member | None, member: Member) -> di
 
 
 def _absent(before: dict[str, None], known: Member | None, member: Member) -> dict[str, None]:
-    return _with(before, member.name, belongs=member.standing is not Standing.PRESENT)
+    return _with(before, member.name, belongs=member.standing not in THERE)
 
 
 def _respawned(before: dict[str, None], known: Member | None, member: Member) -> dict[str, None]:

@@ -7,19 +7,21 @@ restart, after a lost tick, and when the same event comes twice.
 import msgspec
 
 from holdfast.api.incident import Action, IncidentState, Rung
-from holdfast.api.plan import Plan
 from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Entry, Idle, Round
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.absence import next_release, released
+from holdfast.watchdog.absence import next_release
 from holdfast.watchdog.casebook import act, close
 from holdfast.watchdog.departure import may_part, next_departure, part
-from holdfast.watchdog.effect import Effect, Publish, Show
+from holdfast.watchdog.effect import Effect, Show
 from holdfast.watchdog.formation import GROWTH, Shortage, can_grow, form, legal_size, next_number
+from holdfast.watchdog.planning import plan
+from holdfast.watchdog.probation import ended, next_end
 from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.saving import ask_for_checkpoint, conclude
 from holdfast.watchdog.state import JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, stay
+from holdfast.watchdog.trial import being_tested, due, next_trial, overdue, waiting, without_trials
 from holdfast.watchdog.wording import in_words
 
 ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
@@ -32,13 +34,16 @@ def settle(state: JobState, now: float) -> Step:
         return conclude(state, "the job is over")
     policy = state.policy
     return (
-        stay(_without_gone(state))
+        stay(without_trials(_without_gone(state)))
         .then(lambda after: _success(after, now))
+        .then(lambda after: overdue(after, now))
+        .then(lambda after: ended(after, now))
+        .then(lambda after: due(after, now))
         .then(lambda after: part(after, now))
         .then(lambda after: _suspension(after, now))
         .then(lambda after: _growth(after, now))
         .then(lambda after: _next_round(after, policy, now))
-        .then(lambda after: _plan(after, policy, now))
+        .then(lambda after: plan(after, policy, now))
     )
 
 
@@ -46,7 +51,14 @@ def next_wakeup(state: JobState) -> float | None:
     """When a `ClockTicked` could change something, or None."""
     if state.policy is None or state.phase in ENDED:
         return None
-    wakeups = (next_departure(state), next_release(state), _next_round_at(state, state.policy), _growth_at(state))
+    wakeups = (
+        next_departure(state),
+        next_release(state),
+        _next_round_at(state, state.policy),
+        _growth_at(state),
+        next_trial(state),
+        next_end(state),
+    )
     return min((each for each in wakeups if each is not None), default=None)
 
 
@@ -58,7 +70,7 @@ def _next_round_at(state: JobState, policy: Policy) -> float | None:
         return state.recovery.not_before
     if (at := _rest_is_known_at(state)) is not None:
         return at
-    enough = _forming_anew(state) and legal_size(policy, state.eligible_count()) > 0
+    enough = _forming_anew(state) and legal_size(policy, state.eligible_count()) > 0 and not being_tested(state)
     return _graced_until(state, policy) if enough else None
 
 
@@ -166,6 +178,8 @@ def _next_round(state: JobState, policy: Policy, now: float) -> Step:
         return stay(state)
     if (unheard := _unheard(state)) is not None:
         return _wait(state, f"waiting to hear of {unheard} after the watchdog's restart")
+    if (untested := waiting(state)) is not None:
+        return _wait(state, untested)
     if now < recovery.not_before:
         return _wait(state, f"backing off for {recovery.not_before - now:.0f} s: {recovery.reason}")
     if (at := _rest_is_known_at(state)) is not None and now < at:
@@ -201,6 +215,8 @@ def _may_form(state: JobState, policy: Policy, now: float) -> bool:
     if legal_size(policy, present) == 0:
         return False
     full = legal_size(policy, present) == legal_size(policy, policy.nodes_max)
+    if not full and being_tested(state):
+        return False  # they are there, and answer or are waited for no longer
     until = _graced_until(state, policy)
     return full or (until is not None and now >= until)
 
@@ -210,6 +226,8 @@ def _waiting_to_form(state: JobState, policy: Policy) -> Step:
     enough = legal_size(policy, present) > 0
     phase = JobPhase.FORMING if enough else JobPhase.PENDING
     says = f"{present} of {policy.nodes_max} members joined"
+    if testing := being_tested(state):
+        phase, says = JobPhase.PREFLIGHT, f"{testing} members are being tested, {present} are ready"
     says = f"{says}; {state.pending}" if state.pending else says
     if (state.phase, state.reason) == (phase, says):
         return stay(state)
@@ -266,27 +284,3 @@ def _changes(state: JobState, formed: Round) -> str:
     parts = [f"{in_words(came)} in" if came else "", f"{in_words(went)} out" if went else ""]
     told = ", ".join(part for part in parts if part)
     return f" ({told})" if told else ""
-
-
-def _plan(state: JobState, policy: Policy, now: float) -> Step:
-    """What the operator should make true."""
-    if state.phase is JobPhase.SUCCEEDED or state.phase is JobPhase.FAILED:
-        return stay(state)
-    known = state.plan
-    # A job that its spec suspends holds nothing; one that somebody paused keeps its members, warm.
-    given_up = policy.suspend and state.phase is JobPhase.SUSPENDED
-    wanted = Plan(
-        job=state.job,
-        number=known.number if known else 1,
-        members=0 if given_up else policy.nodes_max,
-        spares=0 if given_up else policy.spares,
-        avoid=state.avoided,
-        cordon=tuple(order for order in state.avoided if order.incident is not None),
-        returned=state.returned,
-        release=() if given_up else released(state, policy, now),
-    )
-    if wanted == known:
-        return stay(state)
-    if known is not None:
-        wanted = msgspec.structs.replace(wanted, number=known.number + 1)
-    return Step(changed(state, plan=wanted), (Publish(wanted),), Reason("plan", f"plan {wanted.number}"))

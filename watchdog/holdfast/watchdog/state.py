@@ -10,6 +10,7 @@ from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Policy
 from holdfast.api.round import Desired, Entry, Restore, Round
+from holdfast.api.selftest import TestLevel
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.detectors.crash_loop import Failure
 from holdfast.watchdog.ledger import Ledger
@@ -86,6 +87,33 @@ class Missing(msgspec.Struct, frozen=True):
     at: float
 
 
+class Trial(msgspec.Struct, frozen=True):
+    """A self-test asked of a member. One that `bars` is waited for before the member is given ranks."""
+
+    member: str
+    number: int
+    level: TestLevel
+    reason: str
+    at: float
+    bars: bool
+
+
+class ProbationStage(StrEnum):
+    """How far a node that was put back into service is."""
+
+    CANARY = "Canary"  # its members pass several self-tests first
+    SPARE = "Spare"  # then they are the last to be given ranks, for a while
+
+
+class Probation(msgspec.Struct, frozen=True):
+    """A node that is trusted again step by step. `since` is when the stage began, `passed` counts its tests."""
+
+    node: str
+    stage: ProbationStage
+    since: float
+    passed: int = 0
+
+
 class JobState(msgspec.Struct, frozen=True, dict=True):
     """One job's decided state. `incarnation` names this life of the job: a job of the same name is not the same.
 
@@ -97,6 +125,11 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     come, `saving` the checkpoint they (or somebody) wait for, `unready` nodes the cluster says are not well,
     `pending` why the newest member that is not there is not, `number_floor` the greatest number a launcher
     has seen.
+
+    `verified_step` is the last step after which all replicas were equal (None: never compared), `trials` the
+    self-tests that are waited for by member, `tested_at` when a node last passed one, `digests` what was computed
+    by whom: check and kind of device, result, nodes. `probation` are nodes that are being trusted again, `reputed`
+    those avoided for what other jobs know of them.
     """
 
     job: str
@@ -137,6 +170,13 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     pending: str = ""
     ledger: Ledger = Ledger()
     number_floor: int = 0
+    verified_step: int | None = None
+    trials: dict[str, Trial] = {}
+    trial_count: int = 0
+    tested_at: dict[str, float] = {}
+    digests: dict[str, dict[str, tuple[str, ...]]] = {}
+    probation: dict[str, Probation] = {}
+    reputed: tuple[str, ...] = ()
 
     @property
     def held(self) -> bool:

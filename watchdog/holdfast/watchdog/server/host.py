@@ -16,13 +16,14 @@ from holdfast.api.round import Desired, shown_to
 from holdfast.api.telemetry import NodeReport, Pace
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.cluster import is_news
-from holdfast.watchdog.effect import Answered, Effect, Notify, Publish, Save, Show
+from holdfast.watchdog.effect import Answered, Effect, Examine, Notify, Publish, Save, Show
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.sample import Heard, Reported, Sample
 from holdfast.watchdog.server.connection import AgentConnection, Connection, LauncherConnection
 from holdfast.watchdog.server.outbox import Farewell, Slot
 from holdfast.watchdog.server.tally import Tally
 from holdfast.watchdog.status import report_of
+from holdfast.watchdog.trial import wanted_of
 
 logger = logging.getLogger(__name__)
 
@@ -151,13 +152,15 @@ class JobHost:
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
 
     def show_desired(self, launcher: LauncherConnection) -> None:
-        """Show a launcher what is desired now, and the checkpoint that is waited for."""
+        """Show a launcher what is desired now, and the checkpoint and the self-test that are waited for."""
         state = self.job.state
         if state.desired is not None:
             launcher.outbox.put(Slot.DESIRED, _shown(state.desired, launcher))
         if state.saving is not None and state.saving.saved is None:
             wanted = SaveWanted(state.saving.round, state.saving.number)
             launcher.outbox.put(Slot.SAVE, msgspec.msgpack.encode(wanted))
+        if (trial := state.trials.get(launcher.member)) is not None:
+            launcher.outbox.put(Slot.TEST, msgspec.msgpack.encode(wanted_of(state, trial)))
 
     def show_operator(self, connection: Connection) -> None:
         """Show an operator the plan there is, and how the job is."""
@@ -181,6 +184,9 @@ class JobHost:
                     _broadcast(self.operators, Slot.PLAN, plan)
                 case Save(wanted=wanted):
                     _broadcast(self.launchers.values(), Slot.SAVE, wanted)
+                case Examine(member=member, wanted=asked):
+                    asked_of = [each for each in (self.launchers.get(member),) if each is not None]
+                    _broadcast(asked_of, Slot.TEST, asked)
                 case Answered(outcome=outcome):
                     self._answer(outcome)
                 case Notify(incident=incident, text=text):

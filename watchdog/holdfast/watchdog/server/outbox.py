@@ -13,6 +13,7 @@ class Slot(Enum):
     PLAN = "plan"
     REPORT = "report"
     SAVE = "save"
+    TEST = "test"
     PACE = "pace"
     TAKEN = "taken"
 

@@ -1,0 +1,145 @@
+"""Replicas that differ: who leaves, what is restored, and what happens when nobody is convicted."""
+
+from typing import Any
+
+import pytest
+from story import JOB, Story, running
+from trials import answer, examined
+
+from holdfast.api.event import ReplicasAgreed
+from holdfast.api.finding import Confidence, FindingKind, Subject
+from holdfast.api.incident import IncidentState, Rung
+from holdfast.api.policy import XidAction
+from holdfast.api.round import Idle, Tier
+from holdfast.api.selftest import Verdict
+from holdfast.api.status import JobPhase
+from holdfast.watchdog.effect import Examine
+from holdfast.watchdog.roster import Standing
+
+
+def agree(story: Story, step: int) -> Story:
+    story.tell(ReplicasAgreed(story.round.number, step))
+    return story
+
+
+def differ(story: Story, node: int, step: int, agreed: int | None, **fields: Any) -> Story:
+    known = {"cause": "fingerprint vote", "step": step, "agreed_step": agreed, "asks": XidAction.EVICT}
+    return story.find(FindingKind.CORRUPTION, node, **{**known, **fields})
+
+
+def tie(story: Story, step: int, agreed: int | None) -> Story:
+    also = (Subject(JOB, node="node-2", member="node-2", rank=1),)
+    return differ(story, 1, step, agreed, confidence=Confidence.UNKNOWN, cause="fingerprint tie", also=also)
+
+
+def trained(**fields: Any) -> Story:
+    """Three nodes and a spare; checkpoints at 20, 40 and 60, replicas equal after 50, then something is wrong."""
+    story = running(3, spares=1, step=50, commit=20, **fields)
+    story.commit(40)
+    agree(story, 50)
+    return story.run_on(60).commit(60).run_on(70)
+
+
+def test_the_node_that_differs_leaves_and_the_others_restore_what_was_verified() -> None:
+    story = differ(trained(), 2, step=70, agreed=50)
+    assert story.state.avoided_nodes == {"node-2"}
+    assert story.members == ["node-1", "node-4", "node-3"]
+    assert (story.round.restore.tier, story.round.restore.step) == (Tier.CHECKPOINT, 40)
+    assert [each.step for each in story.state.checkpoints] == [20, 40]
+    assert story.incident.rung is Rung.REWIND
+    assert story.incident.culprit.node == "node-2"
+    story.run(41, restored=40)
+    assert story.incident.state is IncidentState.RECOVERED
+    assert story.incident.lost_steps == 30
+
+
+def test_a_later_fault_does_not_bring_back_what_was_not_verified() -> None:
+    story = differ(trained(), 2, step=70, agreed=50)
+    story.run(41, restored=40).die(1)
+    assert story.round.restore.step == 40
+    story.run(41, restored=40).commit(60).run_on(61).die(1).wait(11)
+    assert story.round.restore.step == 60
+
+
+def test_without_an_agreement_the_round_goes_back_to_where_it_had_begun() -> None:
+    story = differ(running(3, step=50, commit=40), 2, step=50, agreed=None)
+    assert (story.round.restore.tier, story.round.restore.step) == (Tier.NONE, None)
+    resumed = Story(nodes_max=2).join(1, 2).run(101, restored=100).commit(120)
+    differ(resumed, 2, step=120, agreed=None)
+    assert (resumed.round.restore.tier, resumed.round.restore.step) == (Tier.CHECKPOINT, 100)
+
+
+def test_a_policy_that_asks_for_a_restart_keeps_the_node() -> None:
+    story = differ(trained(), 2, step=70, agreed=50, asks=XidAction.RESTART)
+    assert story.state.avoided == ()
+    assert story.round.restore.step == 40
+
+
+def test_a_policy_that_asks_for_a_report_changes_nothing() -> None:
+    story = trained()
+    number = story.round.number
+    differ(story, 2, step=70, agreed=50, asks=XidAction.WATCH)
+    assert story.round.number == number
+    assert story.incident.state is IncidentState.RECOVERED
+    assert "nothing was changed" in story.incident.timeline[-1].what
+
+
+def test_when_two_differ_and_neither_is_in_the_majority_both_are_tested_before_the_next_round() -> None:
+    story = examined(2)
+    agree(story, 45)
+    tie(story, step=50, agreed=45)
+    assert isinstance(story.state.desired, Idle)
+    assert story.state.phase is JobPhase.RECOVERING
+    assert "self-tests of node-1, node-2" in story.state.reason
+    answer(story, 1, Verdict.PASSED)
+    assert isinstance(story.state.desired, Idle)
+    answer(story, 2, Verdict.FAILED)
+    assert story.state.avoided_nodes == {"node-2"}
+    assert story.members == ["node-1"]
+    assert story.round.restore.step == 40
+
+
+def test_when_both_pass_the_same_steps_are_trained_again() -> None:
+    story = examined(2)
+    agree(story, 45)
+    tie(story, step=50, agreed=45)
+    answer(story, 1, Verdict.PASSED)
+    answer(story, 2, Verdict.PASSED)
+    assert story.members == ["node-1", "node-2"]
+    assert story.round.restore.step == 40
+    differ(story.run(41, restored=40), 1, step=50, agreed=45, cause="fingerprint replay")
+    assert story.state.avoided_nodes == {"node-1"}
+
+
+def test_a_tie_is_not_waited_for_longer_than_a_test_may_take() -> None:
+    story = examined(2)
+    tie(story, step=50, agreed=45)
+    story.wait(121)
+    assert story.members == ["node-1", "node-2"]
+
+
+def test_without_self_tests_a_tie_is_trained_again_at_once() -> None:
+    story = tie(running(2, step=50, commit=40), step=50, agreed=45)
+    assert not [each for each in story.effects if isinstance(each, Examine)]
+    assert story.round.restore.step == 40
+
+
+def test_a_member_lost_while_it_is_tested_is_not_waited_for() -> None:
+    story = examined(2)
+    tie(story, step=50, agreed=45)
+    answer(story, 1, Verdict.PASSED)
+    story.lose(2)
+    assert story.state.members.by_name["node-1"].standing is Standing.PRESENT
+    assert story.members == ["node-1"]
+
+
+@pytest.mark.parametrize("stale", [0, 1])
+def test_an_agreement_counts_for_its_own_round_only(stale: int) -> None:
+    story = running(3, step=50, commit=40)
+    story.tell(ReplicasAgreed(story.round.number - stale, 45))
+    assert story.state.verified_step == (None if stale else 45)
+
+
+def test_agreements_only_grow() -> None:
+    story = agree(agree(running(3), 50), 40)
+    assert story.state.verified_step == 50

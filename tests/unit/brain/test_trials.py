@@ -1,0 +1,194 @@
+"""Self-tests before ranks are given, on probation, of idle spares; and what all jobs know of a node."""
+
+from story import Story, running
+from trials import answer, asked, examined
+
+from holdfast.api.event import ConditionOver, MemberTested, NodeDeparting, NodeReputed
+from holdfast.api.finding import FindingKind
+from holdfast.api.incident import IncidentState
+from holdfast.api.intervention import InterventionAction, InterventionState
+from holdfast.api.policy import CorruptionPolicy, NoticeAction, XidAction
+from holdfast.api.round import Idle
+from holdfast.api.selftest import TestLevel, Verdict
+from holdfast.api.status import JobPhase
+from holdfast.watchdog.roster import Standing
+
+LIGHT = TestLevel.LIGHT
+
+
+def test_a_member_is_tested_before_it_is_given_ranks() -> None:
+    story = Story(nodes_max=2, preflight=LIGHT).join(1, 2)
+    assert story.state.phase is JobPhase.PREFLIGHT
+    assert isinstance(story.state.desired, Idle)
+    answer(story, 1, Verdict.PASSED)
+    assert story.state.phase is JobPhase.PREFLIGHT
+    answer(story, 2, Verdict.PASSED)
+    assert story.members == ["node-1", "node-2"]
+
+
+def test_the_request_names_the_tensor_parallel_size() -> None:
+    story = Story(nodes_max=1, preflight=LIGHT, tensor=8).join(1)
+    assert (asked(story)["node-1"].tensor, asked(story)["node-1"].level) == (8, LIGHT)
+
+
+def test_one_that_fails_is_evicted_before_the_first_step() -> None:
+    story = Story(nodes_max=3, preflight=LIGHT, form_grace_s=10.0).join(1, 2, 3)
+    answer(answer(story, 1, Verdict.PASSED), 2, Verdict.FAILED)
+    answer(story, 3, Verdict.PASSED).wait(11)
+    assert story.members == ["node-1", "node-3"]
+    assert story.state.avoided_nodes == {"node-2"}
+    assert story.incident.kind is FindingKind.SELF_TEST
+    assert story.incident.culprit.gpu == "GPU-2"
+    assert [order.node for order in story.plan.cordon] == ["node-2"]
+
+
+def test_the_rest_is_waited_for_only_while_it_is_tested() -> None:
+    story = Story(nodes_max=2, preflight=LIGHT, form_grace_s=10.0).join(1, 2)
+    answer(story, 1, Verdict.PASSED).wait(60)
+    assert isinstance(story.state.desired, Idle)
+    story.wait(61)
+    assert story.members == ["node-1", "node-2"]
+
+
+def test_one_that_cannot_be_tested_is_taken_as_it_is() -> None:
+    story = Story(nodes_max=1, preflight=LIGHT).join(1)
+    answer(story, 1, Verdict.UNKNOWN)
+    assert story.members == ["node-1"]
+
+
+def test_an_answer_to_an_older_request_counts_for_nothing() -> None:
+    story = Story(nodes_max=1, preflight=LIGHT).join(1)
+    story.tell(MemberTested("node-1", 99, LIGHT, Verdict.PASSED))
+    assert isinstance(story.state.desired, Idle)
+
+
+def test_a_member_that_reconnects_is_still_to_be_tested_and_not_asked_anew() -> None:
+    story = Story(nodes_max=1, preflight=LIGHT).join(1)
+    number = asked(story)["node-1"].number
+    story.restart_watchdog().join(1)
+    assert asked(story)["node-1"].number == number
+    assert story.state.members.by_name["node-1"].standing is Standing.TESTING
+    answer(story, 1, Verdict.PASSED)
+    assert story.members == ["node-1"]
+
+
+def test_a_round_in_force_does_not_wait_for_a_newcomers_test() -> None:
+    story = examined(2)
+    story.join(3)
+    assert story.state.phase is JobPhase.RUNNING
+    assert story.members == ["node-1", "node-2"]
+
+
+def test_a_device_that_computes_otherwise_than_most_alike_is_found_although_it_passed() -> None:
+    story = Story(nodes_max=4, preflight=LIGHT, form_grace_s=10.0).join(1, 2, 3, 4)
+    for number in (1, 2, 4):
+        answer(story, number, Verdict.PASSED, digest="aa")
+    answer(story, 3, Verdict.PASSED, digest="bb").wait(11)
+    assert story.state.avoided_nodes == {"node-3"}
+    assert "compute otherwise" in story.incident.error
+
+
+def test_two_that_differ_prove_nothing_and_neither_do_devices_of_another_kind() -> None:
+    story = Story(nodes_max=3, preflight=LIGHT).join(1, 2, 3)
+    answer(story, 1, Verdict.PASSED, digest="aa")
+    answer(story, 2, Verdict.PASSED, digest="bb")
+    answer(story, 3, Verdict.PASSED, digest="cc", like="A100")
+    assert story.members == ["node-1", "node-2", "node-3"]
+
+
+def test_spares_are_tested_now_and_then_and_keep_their_place() -> None:
+    story = examined(2, spares=1, corruption=CorruptionPolicy(self_test_every_s=600.0))
+    before = asked(story)["node-3"].number
+    story.wait(601)
+    assert asked(story)["node-3"].number > before
+    assert asked(story)["node-1"].number < asked(story)["node-3"].number
+    assert story.state.members.by_name["node-3"].standing is Standing.PRESENT
+    answer(story, 3, Verdict.FAILED)
+    assert story.state.avoided_nodes == {"node-3"}
+    assert story.members == ["node-1", "node-2"]
+
+
+def test_a_returned_node_passes_three_tests_then_is_a_spare_then_gets_ranks() -> None:
+    story = examined(2)
+    story.ask(InterventionAction.EVICT, node="node-2")
+    story.run(51).commit(60)
+    outcome = story.ask(InterventionAction.RETURN, "i2", node="node-2")
+    assert outcome.state is InterventionState.DONE
+    assert "probation" in outcome.outcome
+    for _ in range(3):
+        assert story.state.members.by_name["node-2"].standing is Standing.TESTING
+        answer(story, 2, Verdict.PASSED)
+    assert story.state.members.by_name["node-2"].standing is Standing.PRESENT
+    story.wait(60)
+    assert story.members == ["node-1"]
+    story.wait(600)
+    assert not story.state.probation
+
+
+def test_one_on_probation_that_fails_again_stays_out() -> None:
+    story = examined(2)
+    story.ask(InterventionAction.EVICT, node="node-2")
+    story.run(51)
+    story.ask(InterventionAction.RETURN, "i2", node="node-2")
+    answer(answer(story, 2, Verdict.PASSED), 2, Verdict.FAILED)
+    assert story.state.avoided_nodes == {"node-2"}
+    assert not story.state.probation
+
+
+def test_a_new_boot_of_a_flagged_node_is_no_way_back() -> None:
+    story = examined(3)
+    story.xid(2, 48)
+    story.run(51).join(2, boot="b")
+    assert story.state.avoided_nodes == {"node-2"}
+    assert "node-2" not in story.members
+
+
+def test_a_node_that_was_only_hot_comes_back_by_probation_when_it_is_cool() -> None:
+    story = examined(3)
+    story.find(FindingKind.THERMAL, 2, cause="GPU hot", round=None, asks=XidAction.EVICT)
+    assert story.state.avoided_nodes == {"node-2"}
+    story.run(51)
+    story.tell(ConditionOver("node-2", "something else", "fine"))
+    assert story.state.avoided_nodes == {"node-2"}
+    story.tell(ConditionOver("node-2", "GPU hot", "10 C below the limit for five minutes"))
+    assert story.state.avoided == ()
+    assert story.state.members.by_name["node-2"].standing is Standing.TESTING
+
+
+def test_what_is_only_to_be_reported_is_an_incident_that_changes_nothing() -> None:
+    story = examined(2)
+    number = story.round.number
+    story.find(FindingKind.THERMAL, 2, cause="temperature rising", round=None, asks=XidAction.WATCH)
+    assert story.round.number == number
+    assert story.incident.state is IncidentState.RECOVERED
+
+
+def test_a_node_that_other_jobs_do_not_trust_is_left_in_good_order() -> None:
+    story = running(2, spares=1)
+    story.tell(NodeReputed("node-2", quarantined=True, score=0.9, reason="XID 48 in research/other"))
+    story.save(55)
+    assert story.members == ["node-1", "node-3"]
+    story.run(56)
+    story.tell(NodeReputed("node-2", quarantined=True, score=0.9, reason="XID 48 in research/other"))
+    assert story.state.avoided_nodes == {"node-2"}
+    assert story.state.evictions == ()
+    story.tell(NodeReputed("node-2", quarantined=False, score=0.1, reason="passed its tests"))
+    assert story.state.avoided == ()
+
+
+def test_a_spot_notice_moves_the_ranks_before_the_machine_goes() -> None:
+    story = running(2, spares=1)
+    story.tell(NodeDeparting("node-2", "spot instance", 120.0))
+    story.save(55)
+    assert story.members == ["node-1", "node-3"]
+    assert story.state.incidents == ()
+
+
+def test_a_policy_may_ask_for_no_more_than_a_checkpoint() -> None:
+    story = running(2, spares=1, notices=NoticeAction.CHECKPOINT)
+    story.tell(NodeDeparting("node-2", "spot instance", 120.0))
+    story.save(55)
+    assert story.members == ["node-1", "node-2"]
+    report = running(2, spares=1, notices=NoticeAction.REPORT)
+    report.tell(NodeDeparting("node-2", "spot instance", 120.0))
+    assert report.wanted == []

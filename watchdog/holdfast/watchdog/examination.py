@@ -1,0 +1,71 @@
+"""What members answer about their devices, and what other jobs know of a node: who may have ranks."""
+
+from holdfast.api.event import Event, MemberTested, NodeReputed
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.plan import NodeOrder
+from holdfast.api.policy import XidAction
+from holdfast.api.selftest import Verdict
+from holdfast.watchdog.departure import expect
+from holdfast.watchdog.healing import avoid_reputed, heal
+from holdfast.watchdog.probation import advanced, is_canary, readmit
+from holdfast.watchdog.roster import Member
+from holdfast.watchdog.state import Departure, JobState
+from holdfast.watchdog.step import Reason, Step, ignore
+from holdfast.watchdog.trial import admitted, awaited, compared, examine, failed_checks, not_asked, passed
+
+# A node of another job's bad word is left in good order: what it did for this job may be sound.
+LEAVE_S = 300.0
+
+
+def tested(state: JobState, event: Event, now: float) -> Step:
+    """A member answered the test it was asked for."""
+    assert isinstance(event, MemberTested)
+    trial, member = awaited(state, event), state.member(event.member)
+    if trial is None or member is None:
+        return not_asked(state, event)
+    state = admitted(state, member.name, now)
+    if event.verdict is Verdict.UNKNOWN:
+        says = f"{member.name} could not be tested: {event.says or 'no reason given'}"
+        return Step(state, (), Reason("self-test", says))
+    state, against = compared(state, member.node, event.checks)
+    against = failed_checks(event) + against
+    if event.verdict is Verdict.FAILED or against:
+        return heal(state, _finding(state, member, event, against, now), now)
+    state = advanced(passed(state, member, now), member.node, now)
+    step = Step(state, (), Reason("self-test", f"{member.name} passed: {trial.reason}"))
+    return step.then(lambda after: examine(after, member.name, now)) if is_canary(state, member.node) else step
+
+
+def reputed(state: JobState, event: Event, now: float) -> Step:
+    """All jobs together know something of a node: keep away from it, or trust it again."""
+    assert isinstance(event, NodeReputed)
+    known = event.node in state.reputed
+    if event.quarantined == known or (event.quarantined and event.node in state.avoided_nodes):
+        return ignore(state, f"node {event.node}: nothing new ({event.reason})")
+    if not event.quarantined:
+        return readmit(state, event.node, now, event.reason)
+    if not any(state.in_round(each.name) for each in state.members.on_nodes((event.node,))):
+        order = NodeOrder(event.node, event.reason)
+        return Step(avoid_reputed(state, order), (), Reason("reputation", f"node {event.node}: {event.reason}"))
+    says = f"node {event.node} is not trusted: {event.reason}"
+    return expect(state, Departure(says, now + LEAVE_S, node=event.node))
+
+
+def _finding(state: JobState, member: Member, event: MemberTested, against: list[str], now: float) -> Finding:
+    says = "; ".join(against[:8]) or event.says or "failed"
+    return Finding(
+        kind=FindingKind.SELF_TEST,
+        subject=Subject(state.job, node=member.node, member=member.name, gpu=_device(event)),
+        cause="self-test failed",
+        evidence=(Evidence(f"self-test of {member.name}", says, now),),
+        confidence=Confidence.CERTAIN,
+        began_at=now,
+        error=says,
+        asks=XidAction.EVICT,
+    )
+
+
+def _device(event: MemberTested) -> str | None:
+    """The one device that failed, None when several did or none is named."""
+    devices = {check.device for check in event.checks if check.verdict is Verdict.FAILED}
+    return devices.pop() if len(devices) == 1 else None

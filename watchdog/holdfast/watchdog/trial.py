@@ -1,0 +1,204 @@
+"""Self-tests of the members: asked for, waited for, judged. A member whose devices compute wrong gets no ranks.
+
+Asked of every member before it is given ranks (preflight), of those that are suspect, of a node that is trusted
+again, and of spares now and then, for they have nothing else to do. A test that nobody answers proves nothing: the
+member is taken as it is, because a job that waits for ever is worse than one that was not tested.
+"""
+
+from holdfast.api.event import Event, MemberTested
+from holdfast.api.selftest import CheckResult, TestLevel, TestWanted, Verdict
+from holdfast.api.status import JobPhase
+from holdfast.watchdog.effect import Effect, Examine
+from holdfast.watchdog.roster import Member, Standing
+from holdfast.watchdog.state import JobState, ProbationStage, Trial
+from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
+
+# A light test takes less than a minute and a full one less than ten; a cold start of the process is in it.
+PATIENCE_S = {TestLevel.LIGHT: 120.0, TestLevel.FULL: 900.0}
+KEPT_RESULTS = 256
+KEPT_NODES = 16_384
+# Two devices that differ prove that one is wrong, not which. Three or more, all but one alike, do.
+ALIKE_MIN = 2
+
+
+def barred(state: JobState, name: str) -> bool:
+    """Whether the member may have no ranks before it has answered a test."""
+    trial = state.trials.get(name)
+    return trial is not None and trial.bars
+
+
+def examine(state: JobState, name: str, now: float) -> Step:
+    """A member is there as a new process: test it when the job, or its node's past, asks for that."""
+    member = state.member(name)
+    level = state.policy.preflight if state.policy is not None else None
+    if member is None or level is None or state.in_round(name):
+        return stay(state)
+    probation = state.probation.get(member.node)
+    canary = probation is not None and probation.stage is ProbationStage.CANARY
+    reason = "the node is on probation" if canary else "before it is given ranks"
+    return ask(state, (name,), level, reason, now, bars=True)
+
+
+def ask(state: JobState, names: tuple[str, ...], level: TestLevel, reason: str, now: float, *, bars: bool) -> Step:
+    """Ask members for a test; an older request to one of them is taken back."""
+    effects: list[Effect] = []
+    for name in names:
+        if (member := state.member(name)) is None:
+            continue
+        trial = Trial(name, state.trial_count + 1, level, reason, now, bars)
+        members = state.members
+        if bars and member.standing is Standing.PRESENT:
+            members = members.changed(name, standing=Standing.TESTING)
+        trials = dict(state.trials)
+        trials.pop(name, None)  # the newest last: the oldest of a level is the next to be given up
+        trials[name] = trial
+        state = changed(state, trials=trials, trial_count=trial.number, members=members)
+        effects.append(Examine(name, wanted_of(state, trial)))
+    return Step(state, tuple(effects), Reason("self-test", f"{level.value} self-test: {reason}"))
+
+
+def wanted_of(state: JobState, trial: Trial) -> TestWanted:
+    """The request as the member is shown it."""
+    tensor = state.policy.tensor if state.policy is not None else 1
+    return TestWanted(trial.number, trial.level, trial.reason, tensor)
+
+
+def awaited(state: JobState, event: Event) -> Trial | None:
+    """The test that a member's answer belongs to; None when nobody waits for it."""
+    assert isinstance(event, MemberTested)
+    trial = state.trials.get(event.member)
+    return trial if trial is not None and trial.number == event.number else None
+
+
+def admitted(state: JobState, name: str, now: float) -> JobState:
+    """The state with the member's test over: it may be given ranks, as if it had joined now."""
+    trials = dict(state.trials)
+    trials.pop(name, None)
+    state = changed(state, trials=trials)
+    member = state.member(name)
+    if member is None or member.standing is not Standing.TESTING:
+        return state
+    joined_at = member.joined_at if state.in_round(name) else now
+    members = state.members.changed(name, standing=Standing.PRESENT, joined_at=joined_at)
+    forming_since = state.forming_since if state.in_round(name) else now
+    return changed(state, members=members, forming_since=forming_since)
+
+
+def passed(state: JobState, member: Member, now: float) -> JobState:
+    """The state that remembers when the member's node last passed a test."""
+    tested_at = {**state.tested_at, member.node: now}
+    if len(tested_at) > KEPT_NODES:
+        del tested_at[next(iter(tested_at))]
+    return changed(state, tested_at=tested_at)
+
+
+def without_trials(state: JobState) -> JobState:
+    """The state without the tests of members that are gone."""
+    known = {name: trial for name, trial in state.trials.items() if name in state.members}
+    return changed(state, trials=known) if len(known) != len(state.trials) else state
+
+
+def overdue(state: JobState, now: float) -> Step:
+    """Wait no longer for tests that nobody answers."""
+    if not any(now >= at for at in _ends(state)):
+        return stay(state)
+    late = [trial.member for trial in state.trials.values() if now >= _until(trial)]
+    for name in late:
+        state = admitted(state, name, now)
+    says = f"{', '.join(late)} did not answer: taken untested"
+    return Step(state, (), Reason("self-test", says))
+
+
+def due(state: JobState, now: float) -> Step:
+    """Test the spares that have not been tested for long."""
+    names = tuple(name for name, at in _turns(state).items() if at <= now)
+    if not names:
+        return stay(state)
+    return ask(state, names, TestLevel.LIGHT, "spares are tested now and then", now, bars=False)
+
+
+def next_trial(state: JobState) -> float | None:
+    """When a test is next waited for no longer, or is due."""
+    return min([*_ends(state), *_turns(state).values()], default=None)
+
+
+def waiting(state: JobState) -> str | None:
+    """What keeps a round from being formed: tests of members that had ranks, in words; None when nothing does."""
+    ranked = state.ranked()
+    if not ranked or not state.trials:
+        return None
+    testing = (each for name in state.trials if (each := state.member(name)) and name in ranked)
+    names = sorted(each.name for each in testing if each.standing is Standing.TESTING)
+    return f"waiting for the self-tests of {', '.join(names)}" if names else None
+
+
+def being_tested(state: JobState) -> int:
+    """How many members are being tested."""
+    return len(state.trials)
+
+
+def compared(state: JobState, node: str, checks: tuple[CheckResult, ...]) -> tuple[JobState, list[str]]:
+    """The state that remembers what `node` computed, and what speaks against it: most like it say otherwise."""
+    against: list[str] = []
+    digests = dict(state.digests)
+    for check in checks:
+        if not check.digest:
+            continue
+        key = f"{check.check}|{check.like}"
+        others = _others(digests.get(key, {}), node)
+        most = max(others, key=lambda digest: len(others[digest]), default=check.digest)
+        if (
+            most != check.digest
+            and len(others[most]) >= ALIKE_MIN
+            and len(others[most]) > len(others.get(check.digest, ()))
+        ):
+            against.append(f"{check.check} of {check.device}: {len(others[most])} alike nodes compute otherwise")
+            continue  # what is wrong is not remembered as a result that others could be like
+        nodes = (*others.get(check.digest, ()), node)[-KEPT_RESULTS:]
+        digests.pop(key, None)
+        digests[key] = {**others, check.digest: nodes}
+    while len(digests) > KEPT_RESULTS:
+        del digests[next(iter(digests))]
+    return changed(state, digests=digests), against
+
+
+def _others(results: dict[str, tuple[str, ...]], node: str) -> dict[str, tuple[str, ...]]:
+    """The results that nodes other than this one gave."""
+    given = {digest: tuple(each for each in nodes if each != node) for digest, nodes in results.items()}
+    return {digest: nodes for digest, nodes in given.items() if nodes}
+
+
+def failed_checks(event: MemberTested) -> list[str]:
+    """What failed, in words."""
+    failed = (check for check in event.checks if check.verdict is Verdict.FAILED)
+    return [f"{check.check} of {check.device}: {check.says}" for check in failed]
+
+
+def not_asked(state: JobState, event: MemberTested) -> Step:
+    return ignore(state, f"nobody waits for test {event.number} of {event.member}")
+
+
+def _ends(state: JobState) -> list[float]:
+    """Until when the oldest test of each level is waited for."""
+    oldest = (
+        next((trial for trial in state.trials.values() if trial.level is level), None) for level in TestLevel
+    )
+    return [_until(trial) for trial in oldest if trial is not None]
+
+
+def _until(trial: Trial) -> float:
+    return trial.at + PATIENCE_S[trial.level]
+
+
+def _turns(state: JobState) -> dict[str, float]:
+    """When each spare is to be tested. Only while a round runs: otherwise everybody is about to be needed."""
+    policy = state.policy
+    if policy is None or policy.preflight is None or state.phase is not JobPhase.RUNNING:
+        return {}
+    every_s, by_name = policy.corruption.self_test_every_s, state.members.by_name
+    spares = (by_name[name] for name in state.members.beyond(state.ranked()) if name not in state.trials)
+    return {
+        each.name: max(each.joined_at, state.tested_at.get(each.node, 0.0)) + every_s
+        for each in spares
+        if each.standing is Standing.PRESENT and each.node not in state.avoided_nodes
+    }
