@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from holdfast.agent.metrics.itself import Line
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.sensors.pidmap import PidMap
@@ -31,6 +32,10 @@ class JobStream:
         if self._task.done():
             self._task.result()
 
+    def line(self) -> Line:
+        """How the watchdog hears of this job."""
+        return Line(self.job, self.reporter.connected, self.outbox.reports, self.outbox.dropped_ever)
+
     def close(self) -> asyncio.Task[None]:
         """End the connection and let go of the records. The task is to be waited for."""
         for sensor in self.sensors.values():
@@ -50,6 +55,10 @@ class JobStreams:
 
     def __iter__(self) -> Iterator[JobStream]:
         return iter(tuple(self._streams.values()))
+
+    def lines(self) -> list[Line]:
+        """How the watchdog hears of each job."""
+        return [stream.line() for stream in self]
 
     def follow(self, tenants: Sequence[Tenant], now: float) -> None:
         """`tenants` are those there are at `now`; the others have gone."""

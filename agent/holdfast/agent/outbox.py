@@ -56,6 +56,12 @@ class Outbox:
         self._due_at = float("-inf")
         self._kept: list[_KeptEvent] = []
         self._dropped = 0
+        self.dropped_ever = 0  # events, for want of room
+
+    @property
+    def reports(self) -> int:
+        """How many reports were taken."""
+        return self._sequence
 
     def observe(self, reading: Reading, now: float) -> None:
         """Take in the newest reading, made at `now`."""
@@ -127,6 +133,7 @@ class Outbox:
                 self._kept.remove(fingerprints[0])
         elif len(self._kept) - len(fingerprints) >= EVENTS_KEPT_MAX:
             self._dropped += 1
+            self.dropped_ever += 1
             return
         self._kept.append(new)
 

@@ -1,11 +1,32 @@
 """The node as the agent sees it now: the newest readings, and what has been counted since the agent started."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from holdfast.agent.sensors.sensor import Reading
-from holdfast.api.telemetry import XidRaised
+from holdfast.api.condition import Condition, ConditionKind, ConditionState
+from holdfast.api.telemetry import (
+    GpuDisappeared,
+    NodeEvent,
+    ParametersFingerprinted,
+    PreemptionNoticed,
+    ProcessKilledForMemory,
+    RankSample,
+    XidRaised,
+)
+
+# What the records of all ranks of all jobs are counted as: pods come and go, their names would be kept for good.
+RANKS: Final = "ranks"
+
+
+@dataclass(slots=True)
+class Looks:
+    """How often one sensor was read, and how long that took in all."""
+
+    count: int = 0
+    total_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -13,24 +34,96 @@ class Picture:
     """Written by the sensing loop, read by the exporter, both on the event loop's thread.
 
     `node` is the newest reading of the node's own sensors, `jobs` that of each job's ranks. `xids` counts errors
-    by (GPU UUID, XID); `last_xid` is the newest by GPU UUID.
+    by (GPU UUID, XID), `xid_at` has when each was last seen; `last_xid` is the newest by GPU UUID. `indices` are
+    the GPUs' by UUID, also of those that are lost. `readable` says of every source ever met whether it can be
+    read, `failures` how often it could not any more. `preempted_at` is when the machine is taken away. `tokens`
+    are by (job, rank). Times are CLOCK_MONOTONIC in seconds.
     """
 
     node: Reading = field(default_factory=Reading)
     jobs: Mapping[str, Reading] = field(default_factory=dict)
     read_at: float = 0.0
     xids: Counter[tuple[str, int]] = field(default_factory=Counter)
+    xid_at: dict[tuple[str, int], float] = field(default_factory=dict)
     last_xid: dict[str, int] = field(default_factory=dict)
+    lost: Counter[str] = field(default_factory=Counter)
+    lost_at: dict[str, float] = field(default_factory=dict)
+    indices: dict[str, int] = field(default_factory=dict)
+    raised: Counter[ConditionKind] = field(default_factory=Counter)
+    oom_kills: int = 0
+    notices: int = 0
+    preempted_at: float | None = None
+    fingerprints: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[tuple[str, int]] = field(default_factory=Counter)
+    readable: dict[str, bool] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
+    looks: dict[str, Looks] = field(default_factory=dict)
+    _holding: frozenset[tuple[str, str, str]] = frozenset()
+
+    def timed(self, sensor: str, seconds: float) -> None:
+        """A look at `sensor` took so long."""
+        looks = self.looks.setdefault(sensor, Looks())
+        looks.count += 1
+        looks.total_s += seconds
 
     def observe(self, node: Reading, jobs: Mapping[str, Reading], now: float) -> None:
         """Take in the newest readings, made at `now`."""
+        self._count_tokens(jobs)
         self.node, self.jobs, self.read_at = node, jobs, now
+        self.indices.update((gpu.uuid, gpu.index) for gpu in node.gpus)
+        self.indices.update((gpu.uuid, gpu.index) for gpu in node.details)
         for event in node.events:
-            if isinstance(event, XidRaised):
-                self.xids[event.gpu, event.xid] += 1
-                self.last_xid[event.gpu] = event.xid
+            self._count(event, now)
+        for job, reading in jobs.items():
+            self.fingerprints[job] += sum(isinstance(each, ParametersFingerprinted) for each in reading.events)
+        self._count_raised(node.conditions)
+        self._follow_sources()
 
-    def unreadable(self) -> frozenset[str]:
-        """The sources that cannot be read now."""
-        readings = (self.node, *self.jobs.values())
-        return frozenset(each.source for reading in readings for each in reading.unreadable)
+    def _count(self, event: NodeEvent, now: float) -> None:
+        at = now - event.age_s
+        match event:
+            case XidRaised(gpu=gpu, xid=xid):
+                self.xids[gpu, xid] += 1
+                self.xid_at[gpu, xid] = at
+                self.last_xid[gpu] = xid
+            case GpuDisappeared(gpu=gpu):
+                self.lost[gpu] += 1
+                self.lost_at[gpu] = at
+            case ProcessKilledForMemory():
+                self.oom_kills += 1
+            case PreemptionNoticed(within_s=within_s):
+                self.notices += 1
+                self.preempted_at = at + within_s
+
+    def _count_raised(self, conditions: Iterable[Condition]) -> None:
+        """A condition holds in many readings and was raised in the first of them."""
+        holding = frozenset(
+            (each.kind, each.gpu, each.device) for each in conditions if each.state is ConditionState.RAISED
+        )
+        for kind, _, _ in holding - self._holding:
+            self.raised[ConditionKind(kind)] += 1
+        self._holding = holding
+
+    def _count_tokens(self, jobs: Mapping[str, Reading]) -> None:
+        """A look may miss steps; those between two looks are taken to be like the newest."""
+        for job, reading in jobs.items():
+            before = self.jobs.get(job)
+            steps = {(each.round, each.rank): each.step for each in before.ranks} if before else {}
+            for sample in reading.ranks:
+                self.tokens[job, sample.rank] += _new_tokens(sample, steps.get((sample.round, sample.rank)))
+
+    def _follow_sources(self) -> None:
+        dumb = {each.source for each in self.node.unreadable}
+        if any(reading.unreadable for reading in self.jobs.values()):
+            dumb.add(RANKS)
+        for source in dumb:
+            self.failures[source] += self.readable.get(source, True)
+        self.readable = {
+            source: source not in dumb for source in (self.readable.keys() | self.looks.keys() | dumb)
+        }
+
+
+def _new_tokens(sample: RankSample, step_before: int | None) -> int:
+    if sample.tokens is None or sample.step is None or step_before is None:
+        return 0
+    return max(0, sample.step - step_before) * sample.tokens

@@ -73,7 +73,7 @@ async def serve(settings: AgentSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with _metrics(settings, picture):
+    async with _metrics(settings, picture, streams):
         tasks = [
             asyncio.create_task(_look_again_and_again(sensing, streams)),
             asyncio.create_task(stop.wait()),
@@ -127,9 +127,13 @@ async def _look_again_and_again(sensing: Sensing, streams: JobStreams) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _metrics(settings: AgentSettings, picture: Picture) -> AsyncIterator[None]:
+async def _metrics(settings: AgentSettings, picture: Picture, streams: JobStreams) -> AsyncIterator[None]:
     collector = NodeCollector(
-        picture, node=settings.node, job=settings.job or "", version=_version(), clock=time.monotonic
+        picture,
+        node=settings.node,
+        build=(_version(), settings.job or ""),
+        clock=time.monotonic,
+        lines=streams.lines,
     )
     application = metrics_application(collector, token=lambda: read_token(settings.metrics_token_file))
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)

@@ -54,6 +54,7 @@ class Reporter:
         self._failures = 0  # in a row, a connection that did not last counts as one
         self._said = ""  # the reason that was logged last
         self._away = False
+        self.connected = False  # whether the watchdog listens now
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
 
@@ -101,6 +102,7 @@ class Reporter:
             ):
                 connecting.reschedule(None)
                 self._search.found()
+                self.connected = True
                 await self._converse(socket)
                 return "connection ended"
         except TimeoutError:
@@ -114,6 +116,8 @@ class Reporter:
             return f"{NOT_TRUSTED}: {error}"
         except (aiohttp.ClientError, OSError, Unavailable, ConnectionEnded) as error:
             return str(error)
+        finally:
+            self.connected = False
 
     async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         """Send and listen until one of the two ends, which it does by an exception."""

@@ -1,11 +1,12 @@
 """The agent's look at its node, ten times a second."""
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Final
 
 from holdfast.agent.jobstream import JobStreams
-from holdfast.agent.picture import Picture
+from holdfast.agent.picture import RANKS, Picture
 from holdfast.agent.sensors.sensor import Reading, Sensor, joined
 from holdfast.agent.tenants import Tenants
 from holdfast.api.telemetry import Unreadable
@@ -34,17 +35,18 @@ class Sensing:
     def look(self, now: float) -> None:
         """One look at everything, at `now` (CLOCK_MONOTONIC, seconds)."""
         self._streams.follow(self._tenants.look(now), now)
-        sensed = [self._read(sensor, now) for sensor in self._sensors]
+        sensed = [self._read(sensor, now, sensor.name) for sensor in self._sensors]
         node = joined([*sensed, Reading(unreadable=self._tenants.unreadable)])
         readings = {}
         for stream in self._streams:
-            ranks = joined(self._read(sensor, now) for sensor in stream.sensors.values())
+            ranks = joined(self._read(sensor, now, RANKS) for sensor in stream.sensors.values())
             stream.outbox.observe(joined((ranks, node)), now)
             readings[stream.job] = ranks
         self._picture.observe(node, readings, now)
 
-    def _read(self, sensor: Sensor, now: float) -> Reading:
+    def _read(self, sensor: Sensor, now: float, counted_as: str) -> Reading:
         # A sensor promises not to raise. One that breaks the promise must not blind the agent to all others.
+        began = time.perf_counter()
         try:
             reading = sensor.read(now)
         except Exception as error:
@@ -52,5 +54,7 @@ class Sensing:
                 _LOG.exception("sensor failed: sensor=%s", sensor.name)
                 self._broken.add(sensor.name)
             return Reading(unreadable=(Unreadable(sensor.name, f"sensor failed: {error!r}"),))
+        finally:
+            self._picture.timed(counted_as, time.perf_counter() - began)
         self._broken.discard(sensor.name)
         return reading

@@ -126,14 +126,20 @@ _NODE = (
     Metric("holdfast_port_bytes_per_second", _GAUGE, "The port's rate.", PORT),
     Metric("holdfast_port_downs_total", _COUNTER, "Times the port's link went down.", PORT),
     Metric("holdfast_port_errors_total", _COUNTER, "Errors of the port, by its counter.", (*PORT, "counter")),
+    Metric("holdfast_port_sent_bytes_total", _COUNTER, "Data sent through the port.", PORT),
+    Metric("holdfast_port_received_bytes_total", _COUNTER, "Data received through the port.", PORT),
     Metric("holdfast_node_memory_total_bytes", _GAUGE, "Memory there is, or that may be used.", NODE),
     Metric("holdfast_node_memory_available_bytes", _GAUGE, "Memory that can still be used.", NODE),
     Metric("holdfast_node_disk_size_bytes", _GAUGE, "Size of the file system.", ("path", "node")),
     Metric("holdfast_node_disk_free_bytes", _GAUGE, "Free space of the file system.", ("path", "node")),
     Metric("holdfast_node_disk_inodes_free", _GAUGE, "Free inodes of the file system.", ("path", "node")),
+    Metric(
+        "holdfast_node_disk_writable", _GAUGE, "1: the file system takes writes, 0: it does not.", ("path", "node")
+    ),
     Metric("holdfast_node_load1", _GAUGE, "Runnable and blocked tasks, over a minute.", NODE),
     Metric("holdfast_node_clock_synchronised", _GAUGE, "1: the kernel says so, 0: it is not.", NODE),
     Metric("holdfast_node_clock_error_seconds", _GAUGE, "How far the clock may be off, at the most.", NODE),
+    Metric("holdfast_node_clock_offset_seconds", _GAUGE, "What the clock is still to be corrected by.", NODE),
     Metric("holdfast_node_uptime_seconds", _GAUGE, "Since the node booted.", NODE),
 )
 
@@ -174,5 +180,6 @@ DCGM_METRICS: Final = (
     Metric("DCGM_FI_DEV_XID_ERRORS", _GAUGE, "Value of the last XID error encountered.", DCGM),
 )
 
-AGENT_METRICS: Final = (*_AGENT, *_RANKS, *_GPUS, *_NODE, *DCGM_METRICS)
+OWN_METRICS: Final = (*_AGENT, *_RANKS, *_GPUS, *_NODE)
+AGENT_METRICS: Final = (*OWN_METRICS, *DCGM_METRICS)
 BY_NAME: Final[Mapping[str, Metric]] = MappingProxyType({row.name: row for row in AGENT_METRICS})

@@ -1,0 +1,93 @@
+"""What the GPUs are and what befell them, under Holdfast's names."""
+
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.agent.metrics.sheet import Sheet
+from holdfast.agent.picture import Picture
+from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.api.telemetry import GpuHealth, GpuSample
+
+_GAUGES: Final[tuple[tuple[str, Callable[[GpuDetail], float | None]], ...]] = (
+    ("holdfast_gpu_temperature_margin_celsius", lambda gpu: gpu.margin_c),
+    ("holdfast_gpu_power_limit_watts", lambda gpu: gpu.power_limit_w),
+    ("holdfast_gpu_pcie_width_max", lambda gpu: gpu.pcie_width_max),
+    ("holdfast_gpu_pcie_generation_max", lambda gpu: gpu.pcie_generation_max),
+)
+_THROTTLED_S: Final[tuple[tuple[str, Callable[[GpuDetail], float | None]], ...]] = (
+    ("thermal", lambda gpu: gpu.thermal_throttled_s),
+    ("power", lambda gpu: gpu.power_throttled_s),
+    ("board_limit", lambda gpu: gpu.board_limit_throttled_s),
+    ("reliability", lambda gpu: gpu.reliability_throttled_s),
+)
+# An idle GPU, and clocks that somebody has set, are not held down.
+# Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
+_THROTTLE_BITS: Final = {
+    0x04: "power_cap",
+    0x08: "hw_slowdown",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "power_brake",
+}
+
+
+def detail_of(sample: GpuSample) -> GpuDetail:
+    """What is known of a GPU of which there is only a sample."""
+    return GpuDetail(
+        uuid=sample.uuid,
+        index=sample.index,
+        temperature_c=sample.temperature_c,
+        memory_temperature_c=sample.memory_temperature_c,
+        margin_c=sample.margin_c,
+        power_w=sample.power_w,
+        utilization_ratio=sample.utilization_ratio,
+        throttle=sample.throttle,
+        thermal_throttled_s=sample.throttled_s,
+    )
+
+
+def details_in(picture: Picture) -> tuple[GpuDetail, ...]:
+    """Every GPU that is seen now, as well as it is known."""
+    detailed = {each.uuid for each in picture.node.details}
+    plain = tuple(detail_of(each) for each in picture.node.gpus if each.uuid not in detailed)
+    return picture.node.details + plain
+
+
+def write_gpus(sheet: Sheet, picture: Picture, *, node: str, now: float) -> None:
+    """Every GPU that is seen now, and every one that ever had an error."""
+    for sample in picture.node.gpus:
+        sheet.put("holdfast_gpu_healthy", (str(sample.index), sample.uuid, node), _healthy(sample.health))
+    for gpu in details_in(picture):
+        _write_gpu(sheet, gpu, (str(gpu.index), gpu.uuid, node))
+    for (uuid, xid), count in picture.xids.items():
+        error = (*gpu_labels(picture, uuid), node, str(xid))
+        sheet.put("holdfast_xid_errors_total", error, count)
+        sheet.put("holdfast_xid_age_seconds", error, max(0.0, now - picture.xid_at[uuid, xid]))
+    for uuid, count in picture.lost.items():
+        labels = (*gpu_labels(picture, uuid), node)
+        sheet.put("holdfast_gpu_lost_total", labels, count)
+        sheet.put("holdfast_gpu_lost_age_seconds", labels, max(0.0, now - picture.lost_at[uuid]))
+
+
+def gpu_labels(picture: Picture, uuid: str) -> tuple[str, str]:
+    """Its index, empty when it was never seen, and its UUID."""
+    index = picture.indices.get(uuid)
+    return ("" if index is None else str(index), uuid)
+
+
+def _write_gpu(sheet: Sheet, gpu: GpuDetail, labels: tuple[str, ...]) -> None:
+    for name, value_of in _GAUGES:
+        sheet.put(name, labels, value_of(gpu))
+    for reason, seconds_of in _THROTTLED_S:
+        sheet.put("holdfast_gpu_throttled_seconds_total", (*labels, reason), seconds_of(gpu))
+    if gpu.throttle is not None:
+        for bit, reason in _THROTTLE_BITS.items():
+            sheet.put("holdfast_gpu_throttled", (*labels, reason), float(bool(gpu.throttle & bit)))
+    known = [link.active for link in gpu.nvlinks if link.active is not None]
+    if known:
+        sheet.put("holdfast_gpu_nvlinks", (*labels, "up"), known.count(True))
+        sheet.put("holdfast_gpu_nvlinks", (*labels, "down"), known.count(False))
+
+
+def _healthy(health: GpuHealth) -> float | None:
+    return None if health is GpuHealth.UNKNOWN else float(health is GpuHealth.HEALTHY)
