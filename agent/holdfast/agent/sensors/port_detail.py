@@ -1,4 +1,4 @@
-"""What the kernel tells of one port of a network adapter that trains: for the node's metrics and for judging it."""
+"""What the kernel tells of one port of a network adapter: for the node's metrics and for judging it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

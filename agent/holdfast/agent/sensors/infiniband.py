@@ -1,0 +1,172 @@
+"""Network adapters that train: InfiniBand and RoCE ports, from sysfs.
+
+Source: https://www.kernel.org/doc/Documentation/ABI/stable/sysfs-class-infiniband
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.agent.sensors.polled import Polled
+from holdfast.agent.sensors.port_detail import PortCounter, PortDetail, PortState
+from holdfast.agent.sensors.port_judgement import PortJudge
+from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.telemetry import Unreadable
+
+ROOT: Final = "/sys/class/infiniband"
+_NAME: Final = "infiniband"
+_WORD_BYTES: Final = 4  # port_xmit_data and port_rcv_data count words of four bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PortsSeen:
+    """All ports at one look, and what of them could not be read."""
+
+    ports: tuple[PortDetail, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+class Infiniband:
+    """The sensor. A machine without such adapters reads as nothing.
+
+    Some counters are asked of the adapter's firmware, which takes its time and may hang: so a thread looks. Every
+    five seconds is often enough for a link that is given five seconds to come back.
+    """
+
+    name = _NAME
+
+    def __init__(self, root: str = ROOT, *, interval_s: float = 5.0, patience_s: float = 30.0) -> None:
+        self._polled = Polled(lambda: ports_in(root), name=_NAME, interval_s=interval_s, patience_s=patience_s)
+        self._judge = PortJudge()
+        self._judged_at = float("-inf")
+        self._ports: tuple[PortDetail, ...] = ()
+
+    def read(self, now: float) -> Reading:
+        """As in `Sensor`. Conditions stay while the ports cannot be read."""
+        latest = self._polled.latest(now)
+        if latest is None:
+            return Reading()
+        if isinstance(latest, Unreadable):
+            return Reading(unreadable=(latest,), conditions=self._judge.report(now))
+        if latest.at > self._judged_at:
+            self._judged_at = latest.at
+            self._ports = self._judge.observe(latest.seen.ports, latest.at)
+        stopped = tuple(
+            Unreadable(f"{_NAME} {port} {counter}", "it stands at its limit and counts no more")
+            for port, counter in self._judge.stopped()
+        )
+        return Reading(
+            ports=self._ports,
+            conditions=self._judge.report(now),
+            unreadable=latest.seen.unreadable + stopped,
+        )
+
+    def close(self) -> None:
+        """End the thread."""
+        self._polled.close()
+
+
+def ports_in(root: str) -> PortsSeen:
+    """Every port below `root`. One whose state cannot be read is Unknown. Raises OSError."""
+    ports: list[PortDetail] = []
+    unreadable: list[Unreadable] = []
+    for device in _names(root):
+        for number in _names(os.path.join(root, device, "ports")):
+            try:
+                ports.append(_port(root, device, int(number)))
+            except (OSError, ValueError) as error:
+                ports.append(PortDetail(device=device, port=int(number), state=PortState.UNKNOWN))
+                unreadable.append(Unreadable(f"{_NAME} {device}/{number}", str(error)))
+    return PortsSeen(tuple(ports), tuple(unreadable))
+
+
+def _port(root: str, device: str, number: int) -> PortDetail:
+    adapter = os.path.join(root, device)
+    port = os.path.join(adapter, "ports", str(number))
+    state = _number_and_word(_text(port, "state"))
+    physical = _number_and_word(_text(port, "phys_state"))
+    interface = _interface(adapter, port)
+    counters = dict(_counters(port))
+    carrier = _carrier_downs(adapter, interface) if interface else None
+    if carrier is not None:
+        counters[PortCounter.CARRIER_DOWN] = carrier
+    sent = _number(os.path.join(port, "counters"), "port_xmit_data")
+    received = _number(os.path.join(port, "counters"), "port_rcv_data")
+    return PortDetail(
+        device=device,
+        port=number,
+        state=PortState.UP if state[1] == "ACTIVE" and physical[1] == "LinkUp" else PortState.DOWN,
+        state_text=f"{state[1]}, {physical[1]}",
+        link_layer=_optional(port, "link_layer"),
+        model=_optional(adapter, "hca_type"),
+        interface=interface,
+        rate_gbps=_rate_gbps(_optional(port, "rate")),
+        sent_bytes=None if sent is None else sent * _WORD_BYTES,
+        received_bytes=None if received is None else received * _WORD_BYTES,
+        counters=counters,
+    )
+
+
+def _names(folder: str) -> list[str]:
+    """Sorted names in a folder; none where it does not exist."""
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+
+
+def _counters(port: str) -> Iterator[tuple[PortCounter, int]]:
+    for counter in PortCounter:
+        for folder in ("counters", "hw_counters"):
+            value = _number(os.path.join(port, folder), counter)
+            if value is not None:
+                yield counter, value
+                break
+
+
+def _interface(adapter: str, port: str) -> str:
+    """The port's network interface. A GID table's entries name it; the adapter's own list is of its first port."""
+    named = _optional(os.path.join(port, "gid_attrs", "ndevs"), "0")
+    return named or next(iter(_names(os.path.join(adapter, "device", "net"))), "")
+
+
+def _carrier_downs(adapter: str, interface: str) -> int | None:
+    """How often the interface lost its carrier; older kernels count both directions together."""
+    folder = os.path.join(adapter, "device", "net", interface)
+    downs = _number(folder, "carrier_down_count")
+    changes = _number(folder, "carrier_changes")
+    return downs if downs is not None else None if changes is None else changes // 2
+
+
+def _number_and_word(text: str) -> tuple[int, str]:
+    """`4: ACTIVE`. Raises ValueError."""
+    match = re.fullmatch(r"(\d+): (\w+)", text)
+    if match is None:
+        raise ValueError(f"not a state: {text[:40]!r}")
+    return int(match[1]), match[2]
+
+
+def _rate_gbps(text: str) -> float | None:
+    """`400 Gb/sec (4X NDR)`; None for anything else."""
+    match = re.match(r"(\d+(?:\.\d+)?) Gb/sec", text)
+    return float(match[1]) if match else None
+
+
+def _text(folder: str, name: str) -> str:
+    with open(os.path.join(folder, name), encoding="ascii", errors="replace") as file:
+        return file.read(256).strip()
+
+
+def _optional(folder: str, name: str) -> str:
+    """Empty where the driver does not have it."""
+    try:
+        return _text(folder, name)
+    except OSError:
+        return ""
+
+
+def _number(folder: str, name: str) -> int | None:
+    text = _optional(folder, name)
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,82 @@
+"""A source that may be slow or hang, looked at on a thread of its own."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from holdfast.api.telemetry import Unreadable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sight(Generic[T]):
+    """What a look gave, and when it ended (CLOCK_MONOTONIC, seconds)."""
+
+    seen: T
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    why: Unreadable
+    at: float
+
+
+class Polled(Generic[T]):
+    """Calls `look` every `interval_s` and keeps what it gave last.
+
+    The thread starts with the first question. A `look` may raise OSError: the source cannot be read. One that has
+    not returned for `patience_s` makes the source unreadable until it does; a thread that hangs in the kernel
+    cannot be ended, so it is left behind when the agent ends.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], T],
+        *,
+        name: str,
+        interval_s: float,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look = look
+        self._name = name
+        self._interval_s = interval_s
+        self._patience_s = patience_s
+        self._clock = clock
+        self._latest: Sight[T] | _Failed | None = None
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._began_at = 0.0
+
+    def latest(self, now: float) -> Sight[T] | Unreadable | None:
+        """The last look, why there is none to trust, or None before the first one is over."""
+        if self._thread is None:
+            self._began_at = now
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        latest = self._latest
+        since = self._began_at if latest is None else latest.at
+        if now - since > self._patience_s:
+            return Unreadable(self._name, f"it has not answered for {now - since:.0f} s")
+        if latest is None:
+            return None
+        return latest.why if isinstance(latest, _Failed) else latest
+
+    def close(self) -> None:
+        """Ask the thread to end; it does after the look it is at."""
+        self._ending.set()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            self._latest = self._one_look()
+            self._ending.wait(self._interval_s)
+
+    def _one_look(self) -> Sight[T] | _Failed:
+        try:
+            return Sight(self._look(), self._clock())
+        except OSError as error:
+            return _Failed(Unreadable(self._name, error.strerror or str(error)), self._clock())
