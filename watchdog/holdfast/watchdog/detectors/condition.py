@@ -5,8 +5,8 @@ raised is the same one until the agent says that it cleared; a report without it
 not have been readable.
 
 What is to be watched is found when it was raised for the third time within a day. That condemns the node, except
-for what its surroundings or the job bring about (`SURROUNDINGS`): a full disk or a supply that brakes would be found
-again on the next node. Those are reported.
+for what its surroundings or the job bring about (`SURROUNDINGS`): a full disk or a supply that brakes would be
+found again on the next node. Those are reported.
 """
 
 from collections import OrderedDict, deque

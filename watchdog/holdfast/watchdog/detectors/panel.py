@@ -8,6 +8,7 @@ from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
 from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
+from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
 
 
 def detectors_for(policy: Policy) -> tuple[Detector, ...]:
@@ -15,6 +16,7 @@ def detectors_for(policy: Policy) -> tuple[Detector, ...]:
     return (
         GpuFaultDetector(policy),
         ConditionDetector(policy),
+        ReplicaVoteDetector(policy),
         MemberLostDetector(policy),
         ProcessExitDetector(policy),
         HangDetector(policy),

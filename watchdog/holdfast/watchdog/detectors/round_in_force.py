@@ -59,10 +59,16 @@ class RoundInForce:
         """The samples of a report that count: of this round, and of ranks that its node runs."""
         if self._round is None:
             return ()
+        ranks, number = self.ranks_on(report.node), self._round.number
+        return [sample for sample in report.ranks if sample.round == number and sample.rank in ranks]
+
+    def ranks_on(self, node: str) -> Container[int]:
+        """The ranks that `node` runs in the round, none while none runs."""
+        if self._round is None:
+            return ()
         if self._ranks_of_node is None:
             self._ranks_of_node = _ranks_of_node(self._round)
-        ranks, number = self._ranks_of_node.get(report.node, ()), self._round.number
-        return [sample for sample in report.ranks if sample.round == number and sample.rank in ranks]
+        return self._ranks_of_node.get(node, ())
 
     def share_of(self, rank: int) -> MemberRanks | None:
         """Who runs `rank`, None when it is outside the world. A binary search."""

@@ -1,6 +1,6 @@
 """Who did not arrive: reads one round's ranks at a standstill and names those the others wait for."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from holdfast.api.finding import Confidence, Evidence
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import ProcessState, RankSample
+from holdfast.watchdog.wording import ranks_in_words
 
 # Where a rank still has to do its own work before it can meet the others, in order. A rank in the backward pass
 # or later may be waiting for them.
@@ -96,7 +97,7 @@ def evidence_of(seen: Mapping[int, Seen], missing: Sequence[int], now: float) ->
     for _, ranks in largest_first[:GROUPS_SHOWN]:
         one = seen[ranks[0]]
         longest = max(seen[rank].stalled_s for rank in ranks)
-        says = f"{_ranks(ranks)} {_where(one.sample)}, waiting for {longest:.1f} s"
+        says = f"{ranks_in_words(ranks)} {_where(one.sample)}, waiting for {longest:.1f} s"
         lines.append(Evidence("rank records", says, one.at))
     return tuple(lines)
 
@@ -117,15 +118,3 @@ def _where(sample: RankSample) -> str:
     step = "before its first step" if sample.step is None else f"after step {sample.step}"
     collective = "" if sample.collective_sequence is None else f", collective {sample.collective_sequence}"
     return f"in {sample.phase.name.lower()} {step}{collective}"
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    """Ranks in words a human can read: "ranks 0-3, 7"."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    told = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"rank {told}" if len(runs) == 1 and runs[0][0] == runs[0][1] else f"ranks {told}"

@@ -1,0 +1,264 @@
+"""Replicas that must hold the same parameters do not: one of them computes wrong, and nothing else told of it.
+
+Every rank says every so many steps what its parameters are, as a fingerprint. When all have, or when a later step
+is complete already, the ranks of a group are compared:
+
+    all say the same              they agreed: what was saved by then is verified
+    less than half say otherwise  those are wrong. On more than `NODES_OF_ONE_FAULT` nodes at once it is no broken
+                                  device but the software, and is only reported
+    nobody is in the majority     the group is named, nobody is convicted, and what each one said is remembered.
+                                  When a later round does the step again, and it comes to what one side had said,
+                                  by the word of somebody else too, the other sides were wrong
+
+A rank that says nothing is Unknown; that it is missing is for the hang detector to judge.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.api.event import ReplicasAgreed
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.policy import Policy, XidAction
+from holdfast.api.telemetry import NodeReport, ParametersFingerprinted
+from holdfast.watchdog.detectors.asks import ASKS
+from holdfast.watchdog.detectors.ballot import Ballot, Dispute
+from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.sample import Reported, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.wording import in_words, ranks_in_words
+
+NODES_OF_ONE_FAULT = 2
+# Reports of two nodes may be seconds apart. Short steps are many in that time, those of a large world are few.
+BALLOTS_MIN = 8
+BALLOTS_MAX = 1024
+VOTES_KEPT = 1 << 20
+# A vote still incomplete after so long, with so many later ones begun, is counted without those who are missing.
+LATE_S = 30.0
+LATE_BALLOTS = 3
+AGREEMENTS_KEPT = 64
+DISPUTES_KEPT = 8
+FINDINGS_PER_ROUND = 16
+SUBJECTS_NAMED = 64
+SIDES_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """What was said after a step when nobody was in the majority: by group and value, the nodes that said it."""
+
+    round: int
+    sides: Mapping[int, Mapping[int, frozenset[str]]]
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What a vote comes to."""
+
+    cause: str
+    confidence: Confidence
+    asks: XidAction
+    culprits: tuple[Subject, ...]
+    error: str
+
+
+class ReplicaVoteDetector:
+    """Judges the fingerprints in `Reported`; proves agreement as well."""
+
+    heeds = (Reported, RoundStarted, RoundStopped)
+
+    def __init__(self, policy: Policy) -> None:
+        self._job = policy.job
+        self._asks = ASKS[policy.corruption.action]
+        self._round = RoundInForce(policy.job)
+        self._agreed: list[int] = []  # steps of the line the job is on, ascending
+        self._unsettled: dict[int, _Unsettled] = {}  # by step
+        self._begin()
+
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding | ReplicasAgreed]:
+        """Count the votes of a report; what it completes is judged."""
+        if isinstance(sample, Reported):
+            if not sample.report.events or self._round.number is None:
+                return ()
+            return list(self._count(sample.report, self._round.number, now))
+        if self._round.follow(sample):
+            self._begin()
+        return ()
+
+    def elapse(self, now: float) -> Sequence[Finding | ReplicasAgreed]:
+        """Nothing: who does not vote is Unknown."""
+        return ()
+
+    def next_wakeup(self) -> float | None:
+        return None
+
+    def _begin(self) -> None:
+        self._ballots: dict[int, Ballot] = {}  # by step, all of them after `_judged`
+        self._judged = -1
+        self._told: set[tuple[str, tuple[Subject, ...]]] = set()
+        self._ballots_max = min(BALLOTS_MAX, max(BALLOTS_MIN, VOTES_KEPT // max(1, self._round.world_size)))
+
+    def _count(self, report: NodeReport, number: int, now: float) -> Iterator[Finding | ReplicasAgreed]:
+        ranks = self._round.ranks_on(report.node)
+        for event in report.events:
+            if not isinstance(event, ParametersFingerprinted):
+                continue
+            if event.round != number or event.rank not in ranks or event.step <= self._judged:
+                continue
+            ballot = self._ballots.get(event.step)
+            if ballot is None:
+                ballot = self._open(event.step, now - max(0.0, event.age_s))
+                yield from self._judge_up_to(self._latest_overdue(now), now)
+            ballot.cast(event.rank, event.group, event.value)
+            if not ballot.missing:
+                yield from self._judge_up_to(event.step, now)
+
+    def _open(self, step: int, at: float) -> Ballot:
+        # What was agreed on at this step and later was on a line that the job has gone back on.
+        while self._agreed and self._agreed[-1] >= step:
+            self._agreed.pop()
+        ballot = self._ballots[step] = Ballot(step, self._round.world_size, at)
+        return ballot
+
+    def _latest_overdue(self, now: float) -> int:
+        """The last step that is not waited for any longer."""
+        steps = sorted(self._ballots)
+        surplus = steps[: max(0, len(steps) - self._ballots_max)]
+        late = [step for step in steps[:-LATE_BALLOTS] if self._ballots[step].began_at <= now - LATE_S]
+        return max((*surplus, *late), default=-1)
+
+    def _judge_up_to(self, step: int, now: float) -> Iterator[Finding | ReplicasAgreed]:
+        """Judge the votes up to a step: after it nobody votes on an earlier one, except who was lost."""
+        for each in sorted(each for each in self._ballots if each <= step):
+            yield from self._judge(self._ballots.pop(each), now)
+            self._judged = each
+
+    def _judge(self, ballot: Ballot, now: float) -> Iterator[Finding | ReplicasAgreed]:
+        number = self._round.number
+        assert number is not None
+        disputes = tuple(ballot.disputes())
+        if ballot.compares and not disputes and not ballot.missing:
+            self._agreed = [*self._agreed, ballot.step][-AGREEMENTS_KEPT:]
+            yield ReplicasAgreed(number, ballot.step)
+        verdict = self._verdict(disputes, complete=not ballot.missing)
+        evidence = _evidence(disputes, ballot)
+        if verdict is not None and self._is_news(verdict):
+            yield self._finding(verdict, ballot, evidence)
+            if verdict.cause == "fingerprint tie":
+                self._remember(ballot.step, _Unsettled(number, self._nodes_of(disputes), evidence))
+        replayed = self._replayed(ballot, number)
+        if replayed is not None:
+            evidence = (*self._unsettled.pop(ballot.step).evidence, Evidence("replay", replayed.error, now))
+            yield self._finding(replayed, ballot, evidence)
+
+    def _verdict(self, disputes: Sequence[Dispute], *, complete: bool) -> _Verdict | None:
+        wrong = sorted(rank for dispute in disputes for rank in dispute.minority)
+        if wrong:
+            return self._conviction("fingerprint vote", self._subjects(wrong), ranks_in_words(wrong))
+        if not disputes or not complete:
+            return None
+        ranks = sorted(rank for dispute in disputes for side in dispute.sides.values() for rank in side)
+        named = tuple(self._round.subject(rank) for rank in ranks[:SUBJECTS_NAMED])
+        error = f"{ranks_in_words(ranks)} differ and none is in the majority"
+        return _Verdict("fingerprint tie", Confidence.UNKNOWN, self._asks, named, error)
+
+    def _conviction(self, cause: str, culprits: tuple[Subject, ...], who: str) -> _Verdict:
+        nodes = {culprit.node for culprit in culprits}
+        if len(nodes) <= NODES_OF_ONE_FAULT:
+            return _Verdict(cause, Confidence.CERTAIN, self._asks, culprits, f"{who} computed something else")
+        error = (
+            f"{who} on {len(nodes)} nodes differ from the majority: devices do not fail together, "
+            "so the software is suspect (something that depends on the rank)"
+        )
+        named = culprits[:SUBJECTS_NAMED]
+        return _Verdict("fingerprint split", Confidence.UNKNOWN, XidAction.WATCH, named, error)
+
+    def _subjects(self, wrong: Sequence[int]) -> tuple[Subject, ...]:
+        """The ranks; of several that are all on one node, the node."""
+        subjects = tuple(self._round.subject(rank) for rank in wrong)
+        nodes, members = {each.node for each in subjects}, {each.member for each in subjects}
+        if len(subjects) == 1 or len(nodes) > 1:
+            return subjects
+        return (Subject(self._job, node=nodes.pop(), member=members.pop() if len(members) == 1 else None),)
+
+    def _replayed(self, ballot: Ballot, number: int) -> _Verdict | None:
+        """What doing a step again proves about those who had differed on it; None while it proves nothing."""
+        unsettled = self._unsettled.get(ballot.step)
+        if unsettled is None or unsettled.round >= number:
+            return None
+        for group, sides in unsettled.sides.items():
+            value = ballot.majority_of(group)
+            if value is None:
+                continue
+            if value not in sides:
+                return self._unproved(value, sides)
+            if self._nodes(ballot.ranks_for(group, value)) <= sides[value]:
+                continue  # who had said it says it again: what is broken may be so in the same way each time
+            wrong = frozenset[str]().union(*(nodes for said, nodes in sides.items() if said != value))
+            return self._conviction(
+                "fingerprint replay",
+                tuple(Subject(self._job, node=node) for node in sorted(wrong)),
+                f"the replicas now say {value:#018x}: {in_words(wrong)}, which had said otherwise,",
+            )
+        return None
+
+    def _unproved(self, value: int, sides: Mapping[int, frozenset[str]]) -> _Verdict:
+        nodes = sorted(frozenset[str]().union(*sides.values()))[:SUBJECTS_NAMED]
+        error = (
+            f"the replicas now say {value:#018x}, which none of them had said: the job does not repeat itself "
+            "exactly or its world has changed, so nothing is proved"
+        )
+        named = tuple(Subject(self._job, node=node) for node in nodes)
+        return _Verdict("fingerprint replay", Confidence.UNKNOWN, XidAction.WATCH, named, error)
+
+    def _is_news(self, verdict: _Verdict) -> bool:
+        """Replicas that differ go on differing: each verdict is a finding once per round."""
+        key = (verdict.cause, verdict.culprits)
+        if key in self._told or len(self._told) >= FINDINGS_PER_ROUND:
+            return False
+        self._told.add(key)
+        return True
+
+    def _remember(self, step: int, unsettled: _Unsettled) -> None:
+        self._unsettled.pop(step, None)
+        self._unsettled[step] = unsettled
+        while len(self._unsettled) > DISPUTES_KEPT:
+            del self._unsettled[next(iter(self._unsettled))]
+
+    def _nodes_of(self, disputes: Sequence[Dispute]) -> Mapping[int, Mapping[int, frozenset[str]]]:
+        return {
+            dispute.group: {value: self._nodes(ranks) for value, ranks in dispute.sides.items()}
+            for dispute in disputes
+        }
+
+    def _nodes(self, ranks: Sequence[int]) -> frozenset[str]:
+        shares = (self._round.share_of(rank) for rank in ranks)
+        return frozenset(share.node for share in shares if share is not None)
+
+    def _finding(self, verdict: _Verdict, ballot: Ballot, evidence: tuple[Evidence, ...]) -> Finding:
+        subject, *also = verdict.culprits
+        return Finding(
+            kind=FindingKind.CORRUPTION,
+            subject=subject,
+            cause=verdict.cause,
+            evidence=evidence,
+            confidence=verdict.confidence,
+            began_at=ballot.began_at,
+            round=self._round.number,
+            error=f"after step {ballot.step}: {verdict.error}",
+            also=tuple(also),
+            asks=verdict.asks,
+            step=ballot.step,
+            agreed_step=self._agreed[-1] if self._agreed else None,
+        )
+
+
+def _evidence(disputes: Sequence[Dispute], ballot: Ballot) -> tuple[Evidence, ...]:
+    """Who said what, the largest side first."""
+    sides = [(dispute, value, ranks) for dispute in disputes for value, ranks in dispute.sides.items()]
+    lines = [
+        f"{ranks_in_words(ranks)} of group {dispute.group} say {value:#018x} after step {ballot.step}"
+        for dispute, value, ranks in sides[:SIDES_SHOWN]
+    ]
+    if ballot.missing:
+        lines.append(f"{ballot.missing} ranks say nothing")
+    return tuple(Evidence("parameter fingerprints", line, ballot.began_at) for line in lines)
