@@ -9,6 +9,7 @@ from holdfast.agent.jobstream import JobStreams
 from holdfast.agent.picture import RANKS, Picture
 from holdfast.agent.sensors.sensor import Reading, Sensor, joined
 from holdfast.agent.tenants import Tenants
+from holdfast.agent.xidecho import XidEcho
 from holdfast.api.telemetry import Unreadable
 
 _LOG = logging.getLogger(__name__)
@@ -30,13 +31,14 @@ class Sensing:
         self._tenants = tenants
         self._streams = streams
         self._picture = picture
+        self._echo = XidEcho()
         self._broken: set[str] = set()
 
     def look(self, now: float) -> None:
         """One look at everything, at `now` (CLOCK_MONOTONIC, seconds)."""
         self._streams.follow(self._tenants.look(now), now)
-        sensed = [self._read(sensor, now, sensor.name) for sensor in self._sensors]
-        node = joined([*sensed, Reading(unreadable=self._tenants.unreadable)])
+        sensed = [(sensor.name, self._read(sensor, now, sensor.name)) for sensor in self._sensors]
+        node = joined([*self._echo.once(sensed, now), Reading(unreadable=self._tenants.unreadable)])
         readings = {}
         for stream in self._streams:
             ranks = joined(self._read(sensor, now, RANKS) for sensor in stream.sensors.values())

@@ -1,0 +1,178 @@
+"""What the kernel says: errors of GPUs, switches, network ports and memory, and whom it killed for want of memory.
+
+A restart of the agent goes on where it left off: the last record's sequence is kept in the run directory, with
+the boot it is of. An agent that was killed rather than stopped tells the last seconds again, with their true age,
+which the watchdog takes for the same faults: what was read may not have been reported yet.
+
+On its first start in a boot, what is older than `HISTORY_S` is history: its errors are not told, except of a GPU
+that fell off the bus and did not come back. Conditions are raised however old their message is, because they hold
+until the next boot.
+"""
+
+import errno
+import logging
+import os
+from typing import Final
+
+from holdfast.agent.gpunames import GpuNames
+from holdfast.agent.kernelfaults import KernelFaults, StillLost
+from holdfast.agent.kernelmessage import GpuNamed, KernelMessage, parse_message
+from holdfast.agent.kernelrecord import KernelRecord
+from holdfast.agent.sensors.kernelbookmark import FILE_NAME, Bookmark, boot_id, read_bookmark, write_bookmark
+from holdfast.agent.sensors.kernelsource import Found, KernelSource, Place, source_at
+from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.telemetry import NodeEvent, Unreadable
+
+_LOG = logging.getLogger(__name__)
+
+# Younger than this, an error may well concern the job that runs now.
+HISTORY_S: Final = 300.0
+# Keeps a look well below a millisecond. Ten looks a second take in more than a kernel says in its worst hour.
+RECORDS_PER_LOOK: Final = 128
+LOSS_TOLD_S: Final = 60.0
+_SAVE_EVERY_S: Final = 5.0
+_OPEN_AGAIN_S: Final = 10.0
+_FIXES: Final = {
+    errno.EACCES: "give the agent CAP_SYSLOG, or name a log file that it may read",
+    errno.EPERM: "give the agent CAP_SYSLOG or set kernel.dmesg_restrict=0, or name a log file that it may read",
+    errno.ENOENT: "mount the node's /dev/kmsg, or name its log file",
+}
+
+
+class KernelLog:
+    """The kernel's log. `records_lost` counts what was overwritten before it could be read."""
+
+    name = "kernel-log"
+
+    def __init__(
+        self, source: KernelSource, *, names: GpuNames, state_file: str | None = None, boot: str | None = None
+    ) -> None:
+        """Without `state_file` every start is a first one. `boot` is this boot's id (default: the kernel's)."""
+        self.records_lost = 0
+        self._source = source
+        self._names = names
+        self._faults = KernelFaults(names)
+        self._boot = boot_id() if boot is None else boot
+        self._state_file = state_file
+        self._kept = None if state_file is None else read_bookmark(state_file)
+        self._history: StillLost | None = StillLost()
+        if self._kept is not None and self._goes_on(self._kept):
+            source.place, self._history = self._kept.place, None
+        self._begun = False
+        self._history_until = float("-inf")
+        self._settled: Place | None = None
+        self._ended_at: float | None = None
+        self._lost_at = float("-inf")
+        self._save_at = float("-inf")
+        self._open_at = float("-inf")
+        self._problem = ""
+
+    def read(self, now: float) -> Reading:
+        if not self._begun:
+            self._begin(now)
+        events: list[NodeEvent] = []
+        if now >= self._open_at:
+            events = self._look(now)
+        if now >= self._save_at:
+            self._save(now)
+        return Reading(
+            events=tuple(events), conditions=self._faults.conditions(now), unreadable=self._unreadable(now)
+        )
+
+    def close(self) -> None:
+        """Remember how far it was read. `read` is not called any more."""
+        if self._ended_at is not None:
+            self._settled = self._source.place
+            self._save(self._ended_at)
+        self._source.close()
+
+    def _goes_on(self, kept: Bookmark) -> bool:
+        return bool(self._boot) and kept.boot == self._boot
+
+    def _begin(self, now: float) -> None:
+        self._begun = True
+        self._history_until = now - HISTORY_S
+        self._save_at = now + _SAVE_EVERY_S
+        if self._kept is not None:
+            self._faults.remember(self._kept.held, rebooted=not self._goes_on(self._kept), now=now)
+
+    def _look(self, now: float) -> list[NodeEvent]:
+        try:
+            found = self._source.look(RECORDS_PER_LOOK)
+        except OSError as error:
+            self._problem = f"cannot read {self._source.path}: {error.strerror}"
+            fix = _FIXES.get(error.errno or 0)
+            self._problem += f"; {fix}" if fix else ""
+            self._open_at = now + _OPEN_AGAIN_S
+            return []
+        self._problem = ""
+        return self._take(found, now)
+
+    def _take(self, found: Found, now: float) -> list[NodeEvent]:
+        if found.lost:
+            self.records_lost += found.lost
+            self._lost_at = now
+        messages: list[tuple[KernelMessage, float]] = []
+        for record in found.records:
+            message = parse_message(record.text) if record.text else None
+            if message is not None:
+                at = self._time_of(record, now)
+                messages.extend(self._news(message, at, now))
+        if found.ended:
+            self._ended_at = now
+            if self._history is not None:
+                messages = [*self._history.told(self._history_until), *messages]
+                self._history = None
+        events = (self._faults.take(message, at, now) for message, at in messages)
+        return [event for event in events if event is not None]
+
+    def _time_of(self, record: KernelRecord, now: float) -> float:
+        """When it was said, on CLOCK_MONOTONIC.
+
+        The log's clock runs beside it but drifts, by minutes in a month. What came since the log had been read to
+        its end came since then.
+        """
+        at = now if record.said_at_s is None else record.said_at_s
+        return min(now, at if self._ended_at is None else max(self._ended_at, at))
+
+    def _news(self, message: KernelMessage, at: float, now: float) -> tuple[tuple[KernelMessage, float], ...]:
+        """The message, unless it is told otherwise."""
+        if isinstance(message, GpuNamed):
+            self._names.learn(message.slot, message.uuid)
+            return ()
+        if self._history is not None:
+            self._history.take(message, at)
+            if at < self._history_until:
+                self._faults.take(message, at, now)  # for the conditions; its event is history
+                return ()
+        return ((message, at),)
+
+    def _unreadable(self, now: float) -> tuple[Unreadable, ...]:
+        if self._problem:
+            return (Unreadable(self.name, self._problem),)
+        if now - self._lost_at <= LOSS_TOLD_S:
+            told = f"{self.records_lost} records so far were overwritten before they could be read"
+            return (Unreadable(self.name, told),)
+        return ()
+
+    def _save(self, now: float) -> None:
+        self._save_at = now + _SAVE_EVERY_S
+        # What was read since the last time may not have been reported: it is told again if this one dies.
+        place, self._settled = self._settled, self._source.place
+        if self._state_file is None or place is None or self._history is not None:
+            return
+        bookmark = Bookmark(self._boot, place.position, place.file, self._faults.held(now))
+        if bookmark == self._kept:
+            return
+        try:
+            write_bookmark(self._state_file, bookmark)
+            self._kept = bookmark
+        except OSError as error:
+            _LOG.warning("kernel log's place not kept: file=%s reason=%s", self._state_file, error.strerror)
+            self._state_file = None
+
+
+def kernel_log(path: str, run_dir: str | None) -> KernelLog:
+    """The sensor on the device or the log file at `path`; its place is kept in `run_dir`."""
+    state_file = None if run_dir is None else os.path.join(run_dir, FILE_NAME)
+    return KernelLog(source_at(path), names=GpuNames(), state_file=state_file)
