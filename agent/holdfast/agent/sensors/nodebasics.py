@@ -1,0 +1,156 @@
+"""The node itself: memory, load, clock, and the file systems that training writes to."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from holdfast.agent.sensors.kernelclock import kernel_clock
+from holdfast.agent.sensors.node_detail import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Writability
+from holdfast.agent.sensors.node_judgement import NodeJudge, NodeLimits
+from holdfast.agent.sensors.polled import Polled, Sight
+from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.telemetry import Unreadable
+
+LOOK_INTERVAL_S: Final = 1.0
+DISK_INTERVAL_S: Final = 10.0
+DISK_PATIENCE_S: Final = 60.0
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+class NodeBasics:
+    """The sensor.
+
+    `disks` are paths on the file systems to watch, each on a thread of its own: a file server that is away hangs
+    whoever asks. `cgroup` is the folder of the control group that the training processes share with the agent,
+    None where they do not: its limit counts where it is below the machine's memory.
+    """
+
+    name = "node"
+
+    def __init__(
+        self, *, disks: Sequence[str] = (), cgroup: str | None = None, limits: NodeLimits | None = None
+    ) -> None:
+        self._cgroup = cgroup
+        self._judge = NodeJudge(NodeLimits() if limits is None else limits)
+        self._disks = {path: _polled_disk(path) for path in disks}
+        self._looked_at = float("-inf")
+        self._node = NodeDetail()
+        self._unreadable: tuple[Unreadable, ...] = ()
+
+    def read(self, now: float) -> Reading:
+        """As in `Sensor`: the cheap things once a second, the disks from their threads."""
+        if now - self._looked_at < LOOK_INTERVAL_S:
+            return Reading(node=self._node, unreadable=self._unreadable, conditions=self._judge.report(now))
+        self._looked_at = now
+        unreadable: list[Unreadable] = []
+        disks = self._read_disks(now, unreadable)
+        self._node = NodeDetail(
+            memory=_memory(self._cgroup, unreadable),
+            load=_load(),
+            uptime_s=now,  # CLOCK_MONOTONIC counts from the boot
+            boot_id=_boot_id(),
+            clock=_clock(unreadable),
+            disks=disks,
+        )
+        self._judge.observe(self._node, now)
+        self._judge.observe_disks(disks, now)
+        self._unreadable = tuple(unreadable)
+        return Reading(node=self._node, unreadable=self._unreadable, conditions=self._judge.report(now))
+
+    def close(self) -> None:
+        """End the threads."""
+        for polled in self._disks.values():
+            polled.close()
+
+    def _read_disks(self, now: float, unreadable: list[Unreadable]) -> tuple[DiskDetail, ...]:
+        seen = []
+        for polled in self._disks.values():
+            latest = polled.latest(now)
+            if isinstance(latest, Unreadable):
+                unreadable.append(latest)
+            elif isinstance(latest, Sight):
+                seen.append(latest.seen)
+        return tuple(seen)
+
+
+def disk_at(path: str) -> DiskDetail:
+    """The file system that `path` is on. Raises OSError."""
+    stat = os.statvfs(path)
+    return DiskDetail(
+        path=path,
+        total_bytes=stat.f_blocks * stat.f_frsize,
+        free_bytes=stat.f_bavail * stat.f_frsize,
+        total_inodes=stat.f_files or None,
+        free_inodes=stat.f_favail if stat.f_files else None,
+        writability=Writability.READ_ONLY if stat.f_flag & os.ST_RDONLY else Writability.WRITABLE,
+    )
+
+
+def memory_of(machine: MemoryDetail, cgroup: str) -> MemoryDetail:
+    """The control group's memory where it is limited below the machine's. Raises OSError, ValueError.
+
+    What the group's files occupy and were not used lately can be had back, so that it counts as available.
+    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files, and for version 1
+    https://docs.kernel.org/admin-guide/cgroup-v1/memory.html
+    """
+    folder = Path(cgroup)
+    unified = (folder / "memory.max").exists()
+    limiting = folder / ("memory.max" if unified else "memory.limit_in_bytes")
+    if not limiting.exists():
+        return machine  # the root of all groups has no limit
+    limit = limiting.read_text().strip()
+    if limit == "max" or int(limit) >= machine.total_bytes:
+        return machine
+    used = int((folder / ("memory.current" if unified else "memory.usage_in_bytes")).read_text())
+    spare = _stat(folder / "memory.stat", "inactive_file" if unified else "total_inactive_file")
+    available = max(0, int(limit) - used + spare)
+    return MemoryDetail(total_bytes=int(limit), available_bytes=min(available, machine.available_bytes))
+
+
+def _polled_disk(path: str) -> Polled[DiskDetail]:
+    return Polled(
+        lambda: disk_at(path), name=f"disk {path}", interval_s=DISK_INTERVAL_S, patience_s=DISK_PATIENCE_S
+    )
+
+
+def _memory(cgroup: str | None, unreadable: list[Unreadable]) -> MemoryDetail | None:
+    try:
+        machine = psutil.virtual_memory()
+        memory = MemoryDetail(total_bytes=machine.total, available_bytes=machine.available)
+        return memory if cgroup is None else memory_of(memory, cgroup)
+    except (OSError, ValueError) as error:
+        unreadable.append(Unreadable("memory", str(error)))
+        return None
+
+
+def _clock(unreadable: list[Unreadable]) -> ClockDetail | None:
+    try:
+        return kernel_clock()
+    except (OSError, AttributeError) as error:
+        unreadable.append(Unreadable("clock", str(error)))
+        return None
+
+
+def _load() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
+def _boot_id() -> str | None:
+    try:
+        return Path(BOOT_ID).read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def _stat(path: Path, key: str) -> int:
+    for line in path.read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name == key:
+            return int(value)
+    return 0
