@@ -1,0 +1,1 @@
+"""Self-tests of a node's devices: exact arithmetic, memory, bandwidth, collectives, topology."""

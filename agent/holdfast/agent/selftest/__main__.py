@@ -1,0 +1,6 @@
+"""`python -m holdfast.agent.selftest`."""
+
+from holdfast.agent.selftest.command import selftest
+
+if __name__ == "__main__":
+    selftest(prog_name="holdfast selftest")

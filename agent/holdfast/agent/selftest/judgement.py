@@ -1,0 +1,104 @@
+"""What digests mean. Pure.
+
+A device is compared with itself (every run of a check must give the same digest), with the golden table, and with
+the other devices of this node that must answer alike. The comparison across nodes is the watchdog's.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.api.selftest import CheckResult, Verdict
+
+Golden = Mapping[str, Mapping[str, str]]
+"""Digests by `like` and check."""
+
+INEXACT: Final = frozenset({"bandwidth-host", "bandwidth-device", "bandwidth-peer", "topology"})
+"""Checks that prove nothing about arithmetic: when one is Unknown, the whole may still pass."""
+
+
+def judge_runs(blank: CheckResult, digests: Sequence[str], promise: str) -> CheckResult:
+    """The result of a check's runs: `blank` names check, device and likeness, `digests` is one per run.
+
+    The digest kept is the one most runs gave. `promise` says what so many runs are good for.
+    """
+    counts = Counter(digests)
+    if not counts:
+        return msgspec.structs.replace(blank, verdict=Verdict.UNKNOWN, says="it never ran")
+    (usual, times), *_ = counts.most_common(1)
+    if times == len(digests):
+        says = f"{len(digests)} runs alike; {promise}"
+        return msgspec.structs.replace(blank, verdict=Verdict.PASSED, says=says, digest=usual)
+    first = next(run for run, digest in enumerate(digests) if digest != usual)
+    says = f"{len(digests) - times} of {len(digests)} runs gave another result, first run {first + 1}"
+    return msgspec.structs.replace(blank, verdict=Verdict.FAILED, says=says, digest=usual)
+
+
+def compare_with_golden(results: Sequence[CheckResult], golden: Golden) -> tuple[CheckResult, ...]:
+    """Fail what differs from the table. What it does not know stays as it is, and that is said."""
+    return tuple(_golden(each, golden) if _is_comparable(each) else each for each in results)
+
+
+def _golden(result: CheckResult, golden: Golden) -> CheckResult:
+    known = golden.get(result.like, {}).get(result.check)
+    if known is None:
+        return msgspec.structs.replace(result, says=f"{result.says}; the golden table does not know it")
+    if known == result.digest:
+        return msgspec.structs.replace(result, says=f"{result.says}; equal to the golden result")
+    says = f"every run gave {result.digest}, the golden result for {result.like} is {known}"
+    return msgspec.structs.replace(result, verdict=Verdict.FAILED, says=says)
+
+
+def compare_devices(results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
+    """Compare the devices that must answer alike: a minority fails; without a majority all of them are Unknown."""
+    groups: dict[tuple[str, str], list[CheckResult]] = defaultdict(list)
+    for each in results:
+        if _is_comparable(each):
+            groups[each.check, each.like].append(each)
+    changed = {(each.check, each.device): each for group in groups.values() for each in _outvoted(group)}
+    return tuple(changed.get((each.check, each.device), each) for each in results)
+
+
+def _outvoted(group: Sequence[CheckResult]) -> list[CheckResult]:
+    counts = Counter(each.digest for each in group)
+    if len(counts) <= 1:
+        return []
+    (usual, times), *_ = counts.most_common(1)
+    if 2 * times <= len(group):
+        names = ", ".join(each.device for each in group)
+        says = f"{names} must answer alike and do not: one of them computes wrong, and no majority says which"
+        return [msgspec.structs.replace(each, verdict=Verdict.UNKNOWN, says=says) for each in group]
+    says = f"every run differs from {times} of {len(group)} devices of this node that must answer alike"
+    return [
+        msgspec.structs.replace(each, verdict=Verdict.FAILED, says=says) for each in group if each.digest != usual
+    ]
+
+
+def _is_comparable(result: CheckResult) -> bool:
+    return result.verdict is Verdict.PASSED and bool(result.digest)
+
+
+def verdict_of(results: Sequence[CheckResult]) -> Verdict:
+    """Failed when anything failed; Passed when every exact check passed, and there was one; else Unknown."""
+    if any(each.verdict is Verdict.FAILED for each in results):
+        return Verdict.FAILED
+    exact = [each for each in results if each.check not in INEXACT]
+    if not exact or any(each.verdict is Verdict.UNKNOWN for each in exact):
+        return Verdict.UNKNOWN
+    return Verdict.PASSED
+
+
+def summary(results: Sequence[CheckResult], promise: str) -> str:
+    """The whole in a sentence: what failed, else what could not be told, else what was proved."""
+    for verdict in (Verdict.FAILED, Verdict.UNKNOWN):
+        found = [each for each in results if each.verdict is verdict]
+        if verdict is Verdict.UNKNOWN:
+            found = [each for each in found if each.check not in INEXACT]
+        if found:
+            more = f"; {len(found) - 1} more" if len(found) > 1 else ""
+            return f"{found[0].check} of {found[0].device}: {found[0].says}{more}"
+    passed = [each for each in results if each.verdict is Verdict.PASSED]
+    devices = len({each.device for each in passed if each.device != "node"})
+    return f"{len(passed)} checks passed on {devices} device{'s' if devices != 1 else ''}; {promise}"

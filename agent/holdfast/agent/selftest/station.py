@@ -1,0 +1,139 @@
+"""One child of the self-test: the checks of one device, one after the other, each told of before it begins.
+
+It runs in a forked process of its own, because a device that hangs takes the process that waits for it along.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import torch
+
+from holdfast.agent.selftest.device import Device, DeviceKind, likeness, uuid_of
+from holdfast.agent.selftest.injection import Injection, Spoiler
+from holdfast.agent.selftest.product import NotHere
+from holdfast.api.selftest import CheckResult, Verdict
+
+START: Final = "start"
+"""What a station does first: reach its device at all."""
+
+# Sources: the errors after which a GPU has computed something impossible, or cannot go on,
+# https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
+_DEVICE_FAULTS: Final = (
+    "uncorrectable ECC error",
+    "illegal memory access",
+    "illegal instruction",
+    "misaligned address",
+    "hardware stack error",
+    "unspecified launch failure",
+    "launch timed out",
+    "NVLink error",
+)
+
+
+class Identified(msgspec.Struct, frozen=True, tag=True):
+    """The station reached its device, whose UUID is `device`."""
+
+    device: str
+
+
+class Began(msgspec.Struct, frozen=True, tag=True):
+    """A check begins."""
+
+    check: str
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """A check ended with this."""
+
+    result: CheckResult
+
+
+class Skipped(msgspec.Struct, frozen=True, tag=True):
+    """The device's make has no such hardware: there is nothing to say about the check."""
+
+    check: str
+
+
+FromStation = Identified | Began | Done | Skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a check is given: a result with nothing in it yet but who and what, and what spoils it."""
+
+    blank: CheckResult
+    spoiler: Spoiler
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check. `run` is called in the child; it raises NotHere where there is nothing to test."""
+
+    name: str
+    run: Callable[[Bench], CheckResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """What one child does. `terms` are the test's part of what must be the same for results to be comparable."""
+
+    device: Device
+    checks: tuple[Check, ...]
+    terms: str
+    injections: tuple[Injection, ...] = ()
+
+
+def attend(station: Station, send: Callable[[FromStation], None]) -> None:
+    """Do every check of the station, in order."""
+    try:
+        name, like = _reach(station)
+    except Exception as error:
+        send(Done(failure(CheckResult(START, station.device.name, Verdict.UNKNOWN, "", 0.0), error)))
+        return
+    send(Identified(name))
+    for check in station.checks:
+        send(Began(check.name))
+        bench = Bench(
+            CheckResult(check.name, name, Verdict.UNKNOWN, "", 0.0, like=like),
+            Spoiler(station.injections, check.name, name),
+        )
+        send(_outcome(check, bench))
+
+
+def _reach(station: Station) -> tuple[str, str]:
+    """Settle this process, start CUDA where it is needed, and tell the device's name and likeness."""
+    torch.set_num_threads(1)
+    if station.device.kind is DeviceKind.CUDA:
+        # A single thread of a CPU needs no telling, and this imports half a compiler.
+        torch.use_deterministic_algorithms(mode=True)
+        torch.cuda.set_device(station.device.index)
+    return uuid_of(station.device), likeness(station.device, station.terms)
+
+
+def _outcome(check: Check, bench: Bench) -> Done | Skipped:
+    began = time.monotonic()
+    try:
+        while bench.spoiler.hangs:
+            signal.pause()
+        result = check.run(bench)
+    except NotHere:
+        return Skipped(check.name)
+    except Exception as error:
+        result = failure(bench.blank, error)
+    return Done(msgspec.structs.replace(result, took_s=round(time.monotonic() - began, 4)))
+
+
+def failure(blank: CheckResult, error: Exception) -> CheckResult:
+    """What an error says about the device: an error only broken hardware makes fails it, others say nothing."""
+    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        verdict, says = Verdict.UNKNOWN, f"there was no memory for it: {said}"
+    elif any(fault in said for fault in _DEVICE_FAULTS):
+        verdict, says = Verdict.FAILED, said
+    else:
+        verdict, says = Verdict.UNKNOWN, f"it could not be run: {said}"
+    return msgspec.structs.replace(blank, verdict=verdict, says=says, like="", digest="")

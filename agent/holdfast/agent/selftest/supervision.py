@@ -1,0 +1,153 @@
+"""Runs stations side by side in forked children, and ends the ones that hang.
+
+The process that forks them must be single-threaded and must never have touched CUDA, neither of which survives a
+fork.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import msgspec
+
+from holdfast.agent.selftest.progress import Progress
+from holdfast.agent.selftest.station import FromStation, Station, attend
+from holdfast.api.frame import FrameReader, frame
+from holdfast.api.selftest import CheckResult
+
+# Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
+_PR_SET_PDEATHSIG: Final = 1
+_READ_BYTES: Final = 1 << 16
+_REAP_S: Final = 2.0  # a process stuck in the driver may not end even by SIGKILL; it must not hold up the answer
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`check_s`: how long one check may take. `ends_at`: when everything must be over (monotonic seconds)."""
+
+    check_s: float
+    ends_at: float
+
+
+@dataclass(slots=True)
+class _Child:
+    pid: int
+    descriptor: int
+    progress: Progress
+    frames: FrameReader
+
+
+def supervise(stations: Sequence[Station], limits: Limits) -> list[CheckResult]:
+    """Every station's results, in the order of the stations. Returns soon after `limits.ends_at` at the latest."""
+    children: list[_Child] = []
+    for station in stations:
+        children.append(_start(station, limits.check_s, [child.descriptor for child in children]))
+    running = {child.descriptor: child for child in children}
+    poller = select.poll()
+    for descriptor in running:
+        poller.register(descriptor, select.POLLIN)
+    while running:
+        now = time.monotonic()
+        next_s = min([limits.ends_at, *(child.progress.deadline for child in running.values())]) - now
+        for descriptor, _ in poller.poll(max(0.0, next_s) * 1e3 + 1):
+            if not _listen(running[descriptor]):
+                poller.unregister(descriptor)
+                _finish(running.pop(descriptor))
+        for late in _late(list(running.values()), limits, time.monotonic()):
+            poller.unregister(late.descriptor)
+            _end(running.pop(late.descriptor))
+    return [result for child in children for result in child.progress.results]
+
+
+def _start(station: Station, limit_s: float, others: Sequence[int]) -> _Child:
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        for descriptor in (ours, *others):
+            os.close(descriptor)
+        _be_station(station, theirs, parent)
+    os.close(theirs)
+    names = [check.name for check in station.checks]
+    progress = Progress(station.device.name, names, limit_s=limit_s, now=time.monotonic())
+    return _Child(pid, ours, progress, FrameReader())
+
+
+def _be_station(station: Station, descriptor: int, parent: int) -> NoReturn:
+    status = 1
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == parent:
+            attend(station, lambda message: _write(descriptor, frame(msgspec.msgpack.encode(message))))
+            status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _listen(child: _Child) -> bool:
+    """Take in what the station said; False when it will say no more."""
+    data = os.read(child.descriptor, _READ_BYTES)
+    for payload in child.frames.feed(data):
+        child.progress.take(msgspec.msgpack.decode(payload, type=FromStation), time.monotonic())
+    return bool(data)
+
+
+def _late(running: Sequence[_Child], limits: Limits, now: float) -> list[_Child]:
+    """Those to end now, already told so."""
+    if now >= limits.ends_at:
+        for child in running:
+            child.progress.stopped("the time for the whole test was up", now)
+        return list(running)
+    late = [child for child in running if now >= child.progress.deadline]
+    for child in late:
+        child.progress.hung(now)
+    return late
+
+
+def _finish(child: _Child) -> None:
+    """Its pipe is closed: it has ended, or is about to."""
+    os.close(child.descriptor)
+    status = _reap(child.pid)
+    if not child.progress.is_complete:
+        child.progress.stopped(_how(status), time.monotonic())
+
+
+def _how(status: int | None) -> str:
+    code = 0 if status is None else os.waitstatus_to_exitcode(status)
+    if code == 0:
+        return "the device could not be reached"
+    return f"the test's process ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+
+
+def _end(child: _Child) -> None:
+    os.kill(child.pid, signal.SIGKILL)
+    os.close(child.descriptor)
+    _reap(child.pid)
+
+
+def _reap(pid: int) -> int | None:
+    """Its wait status, None when it has not ended in time: then its parent's end is left to reap it."""
+    give_up = time.monotonic() + _REAP_S
+    while time.monotonic() < give_up:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.005)
+    return None
