@@ -73,6 +73,13 @@ class CorruptionPolicy(msgspec.Struct, frozen=True):
     action: FaultAction = FaultAction.EVICT
 
 
+class GpuHour(msgspec.Struct, frozen=True):
+    """What one GPU costs for an hour. `currency` is an ISO 4217 code."""
+
+    amount: float
+    currency: str
+
+
 class Policy(msgspec.Struct, frozen=True):
     """One job's resolved policy.
 
@@ -114,6 +121,7 @@ class Policy(msgspec.Struct, frozen=True):
     thermal: ThermalPolicy = ThermalPolicy()
     corruption: CorruptionPolicy = CorruptionPolicy()
     notices: NoticeAction = NoticeAction.MIGRATE
+    gpu_hour: GpuHour | None = None
 
     def world_sizes_allow(self, members: int) -> bool:
         """Whether `members` nodes make a legal world: within the range, and whole model replicas."""

@@ -20,6 +20,7 @@ from holdfast.api.policy import (
     FORM_GRACE_S,
     CorruptionPolicy,
     EvictionBudget,
+    GpuHour,
     Policy,
     RestartBudget,
     ThermalPolicy,
@@ -283,6 +284,7 @@ def policy_of(job: TrainingJob) -> Policy:
             action=faults.corruption.action,
         ),
         notices=faults.preemption.action,
+        gpu_hour=GpuHour(spec.cost.gpu_hour, spec.cost.currency) if spec.cost else None,
         evictions=EvictionBudget(
             count=faults.budget.evictions,
             per_s=faults.budget.per.total_seconds(),

@@ -18,6 +18,7 @@ from holdfast.api.round import Round, Seat
 from holdfast.api.status import RankStatus
 from holdfast.watchdog import brain
 from holdfast.watchdog.auth import ALL_ROLES, Grant, Role, TokenFile
+from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.sample import Disconnected, Exited, Reported, RoundStarted, Sample
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.app import make_app
@@ -91,6 +92,9 @@ class ReportGauge:
 
     def ranks(self, now: float) -> tuple[RankStatus, ...]:
         return ()
+
+    def newest(self) -> Newest:
+        return Newest()
 
     def step(self) -> int | None:
         return self._step

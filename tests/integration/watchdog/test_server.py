@@ -368,7 +368,7 @@ class TestRequests:
             await rig.submit(policy_of(nodes=1))
             async with rig.http.get(rig.url("/metrics"), headers={"Authorization": f"Bearer {TOKEN}"}) as response:
                 text = await response.text()
-            assert f'holdfast_watchdog_journal_lines{{job="{JOB}"}} 1' in text
+            assert f'holdfast_watchdog_journal_lines{{training_job="{JOB}"}} 1' in text
             assert "holdfast_watchdog_bad_messages_total 0" in text
 
 

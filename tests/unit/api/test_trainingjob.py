@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from holdfast.api.errors import InvalidSpec
-from holdfast.api.policy import CorruptionPolicy, EvictionBudget, Policy, RestartBudget, XidAction
+from holdfast.api.policy import CorruptionPolicy, EvictionBudget, GpuHour, Policy, RestartBudget, XidAction
 from holdfast.api.quantity import Percent, Steps
 from holdfast.api.selftest import TestLevel
 from holdfast.api.trainingjob import TrainingJob, policy_of, read_trainingjob
@@ -127,6 +127,7 @@ def test_a_policy_has_the_default_numbers_when_nothing_is_asked_for() -> None:
         nodes_max=1,
         preflight=TestLevel.LIGHT,
         corruption=CorruptionPolicy(fingerprint_every=100),
+        gpu_hour=GpuHour(2.5, "USD"),
     )
 
 

@@ -23,6 +23,7 @@ from holdfast.api.round import Endpoint, Entry, Idle, MemberRanks, Restore, Roun
 from holdfast.api.status import RankStatus
 from holdfast.watchdog.effect import Show
 from holdfast.watchdog.job import SNAPSHOT_EVERY_LINES, STORE_RETRY_S, Job
+from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.replay import Verdict, replay, walk
 from holdfast.watchdog.roster import Member, Roster, Standing
 from holdfast.watchdog.sample import Connected, Expected, Heard, Left, RoundStarted, RoundStopped, Sample
@@ -106,6 +107,9 @@ class SilentGauge:
 
     def ranks(self, now: float) -> tuple[RankStatus, ...]:
         return ()
+
+    def newest(self) -> Newest:
+        return Newest()
 
     def step(self) -> int | None:
         return None

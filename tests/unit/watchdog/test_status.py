@@ -9,6 +9,7 @@ from holdfast.api.event import Event
 from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round
 from holdfast.api.status import Checkpoint, Membership, RankStatus
+from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.roster import Member, Roster, Standing
 from holdfast.watchdog.sample import Sample
 from holdfast.watchdog.state import JobState
@@ -35,6 +36,9 @@ class FixedGauge:
 
     def ranks(self, now: float) -> tuple[RankStatus, ...]:
         return ()
+
+    def newest(self) -> Newest:
+        return Newest()
 
     def step(self) -> int | None:
         return self._step

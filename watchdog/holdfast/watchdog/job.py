@@ -30,6 +30,7 @@ from holdfast.watchdog.effect import (
     Publish,
     Show,
 )
+from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.replay import Replayed, walk
 from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.sample import Connected, Expected, Left, RoundStarted, RoundStopped, Sample
@@ -71,6 +72,7 @@ class Job:
         self.last_at = 0.0
         self.trouble: str | None = None  # why the store refuses, None while it takes everything
         self.senses: Senses | None = None
+        self.counts = JobCounts()
         self._store = store
         self._fence = fence
         self._brain = brain
@@ -87,10 +89,12 @@ class Job:
         if snapshot is not None and (state := _readable(snapshot, self.name)) is not None:
             self.state, self.offset, self.last_at = state, snapshot.offset, snapshot.at
             self._saved_offset, self._saved_bytes = snapshot.offset, len(snapshot.state)
+        self.counts.begin(self.state.incidents)
         missed: list[Effect] = []
         for line in self._store.tail(self.name, self.offset):
             step = turn(self._brain, self.state, line.event, line.at)
             self.state, self.offset, self.last_at = step.state, line.offset, line.at
+            self.counts.note(line.event, step.effects)
             missed.extend(step.effects)
         # What is shown is read from the state; only the records for readers may not have been written.
         self.keep(missed, self.last_at)
@@ -231,6 +235,7 @@ class Job:
             policy = self.state.policy
             step = turn(self._brain, self.state, line.event, line.at)
             self.state, self.offset, self.last_at = step.state, line.offset, line.at
+            self.counts.note(line.event, step.effects)
             _log(self.name, line, step)
             effects.extend(step.effects)
             if self.state.policy != policy:

@@ -11,6 +11,14 @@ import msgspec
 from holdfast.api.status import JobPhase
 
 
+class Spent(msgspec.Struct, frozen=True):
+    """Seconds since the first round: of steps made for good, of everything else, and suspended."""
+
+    useful_s: float
+    lost_s: float
+    held_s: float
+
+
 class Ledger(msgspec.Struct, frozen=True):
     """Times are seconds on the watchdog's clock. `useful_s` and `held_s` are of the spells that have ended."""
 
@@ -48,12 +56,21 @@ class Ledger(msgspec.Struct, frozen=True):
 
     def ettr(self, now: float) -> float | None:
         """The ratio at `now`, None before the first round."""
+        spent = self.spent(now)
+        if spent is None:
+            return None
+        wall_s = spent.useful_s + spent.lost_s
+        return spent.useful_s / wall_s if wall_s > 0 else None
+
+    def spent(self, now: float) -> Spent | None:
+        """Where the time up to `now` went, None before the first round."""
         if self.began_at is None:
             return None
         held_s = self.held_s + (now - self.held_since if self.held_since is not None else 0.0)
-        wall_s = now - self.began_at - held_s
+        wall_s = max(0.0, now - self.began_at - held_s)
         useful_s = self.useful_s + (now - self.useful_since if self.useful_since is not None else 0.0)
-        return min(1.0, useful_s / wall_s) if wall_s > 0 else None
+        useful_s = min(wall_s, useful_s)
+        return Spent(useful_s=useful_s, lost_s=wall_s - useful_s, held_s=held_s)
 
 
 def _since(before: float | None, goes_on: bool, now: float) -> float | None:

@@ -10,6 +10,7 @@ from holdfast.api.round import MemberRanks
 from holdfast.api.status import RankStatus
 from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.sample import Reported, Sample
 
 # Each event is a line in the journal: often enough to know what a fault costs, seldom enough not to matter.
@@ -52,6 +53,10 @@ class Progress:
             for share in self._round.shares
             for rank in range(share.first_rank, share.first_rank + share.local_size)
         )
+
+    def newest(self) -> Newest:
+        """The newest sample of every rank of the round heard of."""
+        return Newest(tuple(self._newest.values()), tuple(self._at.values()), self._round.world_size)
 
     def step(self) -> int | None:
         """The last step complete on every rank; None while that is Unknown of one."""

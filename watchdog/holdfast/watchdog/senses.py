@@ -9,6 +9,7 @@ from holdfast.api.finding import Finding
 from holdfast.api.policy import Policy
 from holdfast.api.status import RankStatus
 from holdfast.watchdog.detectors.detector import Detector, Proof
+from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.sample import Reported, RoundStarted, RoundStopped, Sample
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,10 @@ class Gauge(Protocol):
 
     def ranks(self, now: float) -> tuple[RankStatus, ...]:
         """Every rank of the round as last seen."""
+        ...
+
+    def newest(self) -> Newest:
+        """The newest sample of every rank of the round heard of."""
         ...
 
     def step(self) -> int | None:

@@ -21,7 +21,7 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         phase=state.phase,
         reason=state.reason,
         round=state.round.number if state.round else None,
-        members=_membership(state),
+        members=membership_of(state),
         world_size=running.world_size if running else 0,
         step=max(known, default=None),
         loss=gauge.loss() if gauge else None,
@@ -55,7 +55,7 @@ def with_trouble(told: JobStatus, trouble: str | None) -> JobStatus:
     return msgspec.structs.replace(told, reason=f"{told.reason}; nothing can be decided: {trouble}")
 
 
-def _membership(state: JobState) -> Membership:
+def membership_of(state: JobState) -> Membership:
     """Members with ranks, or on their way to get some, are ready; those beyond are spares."""
     wanted = state.policy.nodes_max if state.policy else 0
     there = len(state.members) - len(state.members.absent())

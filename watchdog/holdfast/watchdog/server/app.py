@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from holdfast.watchdog.auth import Authenticator, Role
-from holdfast.watchdog.server import reads, standing, submissions
+from holdfast.watchdog.server import reads, scrape, standing, submissions
 from holdfast.watchdog.server.agents import serve_agent
 from holdfast.watchdog.server.answer import Handler, guarded, plainly
 from holdfast.watchdog.server.launchers import serve_launcher
@@ -32,7 +32,7 @@ ROUTES = (
     Route("GET", "/healthz", reads.healthz, None),
     Route("GET", "/livez", standing.livez, None),
     Route("GET", "/readyz", standing.readyz, None),
-    Route("GET", "/metrics", reads.metrics, Role.VIEW),
+    Route("GET", "/metrics", scrape.metrics, Role.VIEW),
     Route("GET", "/v1/member", serve_launcher, Role.INGEST),
     Route("GET", "/v1/agent", serve_agent, Role.INGEST),
     Route("GET", "/v1/operator", serve_operator, Role.OPERATE),
@@ -61,11 +61,13 @@ def make_app(
     middlewares = [plainly(watchdog.tally), standing.leaders_only(watchdog)]
     app = web.Application(middlewares=middlewares, client_max_size=submissions.BODY_BYTES_MAX)
     app[WATCHDOG] = watchdog
+    app[scrape.SCRAPER] = scrape.Scraper()
+    app.cleanup_ctx.append(scrape.watch_loop)
     for route in ROUTES:
         handler = route.handler
         if route.needs is not None:
             handler = guarded(handler, needs=route.needs, authenticator=authenticator)
-        if route.handler is reads.metrics:
+        if route.handler is scrape.metrics:
             handler = or_by_token(route.handler, handler, metrics_token_file)
         app.router.add_route(route.method, route.path, handler)
     app.on_shutdown.append(_say_goodbye)

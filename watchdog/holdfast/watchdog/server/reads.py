@@ -11,7 +11,6 @@ from holdfast.api.incident import Incident
 from holdfast.api.status import JobStatus, NodeStatus, RankStatus
 from holdfast.watchdog.server.answer import NotFound, answer
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.tally import prometheus_text
 from holdfast.watchdog.server.watchdog import WATCHDOG
 from holdfast.watchdog.status import status_of, with_trouble
 
@@ -41,29 +40,6 @@ async def healthz(request: web.Request) -> web.Response:
     if trouble is None:
         return answer({"status": "ok"})
     return answer({"status": "unavailable", "reason": trouble}, status=503)
-
-
-async def metrics(request: web.Request) -> web.Response:
-    """The watchdog's own counters and gauges for Prometheus."""
-    watchdog = request.app[WATCHDOG]
-    gauges: list[tuple[str, str, float]] = [
-        ("holdfast_watchdog_leading", "", float(watchdog.leading is not None)),
-        ("holdfast_watchdog_store_up", "", float(watchdog.trouble() is None)),
-    ]
-    for host in watchdog.hosts():
-        job = host.job
-        gauges += [
-            ("holdfast_watchdog_launchers", job.name, len(host.launchers)),
-            ("holdfast_watchdog_agents", job.name, len(host.agents)),
-            ("holdfast_watchdog_journal_lines", job.name, job.offset),
-            ("holdfast_watchdog_store_refuses", job.name, float(job.trouble is not None)),
-            ("holdfast_watchdog_judge_failures", job.name, job.senses.failures if job.senses else 0),
-            ("holdfast_job_round", job.name, job.state.round.number if job.state.round else 0),
-            ("holdfast_job_restarts", job.name, job.state.restart_count),
-            ("holdfast_job_incidents_open", job.name, len(job.state.open_incidents())),
-            ("holdfast_job_incidents", job.name, job.state.incident_count),
-        ]
-    return web.Response(text=prometheus_text(watchdog.tally, gauges), content_type="text/plain")
 
 
 async def jobs(request: web.Request) -> web.Response:

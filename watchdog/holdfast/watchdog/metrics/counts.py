@@ -1,0 +1,60 @@
+"""What happened to a job while this watchdog watched: counters that only grow, for Prometheus.
+
+Counted where events are applied. A restart of the watchdog begins with the incidents the state still knows and
+with zero for the rest, which Prometheus takes for what it is.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from holdfast.api.event import Event, FindingMade, MemberTested, ReplicasAgreed
+from holdfast.api.finding import FindingKind
+from holdfast.api.incident import Incident, IncidentState
+from holdfast.api.selftest import Verdict
+from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened
+
+
+class JobCounts:
+    """One job's. Written from one thread."""
+
+    def __init__(self) -> None:
+        self.incidents: Counter[FindingKind] = Counter()
+        self.closed: Counter[IncidentState] = Counter()
+        self.lost_steps = 0
+        self.self_tests: Counter[Verdict] = Counter()
+        self.comparisons = 0
+        self.disagreements = 0
+
+    def begin(self, incidents: Iterable[Incident]) -> None:
+        """Take in what an earlier run left."""
+        known = tuple(incidents)
+        self.incidents.update(each.kind for each in known)
+        self._close([each for each in known if each.state is not IncidentState.OPEN])
+
+    def note(self, event: Event, effects: Iterable[Effect]) -> None:
+        """One event was applied, and led to these effects."""
+        match event:
+            case MemberTested(verdict=verdict):
+                self.self_tests[verdict] += 1
+            case ReplicasAgreed():
+                self.comparisons += 1
+            case FindingMade(finding=finding) if finding.kind is FindingKind.CORRUPTION:
+                self.comparisons += 1
+                self.disagreements += 1
+        ended = []
+        for effect in effects:
+            match effect:
+                case IncidentOpened(incident=incident):
+                    self.incidents[incident.kind] += 1
+                case IncidentClosed(incident=incident):
+                    ended.append(incident)
+        self._close(ended)
+
+    def _close(self, incidents: Iterable[Incident]) -> None:
+        """Incidents that one round healed share what it cost: those steps are trained again once."""
+        lost: dict[object, int] = {}
+        for incident in incidents:
+            self.closed[incident.state] += 1
+            key = incident.id if incident.recovered_round is None else incident.recovered_round
+            lost[key] = max(lost.get(key, 0), incident.lost_steps or 0)
+        self.lost_steps += sum(lost.values())

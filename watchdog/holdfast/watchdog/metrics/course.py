@@ -1,0 +1,65 @@
+"""How a job goes: its phase, members, steps and checkpoints, and what its ranks do as one."""
+
+from collections.abc import Iterable
+
+from holdfast.api.round import Round
+from holdfast.api.selftest import Verdict
+from holdfast.api.status import JobPhase
+from holdfast.watchdog.metrics.counts import JobCounts
+from holdfast.watchdog.metrics.page import Page
+from holdfast.watchdog.metrics.vitals import Spread, Vitals
+from holdfast.watchdog.state import JobState
+from holdfast.watchdog.status import membership_of
+
+
+def write_course(page: Page, state: JobState, *, now: float) -> None:
+    """What is decided."""
+    job, running = state.job, state.desired if isinstance(state.desired, Round) else None
+    members = membership_of(state)
+    for phase in JobPhase:
+        page.put("holdfast_job_phase", int(state.phase is phase), job, phase.value)
+    page.put("holdfast_job_round", state.round.number if state.round else 0, job)
+    page.put("holdfast_job_members", members.wanted, job, "wanted")
+    page.put("holdfast_job_members", members.ready, job, "ready")
+    page.put("holdfast_job_members", members.spares, job, "spare")
+    page.put("holdfast_job_members", state.policy.spares if state.policy else 0, job, "spares_wanted")
+    page.put("holdfast_job_world_size", running.world_size if running else 0, job)
+    page.put("holdfast_job_high_step", state.high_step, job)
+    page.put("holdfast_job_verified_step", state.verified_step, job)
+    if state.checkpoints:
+        newest = state.checkpoints[-1]
+        page.put("holdfast_job_checkpoint_step", newest.step, job)
+        page.put("holdfast_job_checkpoint_age_seconds", max(0.0, now - newest.at), job)
+
+
+def write_vitals(page: Page, job: str, vitals: Vitals, steps: Iterable[int | None]) -> None:
+    """What the ranks do. Of `steps`, as decided and as seen, the greatest is the newest."""
+    page.put("holdfast_job_step", max((step for step in steps if step is not None), default=None), job)
+    page.put("holdfast_job_ranks", vitals.fresh, job, "fresh")
+    page.put("holdfast_job_ranks", vitals.stale, job, "stale")
+    page.put("holdfast_job_ranks", vitals.unheard, job, "unheard")
+    _write_spread(page, "holdfast_job_loss", job, vitals.loss)
+    _write_spread(page, "holdfast_job_grad_norm", job, vitals.grad_norm)
+    _write_spread(page, "holdfast_job_step_seconds", job, vitals.step_s)
+    if vitals.step_s is not None:
+        page.put("holdfast_job_step_seconds", vitals.step_s.p99, job, "p99")
+    page.put("holdfast_job_nonfinite_ranks", vitals.nonfinite, job)
+    page.put("holdfast_job_slowest_rank", vitals.slowest_rank, job)
+    page.put("holdfast_job_tokens_per_second", vitals.tokens_per_s, job)
+    page.put("holdfast_job_heard_age_seconds", vitals.heard_age_s, job)
+    page.put("holdfast_job_progress_age_seconds", vitals.progress_age_s, job)
+
+
+def write_proofs(page: Page, job: str, counts: JobCounts) -> None:
+    """How often the job's arithmetic was looked at, and what came of it."""
+    page.put("holdfast_job_fingerprint_comparisons_total", counts.comparisons, job)
+    page.put("holdfast_job_fingerprint_disagreements_total", counts.disagreements, job)
+    for verdict in Verdict:
+        page.put("holdfast_job_self_tests_total", counts.self_tests[verdict], job, verdict.value)
+
+
+def _write_spread(page: Page, name: str, job: str, spread: Spread | None) -> None:
+    if spread is not None:
+        page.put(name, spread.least, job, "min")
+        page.put(name, spread.median, job, "median")
+        page.put(name, spread.greatest, job, "max")

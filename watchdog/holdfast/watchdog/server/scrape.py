@@ -1,0 +1,103 @@
+"""What Prometheus reads: the watchdog's own metrics, and every job's as one."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from aiohttp import web
+
+from holdfast.watchdog.metrics.course import write_course, write_proofs, write_vitals
+from holdfast.watchdog.metrics.faults import write_faults
+from holdfast.watchdog.metrics.looplag import LoopLag
+from holdfast.watchdog.metrics.page import Page, accepted
+from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
+from holdfast.watchdog.metrics.vitals import Vitals, slices
+from holdfast.watchdog.metrics.worth import write_worth
+from holdfast.watchdog.newest import Newest
+from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.server.tally import Count
+from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+
+# Several who scrape at once, and people who look, share one pass over the ranks.
+VITALS_KEPT_S: Final = 1.0
+
+
+class Scraper:
+    """Writes the page. Only the pass over the ranks is kept for a moment; all else is of now."""
+
+    def __init__(self) -> None:
+        self.lag = LoopLag()
+        self._vitals: dict[str, tuple[float, Vitals]] = {}
+        self._version = _version()
+
+    async def page(self, watchdog: Watchdog) -> Page:
+        """All metrics. Others get their turn between jobs and, in a large one, between slices of its ranks."""
+        page = Page(WATCHDOG_METRICS)
+        page.put("holdfast_watchdog_build_info", 1, self._version)
+        page.put("holdfast_watchdog_leading", int(watchdog.leading is not None))
+        page.put("holdfast_watchdog_store_up", int(watchdog.trouble() is None))
+        page.put("holdfast_watchdog_loop_lag_seconds", self.lag.worst_s)
+        for what in Count:
+            page.put(f"holdfast_watchdog_{what.value}_total", watchdog.tally[what])
+        hosts = list(watchdog.hosts())
+        self._vitals = {host.job.name: kept for host in hosts if (kept := self._vitals.get(host.job.name))}
+        for host in hosts:
+            vitals = await self._vitals_of(host)
+            _write_job(page, host, vitals)
+        return page
+
+    async def _vitals_of(self, host: JobHost) -> Vitals:
+        now, job = host.clock.now(), host.job
+        kept_at, vitals = self._vitals.get(job.name, (-VITALS_KEPT_S, Vitals()))
+        if now < kept_at + VITALS_KEPT_S:
+            return vitals
+        newest = job.senses.gauge.newest() if job.senses else Newest()
+        stale_after_s = job.state.policy.lost_after_s if job.state.policy else 0.0
+        for done in slices(newest, stale_after_s=stale_after_s, now=now):
+            vitals = done or vitals
+            await asyncio.sleep(0)
+        self._vitals[job.name] = now, vitals
+        return vitals
+
+
+def _write_job(page: Page, host: JobHost, vitals: Vitals) -> None:
+    job, state, now = host.job, host.job.state, host.clock.now()
+    page.put("holdfast_watchdog_launchers", len(host.launchers), job.name)
+    page.put("holdfast_watchdog_agents", len(host.agents), job.name)
+    page.put("holdfast_watchdog_journal_lines", job.offset, job.name)
+    page.put("holdfast_watchdog_store_refuses", int(job.trouble is not None), job.name)
+    page.put("holdfast_watchdog_judge_failures_total", job.senses.failures if job.senses else 0, job.name)
+    seen = job.senses.gauge.step() if job.senses else None
+    write_course(page, state, now=now)
+    write_vitals(page, job.name, vitals, (seen, state.step))
+    write_proofs(page, job.name, job.counts)
+    write_faults(page, state, job.counts, now=now)
+    write_worth(page, state, now=now)
+
+
+SCRAPER = web.AppKey("scraper", Scraper)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """In the format the request accepts."""
+    style = accepted(request.headers.get("Accept", ""))
+    page = await request.app[SCRAPER].page(request.app[WATCHDOG])
+    return web.Response(body=page.text(style).encode(), headers={"Content-Type": style.value})
+
+
+async def watch_loop(app: web.Application) -> AsyncIterator[None]:
+    """Watches how late the event loop is while the application runs."""
+    watching = asyncio.create_task(app[SCRAPER].lag.follow())
+    yield
+    watching.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watching
+
+
+def _version() -> str:
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:
+        return "unknown"
