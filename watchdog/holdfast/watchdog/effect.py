@@ -54,10 +54,18 @@ class Notify(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
+class Pardon(msgspec.Struct, frozen=True, tag=True):
+    """Nothing that happened so far is to be held against the node by any job."""
+
+    node: str
+    reason: str
+
+
 class Answered(msgspec.Struct, frozen=True, tag=True):
     """An intervention came to its end."""
 
     outcome: InterventionOutcome
 
 
-Effect = Show | Publish | Save | Examine | IncidentOpened | IncidentUpdated | IncidentClosed | Notify | Answered
+IncidentEffect = IncidentOpened | IncidentUpdated | IncidentClosed
+Effect = Show | Publish | Save | Examine | IncidentEffect | Notify | Pardon | Answered

@@ -11,7 +11,7 @@ from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import missed
 from holdfast.watchdog.casebook import act, close, join_finding, open_incident, same_fault, update
 from holdfast.watchdog.corruption import rewound
-from holdfast.watchdog.effect import Effect, Notify, Show
+from holdfast.watchdog.effect import Effect, Notify, Pardon, Show
 from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
 from holdfast.watchdog.recovery import owe
@@ -167,6 +167,7 @@ def _carry_out(
         state, effects = act(state, (incident.id,), Action(decision.rung, now, does, decision.reason))
     if decision.exonerate:
         state = take_back(state, decision.exonerate)
+        effects += tuple(Pardon(node, decision.reason) for node in decision.exonerate)
         does = f"return {', '.join(decision.exonerate)}"
         state, more = act(state, (incident.id,), Action(decision.rung, now, does, decision.reason))
         effects += more

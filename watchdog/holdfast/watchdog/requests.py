@@ -15,7 +15,7 @@ from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Policy
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.effect import Answered, Show
+from holdfast.watchdog.effect import Answered, Pardon, Show
 from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.healing import avoid
 from holdfast.watchdog.probation import readmit
@@ -139,7 +139,7 @@ def _return(state: JobState, request: InterventionRequest, now: float) -> Step:
     told = " on probation: self-tests, then a spare, then ranks" if node in step.state.probation else ""
     outcome = InterventionOutcome(request.id, InterventionState.DONE, f"node {node} returned{told}")
     step = Step(answered(step.state, (request.id,)), step.effects, Reason("intervention Return", outcome.outcome))
-    return step.prefixed((Answered(outcome),))
+    return step.prefixed((Answered(outcome), Pardon(node, request.reason)))
 
 
 def _pause(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:

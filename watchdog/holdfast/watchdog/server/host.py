@@ -38,9 +38,21 @@ REPORT_EVERY_S = 5.0
 
 
 class JobHost:
-    """One job and everybody connected for it. `fenced` is called when another watchdog has taken over."""
+    """One job and everybody connected for it.
 
-    def __init__(self, job: Job, *, clock: WatchdogClock, tally: Tally, fenced: Callable[[str], None]) -> None:
+    `fenced` is called when another watchdog has taken over, `decided` with what was decided, once it is carried
+    out.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        clock: WatchdogClock,
+        tally: Tally,
+        fenced: Callable[[str], None],
+        decided: Callable[["JobHost", tuple[Effect, ...]], None] = lambda host, effects: None,
+    ) -> None:
         self.job = job
         self.clock = clock
         self.tally = tally
@@ -53,6 +65,7 @@ class JobHost:
         self.closing = False  # peers that go now are sent away: no fault of theirs
         self._over = False
         self._fenced = fenced
+        self._decided = decided
         self._answers: dict[str, asyncio.Future[InterventionOutcome]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -200,6 +213,8 @@ class JobHost:
         if self._keeper is None and (effects or self.job.snapshot_due):
             # Behind the senders, which the frames put above have woken: the disk delays no launcher.
             self._keeper = asyncio.get_running_loop().call_soon(self._keep)
+        if effects:
+            self._decided(self, effects)
 
     def _tell_operators(self, *, decided: bool, now: float) -> None:
         due = decided or now >= self._report_at or self.job.trouble != self._told_trouble

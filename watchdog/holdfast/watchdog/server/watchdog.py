@@ -8,8 +8,10 @@ from aiohttp import WSCloseCode, web
 from holdfast.api.errors import Unavailable
 from holdfast.api.standing import Standing
 from holdfast.watchdog.clock import WatchdogClock
+from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.senses import SensesFor
+from holdfast.watchdog.server.fleet import FleetMemory
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.names import check_job
 from holdfast.watchdog.server.outbox import Farewell
@@ -42,6 +44,8 @@ class Watchdog:
     def start(self, fence: Fence | None = None) -> None:
         """Go on where an earlier run ended, with the fence given, or claimed now. Raises Unavailable, Damaged."""
         self._fence = self.store.claim() if fence is None else fence
+        self.fleet = FleetMemory(self.store, self._fence)
+        self.fleet.recall()
         jobs = [self._job(name) for name in self.store.jobs()]
         for job in jobs:
             job.restore()
@@ -50,6 +54,8 @@ class Watchdog:
             self._hosted(job).start()
             logger.info("job resumed job=%s offset=%d phase=%s", job.name, job.offset, job.state.phase.value)
         self._started = True
+        for host in self._hosts.values():
+            self.fleet.tell(host, self.clock.now())
 
     def stop(self) -> None:
         """Leave everything as it is, ready for the next start."""
@@ -81,6 +87,7 @@ class Watchdog:
             return
         self.store.forget(name, fence=self._fence)
         del self._hosts[name]
+        self.fleet.forget(name)
         host.dismiss(Farewell(WSCloseCode.GOING_AWAY, f"job {name} is gone"))
 
     @property
@@ -110,9 +117,19 @@ class Watchdog:
         return Job(name, store=self.store, fence=self._fence, brain=self._brain, senses_for=self._senses_for)
 
     def _hosted(self, job: Job) -> JobHost:
-        host = JobHost(job, clock=self.clock, tally=self.tally, fenced=self._fenced)
+        host = JobHost(job, clock=self.clock, tally=self.tally, fenced=self._fenced, decided=self._learn)
         self._hosts[job.name] = host
         return host
+
+    def _learn(self, host: JobHost, effects: tuple[Effect, ...]) -> None:
+        """What one job found out about a node concerns all; a job that is told something decides anew."""
+        if not self._started:
+            return
+        now = self.clock.now()
+        nodes = sum(len(each.job.state.members) for each in self._hosts.values())
+        concerned = list(self._hosts.values()) if self.fleet.learn(effects, now, nodes=nodes) else [host]
+        for each in concerned:
+            self.fleet.tell(each, now)
 
 
 WATCHDOG = web.AppKey("watchdog", Watchdog)

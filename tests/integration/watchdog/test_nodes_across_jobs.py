@@ -1,0 +1,66 @@
+"""What one job finds out about a node, every job knows, also the next one."""
+
+import msgspec
+from peers import JOB, Rig, policy_of, rigged
+
+from holdfast.api.event import FindingMade, InterventionRequested, JobSubmitted
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.intervention import InterventionAction, InterventionRequest
+from holdfast.watchdog.server.fleet import FleetMemory
+from holdfast.watchdog.server.host import JobHost
+
+OTHER = "research/other"
+BAD = "node-m2"
+
+
+async def two_jobs(rig: Rig) -> tuple[JobHost, JobHost]:
+    """Job A trains on two nodes, and so may job B."""
+    await rig.submit(policy_of(nodes=2))
+    first, second = await rig.launcher("m1"), await rig.launcher("m2")
+    await first.enter()
+    await second.enter()
+    return rig.watchdog.host(JOB), new_job(rig, OTHER)
+
+
+def new_job(rig: Rig, name: str) -> JobHost:
+    host = rig.watchdog.host(name)
+    host.record(JobSubmitted(msgspec.structs.replace(policy_of(nodes=2), job=name)))
+    return host
+
+
+def lose_gpu(host: JobHost) -> None:
+    now = host.clock.now()
+    subject = Subject(host.job.name, node=BAD, gpu="GPU-1")
+    evidence = (Evidence("test", "it answers no more", now),)
+    host.record(FindingMade(Finding(FindingKind.GPU_LOST, subject, "GPU lost", evidence, Confidence.CERTAIN, now)))
+
+
+def give_back(host: JobHost) -> None:
+    request = InterventionRequest("i1", host.job.name, InterventionAction.RETURN, "new GPU", node=BAD)
+    host.record(InterventionRequested(request))
+
+
+async def test_a_node_that_lost_a_gpu_in_one_job_is_kept_away_from_by_all_until_a_human_returns_it() -> None:
+    async with rigged() as rig:
+        one, other = await two_jobs(rig)
+        lose_gpu(one)
+        assert other.job.state.avoided_nodes == {BAD}
+        assert other.job.state.avoided[0].reason == f"GPU lost in {JOB}"
+        assert other.job.state.evictions == ()
+        assert new_job(rig, "research/third").job.state.avoided_nodes == {BAD}
+        give_back(one)
+        assert one.job.state.avoided == other.job.state.avoided == ()
+
+
+async def test_what_a_job_taught_outlives_it_and_the_watchdog() -> None:
+    async with rigged() as rig:
+        one, _ = await two_jobs(rig)
+        lose_gpu(one)
+        rig.watchdog.forget(JOB)
+        assert new_job(rig, "research/third").job.state.avoided_nodes == {BAD}
+        fence = rig.watchdog.leading
+        assert fence is not None
+        fresh = FleetMemory(rig.watchdog.store, fence)
+        fresh.recall()
+        assert fresh.quarantined == (BAD,)
+        assert fresh.repute(BAD, one.clock.now()).reason == f"GPU lost in {JOB}"

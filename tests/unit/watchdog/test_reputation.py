@@ -1,0 +1,129 @@
+"""What adds up against a node over all jobs, what fades, and what is forgiven."""
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.api.finding import Confidence, FindingKind, Subject
+from holdfast.api.incident import Action, Incident, IncidentState, Rung
+from holdfast.watchdog.reputation import (
+    HALF_LIFE_S,
+    MARKS_KEPT,
+    Fleet,
+    judged,
+    marked,
+    pardoned,
+    repute_of,
+    score,
+    weight_of,
+)
+
+NOW = 1_000_000.0
+DAY = 86400.0
+
+
+def incident(
+    kind: FindingKind,
+    number: int = 1,
+    *,
+    job: str = "team/a",
+    node: str = "n1",
+    at: float = NOW,
+    cause: str = "it",
+) -> Incident:
+    action = Action(Rung.SWAP, at, "evict", "because")
+    return Incident(
+        id=f"inc-{number}",
+        job=job,
+        kind=kind,
+        culprit=Subject(job, node=node),
+        confidence=Confidence.CERTAIN,
+        cause=cause,
+        state=IncidentState.OPEN,
+        began_at=at,
+        detected_at=at,
+        evidence=(),
+        actions=(action,),
+    )
+
+
+def learned(*incidents: Incident, now: float = NOW, nodes: int = 100) -> Fleet:
+    fleet = Fleet()
+    for each in incidents:
+        fleet = marked(fleet, each)
+    return judged(fleet, now, nodes=nodes)
+
+
+@pytest.mark.parametrize("kind", [FindingKind.SELF_TEST, FindingKind.CORRUPTION, FindingKind.GPU_LOST])
+def test_one_proof_is_enough(kind: FindingKind) -> None:
+    assert learned(incident(kind)).quarantined == ("n1",)
+
+
+def test_an_xid_of_hardware_is_a_proof_and_one_of_either_is_not() -> None:
+    assert learned(incident(FindingKind.XID, cause="xid 79")).quarantined == ("n1",)
+    assert learned(incident(FindingKind.XID, cause="xid 13")).quarantined == ()
+
+
+def test_what_happens_to_sound_nodes_has_to_add_up_over_days() -> None:
+    losses = [incident(FindingKind.MEMBER_LOST, n, at=NOW - n * DAY) for n in range(5)]
+    assert learned(*losses[:3]).quarantined == ()
+    assert learned(*losses).quarantined == ("n1",)
+
+
+def test_one_fault_told_by_several_jobs_is_one_fault() -> None:
+    told = [incident(FindingKind.MEMBER_LOST, 1, job=f"team/{n}", at=NOW + n) for n in range(5)]
+    fleet = learned(*told, now=NOW + 5)
+    assert score(fleet.marks["n1"], NOW + 5) == pytest.approx(0.3, rel=1e-3)
+
+
+def test_a_mark_loses_half_its_weight_in_two_weeks_and_a_quarantine_ends_below_half() -> None:
+    fleet = learned(incident(FindingKind.GPU_LOST))
+    assert repute_of(fleet, "n1", NOW + HALF_LIFE_S).score == pytest.approx(1.0)
+    assert judged(fleet, NOW + 1.99 * HALF_LIFE_S, nodes=100).quarantined == ("n1",)
+    assert judged(fleet, NOW + 2.01 * HALF_LIFE_S, nodes=100).quarantined == ()
+
+
+def test_a_pardon_forgives_all() -> None:
+    fleet = judged(pardoned(learned(incident(FindingKind.GPU_LOST)), "n1"), NOW, nodes=100)
+    assert fleet == Fleet()
+
+
+def test_an_incident_told_again_counts_once_and_a_better_judgement_replaces_the_first() -> None:
+    first = incident(FindingKind.MEMBER_LOST)
+    fleet = learned(first, first, incident(FindingKind.GPU_LOST))
+    assert [mark.weight for mark in fleet.marks["n1"]] == [2.0]
+
+
+def test_no_more_than_a_share_of_the_nodes_is_kept_away_from_and_those_that_are_stay_first() -> None:
+    bad = [incident(FindingKind.GPU_LOST, 1, node=f"n{n}", job=f"team/{n}") for n in range(10)]
+    assert len(learned(*bad, nodes=100).quarantined) == 5
+    assert len(learned(*bad, nodes=10).quarantined) == 2
+    fleet = learned(*bad[5:7], nodes=10)
+    for each in bad:
+        fleet = marked(fleet, each)
+    assert judged(fleet, NOW, nodes=10).quarantined == ("n5", "n6")
+
+
+def test_what_cannot_be_pinned_on_the_node_weighs_nothing() -> None:
+
+    unsure = replace(incident(FindingKind.HANG), confidence=Confidence.UNKNOWN)
+    exit_code = incident(FindingKind.PROCESS_EXIT, cause="exit code 1")
+    nobody = replace(incident(FindingKind.GPU_LOST), culprit=Subject("team/a"))
+    reported = replace(incident(FindingKind.THERMAL), actions=())
+    assert [weight_of(each) for each in (unsure, exit_code)] == [0.0, 0.0]
+    assert weight_of(reported) == 0.2
+    assert learned(unsure, exit_code, nobody).marks == {}
+
+
+def test_memory_is_bounded() -> None:
+    fleet = Fleet()
+    for number in range(100):
+        fleet = marked(fleet, incident(FindingKind.HANG, number))
+    assert len(fleet.marks["n1"]) == MARKS_KEPT
+
+
+def test_the_reason_names_what_weighs_most() -> None:
+    fleet = learned(
+        incident(FindingKind.HANG, 1, cause="hang"), incident(FindingKind.GPU_LOST, 2, cause="GPU lost")
+    )
+    assert repute_of(fleet, "n1", NOW).reason == "GPU lost in team/a; hang in team/a"
+    assert repute_of(fleet, "n2", NOW).reason == "nothing is known against it"

@@ -1,0 +1,93 @@
+"""The memory of nodes across jobs: learns from every job's incidents, tells every job whom to keep away from.
+
+It is kept in the store beside the jobs, under a name that no job can have, and only as a snapshot: what it says
+was derived from incidents that are journaled, and what it made jobs do is in their journals.
+"""
+
+import logging
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.event import NodeReputed
+from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, Pardon
+from holdfast.watchdog.reputation import Fleet, Repute, judged, marked, pardoned, repute_of
+from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.store.store import START, Fence, Snapshot, Store
+
+logger = logging.getLogger(__name__)
+
+# A namespace has no dot.
+NAME = "holdfast.dev/nodes"
+# Marks fade over weeks.
+JUDGE_EVERY_S = 600.0
+
+
+class FleetMemory:
+    """Written from one thread."""
+
+    def __init__(self, store: Store, fence: Fence) -> None:
+        self._store = store
+        self._fence = fence
+        self._fleet = Fleet()
+        self._judged_at = float("-inf")
+        self._told: dict[str, tuple[str, ...]] = {}
+
+    def recall(self) -> None:
+        """Take up what an earlier run knew. What cannot be read is forgotten: it is known again in time."""
+        try:
+            snapshot = self._store.load(NAME)
+            if snapshot is not None:
+                self._fleet = msgspec.msgpack.decode(snapshot.state, type=Fleet)
+        except (Damaged, msgspec.MsgspecError) as error:
+            logger.warning("what is known of nodes cannot be read reason=%s", error)
+
+    def repute(self, node: str, now: float) -> Repute:
+        """What is known of a node."""
+        return repute_of(self._fleet, node, now)
+
+    @property
+    def quarantined(self) -> tuple[str, ...]:
+        """The nodes that all jobs are to keep away from, sorted."""
+        return self._fleet.quarantined
+
+    def learn(self, effects: Iterable[Effect], now: float, *, nodes: int) -> bool:
+        """Take in what a job decided. True when jobs are to be told something new."""
+        before = self._fleet
+        for effect in effects:
+            match effect:
+                case IncidentOpened() | IncidentUpdated() | IncidentClosed():
+                    self._fleet = marked(self._fleet, effect.incident)
+                case Pardon(node=node):
+                    self._fleet = pardoned(self._fleet, node)
+                case _:
+                    pass
+        if self._fleet is before and now < self._judged_at + JUDGE_EVERY_S:
+            return False
+        self._judged_at = now
+        self._fleet = judged(self._fleet, now, nodes=nodes)
+        if self._fleet is not before:
+            self._keep(now)
+        return self._fleet.quarantined != before.quarantined
+
+    def tell(self, host: JobHost, now: float) -> None:
+        """Let a job know whom to keep away from, and whom no more."""
+        quarantined = self._fleet.quarantined
+        if self._told.get(host.job.name) == quarantined or host.job.state.policy is None:
+            return
+        self._told[host.job.name] = quarantined
+        for node in (*quarantined, *(each for each in host.job.state.reputed if each not in quarantined)):
+            repute = self.repute(node, now)
+            word = NodeReputed(node, repute.quarantined, repute.score, repute.reason)
+            host.record(word)
+
+    def forget(self, job: str) -> None:
+        """A job is gone; what it taught stays."""
+        self._told.pop(job, None)
+
+    def _keep(self, now: float) -> None:
+        try:
+            self._store.save(NAME, Snapshot(START, now, msgspec.msgpack.encode(self._fleet)), fence=self._fence)
+        except Unavailable as error:
+            logger.warning("what is known of nodes is not kept now reason=%s", error)
