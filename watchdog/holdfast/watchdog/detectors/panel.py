@@ -9,6 +9,7 @@ from holdfast.watchdog.detectors.hang import HangDetector
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
 from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
 from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
+from holdfast.watchdog.detectors.thermal import ThermalDetector
 
 
 def detectors_for(policy: Policy) -> tuple[Detector, ...]:
@@ -16,6 +17,7 @@ def detectors_for(policy: Policy) -> tuple[Detector, ...]:
     return (
         GpuFaultDetector(policy),
         ConditionDetector(policy),
+        ThermalDetector(policy),
         ReplicaVoteDetector(policy),
         MemberLostDetector(policy),
         ProcessExitDetector(policy),
