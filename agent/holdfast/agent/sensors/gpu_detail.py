@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from holdfast.api.xid import RecoveryAction
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvlinkDetail:
@@ -23,7 +21,8 @@ class GpuDetail:
     Temperatures are in degrees Celsius. `margin_c` is how much hotter the GPU may get before it slows itself
     down. `throttle` are NVML's bits of why the clocks are held down now. The `*_throttled_s` counters and all
     error counters only grow until the driver is loaded again; the "aggregate" ones outlive that.
-    `utilization_ratio` is from 0 to 1. `pids` are the processes that compute on it, in the agent's namespace.
+    `utilization_ratio` is from 0 to 1. `recovery_action` is what the driver says it needs, as in
+    `holdfast.api.xid.RecoveryAction` or newer. `pids` are the processes that compute on it.
     """
 
     uuid: str
@@ -74,5 +73,5 @@ class GpuDetail:
     pcie_replays: int | None = None
     nvlinks: tuple[NvlinkDetail, ...] = ()
 
-    recovery_action: RecoveryAction | None = None
+    recovery_action: int | None = None
     pids: tuple[int, ...] | None = None

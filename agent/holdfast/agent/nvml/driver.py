@@ -1,0 +1,107 @@
+"""Calls into the NVIDIA driver's management library: what went wrong as one of five errors, and how long it takes.
+
+    NvmlFailure          a call failed
+    ├── NotTold          not supported here, unknown to this driver, or not permitted
+    ├── NothingYet       no event came in time
+    ├── GpuLost          the GPU has fallen off the bus or is otherwise not to be reached
+    ├── ResetRequired    the GPU answers nothing before it is reset
+    ├── DriverAbsent     no library, no driver, or the session with it is over
+    └── CallFailed       anything else: Unknown
+
+Source: nvmlReturn_t, https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
+
+
+class NvmlFailure(Exception):
+    """A call failed. Its text says which and why."""
+
+
+class NotTold(NvmlFailure):
+    """Not supported here, unknown to this driver, or not permitted. Asking again gives the same."""
+
+
+class NothingYet(NvmlFailure):
+    """No event came in time."""
+
+
+class GpuLost(NvmlFailure):
+    """The GPU has fallen off the bus or is otherwise not to be reached."""
+
+
+class ResetRequired(NvmlFailure):
+    """The GPU answers nothing before it is reset."""
+
+
+class DriverAbsent(NvmlFailure):
+    """There is no library or no driver, or it does not know this session any more."""
+
+
+class CallFailed(NvmlFailure):
+    """It failed in a way that says nothing about the GPU."""
+
+
+_FAILURES: Final[dict[int, type[NvmlFailure]]] = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED: NotTold,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NotTold,
+    pynvml.NVML_ERROR_NO_PERMISSION: NotTold,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: NotTold,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NotTold,
+    pynvml.NVML_ERROR_NOT_FOUND: NotTold,
+    pynvml.NVML_ERROR_TIMEOUT: NothingYet,
+    pynvml.NVML_ERROR_GPU_IS_LOST: GpuLost,
+    pynvml.NVML_ERROR_RESET_REQUIRED: ResetRequired,
+    pynvml.NVML_ERROR_UNINITIALIZED: DriverAbsent,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: DriverAbsent,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: DriverAbsent,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: DriverAbsent,
+}
+
+
+def failure_of(function: str, code: int) -> NvmlFailure:
+    """The error for a return code other than success."""
+    kind = _FAILURES.get(code, CallFailed)
+    return kind(f"{function}: {_words(code)}")
+
+
+def _words(code: int) -> str:
+    if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        return "libnvidia-ml.so.1 is not found"
+    return str(pynvml.NVMLError(code))
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A call that has not returned yet, and since when (CLOCK_MONOTONIC, seconds)."""
+
+    function: str
+    since: float
+
+
+class Driver:
+    """The library in this process. Any thread may call; a call is known to be running until it returns."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._running: dict[int, Running] = {}
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Call the binding of that name. Raises NvmlFailure."""
+        thread = threading.get_ident()
+        self._running[thread] = Running(function, self._clock())
+        try:
+            return getattr(pynvml, function)(*arguments)
+        except pynvml.NVMLError as error:
+            raise failure_of(function, error.value) from error
+        finally:
+            del self._running[thread]
+
+    def longest_running(self) -> Running | None:
+        """The call that has been under way for longest."""
+        return min(tuple(self._running.values()), key=lambda running: running.since, default=None)

@@ -1,0 +1,159 @@
+"""Which conditions a GPU's values prove, and which they prove to be over. Pure; the rules are in api/condition.py.
+
+A value that is Unknown proves nothing: what was raised stays raised, and what has to last a while starts again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.agent.nvml.lasting import Lasting
+from holdfast.agent.nvml.rate import Rate
+from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
+from holdfast.agent.sensors.standing import StandingConditions
+from holdfast.api.condition import Condition, ConditionKind
+from holdfast.api.xid import RecoveryAction
+
+# Source: nvmlClocksEventReasonHwPowerBrakeSlowdown,
+# https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
+POWER_BRAKE_BIT: Final = 0x80
+# A GPU that has nothing to do lowers its link's generation to save power, and raises it when work comes.
+LOADED_RATIO: Final = 0.5
+SLOW_UNDER_LOAD_S: Final = 10.0
+NARROW_S: Final = 3.0  # a link that trains anew is narrow for a moment
+BRAKED_S: Final = 5.0
+WELL_S: Final = 60.0
+# Corrected errors cost nothing each; one a second for ten minutes is a part that is about to fail.
+CORRECTED_STORM: Final = 600
+# Eight a minute is where NVIDIA's own health check warns. Source: "PCIe replay",
+# https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/feature-overview.html
+PCIE_REPLAY_STORM: Final = 80
+NVLINK_ERROR_STORM: Final = 100
+_GPUS_MAX: Final = 64
+
+
+@dataclass(slots=True)
+class _Link:
+    was_up: bool = False
+    down: Lasting = field(default_factory=lambda: Lasting(raise_after_s=0.0, clear_after_s=WELL_S))
+    errors: Rate = field(default_factory=lambda: Rate(NVLINK_ERROR_STORM))
+
+
+@dataclass(slots=True)
+class _Gpu:
+    narrow: Lasting = field(default_factory=lambda: Lasting(raise_after_s=NARROW_S, clear_after_s=WELL_S))
+    slow: Lasting = field(default_factory=lambda: Lasting(raise_after_s=SLOW_UNDER_LOAD_S, clear_after_s=WELL_S))
+    brake: Lasting = field(default_factory=lambda: Lasting(raise_after_s=BRAKED_S, clear_after_s=WELL_S))
+    corrected: Rate = field(default_factory=lambda: Rate(CORRECTED_STORM))
+    replays: Rate = field(default_factory=lambda: Rate(PCIE_REPLAY_STORM))
+    links: dict[int, _Link] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """What one look proves of one condition. `holds` None: nothing."""
+
+    kind: ConditionKind
+    holds: bool | None
+    says: str
+    device: str = ""
+
+
+class GpuJudgement:
+    """Remembers of each GPU what its rules need: some minutes of counters at most."""
+
+    def __init__(self) -> None:
+        self._gpus: dict[str, _Gpu] = {}
+        self._standing = StandingConditions()
+
+    def observe(self, detail: GpuDetail, now: float) -> None:
+        """Judge one look at one GPU, made at `now` (CLOCK_MONOTONIC, seconds)."""
+        gpu = self._gpus.get(detail.uuid)
+        if gpu is None:
+            if len(self._gpus) >= _GPUS_MAX:
+                return
+            gpu = self._gpus[detail.uuid] = _Gpu()
+        for finding in _judged(gpu, detail, now):
+            tell = self._standing.hold if finding.holds else self._standing.clear
+            if finding.holds is not None:
+                tell(finding.kind, finding.says, now, gpu=detail.uuid, device=finding.device)
+
+    def reset_required(self, uuid: str, now: float) -> None:
+        """The driver answers nothing about this GPU but that it has to be reset."""
+        self._standing.hold(ConditionKind.RECOVERY_NEEDED, "the driver asks for GPU_RESET", now, gpu=uuid)
+
+    def conditions(self, now: float) -> tuple[Condition, ...]:
+        """As a reading has them."""
+        return self._standing.report(now)
+
+
+def _judged(gpu: _Gpu, detail: GpuDetail, now: float) -> Iterator[_Finding]:
+    yield from _memory(detail)
+    yield _storm(ConditionKind.ECC_CORRECTED_STORM, gpu.corrected, detail.ecc_corrected, now)
+    yield _recovery(detail)
+    yield _pcie(gpu, detail, now)
+    yield _storm(ConditionKind.PCIE_REPLAYS, gpu.replays, detail.pcie_replays, now)
+    braked = None if detail.throttle is None else bool(detail.throttle & POWER_BRAKE_BIT)
+    yield _Finding(ConditionKind.POWER_BRAKE, gpu.brake.observe(braked, now), "hardware power brake slowdown")
+    for link in detail.nvlinks:
+        yield from _nvlink(gpu.links.setdefault(link.link, _Link()), link, now)
+
+
+def _memory(detail: GpuDetail) -> Iterator[_Finding]:
+    uncorrected = detail.ecc_uncorrected
+    yield _Finding(
+        ConditionKind.ECC_UNCORRECTED,
+        None if uncorrected is None else uncorrected > 0,
+        f"{uncorrected} uncorrectable memory errors since the driver was loaded",
+    )
+    remapped = f"remapped rows: {detail.remapped_rows_uncorrectable} for uncorrectable errors"
+    yield _Finding(ConditionKind.ROW_REMAP_PENDING, detail.row_remap_pending, remapped)
+    yield _Finding(ConditionKind.ROW_REMAP_FAILED, detail.row_remap_failed, remapped)
+    retired = f"retired pages: {detail.retired_pages_double_bit} for double-bit errors"
+    yield _Finding(ConditionKind.PAGE_RETIREMENT_PENDING, detail.page_retirement_pending, retired)
+
+
+def _recovery(detail: GpuDetail) -> _Finding:
+    action = detail.recovery_action
+    needed = None if action is None else action != RecoveryAction.NONE
+    known = action in RecoveryAction._value2member_map_
+    name = RecoveryAction(action).name if action is not None and known else f"recovery action {action}"
+    return _Finding(ConditionKind.RECOVERY_NEEDED, needed, f"the driver asks for {name}" if needed else name)
+
+
+def _pcie(gpu: _Gpu, detail: GpuDetail, now: float) -> _Finding:
+    """Width counts always, the generation under load only; to be well again both have to be seen under load."""
+    loaded = detail.utilization_ratio is not None and detail.utilization_ratio >= LOADED_RATIO
+    narrow = _below(detail.pcie_width, detail.pcie_width_max)
+    slow = _below(detail.pcie_generation, detail.pcie_generation_max) if loaded else None
+    # Without load the time of being well stands still, but being narrow again counts at once.
+    is_narrow = gpu.narrow.observe(narrow if loaded or narrow else None, now)
+    is_slow = gpu.slow.observe(slow, now)
+    # Where the driver does not tell the generation, the width alone decides.
+    verdicts = {is_narrow} if detail.pcie_generation is None else {is_narrow, is_slow}
+    holds = True if True in verdicts else None if None in verdicts else False
+    says = (
+        f"PCIe width {detail.pcie_width} of {detail.pcie_width_max},"
+        f" generation {detail.pcie_generation} of {detail.pcie_generation_max}"
+    )
+    return _Finding(ConditionKind.PCIE_DEGRADED, holds, says)
+
+
+def _storm(kind: ConditionKind, rate: Rate, counter: int | None, now: float, device: str = "") -> _Finding:
+    holds = rate.observe(counter, now)
+    return _Finding(kind, holds, f"{rate.grown} errors in the last {rate.over_s:.0f} s", device)
+
+
+def _nvlink(link: _Link, detail: NvlinkDetail, now: float) -> Iterator[_Finding]:
+    device = f"nvlink{detail.link}"
+    link.was_up = link.was_up or detail.active is True
+    # A link that was never up may be one that this machine does not connect.
+    down = None if detail.active is None or not link.was_up else not detail.active
+    is_down = link.down.observe(down, now)
+    yield _Finding(ConditionKind.NVLINK_DOWN, is_down, f"link {detail.link} is {'down' if down else 'up'}", device)
+    counters = [count for count in (detail.replays, detail.recoveries, detail.crc_errors) if count is not None]
+    yield _storm(ConditionKind.NVLINK_ERRORS, link.errors, sum(counters) if counters else None, now, device)
+
+
+def _below(value: int | None, full: int | None) -> bool | None:
+    return None if value is None or full is None else value < full
