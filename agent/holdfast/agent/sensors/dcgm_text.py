@@ -1,0 +1,145 @@
+"""What a dcgm-exporter serves, as GPUs. Pure."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from holdfast.agent.sensors.dcgm_fields import DRIVER_LABELS, XID_GAUGES, XID_TOTAL, filling_of
+from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.api.telemetry import GpuHealth, GpuSample
+from holdfast.api.xid import RecoveryAction
+
+# DCGM says "no value", and why, with the largest numbers its types hold.
+# Source: DCGM_INT32_BLANK, DCGM_FP64_BLANK and DCGM_INT64_BLANK in https://github.com/NVIDIA/DCGM, dcgm_structs.h
+_BLANKS: Final = (range(0x7FFF_FFF0, 0x8000_0000), range(2**47, 2**47 + 16), range(0x7FFF_FFFF_FFFF_FC00, 2**64))
+GPUS_MAX: Final = 64
+_WHOLE: Final = frozenset(
+    name for name, kind in GpuDetail.__annotations__.items() if kind in (int | None, "int | None")
+)
+_YES_OR_NO: Final = frozenset(
+    name for name, kind in GpuDetail.__annotations__.items() if kind in (bool | None, "bool | None")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class XidsShown:
+    """What a GPU's series say of XID errors: the last one, `text` that explains it, and totals by XID."""
+
+    last: int | None = None
+    text: str = ""
+    totals: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One answer of the exporter, by GPU UUID."""
+
+    details: tuple[GpuDetail, ...] = ()
+    xids: Mapping[str, XidsShown] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class NotDcgm(ValueError):
+    """The text is not what a dcgm-exporter serves."""
+
+
+def scrape_of(text: str) -> Scrape:
+    """The GPUs in a dcgm-exporter's answer, of either generation of names. Raises NotDcgm."""
+    gpus: dict[str, _Gpu] = {}
+    for sample in _samples(text):
+        uuid = sample.labels.get("UUID") or sample.labels.get("gpu_uuid") or ""
+        if not uuid or (uuid not in gpus and len(gpus) >= GPUS_MAX):
+            continue
+        gpu = gpus.setdefault(uuid, _Gpu(uuid))
+        gpu.take(sample)
+    return Scrape(
+        details=tuple(sorted((gpu.detail() for gpu in gpus.values()), key=lambda detail: detail.index)),
+        xids={uuid: XidsShown(gpu.last_xid, gpu.last_text, dict(gpu.xid_totals)) for uuid, gpu in gpus.items()},
+    )
+
+
+def sample_of(detail: GpuDetail) -> GpuSample:
+    """The part of a detail that travels. A GPU that the exporter can read is healthy as far as it knows."""
+    known = detail.temperature_c is not None or detail.power_w is not None
+    return GpuSample(
+        uuid=detail.uuid,
+        index=detail.index,
+        health=GpuHealth.HEALTHY if known else GpuHealth.UNKNOWN,
+        temperature_c=detail.temperature_c,
+        memory_temperature_c=detail.memory_temperature_c,
+        power_w=detail.power_w,
+        utilization_ratio=detail.utilization_ratio,
+        margin_c=detail.margin_c,
+        throttled_s=detail.thermal_throttled_s,
+        throttle=detail.throttle,
+    )
+
+
+class _Gpu:
+    """One GPU while its samples come in. Of a value said twice (parts of a GPU, several pods) the first counts."""
+
+    def __init__(self, uuid: str) -> None:
+        self.uuid = uuid
+        self.last_xid: int | None = None
+        self.last_text = ""
+        self.xid_totals: dict[int, int] = {}
+        self._labels: dict[str, str] = {}
+        self._values: dict[str, Any] = {}
+
+    def take(self, sample: Sample) -> None:
+        value = sample.value
+        self._labels = {**sample.labels, **self._labels}
+        if not math.isfinite(value) or any(int(value) in blanks for blanks in _BLANKS):
+            return
+        if sample.name in XID_GAUGES:
+            if self.last_xid is None:
+                self.last_xid, self.last_text = int(value), sample.labels.get("err_msg", "")[:200]
+        elif sample.name == XID_TOTAL:
+            self._total(sample.labels.get("xid", ""), int(value))
+        elif (filling := filling_of(sample.name)) is not None:
+            self._values.setdefault(filling.detail, _value(filling.detail, value * filling.factor))
+
+    def detail(self) -> GpuDetail:
+        labels = self._labels
+        return GpuDetail(
+            uuid=self.uuid,
+            index=int(labels["gpu"]) if labels.get("gpu", "").isdecimal() else -1,
+            model=labels.get("modelName") or labels.get("model_name"),
+            pci_bus_id=labels.get("pci_bus_id"),
+            driver_version=next((labels[each] for each in DRIVER_LABELS if each in labels), None),
+            **self._values,
+        )
+
+    def _total(self, xid: str, value: int) -> None:
+        if xid.isdecimal() and int(xid) > 0:
+            self.xid_totals[int(xid)] = max(value, self.xid_totals.get(int(xid), 0))
+
+
+def _samples(text: str) -> Iterator[Sample]:
+    found = False
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name.startswith("DCGM_"):
+                    found = True
+                    yield sample
+    except (ValueError, IndexError, KeyError) as error:
+        raise NotDcgm(f"not Prometheus text: {str(error)[:100]}") from error
+    if not found:
+        raise NotDcgm("it names no GPU")
+
+
+def _value(detail: str, value: float) -> float | int | bool | RecoveryAction | None:
+    """`value` in the detail's type, None where it cannot be that."""
+    if detail == "recovery_action":
+        return RecoveryAction(int(value)) if int(value) in tuple(RecoveryAction) else None
+    if detail == "utilization_ratio":
+        # DCGM 4.6 gave its percentage the name that is a ratio since 4.7.
+        return value if 0.0 <= value <= 1.0 else None
+    if detail in _YES_OR_NO:
+        return value > 0
+    return round(value) if detail in _WHOLE else value

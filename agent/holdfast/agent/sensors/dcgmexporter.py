@@ -1,0 +1,122 @@
+"""GPUs as an existing dcgm-exporter sees them, over HTTP."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from holdfast.agent.sensors.background import Background
+from holdfast.agent.sensors.dcgm_text import GPUS_MAX, NotDcgm, Scrape, sample_of, scrape_of
+from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.sensors.xid_gauge import XidGauge
+from holdfast.api.telemetry import GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
+
+_NAME: Final = "dcgm-exporter"
+BODY_MAX_BYTES: Final = 4 * 2**20
+TIMEOUT_S: Final = 3.0
+EVENTS_MAX: Final = 256
+
+
+class DcgmExporter:
+    """The sensor. `url` is the exporter's metrics page, which it refreshes every 30 s by default.
+
+    Samples are shown for `patience_s` after the last good answer, then the source is unreadable and the GPUs are
+    Unknown. A GPU that the exporter named and does not name any more is Unknown as well: exporters leave GPUs out
+    for reasons of their own, so that alone no GPU counts as lost.
+    """
+
+    name = _NAME
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        interval_s: float = 5.0,
+        patience_s: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self._interval_s = interval_s
+        self._patience_s = patience_s
+        self._clock = clock
+        self._background = Background(self._watch, name=_NAME)
+        self._gauge = XidGauge()
+        self._events: list[tuple[XidRaised, float]] = []
+        self._scrape = Scrape()
+        self._answered_at: float | None = None
+        self._asked_at: float | None = None
+        self._failure = "it has not answered yet"
+
+    def read(self, now: float) -> Reading:
+        """As in `Sensor`; the first call begins to ask, and must be on the event loop's thread."""
+        if self._asked_at is None:
+            self._asked_at = now
+        self._background.start()
+        events, self._events = self._events, []
+        aged: tuple[NodeEvent, ...] = tuple(
+            msgspec.structs.replace(event, age_s=max(0.0, now - at)) for event, at in events
+        )
+        since = self._asked_at if self._answered_at is None else self._answered_at
+        samples = tuple(sample_of(detail) for detail in self._scrape.details)
+        if now - since > self._patience_s:
+            unknown = tuple(GpuSample(each.uuid, each.index, GpuHealth.UNKNOWN) for each in samples)
+            return Reading(gpus=unknown, events=aged, unreadable=(Unreadable(_NAME, self._failure),))
+        return Reading(gpus=samples, details=self._scrape.details, events=aged)
+
+    def close(self) -> None:
+        """Stop asking."""
+        self._background.close()
+
+    async def _watch(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                await self._ask(session)
+                await asyncio.sleep(self._interval_s)
+
+    async def _ask(self, session: aiohttp.ClientSession) -> None:
+        try:
+            text = await _body(session, self._url)
+            scrape = await asyncio.to_thread(scrape_of, text)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            self._failure = _reason(error)
+            self._gauge.gap()
+            return
+        now = self._clock()
+        self._events = [
+            *self._events,
+            *((event, now) for event in self._gauge.observe(scrape.xids, now)),
+        ][-EVENTS_MAX:]
+        self._answered_at = now
+        self._scrape = _with_those_gone(self._scrape, scrape)
+
+
+async def _body(session: aiohttp.ClientSession, url: str) -> str:
+    """The answer as text. Raises NotDcgm for one that is too long, and what aiohttp raises."""
+    async with session.get(url, allow_redirects=False) as response:
+        if response.status != 200:
+            raise NotDcgm(f"it answers {response.status}")
+        body = bytearray()
+        async for chunk in response.content.iter_chunked(2**16):
+            body += chunk
+            if len(body) > BODY_MAX_BYTES:
+                raise NotDcgm(f"its answer is longer than {BODY_MAX_BYTES} bytes")
+        return body.decode("utf-8", "replace")
+
+
+def _with_those_gone(before: Scrape, after: Scrape) -> Scrape:
+    """`after`, and of the GPUs that it does not name any more the names, with nothing known of them."""
+    named = {detail.uuid for detail in after.details}
+    gone = tuple(GpuDetail(uuid=each.uuid, index=each.index) for each in before.details if each.uuid not in named)
+    return replace(after, details=(*after.details, *gone)[:GPUS_MAX])
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {TIMEOUT_S:.0f} s"
+    return str(error) or type(error).__name__

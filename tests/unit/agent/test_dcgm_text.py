@@ -1,0 +1,103 @@
+"""What a dcgm-exporter serves, as GPUs."""
+
+import contextlib
+
+import pytest
+from dcgm_pages import FIRST, NEWER, UUID, page, xid_line
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.agent.sensors.dcgm_fields import Filling, filling_of
+from holdfast.agent.sensors.dcgm_text import NotDcgm, sample_of, scrape_of
+from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.api.telemetry import GpuHealth
+from holdfast.api.xid import RecoveryAction
+
+
+def test_both_generations_of_names_give_the_same_gpus() -> None:
+    first, newer = scrape_of(page(FIRST)), scrape_of(page(NEWER, host_label="hostname"))
+    assert first.details == newer.details
+    gpu = first.details[1]
+    assert (gpu.uuid, gpu.index, gpu.model) == (UUID.format(1), 1, "NVIDIA H100 80GB HBM3")
+    assert (gpu.pci_bus_id, gpu.driver_version) == ("00000000:01:00.0", "570.86")
+    assert (gpu.sm_clock_mhz, gpu.memory_clock_mhz, gpu.temperature_c) == (1980, 2619, 61.0)
+    assert (gpu.energy_j, gpu.utilization_ratio, gpu.memory_used_bytes) == (5000.0, 0.97, 2**30)
+    assert (gpu.pcie_replays, gpu.remapped_rows_uncorrectable, gpu.row_remap_failed) == (3, 1, False)
+    assert gpu.row_remap_pending is None
+
+
+def test_a_sample_that_travels_is_healthy_as_far_as_the_exporter_knows() -> None:
+    sample = sample_of(scrape_of(page(FIRST)).details[0])
+    assert (sample.health, sample.temperature_c, sample.power_w) == (GpuHealth.HEALTHY, 61.0, 512.5)
+    assert sample_of(GpuDetail(uuid="GPU-x", index=0)).health is GpuHealth.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("metric", "filling"),
+    [
+        pytest.param("DCGM_FI_DEV_THERMAL_VIOLATION", Filling("thermal_throttled_s", 1e-9), id="nanoseconds"),
+        pytest.param(
+            "DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL", Filling("thermal_throttled_s"), id="seconds"
+        ),
+        pytest.param(
+            "DCGM_FI_DEV_MAX_SM_CLOCK_HERTZ", Filling("sm_clock_mhz_max", 1e-6), id="an old name in hertz"
+        ),
+        pytest.param("DCGM_FI_DEV_FB_TOTAL_BYTES", Filling("memory_total_bytes", 1.0), id="an old name in bytes"),
+        pytest.param("DCGM_FI_DEV_GPU_TEMP_RATIO", None, id="a suffix of another unit"),
+        pytest.param("DCGM_FI_PROF_GR_ENGINE_ACTIVE", None, id="not of the device"),
+        pytest.param("DCGM_FI_DEV_ENC_UTIL", None, id="of no use here"),
+    ],
+)
+def test_a_metric_fills_a_detail_in_its_unit(metric: str, filling: Filling | None) -> None:
+    assert filling_of(metric) == filling
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("9223372036854775794", id="blank of 64 bits"),
+        pytest.param("140737488355330", id="blank of a float"),
+        pytest.param("2147483632", id="blank of 32 bits"),
+        pytest.param("NaN", id="not a number"),
+        pytest.param("+Inf", id="infinite"),
+    ],
+)
+def test_no_value_is_unknown(value: str) -> None:
+    text = xid_line("DCGM_FI_DEV_GPU_TEMP", 0, 1).replace("} 1", "} " + value)
+    assert scrape_of(text).details[0].temperature_c is None
+
+
+def test_a_percentage_under_the_name_of_a_ratio_is_unknown() -> None:
+    assert scrape_of(xid_line("DCGM_FI_DEV_GPU_UTIL_RATIO", 0, 97)).details[0].utilization_ratio is None
+
+
+def test_a_recovery_action_is_the_drivers() -> None:
+    text = xid_line("DCGM_FI_DEV_GPU_RECOVERY_ACTION", 0, 2) + xid_line("DCGM_FI_DEV_GPU_RECOVERY_ACTION", 1, 99)
+    assert [gpu.recovery_action for gpu in scrape_of(text).details] == [RecoveryAction.NODE_REBOOT, None]
+
+
+def test_errors_are_the_last_one_and_totals() -> None:
+    text = (
+        xid_line("DCGM_FI_DEV_XID_ERRORS", 0, 79, ',err_code="79",err_msg="fallen off"')
+        + xid_line("DCGM_EXP_XID_ERRORS_TOTAL", 0, 2, ',xid="31"')
+        + xid_line("DCGM_EXP_XID_ERRORS_TOTAL", 0, 1, ',xid="what"')
+    )
+    shown = scrape_of(text).xids[UUID.format(0)]
+    assert (shown.last, shown.text, shown.totals) == (79, "fallen off", {31: 2})
+
+
+def test_gpus_beyond_any_machine_are_not_kept() -> None:
+    text = "".join(f'DCGM_FI_DEV_GPU_TEMP{{gpu="{n}",UUID="GPU-{n}"}} 50\n' for n in range(200))
+    assert len(scrape_of(text).details) == 64
+
+
+@pytest.mark.parametrize("text", ["", "<html>", "up 1\n", 'DCGM_FI_DEV_GPU_TEMP{gpu="0" 5\n', "DCGM_X{} five\n"])
+def test_what_is_not_an_exporters_page_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(NotDcgm):
+        scrape_of(text)
+
+
+@given(st.text(alphabet=st.sampled_from('DCGM_FI{}="\\,. 0159eE+-#\nUuidgpTYPE'), max_size=200))
+def test_any_text_is_a_page_or_none(text: str) -> None:
+    with contextlib.suppress(NotDcgm):
+        scrape_of('DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="G"} 5\n' + text)
