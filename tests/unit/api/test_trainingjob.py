@@ -127,7 +127,6 @@ def test_a_policy_has_the_default_numbers_when_nothing_is_asked_for() -> None:
         nodes_max=1,
         preflight=TestLevel.LIGHT,
         corruption=CorruptionPolicy(fingerprint_every=100),
-        gpu_hour=GpuHour(2.5, "USD"),
     )
 
 
@@ -161,6 +160,7 @@ def test_a_policy_carries_everything_the_job_says() -> None:
         preflight=TestLevel.LIGHT,
         tensor=8,
         corruption=CorruptionPolicy(fingerprint_every=100),
+        gpu_hour=GpuHour(2.5, "USD"),
     )
 
 
