@@ -14,6 +14,7 @@ from holdfast.operator.crashloop import CrashLoop, crash_loop
 from holdfast.operator.nodestate import state_of
 from holdfast.operator.objects import Metadata, Node
 from holdfast.operator.observed import Observed, Terms
+from holdfast.operator.placement import rack_of
 from holdfast.operator.recorded import Recorded, read_recorded
 from holdfast.operator.roll import Roll, call
 from holdfast.operator.template import Template, Toleration, check_template, read_template
@@ -123,7 +124,8 @@ class Case:
         node = self.node_of(name)
         if node is not None:
             state, reason = state_of(node, self.terms, self._tolerations)
-            return NodeObserved(name, state, reason)
+            pack = self.job.spec.placement.pack if self.job is not None else ()
+            return NodeObserved(name, state, reason, rack_of(node.metadata.labels, pack))
         if not self.observed.nodes:
             # A cluster without any node is an operator that cannot see nodes.
             return NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")

@@ -21,6 +21,11 @@ def affinity(given: Mapping[str, Any], job: str, avoided: Sequence[str], pack: S
     return merged
 
 
+def rack_of(labels: Mapping[str, str], pack: Sequence[str]) -> str:
+    """Which nodes it shares power and cooling with: the closest of the domains the job packs by that it is in."""
+    return next((labels[domain] for domain in pack if labels.get(domain)), "")
+
+
 def _away_from(given: Mapping[str, Any], avoided: Sequence[str]) -> Manifest:
     """Terms are alternatives: each of them has to keep away."""
     away = {"key": HOSTNAME_LABEL, "operator": "NotIn", "values": list(avoided)}

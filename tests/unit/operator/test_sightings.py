@@ -184,6 +184,21 @@ def test_an_operator_that_sees_no_node_at_all_says_that_it_does_not_know() -> No
     assert "DeletePod" not in str(reconcile(seen, TERMS, NOW).actions)
 
 
+def test_a_node_is_told_of_with_the_closest_domain_that_the_job_packs_by_and_it_is_in() -> None:
+    packed = spec_of(document(placement={"pack": ["example.com/nvlink", "example.com/rack"]}))
+    labelled = {
+        **nodes(),
+        "n0": node("n0", labels={"example.com/rack": "r7", "example.com/nvlink": "d3"}),
+        "n1": node("n1", labels={"example.com/rack": "r7"}),
+    }
+    pods = (pod(0), pod(1), pod(2))
+    seen = told(observed(pods=pods, nodes=labelled, spec=packed))
+    racks = {name: each.rack for name, each in seen.items() if isinstance(each, NodeObserved)}
+    assert racks == {"n0": "d3", "n1": "r7", "n2": ""}
+    unpacked = told(observed(pods=pods, nodes=labelled))
+    assert unpacked["n0"] == NodeObserved("n0", NodeState.READY)
+
+
 def test_tolerations_of_the_template_count() -> None:
     tolerant = spec_of(
         document(

@@ -26,7 +26,7 @@ from holdfast.watchdog.job import SNAPSHOT_EVERY_LINES, STORE_RETRY_S, Job
 from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.replay import Verdict, replay, walk
 from holdfast.watchdog.roster import Member, Roster, Standing
-from holdfast.watchdog.sample import Connected, Expected, Heard, Left, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.sample import Connected, Expected, Heard, Left, Placed, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.step import Reason, Step, changed
@@ -390,6 +390,16 @@ def test_a_changed_policy_is_watched_with_new_senses() -> None:
     bench.job.demand(JobSubmitted(Policy(job=JOB, nodes_min=1, nodes_max=1)), 3.0)
     assert len(bench.detectors) == 2
     assert bench.detector.seen == [Connected("m1", "node-m1")]
+
+
+def test_where_nodes_are_is_known_to_new_senses_whenever_it_was_told() -> None:
+    bench = Bench()
+    bench.job.observe(Placed("n1", "r1"), 0.5)
+    bench.job.demand(JobSubmitted(POLICY), 1.0)
+    assert bench.detector.seen == [Placed("n1", "r1")]
+    bench.job.observe(Placed("n1", "r2"), 2.0)
+    bench.job.demand(JobSubmitted(Policy(job=JOB, nodes_min=1, nodes_max=1)), 3.0)
+    assert bench.detector.seen == [Placed("n1", "r2")]
 
 
 class TestReplay:

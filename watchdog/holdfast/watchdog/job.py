@@ -33,7 +33,7 @@ from holdfast.watchdog.effect import (
 from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.replay import Replayed, walk
 from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.sample import Connected, Expected, Left, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.sample import Connected, Expected, Left, Placed, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.senses import Senses, SensesFor
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.step import Step
@@ -72,6 +72,7 @@ class Job:
         self.last_at = 0.0
         self.trouble: str | None = None  # why the store refuses, None while it takes everything
         self.senses: Senses | None = None
+        self._placed: dict[str, Placed] = {}  # by node; whoever watches anew is told again
         self.counts = JobCounts()
         self._store = store
         self._fence = fence
@@ -106,6 +107,8 @@ class Job:
 
     def observe(self, sample: Sample, now: float) -> tuple[Effect, ...]:
         """Show a sample to everything that watches, and apply what that proves."""
+        if isinstance(sample, Placed):
+            self._placed[sample.node] = sample
         if self.senses is None:
             return ()
         return self._apply_all(self.senses.observe(sample, now), now)
@@ -263,7 +266,7 @@ class Job:
         ]
         gone = [Left(each.name) for each in self.state.members if each.standing is Standing.LOST]
         shown = [_as_sample(Show(self.state.desired))] if self.state.desired is not None else []
-        for sample in (*there, *shown, *gone):
+        for sample in (*there, *self._placed.values(), *shown, *gone):
             self.senses.observe(sample, now)
 
     def _refused(self, trouble: str, now: float) -> None:
