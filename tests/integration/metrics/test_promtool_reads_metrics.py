@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
 from full_picture import full_picture
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_server import run_tool
 
 from holdfast.agent.exporter import DcgmNames, NodeCollector
 from holdfast.agent.metrics.itself import Line
+from holdfast.watchdog.metrics.page import Page, Style
+from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 
 
 def test_the_agents_metrics(tmp_path: Path) -> None:
@@ -22,3 +25,17 @@ def test_the_agents_metrics(tmp_path: Path) -> None:
     )
     registry.register(collector)
     run_tool("promtool", "check", "metrics", folder=tmp_path, stdin=generate_latest(registry).decode())
+
+
+def test_the_watchdogs_metrics(tmp_path: Path) -> None:
+    page = Page(WATCHDOG_METRICS)
+    for row in WATCHDOG_METRICS:
+        page.put(row.name, 1, *row.labels)
+    run_tool("promtool", "check", "metrics", folder=tmp_path, stdin=page.text(Style.CLASSIC))
+
+
+@pytest.mark.parametrize("name", ["holdfast_job_loss_count", "holdfast_xid_errors_milliseconds"])
+def test_promtool_does_look(tmp_path: Path, name: str) -> None:
+    text = f"# HELP {name} A bad name.\n# TYPE {name} gauge\n{name} 1\n"
+    with pytest.raises(AssertionError, match=name):
+        run_tool("promtool", "check", "metrics", folder=tmp_path, stdin=text)

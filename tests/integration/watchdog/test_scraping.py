@@ -7,9 +7,11 @@ import aiohttp
 import pytest
 from aiohttp import test_utils
 from peers import TOKEN, bearer, quick_senses
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from holdfast.watchdog import brain
 from holdfast.watchdog.auth import ALL_ROLES, Grant, TokenFile
+from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.store.memory import MemoryStore
@@ -47,3 +49,13 @@ async def test_nobody_else_may(url: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("")  # being replaced: an empty file lets nobody in
     assert await _status(url, "/metrics", "") == 401
     assert await _status(url, "/metrics", SCRAPING) == 401
+
+
+async def test_prometheus_gets_the_format_it_accepts(url: str) -> None:
+    for accept, called in (("", "text/plain"), ("application/openmetrics-text", "application/openmetrics-text")):
+        headers = {**bearer(SCRAPING), "Accept": accept}
+        async with aiohttp.ClientSession() as http, http.get(f"{url}metrics", headers=headers) as answer:
+            assert answer.content_type == called
+            text = await answer.text()
+    strict = {family.name for family in text_string_to_metric_families(text)}
+    assert strict == {row.family for row in WATCHDOG_METRICS}

@@ -163,3 +163,14 @@ def test_ages_are_never_negative() -> None:
     progress = in_round()
     (event,) = at_step(progress, 1, 10.0, age_s=-0.5)
     assert event.age_s == 0.0
+
+
+def test_the_newest_sample_of_each_rank_is_given_with_when_it_came() -> None:
+    progress = in_round()
+    progress.observe(reported("n0", rank_sample(0, step=7), rank_sample(1, step=7)), 10.0)
+    progress.observe(reported("n1", rank_sample(3, step=7)), 11.0)
+    progress.observe(reported("n0", rank_sample(0, step=8)), 12.0)
+    newest = progress.newest()
+    told = {each.rank: (each.step, at) for each, at in zip(newest.samples, newest.heard_at, strict=True)}
+    assert told == {0: (8, 12.0), 1: (7, 10.0), 3: (7, 11.0)}
+    assert newest.world_size == 4

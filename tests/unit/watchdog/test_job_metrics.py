@@ -1,0 +1,198 @@
+"""A job's metrics, from what is decided and what was counted."""
+
+import msgspec
+import pytest
+
+from holdfast.api.event import FindingMade, MemberTested, ReplicasAgreed
+from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+from holdfast.api.incident import Incident, IncidentState, Moment
+from holdfast.api.plan import NodeOrder
+from holdfast.api.policy import EvictionBudget, GpuHour, Policy, RestartBudget
+from holdfast.api.selftest import TestLevel, Verdict
+from holdfast.api.status import Checkpoint, JobPhase
+from holdfast.watchdog.effect import IncidentClosed, IncidentOpened, IncidentUpdated
+from holdfast.watchdog.ledger import Ledger
+from holdfast.watchdog.metrics.counts import JobCounts
+from holdfast.watchdog.metrics.course import write_course, write_proofs, write_vitals
+from holdfast.watchdog.metrics.faults import INCIDENTS_MAX, NODES_MAX, PAGED_SHOWN_S, write_faults
+from holdfast.watchdog.metrics.page import Page, Style
+from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
+from holdfast.watchdog.metrics.vitals import Spread, Vitals
+from holdfast.watchdog.metrics.worth import write_worth
+from holdfast.watchdog.state import JobState
+
+JOB = "ns/job"
+BUDGETS = {"restarts": RestartBudget(count=4, per_s=100.0), "evictions": EvictionBudget(count=2, per_s=50.0)}
+POLICY = Policy(job=JOB, nodes_min=1, nodes_max=2, spares=1, gpu_hour=GpuHour(2.5, "EUR"), **BUDGETS)  # type: ignore[arg-type]
+
+
+def state(**fields: object) -> JobState:
+    return msgspec.structs.replace(JobState(JOB, policy=POLICY), **fields)
+
+
+def incident(number: int = 1, *, began_at: float = 100.0, **fields: object) -> Incident:
+    known = Incident(
+        id=f"inc-{number:04d}",
+        job=JOB,
+        kind=FindingKind.XID,
+        culprit=Subject(JOB, node=f"n{number}", gpu="GPU-a"),
+        confidence=Confidence.CERTAIN,
+        cause="xid 79",
+        state=IncidentState.OPEN,
+        began_at=began_at,
+        detected_at=began_at,
+        evidence=(),
+        timeline=(Moment(began_at, "began"),),
+    )
+    return msgspec.structs.replace(known, **fields)
+
+
+def lines(page: Page, name: str) -> list[str]:
+    """The samples of a family, without its name and the job."""
+    text = page.text(Style.CLASSIC).splitlines()
+    return [
+        line[len(name) :].replace(f'training_job="{JOB}"', "").replace("{,", "{")
+        for line in text
+        if line.startswith(name + "{")
+    ]
+
+
+def faults(known: JobState, counts: JobCounts | None = None, now: float = 130.0) -> Page:
+    page = Page(WATCHDOG_METRICS)
+    write_faults(page, known, counts or JobCounts(), now=now)
+    return page
+
+
+def test_the_phase_is_one_of_all() -> None:
+    page = Page(WATCHDOG_METRICS)
+    write_course(page, state(phase=JobPhase.RUNNING), now=0.0)
+    phases = lines(page, "holdfast_job_phase")
+    assert len(phases) == len(JobPhase)
+    assert [line for line in phases if line.endswith(" 1")] == ['{phase="Running"} 1']
+    assert '{state="spares_wanted"} 1' in lines(page, "holdfast_job_members")
+
+
+def test_a_checkpoint_has_a_step_and_an_age() -> None:
+    page = Page(WATCHDOG_METRICS)
+    write_course(page, state(checkpoints=(Checkpoint(70, "/ckpt", 1, 25.0),), verified_step=60), now=30.0)
+    assert lines(page, "holdfast_job_checkpoint_step") == ["{} 70"]
+    assert lines(page, "holdfast_job_checkpoint_age_seconds") == ["{} 5.0"]
+    assert lines(page, "holdfast_job_verified_step") == ["{} 60"]
+
+
+def test_the_ranks_are_told_as_one_and_the_newest_step_counts() -> None:
+    page = Page(WATCHDOG_METRICS)
+    write_vitals(page, JOB, Vitals(fresh=2, step_s=Spread(0.1, 0.2, 0.3, 0.4)), (7, None))
+    assert lines(page, "holdfast_job_step") == ["{} 7"]
+    stats = {'{stat="min"} 0.1', '{stat="median"} 0.2', '{stat="p99"} 0.3', '{stat="max"} 0.4'}
+    assert set(lines(page, "holdfast_job_step_seconds")) == stats
+    assert lines(page, "holdfast_job_loss") == []
+
+
+def test_an_open_incident_names_its_culprit_for_as_long_as_it_is_open() -> None:
+    opened = incident(culprit=Subject(JOB, node="n1", gpu="GPU-a", rank=3))
+    labels = '{kind="Xid",state="Open",node="n1",gpu="GPU-a",rank="3"}'
+    assert lines(faults(state(incidents=(opened,))), "holdfast_job_incident_age_seconds") == [f"{labels} 30.0"]
+    healed = msgspec.structs.replace(opened, state=IncidentState.RECOVERED, recovered_at=110.0)
+    page = faults(state(incidents=(healed,)))
+    assert lines(page, "holdfast_job_incident_age_seconds") == []
+    assert lines(page, "holdfast_job_last_recovery_seconds") == ["{} 10.0"]
+
+
+@pytest.mark.parametrize(("after_s", "shown"), [(0.0, 1), (PAGED_SHOWN_S, 1), (PAGED_SHOWN_S + 1.0, 0)])
+def test_what_was_left_to_a_human_names_its_culprit_for_an_hour(after_s: float, shown: int) -> None:
+    paged = incident(state=IncidentState.PAGED, timeline=(Moment(100.0, "began"), Moment(120.0, "paged")))
+    page = faults(state(incidents=(paged,)), now=120.0 + after_s)
+    told = lines(page, "holdfast_job_incident_age_seconds")
+    assert [line for line in told if 'state="Paged"' in line] == told
+    assert len(told) == shown
+
+
+def test_two_incidents_alike_are_one_series_and_the_older_one_counts() -> None:
+    alike = (incident(began_at=90.0), incident(began_at=100.0))
+    assert [
+        line.split()[-1] for line in lines(faults(state(incidents=alike)), "holdfast_job_incident_age_seconds")
+    ] == ["40.0"]
+
+
+def test_labels_are_bounded() -> None:
+    many = tuple(incident(number) for number in range(2 * INCIDENTS_MAX))
+    avoided = tuple(NodeOrder(f"n{number}", "it broke") for number in range(2 * NODES_MAX))
+    page = faults(state(incidents=many, avoided=(*avoided, avoided[-1])))
+    assert len(lines(page, "holdfast_job_incident_age_seconds")) == INCIDENTS_MAX
+    assert len(lines(page, "holdfast_job_node_avoided")) == NODES_MAX - 1
+    assert lines(page, "holdfast_job_avoided_nodes") == [f"{{}} {2 * NODES_MAX + 1}"]
+
+
+def test_budgets_are_told_by_how_much_of_them_is_used() -> None:
+    page = faults(state(restarts=(29.0, 31.0, 129.0), evictions=(79.0, 81.0)), now=130.0)
+    assert lines(page, "holdfast_job_restart_budget_used_ratio") == ["{} 0.5"]
+    assert lines(page, "holdfast_job_eviction_budget_used_ratio") == ["{} 0.5"]
+    assert lines(page, "holdfast_job_evictions_total") == ["{} 2"]
+
+
+def test_time_is_useful_lost_or_suspended_and_a_gpu_has_a_price() -> None:
+    ledger = Ledger(began_at=100.0, useful_s=30.0, useful_since=150.0, held_s=5.0)
+    page = Page(WATCHDOG_METRICS)
+    write_worth(page, state(ledger=ledger), now=160.0)
+    assert lines(page, "holdfast_job_time_seconds") == [
+        '{spent="useful"} 40.0',
+        '{spent="lost"} 15.0',
+        '{spent="suspended"} 5.0',
+    ]
+    assert lines(page, "holdfast_job_ettr_ratio") == [f"{{}} {40 / 55}"]
+    assert lines(page, "holdfast_job_gpu_hour_cost") == ['{currency="EUR"} 2.5']
+
+
+def test_before_the_first_round_no_time_has_passed() -> None:
+    page = Page(WATCHDOG_METRICS)
+    write_worth(page, state(policy=None), now=160.0)
+    assert lines(page, "holdfast_job_time_seconds") == []
+    assert lines(page, "holdfast_job_gpu_hour_cost") == []
+
+
+def finding(kind: FindingKind) -> FindingMade:
+    return FindingMade(Finding(kind, Subject(JOB), "cause", (), Confidence.CERTAIN, 1.0))
+
+
+class TestCounts:
+    def test_an_incident_is_counted_once_by_what_it_was_first_taken_for(self) -> None:
+        counts = JobCounts()
+        counts.note(finding(FindingKind.HANG), (IncidentOpened(incident(kind=FindingKind.HANG)),))
+        counts.note(finding(FindingKind.XID), (IncidentUpdated(incident(kind=FindingKind.XID)),))
+        told = lines(faults(state(), counts), "holdfast_job_incidents_total")
+        assert [line for line in told if not line.endswith(" 0")] == ['{kind="Hang"} 1']
+
+    def test_steps_that_several_incidents_cost_together_are_lost_once(self) -> None:
+        counts = JobCounts()
+        healed = [
+            incident(number, state=IncidentState.RECOVERED, lost_steps=7, recovered_round=4) for number in (1, 2)
+        ]
+        counts.note(finding(FindingKind.XID), [IncidentClosed(each) for each in healed])
+        paged = incident(3, state=IncidentState.PAGED, lost_steps=2)
+        counts.note(finding(FindingKind.XID), (IncidentClosed(paged),))
+        page = faults(state(), counts)
+        assert lines(page, "holdfast_job_lost_steps_total") == ["{} 9"]
+        assert lines(page, "holdfast_job_incidents_closed_total") == [
+            '{outcome="Recovered"} 2',
+            '{outcome="Paged"} 1',
+        ]
+
+    def test_a_restart_begins_with_what_the_state_knows(self) -> None:
+        counts = JobCounts()
+        counts.begin((incident(1), incident(2, state=IncidentState.RECOVERED, lost_steps=3, recovered_round=2)))
+        assert counts.incidents == {FindingKind.XID: 2}
+        assert counts.closed == {IncidentState.RECOVERED: 1}
+        assert counts.lost_steps == 3
+
+    def test_tests_and_comparisons_are_counted_by_what_came_of_them(self) -> None:
+        counts = JobCounts()
+        counts.note(MemberTested("m", 1, TestLevel.LIGHT, Verdict.FAILED), ())
+        counts.note(ReplicasAgreed(1, 10), ())
+        counts.note(finding(FindingKind.CORRUPTION), ())
+        page = Page(WATCHDOG_METRICS)
+        write_proofs(page, JOB, counts)
+        assert lines(page, "holdfast_job_fingerprint_comparisons_total") == ["{} 2"]
+        assert lines(page, "holdfast_job_fingerprint_disagreements_total") == ["{} 1"]
+        assert '{verdict="Failed"} 1' in lines(page, "holdfast_job_self_tests_total")
+        assert '{verdict="Passed"} 0' in lines(page, "holdfast_job_self_tests_total")
