@@ -54,7 +54,7 @@ async def test_nobody_else_may(url: str, tmp_path: Path) -> None:
 async def test_prometheus_gets_the_format_it_accepts(url: str) -> None:
     for accept, called in (("", "text/plain"), ("application/openmetrics-text", "application/openmetrics-text")):
         headers = {**bearer(SCRAPING), "Accept": accept}
-        async with aiohttp.ClientSession() as http, http.get(f"{url}metrics", headers=headers) as answer:
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics", headers=headers) as answer:
             assert answer.content_type == called
             text = await answer.text()
     strict = {family.name for family in text_string_to_metric_families(text)}
