@@ -20,6 +20,7 @@ from holdfast.checkpoint.naming import committed_name
 from holdfast.checkpoint.opening import open_together
 from holdfast.checkpoint.persist import Lineage, Persister, Reached, SavePoint
 from holdfast.checkpoint.restore import Position, Restorer
+from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.runport import RunPort
 from holdfast.checkpoint.saver import Saver
 from holdfast.checkpoint.snapshot import Snapshot, Stage
@@ -43,11 +44,12 @@ class _At(NamedTuple):
 class Checkpointer:
     """Saves a training loop's state while it runs, and restores it when a round begins.
 
-    All ranks make it alike, once per round, after the process group. `data` is what knows its own position, if
-    it is not what `steps` is given. `extra` are further objects with state_dict() and load_state_dict(). `uri`
-    is the directory (by default the one the round was told), `every_steps` how many completed steps lie between
-    two saves (None: only the last is saved, and what the watchdog asks for), `keep` how many checkpoints stay.
-    `storage` and `reached` are for tests and for other kinds of storage.
+    All ranks make it alike, once per round, after the process group. `data` is what knows its own position, if it
+    is not what `steps` is given. `extra` are further objects with state_dict() and load_state_dict(). `uri` is the
+    directory (by default the one the round was told), `every_steps` how many completed steps lie between two saves
+    (None: only the last is saved, and what the watchdog asks for), `keep` how many checkpoints stay; one more
+    stays where replicas are compared and the newest ones may not be verified yet. `storage` and `reached` are for
+    tests and for other kinds of storage.
 
     Without a directory it only counts steps. Raises InvalidInput when something in this cannot be checkpointed.
     """
@@ -168,7 +170,8 @@ class Checkpointer:
         return position
 
     def _open_saver(self, storage: Storage, lineage: Lineage, round: int) -> Saver:
-        persister = Persister(storage, self._council, lineage, keep=self.keep, reached=self.reached)
+        retention = Retention(self.keep, self.run.assignment.fingerprint_every)
+        persister = Persister(storage, self._council, lineage, retention, reached=self.reached)
 
         def save(snapshot: Snapshot) -> None:
             persister.save(snapshot)

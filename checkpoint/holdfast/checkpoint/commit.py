@@ -13,7 +13,7 @@ from holdfast.checkpoint.naming import (
     set_aside_name,
     staging_round,
 )
-from holdfast.checkpoint.retention import surplus
+from holdfast.checkpoint.retention import Retention, surplus
 from holdfast.checkpoint.storage import Storage
 
 _LOG = logging.getLogger(__name__)
@@ -67,14 +67,14 @@ def _remove_aside(storage: Storage, aside: str) -> None:
         _LOG.warning("replaced checkpoint not deleted folder=%s reason=%s", aside, error)
 
 
-def retire(storage: Storage, *, keep: int, round: int, token: str) -> None:
+def retire(storage: Storage, retention: Retention, *, round: int, token: str) -> None:
     """Delete what `surplus` names. Readers see each of them whole or not at all.
 
     Raises Fenced when a newer round has entered, OSError when the storage fails.
     """
     with storage.exclusive():
         fence.require(storage, round)
-        for name in surplus(*discover(storage), keep=keep):
+        for name in surplus(*discover(storage), retention):
             doomed = doomed_name(name, token)
             storage.rename(name, doomed)
             storage.remove(doomed)

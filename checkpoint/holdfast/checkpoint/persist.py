@@ -21,6 +21,7 @@ from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.manifest import FileRecord, Manifest, record_of
 from holdfast.checkpoint.naming import staged_name
 from holdfast.checkpoint.part import Part, merge, records, write_part
+from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.snapshot import Snapshot
 from holdfast.checkpoint.storage import Storage
 
@@ -76,12 +77,12 @@ class Persister:
     """Saves one snapshot after the other. All ranks call `save` alike, each from one thread."""
 
     def __init__(
-        self, storage: Storage, council: Council, lineage: Lineage, *, keep: int, reached: Reached
+        self, storage: Storage, council: Council, lineage: Lineage, retention: Retention, *, reached: Reached
     ) -> None:
         self._storage = storage
         self._council = council
         self._lineage = lineage
-        self._keep = keep
+        self._retention = retention
         self._reached = reached
         self._digests: list[bytes] = []
         self._share: set[ChunkKey] = set()
@@ -108,7 +109,7 @@ class Persister:
         after the next one.
         """
         try:
-            retire(self._storage, keep=self._keep, round=self._lineage.round, token=self._lineage.token)
+            retire(self._storage, self._retention, round=self._lineage.round, token=self._lineage.token)
         except (OSError, Fenced) as error:
             _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
 

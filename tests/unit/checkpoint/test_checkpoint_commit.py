@@ -5,7 +5,7 @@ from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint import fence
 from holdfast.checkpoint.commit import commit, open_directory, retire
 from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage, read_manifest
-from holdfast.checkpoint.retention import surplus
+from holdfast.checkpoint.retention import Retention, surplus
 
 
 def found(*descent: tuple[int, int, int | None]) -> list[Found]:
@@ -48,19 +48,27 @@ def test_going_back_twice_follows_both_turns() -> None:
     [(1, ["step-00000004", "step-00000008"]), (2, ["step-00000004"]), (3, []), (9, [])],
 )
 def test_the_newest_are_kept(keep: int, gone: list[str]) -> None:
-    assert surplus(found((4, 1, None), (8, 1, None), (12, 1, None)), [], keep=keep) == gone
+    assert surplus(found((4, 1, None), (8, 1, None), (12, 1, None)), [], Retention(keep)) == gone
 
 
 def test_what_was_given_up_goes_even_when_its_step_is_higher() -> None:
-    assert surplus(found((8, 1, None), (12, 1, None), (9, 2, 8)), [], keep=3) == ["step-00000012"]
+    assert surplus(found((8, 1, None), (12, 1, None), (9, 2, 8)), [], Retention(3)) == ["step-00000012"]
 
 
 def test_an_unreadable_one_does_not_count_and_goes_only_behind_enough_readable_ones() -> None:
     broken = [Unreadable("step-00000006", "cut"), Unreadable("step-00000010", "cut")]
     history = found((4, 1, None), (8, 1, None), (12, 1, None))
-    assert surplus(history, broken, keep=2) == ["step-00000004", "step-00000006"]
-    assert surplus(history, broken, keep=4) == []
-    assert surplus([], broken, keep=1) == []
+    assert surplus(history, broken, Retention(2)) == ["step-00000004", "step-00000006"]
+    assert surplus(history, broken, Retention(4)) == []
+    assert surplus([], broken, Retention(1)) == []
+
+
+def test_one_that_is_old_enough_to_be_verified_stays_where_replicas_are_compared() -> None:
+    history = found(*((step, 1, None) for step in range(10, 101, 10)))
+    gone = surplus(history, [], Retention(3, compared_every=20))
+    kept = {step for step in range(10, 101, 10) if f"step-{step:08d}" not in gone}
+    assert kept == {60, 80, 90, 100}
+    assert surplus(history[-3:], [], Retention(3, compared_every=20)) == []
 
 
 def test_a_newer_round_shuts_the_older_out() -> None:
@@ -74,7 +82,7 @@ def test_a_newer_round_shuts_the_older_out() -> None:
     with pytest.raises(Fenced):
         commit(drawer, "step-00000001.tmp-7-aa", step=1, round=7)
     with pytest.raises(Fenced):
-        retire(drawer, keep=1, round=7, token="aa")
+        retire(drawer, Retention(1), round=7, token="aa")
     assert "step-00000001" not in drawer.names()
 
 
@@ -179,9 +187,9 @@ def test_retiring_dies_between_two_deletions_and_is_finished_by_the_next_round()
         put(drawer, f"step-{step:08d}", manifest_of(step))
     drawer.renames_until_death = 1
     with pytest.raises(PowerCut):
-        retire(drawer, keep=2, round=1, token="aa")
+        retire(drawer, Retention(2), round=1, token="aa")
     drawer.renames_until_death = None
-    retire(drawer, keep=2, round=1, token="bb")
+    retire(drawer, Retention(2), round=1, token="bb")
     assert drawer.names() == ["step-00000003", "step-00000004"]
 
 
