@@ -99,7 +99,7 @@ class KernelFaults:
                 return None if self._told(pid, at) else ProcessKilledForMemory(pid, name, age_s, text)
             case LinkChanged():
                 self._change(message, at)
-            case SwitchFault(fatal=True, switch=switch, sxid=sxid, text=text):
+            case SwitchFault(switch=switch, sxid=sxid, text=text):
                 self._standing.hold(ConditionKind.NVSWITCH_FAULT, f"SXid {sxid}: {text}", at, device=switch)
             case PcieFatal(slot=slot, text=text):
                 self._standing.hold(ConditionKind.PCIE_FATAL, text, at, gpu=self._name_of(slot), device=slot)

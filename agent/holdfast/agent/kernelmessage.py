@@ -59,11 +59,10 @@ class DriverLoaded:
 
 @dataclass(frozen=True, slots=True)
 class SwitchFault:
-    """An NVSwitch raised an error. `switch` is its name, "nvidia-nvswitch0"."""
+    """An NVSwitch raised a fatal error. `switch` is its name, "nvidia-nvswitch0"."""
 
     switch: str
     sxid: int
-    fatal: bool
     text: str
 
 
@@ -81,7 +80,6 @@ class LinkChanged:
     """A network port went up or down."""
 
     device: str
-    up: bool
     text: str
 
 
@@ -158,8 +156,7 @@ def _loaded(match: re.Match[str]) -> KernelMessage:
 
 
 def _switch(match: re.Match[str]) -> KernelMessage:
-    fatal = match["severity"] == "Fatal"
-    return SwitchFault(match["switch"], int(match["sxid"]), fatal, _short(match["rest"].strip(" ,")))
+    return SwitchFault(match["switch"], int(match["sxid"]), _short(match["rest"].strip(" ,")))
 
 
 def _killed(match: re.Match[str]) -> KernelMessage:
@@ -167,7 +164,7 @@ def _killed(match: re.Match[str]) -> KernelMessage:
 
 
 def _link(match: re.Match[str]) -> KernelMessage:
-    return LinkChanged(match["device"], match["state"].lower() == "up", _short(match[0]))
+    return LinkChanged(match["device"], _short(match[0]))
 
 
 def _pcie(match: re.Match[str]) -> KernelMessage | None:
@@ -197,7 +194,7 @@ _LINK_FAULT: Final = re.compile(
     r"Link (?P<link>-?\d{1,3}) \((?P<interrupt>0x[0-9a-fA-F]{1,8}) (?P<status>0x[0-9a-fA-F]{1,8})\b"
 )
 _DEVICE: Final = r"(?P<device>[A-Za-z][\w.@-]{0,31})"
-_STATE: Final = r"(?P<state>[Uu]p|[Dd]own|UP|DOWN)\b"
+_STATE: Final = r"(?:[Uu]p|[Dd]own|UP|DOWN)\b"
 _KILLED: Final = r"[Kk]illed process (?P<pid>\d{1,10}) \((?P<name>.{0,64}?)\),? "
 _EDGE: Final = r"(?:AER: |PCIe Bus Error: |DPC: ){0,3}"
 
@@ -217,7 +214,7 @@ _FORMS: Final[tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], Kernel
         (
             "SXid",
             rf"(?P<switch>nvidia-nvswitch\d{{1,3}}):? SXid \(PCI:{_PCI}\): (?P<sxid>\d{{1,6}}), "
-            r"(?P<severity>Fatal|Non-fatal)(?P<rest>\b.*)",
+            r"Fatal\b(?P<rest>.*)",
             _switch,
         ),
         ("illed process", rf"(?:(?:Memory cgroup o|O)ut of memory(?: \(\w+\))?: )?{_KILLED}", _killed),
@@ -237,7 +234,7 @@ _FORMS: Final[tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], Kernel
         (
             "(Fatal)",
             rf"[\w-]{{1,32}} {PCI_PATTERN}: {_EDGE}Uncorrect(?:ed|able) \(Fatal\) error (?:message )?received"
-            rf"(?: from)?: {_PCI}",
+            rf"(?: from|:) {_PCI}",
             _pcie,
         ),
         ("(Fatal)", rf"[\w-]{{1,32}} {_PCI}: {_EDGE}severity=Uncorrect(?:ed|able) \(Fatal\)", _pcie),

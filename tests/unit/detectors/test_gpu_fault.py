@@ -4,6 +4,7 @@ import pytest
 from signals import JOB, policy, reported
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+from holdfast.api.nvlink5 import LinkFault
 from holdfast.api.policy import XidAction
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, NodeReport, XidRaised
 from holdfast.watchdog.detectors.gpu_fault import GPUS_REMEMBERED, XIDS_REMEMBERED, GpuFaultDetector
@@ -21,11 +22,22 @@ class Driver:
         self.found: list[Finding] = []
 
     def raises(
-        self, xid: int, *, at: float, gpu: str = "GPU-0", age_s: float = 0.0, recovery: int | None = None
+        self,
+        xid: int,
+        *,
+        at: float,
+        gpu: str = "GPU-0",
+        age_s: float = 0.0,
+        recovery: int | None = None,
+        link: LinkFault | None = None,
+        beside: int = 0,
     ) -> None:
+        """`beside`: how many other GPUs the node's report tells of."""
         self.passes(at)
-        event = XidRaised(gpu, xid, age_s, text=f"text of {xid}", recovery_action=recovery)
-        self.found.extend(self.detector.observe(reported("n0", events=(event,)), at))
+        event = XidRaised(gpu, xid, age_s, text=f"text of {xid}", recovery_action=recovery, link_fault=link)
+        gpus = tuple(GpuSample(f"GPU-{index}", index, GpuHealth.HEALTHY) for index in range(beside + 1))
+        report = NodeReport("n0", "boot", 1, gpus=gpus, events=(event,))
+        self.found.extend(self.detector.observe(Reported(report), at))
 
     def loses(self, *, at: float, gpu: str = "GPU-0", text: str = "") -> None:
         self.passes(at)
@@ -247,3 +259,40 @@ def test_memory_of_gpus_and_of_errors_is_bounded() -> None:
     assert len(driver.found) <= GPUS_REMEMBERED
     driver.raises(1000, at=60.0)
     assert driver.xids.count(1000) == 0, "the oldest error is forgotten, so this one is its first"
+
+
+def test_the_status_words_of_a_link_error_decide() -> None:
+    driver = Driver()
+    driver.raises(149, at=0.0, link=LinkFault("NETIR_BER_EVENT", "Nonfatal", 3, 0x13, 1))
+    driver.raises(149, at=100.0, link=LinkFault("NETIR_BER_EVENT", "Nonfatal", 3, 0x13, 1))
+    assert driver.xids == []
+    driver.raises(149, at=200.0, link=LinkFault("NETIR_LINK_EVT", "Fatal", 8, 0x004505C6, 0))
+    assert driver.xids == [149]
+
+
+@pytest.mark.parametrize(("xid", "recovery"), [(74, None), (149, None), (154, 3), (154, 5), (79, 3)])
+def test_an_error_of_the_links_names_everybody_on_them(xid: int, recovery: int | None) -> None:
+    driver = Driver(xid_149=XidAction.EVICT)
+    driver.raises(xid, at=0.0, gpu="GPU-1", recovery=recovery, beside=3)
+    (finding,) = driver.found
+    assert finding.subject.gpu == "GPU-1"
+    assert [each.gpu for each in finding.also] == ["GPU-0", "GPU-2", "GPU-3"]
+    assert {each.node for each in finding.also} == {"n0"}
+
+
+def test_an_error_of_one_gpu_names_no_other() -> None:
+    driver = Driver()
+    driver.raises(79, at=0.0, beside=7)
+    assert driver.found[0].also == ()
+
+
+def test_a_gpu_that_was_reset_is_judged_anew() -> None:
+    driver = Driver(xid_45=XidAction.RESTART)
+    driver.raises(121, at=0.0)
+    driver.raises(45, at=50.0)
+    driver.raises(154, at=51.0, recovery=0)
+    driver.raises(121, at=60.0)
+    driver.passes(100.0)
+    assert driver.found == [], "after the reset it is the first, and the cleanup before it is history"
+    driver.raises(121, at=120.0)
+    assert driver.xids == [121]

@@ -1,11 +1,18 @@
 """A worker process ended with a failure."""
 
 import pytest
-from signals import JOB, exited, policy, started
+from signals import JOB, exited, policy, reported, started
 
 from holdfast.api.finding import Confidence, FindingKind, Subject
-from holdfast.watchdog.detectors.process_exit import SYMPTOM_WINDOW_S, ProcessExitDetector
-from holdfast.watchdog.sample import Heard, RoundStopped
+from holdfast.api.telemetry import ProcessKilledForMemory
+from holdfast.watchdog.detectors.process_exit import (
+    KILLINGS_REMEMBERED,
+    NODES_REMEMBERED,
+    OUT_OF_MEMORY,
+    SYMPTOM_WINDOW_S,
+    ProcessExitDetector,
+)
+from holdfast.watchdog.sample import Heard, Reported, RoundStopped
 
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5"
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ..., remote process exited or there was a network error"
@@ -131,3 +138,47 @@ def test_silence_and_other_samples_prove_no_death() -> None:
     assert detector.observe(Heard("m0"), 1.0) == ()
     assert detector.elapse(1e9) == ()
     assert detector.next_wakeup() is None
+
+
+def killed(node: str, pid: int = 4321, *, age_s: float = 0.0) -> Reported:
+    return reported(node, events=(ProcessKilledForMemory(pid, "python", age_s),))
+
+
+def test_a_worker_that_the_kernel_killed_for_memory_is_told_apart_when_the_agent_comes_later() -> None:
+    detector = in_round()
+    (first,) = detector.observe(exited(3, signal=9), 10.0)
+    assert first.cause == "signal 9 (SIGKILL)"
+    (better,) = detector.observe(killed("n1", age_s=0.3), 10.2)
+    assert (better.cause, better.subject, better.round) == (OUT_OF_MEMORY, first.subject, 1)
+    assert better.evidence[-1].says == "process 4321 (python) was killed by the kernel for memory"
+    assert better.evidence[-1].at == pytest.approx(9.9)
+    assert detector.observe(killed("n1", 99), 10.3) == (), "it is explained already"
+
+
+def test_a_worker_that_the_kernel_killed_for_memory_is_told_apart_when_the_agent_comes_first() -> None:
+    detector = in_round()
+    assert detector.observe(killed("n1"), 10.0) == ()
+    (finding,) = detector.observe(exited(3, signal=9), 14.9)
+    assert finding.cause == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("node", "at", "signal"), [("n0", 10.0, 9), ("n1", 15.1, 9), ("n1", 4.9, 9), ("n1", 10.0, 11)]
+)
+def test_another_nodes_killing_another_time_or_another_signal_explain_nothing(
+    node: str, at: float, signal: int
+) -> None:
+    detector = in_round()
+    (finding,) = detector.observe(exited(3, signal=signal, age_s=5.0), 15.0)
+    assert finding.cause.startswith("signal")
+    assert detector.observe(killed(node, age_s=20.0 - at), 20.0) == ()
+
+
+def test_memory_of_killings_is_bounded_and_the_newest_count() -> None:
+    detector = in_round()
+    for node in range(NODES_REMEMBERED + 10):
+        detector.observe(killed(f"x{node}"), 1.0)
+    for pid in range(KILLINGS_REMEMBERED + 10):
+        detector.observe(killed("n1", pid), 5.0 + pid)
+    (finding,) = detector.observe(exited(3, signal=9), 5.0 + KILLINGS_REMEMBERED + 9)
+    assert finding.cause == OUT_OF_MEMORY

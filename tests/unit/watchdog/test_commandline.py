@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.api.errors import InvalidInput
+from holdfast.api.policy import XidAction
 from holdfast.watchdog.commandline import settings_from, watchdog_options
 from holdfast.watchdog.settings import KubernetesAuth, RedisAddress, TlsFiles, WatchdogSettings
 
@@ -52,6 +53,7 @@ def test_the_names_of_the_flags_are_a_promise() -> None:
         "--tls-cert",
         "--tls-key",
         "--token-file",
+        "--xid",
     ]
 
 
@@ -101,3 +103,21 @@ def test_a_certificate_and_its_key_are_given_together() -> None:
 def test_what_is_missing_is_named(arguments: tuple[str, ...], names: str) -> None:
     with pytest.raises(InvalidInput, match=names):
         settings(*arguments)
+
+
+def test_the_cluster_may_override_the_catalogue_of_errors() -> None:
+    made = settings("--store", "w.db", "--token-file", "t", "--xid", "63=Evict", "--xid", "31=Restart")
+    assert made.xid_actions == {63: XidAction.EVICT, 31: XidAction.RESTART}
+
+
+@pytest.mark.parametrize(
+    "wrong", ["63", "63=", "63=evict", "=Evict", "0=Evict", "1024=Evict", "x=Evict", "-1=Evict"]
+)
+def test_an_override_that_makes_no_sense_is_refused_with_all_that_do(wrong: str) -> None:
+    with pytest.raises(InvalidInput, match="Ignore, Watch, Restart, Evict"):
+        settings("--store", "w.db", "--token-file", "t", "--xid", "79=Evict", "--xid", wrong)
+
+
+def test_a_number_that_is_overridden_twice_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="once"):
+        settings("--store", "w.db", "--token-file", "t", "--xid", "79=Evict", "--xid", "79=Watch")

@@ -64,6 +64,8 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
         timeline=_bounded((*incident.timeline, Moment(now, f"evidence: {finding.kind.value}, {finding.cause}"))),
         error=incident.error or finding.error,
     )
+    if _tells_the_same_death_better(incident, finding):
+        return msgspec.structs.replace(joined, cause=finding.cause, note=f"first judged {incident.cause}")
     if EXPLAINS[finding.kind] <= EXPLAINS[incident.kind]:
         return joined
     return msgspec.structs.replace(
@@ -75,6 +77,12 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
         began_at=min(incident.began_at, finding.began_at),
         note=f"first judged {incident.kind.value}, {incident.cause}",
     )
+
+
+def _tells_the_same_death_better(incident: Incident, finding: Finding) -> bool:
+    """A rank dies once in a round, so a second finding about that knows more of why."""
+    of_a_death = finding.kind is incident.kind is FindingKind.PROCESS_EXIT
+    return of_a_death and (finding.round, finding.subject) == (incident.round, incident.culprit)
 
 
 def same_fault(state: JobState, finding: Finding) -> Incident | None:

@@ -2,13 +2,14 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.policy import XidAction
 from holdfast.watchdog.settings import (
     ACCOUNT_DIRECTORY,
     LEASE_TTL_S,
@@ -24,6 +25,8 @@ from holdfast.watchdog.settings import (
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILE = click.Path(dir_okay=False, path_type=Path)
+# As far as a TrainingJob's own overrides go.
+XID_MAX = 1023
 FOLDER = click.Path(file_okay=False, path_type=Path)
 
 OPTIONS = (
@@ -67,6 +70,12 @@ OPTIONS = (
     click.option("--peer", help="The URL of the service in front of all replicas."),
     click.option("--state-file", type=FILE, help="Where to write the address; beside the SQLite file by default."),
     click.option(
+        "--xid",
+        multiple=True,
+        metavar="NUMBER=ACTION",
+        help="What jobs do about this XID: Ignore, Watch, Restart or Evict. Repeatable; a job's own word wins.",
+    ),
+    click.option(
         "--log-level", default="INFO", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), show_default=True
     ),
 )
@@ -92,7 +101,26 @@ def settings_from(given: Mapping[str, Any], environment: Mapping[str, str]) -> W
         ),
         metrics_token_file=given["metrics_token_file"],
         told_in=told_in.absolute() if told_in else None,
+        xid_actions=_xid_actions(given["xid"]),
     )
+
+
+def _xid_actions(given: Sequence[str]) -> Mapping[int, XidAction]:
+    """From NUMBER=ACTION, each number once. Raises InvalidInput with every problem."""
+    actions, problems = {}, []
+    for text in given:
+        number, _, action = text.partition("=")
+        known = number.isdecimal() and 1 <= int(number) <= XID_MAX and action in list(XidAction)
+        if not known:
+            names = ", ".join(XidAction)
+            problems.append(Problem("--xid", text[:64], f"give a number from 1 to {XID_MAX} and one of {names}"))
+        elif int(number) in actions:
+            problems.append(Problem("--xid", text, "give each number once"))
+        else:
+            actions[int(number)] = XidAction(action)
+    if problems:
+        raise InvalidInput(*problems)
+    return actions
 
 
 def _auth(given: Mapping[str, Any], environment: Mapping[str, str]) -> Path | KubernetesAuth:

@@ -5,6 +5,9 @@ and what follows a finding on the same GPU that closely is its symptom, unless i
 is raised when a channel is torn down after another error, which may be logged after it: it is held back until
 nobody else claims to be the cause. Source: https://arxiv.org/abs/2503.11901 (errors of one GPU within 5 s)
 
+An error of the NVLinks concerns everybody on them: the finding also names the node's other GPUs. When the driver
+takes its request for a recovery back, the GPU was reset: what it raised before is forgotten.
+
 A GPU sample alone, whatever health it claims, heals and evicts nothing: an agent that loses its driver reads
 every GPU as Unknown, and a GPU that truly failed says so with an event.
 """
@@ -16,7 +19,15 @@ from dataclasses import dataclass, field
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.telemetry import GpuDisappeared, NodeReport, XidRaised
-from holdfast.api.xid import CATALOGUE, PREEMPTIVE_CLEANUP, XidClass, action_for, meaning_of
+from holdfast.api.xid import (
+    CATALOGUE,
+    PREEMPTIVE_CLEANUP,
+    RECOVERY_ACTION_CHANGED,
+    RecoveryAction,
+    XidClass,
+    action_for,
+    meaning_of,
+)
 from holdfast.watchdog.sample import Reported, Sample
 
 MERGE_S = 5.0
@@ -25,6 +36,9 @@ REPETITION_S = 86400.0
 # Only GPUs that raised something are remembered, and the least recent are forgotten first.
 GPUS_REMEMBERED = 4096
 XIDS_REMEMBERED = 64
+# What an error of the links is: NVLink up to the fourth generation, and the fifth.
+_LINK_XIDS = frozenset((74, *range(144, 151)))
+_DOMAIN_RECOVERIES = frozenset((RecoveryAction.DRAIN_P2P, RecoveryAction.RECOVER_IMEX_DOMAIN))
 
 _SEVERITY = {action: place for place, action in enumerate(XidAction)}
 
@@ -54,6 +68,7 @@ class _Raised:
     event: XidRaised
     at: float
     action: XidAction
+    also: tuple[Subject, ...] = ()
 
 
 class GpuFaultDetector:
@@ -95,8 +110,12 @@ class GpuFaultDetector:
             if isinstance(event, GpuDisappeared):
                 yield from _judge_loss(gpu, subject, event, at)
                 continue
-            action = action_for(event.xid, event.recovery_action, self._policy.xid_actions)
-            raised = _Raised(subject, event, at, action)
+            if event.xid == RECOVERY_ACTION_CHANGED and event.recovery_action == RecoveryAction.NONE:
+                self._forget(key)
+                continue
+            overrides = self._policy.xid_actions
+            action = action_for(event.xid, event.recovery_action, overrides, event.link_fault)
+            raised = _Raised(subject, event, at, action, _peers(subject, event, report))
             if event.xid != PREEMPTIVE_CLEANUP:
                 gpu.last_cause_at = at
                 if key in self._held and abs(at - self._held[key][1].at) <= MERGE_S:
@@ -124,6 +143,10 @@ class GpuFaultDetector:
         gpu.verdict = _Verdict(raised.action, raised.at)
         return (_xid_finding(raised, tuple(evidence)),)
 
+    def _forget(self, key: tuple[str, str]) -> None:
+        self._gpus.pop(key, None)
+        self._held.pop(key, None)
+
     def _gpu(self, key: tuple[str, str]) -> _Gpu:
         gpu = self._gpus.setdefault(key, _Gpu())
         self._gpus.move_to_end(key)
@@ -140,6 +163,14 @@ def _is_symptom(gpu: _Gpu, action: XidAction, at: float) -> bool:
         return False
     verdict.last_at = max(at, verdict.last_at)
     return True
+
+
+def _peers(subject: Subject, event: XidRaised, report: NodeReport) -> tuple[Subject, ...]:
+    """Who is on the same NVLinks, as far as a report knows: the node's other GPUs."""
+    if event.xid not in _LINK_XIDS and event.recovery_action not in _DOMAIN_RECOVERIES:
+        return ()
+    others = (gpu.uuid for gpu in report.gpus if gpu.uuid != event.gpu)
+    return tuple(Subject(subject.job, node=subject.node, gpu=uuid) for uuid in others)
 
 
 def _judge_loss(gpu: _Gpu, subject: Subject, event: GpuDisappeared, at: float) -> Iterator[Finding]:
@@ -174,6 +205,7 @@ def _xid_finding(raised: _Raised, evidence: tuple[Evidence, ...]) -> Finding:
         error=event.text,
         xid=event.xid,
         recovery_action=event.recovery_action,
+        also=raised.also,
     )
 
 

@@ -4,23 +4,33 @@ The first death of a round is reported the moment it is heard of, because healin
 training one death brings others: deaths of the same round shortly after are symptoms and make no finding.
 What is heard first is nearly always what happened first; when a later message tells of a better culprit (one
 that died earlier, or the first one to be no victim itself), the finding is made again, naming that one.
+
+A worker that the kernel killed for want of memory ends with signal 9, like one that somebody killed. The agent
+tells the difference, as a rule a moment after the launcher told of the death: then the finding is made again.
 """
 
 import re
 import signal
+from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.membership import WorkerExited
 from holdfast.api.policy import Policy
+from holdfast.api.telemetry import NodeReport, ProcessKilledForMemory
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.sample import Exited, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.sample import Exited, Reported, RoundStarted, RoundStopped, Sample
 
 # Survivors of a death fail in their next collective: within 7-27 ms with gloo on one machine, plus the time an
 # interpreter takes to end. Later than this, nothing has healed the round and the death is news again.
 SYMPTOM_WINDOW_S = 5.0
 CAUSE_CHARACTERS_MAX = 200
+OUT_OF_MEMORY = "out of memory"
+# Killing and death are told by two programs on one node, each with its age.
+KILLING_WINDOW_S = 5.0
+NODES_REMEMBERED = 1024
+KILLINGS_REMEMBERED = 16
 
 # How torch.distributed and its transports (gloo, NCCL) say that a peer, not this process, is the trouble.
 # Source: the exception types of https://docs.pytorch.org/docs/stable/distributed.html and the result codes of
@@ -43,6 +53,7 @@ class _Death:
     exit: WorkerExited
     subject: Subject
     at: float
+    killing: "_Killing | None" = None
 
     @property
     def confidence(self) -> Confidence:
@@ -61,19 +72,33 @@ class _Death:
         return known.confidence is Confidence.UNKNOWN or self.at < known.at
 
 
-class ProcessExitDetector:
-    """Judges `Exited`. Silence proves nothing here."""
+@dataclass(frozen=True, slots=True)
+class _Killing:
+    """The kernel killed a process for want of memory."""
 
-    heeds = (Exited, RoundStarted, RoundStopped)
+    event: ProcessKilledForMemory
+    at: float
+
+    def explains(self, death: _Death) -> bool:
+        return death.exit.signal == signal.SIGKILL and abs(death.at - self.at) <= KILLING_WINDOW_S
+
+
+class ProcessExitDetector:
+    """Judges `Exited`, in the light of what `Reported` says. Silence proves nothing here."""
+
+    heeds = (Exited, Reported, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
         self._round = RoundInForce(policy.job)
         self._culprit: _Death | None = None
         self._dead: set[int] = set()
+        self._killings: OrderedDict[str, deque[_Killing]] = OrderedDict()  # by node
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
-        """A finding for the first death of a round, and for a better culprit of it."""
+        """A finding for the first death of a round, for a better culprit of it, and for a better cause."""
+        if isinstance(sample, Reported):
+            return self._explained(sample.report, now) if sample.report.events else ()
         if self._round.follow(sample):
             self._culprit = None
             self._dead.clear()
@@ -86,14 +111,38 @@ class ProcessExitDetector:
         death = _Death(sample.exit, subject, at=now - max(0.0, sample.exit.age_s))
         if not self._is_news(death):
             return ()
-        self._culprit = death
-        return (_finding(death),)
+        self._culprit = self._in_the_light_of_killings(death)
+        return (_finding(self._culprit),)
 
     def elapse(self, now: float) -> Sequence[Finding]:
         return ()
 
     def next_wakeup(self) -> float | None:
         return None
+
+    def _explained(self, report: NodeReport, now: float) -> Sequence[Finding]:
+        """The culprit's finding again, when a report says that the kernel killed it."""
+        for event in report.events:
+            if isinstance(event, ProcessKilledForMemory):
+                self._remember(report.node, _Killing(event, now - max(0.0, event.age_s)))
+        culprit = self._culprit
+        if culprit is None or culprit.killing is not None or culprit.subject.node != report.node:
+            return ()
+        explained = self._in_the_light_of_killings(culprit)
+        if explained.killing is None:
+            return ()
+        self._culprit = explained
+        return (_finding(explained),)
+
+    def _in_the_light_of_killings(self, death: _Death) -> _Death:
+        killings = self._killings.get(death.subject.node or "", ())
+        return replace(death, killing=next((each for each in killings if each.explains(death)), None))
+
+    def _remember(self, node: str, killing: _Killing) -> None:
+        self._killings.setdefault(node, deque(maxlen=KILLINGS_REMEMBERED)).append(killing)
+        self._killings.move_to_end(node)
+        if len(self._killings) > NODES_REMEMBERED:
+            self._killings.popitem(last=False)
 
     def _is_news(self, death: _Death) -> bool:
         known = self._culprit
@@ -123,6 +172,10 @@ def _finding(death: _Death) -> Finding:
     evidence = [
         Evidence(f"launcher {death.subject.member}", f"rank {death.exit.rank} ended with {cause}", death.at)
     ]
+    if (killing := death.killing) is not None:
+        cause = OUT_OF_MEMORY
+        says = f"process {killing.event.pid} ({killing.event.name}) was killed by the kernel for memory"
+        evidence.append(Evidence(f"kernel of node {death.subject.node}", says, killing.at))
     if death.confidence is Confidence.UNKNOWN and death.exit.error:
         evidence.append(
             Evidence("worker error", "it names a peer's failure: the worker may be a victim", death.at)

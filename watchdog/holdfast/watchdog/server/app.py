@@ -9,6 +9,7 @@ from holdfast.watchdog.auth import Authenticator, Role
 from holdfast.watchdog.server import reads, scrape, standing, submissions
 from holdfast.watchdog.server.agents import serve_agent
 from holdfast.watchdog.server.answer import Handler, guarded, plainly
+from holdfast.watchdog.server.clusterpolicy import CLUSTER_POLICY, NO_CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.server.launchers import serve_launcher
 from holdfast.watchdog.server.operators import serve_operator
 from holdfast.watchdog.server.outbox import Farewell
@@ -52,15 +53,19 @@ ROUTES = (
 
 
 def make_app(
-    watchdog: Watchdog, authenticator: Authenticator, metrics_token_file: Path | None = None
+    watchdog: Watchdog,
+    authenticator: Authenticator,
+    metrics_token_file: Path | None = None,
+    cluster: ClusterPolicy = NO_CLUSTER_POLICY,
 ) -> web.Application:
     """The application over a watchdog; until that is started, it only tells that it stands by.
 
-    Whoever shows the token in `metrics_token_file` may read the metrics as well.
+    Whoever shows the token in `metrics_token_file` may read the metrics as well. `cluster` holds for every job.
     """
     middlewares = [plainly(watchdog.tally), standing.leaders_only(watchdog)]
     app = web.Application(middlewares=middlewares, client_max_size=submissions.BODY_BYTES_MAX)
     app[WATCHDOG] = watchdog
+    app[CLUSTER_POLICY] = cluster
     app[scrape.SCRAPER] = scrape.Scraper()
     app.cleanup_ctx.append(scrape.watch_loop)
     for route in ROUTES:

@@ -35,16 +35,16 @@ from holdfast.api.membership import (
 )
 from holdfast.api.policy import Policy
 from holdfast.api.selftest import Tested
-from holdfast.watchdog.auth import Caller
 from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, Exited, Heard, Left
 from holdfast.watchdog.server.answer import CALLER
+from holdfast.watchdog.server.clusterpolicy import CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.server.connection import LauncherConnection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket, sender
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.names import check_allowed, check_peer, check_room
 from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
 from holdfast.watchdog.server.tally import Count
-from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+from holdfast.watchdog.server.watchdog import WATCHDOG
 
 # The longest message carries the last lines of a worker's error.
 FRAME_BYTES_MAX = 64 * 1024
@@ -60,26 +60,26 @@ async def serve_launcher(request: web.Request) -> web.WebSocketResponse:
     watchdog = request.app[WATCHDOG]
     socket = await open_socket(request, frame_bytes_max=FRAME_BYTES_MAX)
     outbox = Outbox(sender(request, socket))
-    await converse(socket, outbox, watchdog.tally, lambda: _talk(watchdog, socket, outbox, request[CALLER]))
+    await converse(socket, outbox, watchdog.tally, lambda: _talk(request, socket, outbox))
     return socket
 
 
-async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbox, caller: Caller) -> None:
+async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
     frames = decoded(socket, MESSAGES)
     join = await first(frames)
     if not isinstance(join, Join):
         raise BadMessage("the first message must be Join")
     try:
         _check(join)
-        check_allowed(caller, join.job)
-        host = watchdog.host(join.job)
+        check_allowed(request[CALLER], join.job)
+        host = request.app[WATCHDOG].host(join.job)
         check_room(len(host.launchers))
     except HoldfastError as error:
         await socket.send_bytes(msgspec.msgpack.encode(Refused(str(error))))
         raise BadMessage(str(error)) from error
     launcher = LauncherConnection(socket, outbox, member=join.member, node=join.node, boot=join.boot)
     _replace(host, launcher)
-    _joined(host, launcher, join)
+    _joined(host, launcher, join, request.app[CLUSTER_POLICY])
     left = False
     try:
         left = await _listen(host, launcher, frames)
@@ -119,10 +119,11 @@ def _replace(host: JobHost, launcher: LauncherConnection) -> None:
     older.outbox.finish(Farewell(WSCloseCode.POLICY_VIOLATION, reason))
 
 
-def _joined(host: JobHost, launcher: LauncherConnection, join: Join) -> None:
+def _joined(host: JobHost, launcher: LauncherConnection, join: Join, cluster: ClusterPolicy) -> None:
     if host.job.state.policy is None and join.nodes is not None:
         # Started by hand or by stock torchrun: the launcher's own range is all that anybody says of the job.
-        host.record(JobSubmitted(Policy(join.job, *join.nodes, processes_per_node=join.local_size)))
+        policy = Policy(join.job, *join.nodes, processes_per_node=join.local_size)
+        host.record(JobSubmitted(cluster.applied_to(policy)))
     host.observe(Connected(launcher.member, launcher.node))
     fields = {name: getattr(join, name) for name in MemberJoined.__struct_fields__}
     host.record(MemberJoined(**fields))

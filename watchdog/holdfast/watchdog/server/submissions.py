@@ -10,6 +10,7 @@ from holdfast.api.event import JobSubmitted
 from holdfast.api.intervention import InterventionRequest, InterventionState
 from holdfast.api.policy import Policy
 from holdfast.watchdog.server.answer import answer
+from holdfast.watchdog.server.clusterpolicy import CLUSTER_POLICY
 from holdfast.watchdog.server.reads import hosted, status
 from holdfast.watchdog.server.watchdog import WATCHDOG
 
@@ -23,6 +24,7 @@ async def submit(request: web.Request) -> web.Response:
     """Take a job's policy; the same again changes nothing. Answers with the job's status."""
     policy = _decoded(await request.read(), Policy)
     _check(policy)
+    policy = request.app[CLUSTER_POLICY].applied_to(policy)
     host = request.app[WATCHDOG].host(policy.job)
     if policy != host.job.state.policy:
         host.demand(JobSubmitted(policy))
