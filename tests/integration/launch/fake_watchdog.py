@@ -11,6 +11,7 @@ from aiohttp import WSMsgType, web
 
 from holdfast.api.membership import FromLauncher, Join, Refused, SaveWanted
 from holdfast.api.round import Closed, Desired, Endpoint, Entry, Idle, MemberRanks, Restore, Round, shown_to
+from holdfast.api.selftest import TestWanted
 
 TOKEN = "test-token"
 JOB = "default/test"
@@ -26,8 +27,9 @@ class Heard:
     at: float
 
 
-def _frame(shown: Desired | SaveWanted, member: str) -> bytes:
-    return msgspec.msgpack.encode(shown if isinstance(shown, SaveWanted) else shown_to(shown, member))
+def _frame(shown: Desired | SaveWanted | TestWanted, member: str) -> bytes:
+    is_request = isinstance(shown, SaveWanted | TestWanted)
+    return msgspec.msgpack.encode(shown if is_request else shown_to(shown, member))
 
 
 @dataclass
@@ -83,9 +85,9 @@ class FakeWatchdog:
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    async def show(self, desired: Desired | SaveWanted) -> None:
+    async def show(self, desired: Desired | SaveWanted | TestWanted) -> None:
         """Show it to all that are connected; a desired state also to who connects later."""
-        if not isinstance(desired, SaveWanted):
+        if not isinstance(desired, SaveWanted | TestWanted):
             self.desired = desired
         for member, connection in tuple(self.connections.items()):
             await connection.send_bytes(_frame(desired, member))

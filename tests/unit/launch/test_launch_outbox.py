@@ -1,5 +1,6 @@
 from holdfast.agent.launch.outbox import Outbox
 from holdfast.api.membership import Beat, CheckpointCommitted, Departing, RoundEntered, WorkerExited
+from holdfast.api.selftest import Tested, TestLevel, Verdict
 
 
 def test_ages_grow_while_a_message_is_kept() -> None:
@@ -44,3 +45,11 @@ def test_a_departure_outlives_rounds_and_says_how_much_time_is_left() -> None:
     box.advance(2)
     assert box.messages(6.0) == [Departing("told to end", within_s=15.0)]
     assert box.messages(60.0) == [Departing("told to end", within_s=0.0)]
+
+
+def test_the_newest_answer_to_a_self_test_outlives_rounds() -> None:
+    box = Outbox()
+    for number in (1, 2):
+        box.keep(Tested(number, TestLevel.LIGHT, Verdict.PASSED, 1.0), 1.0)
+    box.advance(3)
+    assert box.messages(2.0) == [Tested(2, TestLevel.LIGHT, Verdict.PASSED, 1.0)]

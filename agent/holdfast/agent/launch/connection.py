@@ -20,6 +20,7 @@ from holdfast.agent.launch.outbox import Outbox
 from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.membership import Beat, FromLauncher, Join, Leave, Refused, SaveWanted, ToLauncher
 from holdfast.api.round import Shown
+from holdfast.api.selftest import TestWanted
 from holdfast.api.standing import ONLY_STANDBYS, LeaderSearch
 from holdfast.api.trust import NOT_TRUSTED
 
@@ -52,7 +53,7 @@ class Connection:
         credential: Credential,
         heartbeat_interval_s: float,
         join: Callable[[], Join],
-        on_shown: Callable[[Shown | SaveWanted], None],
+        on_shown: Callable[[Shown | SaveWanted | TestWanted], None],
         trusted: ssl.SSLContext | None = None,
     ) -> None:
         """`trusted` None speaks plainly."""
@@ -189,7 +190,7 @@ class Connection:
             return
         if isinstance(shown, Refused):
             raise TurnedAway(f"the watchdog refused this launcher: {shown.reason}")
-        if not isinstance(shown, SaveWanted):
+        if not isinstance(shown, SaveWanted | TestWanted):  # their numbers are no rounds
             self._outbox.advance(shown.number)
         self._on_shown(shown)
 

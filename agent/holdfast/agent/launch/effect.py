@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from holdfast.api.control import ToWorker
 from holdfast.api.membership import FromLauncher
 from holdfast.api.round import Seat
+from holdfast.api.selftest import TestWanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,21 @@ class TellWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class StartTest:
+    """Start a process that does the self-test `request` asks for."""
+
+    ticket: int
+    request: TestWanted
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Send to the watchdog."""
 
     message: FromLauncher
 
 
-Effect = Start | KillWorker | TellWorker | Report
+Effect = Start | StartTest | KillWorker | TellWorker | Report
 
 
 @dataclass(frozen=True, slots=True)

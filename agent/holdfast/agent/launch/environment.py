@@ -28,7 +28,7 @@ def worker_environment(
     max_restarts: int,
 ) -> dict[str, str]:
     """Everything the process for `start` finds in its environment. The launcher's token is not part of it."""
-    kept = {name: value for name, value in inherited.items() if name not in (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE)}
+    kept = without_token(inherited)
     round_ = start.round
     return {
         "OMP_NUM_THREADS": "1",
@@ -48,6 +48,11 @@ def worker_environment(
         "HOLDFAST_MEMBER": member,
         "HOLDFAST_ROUND": str(round_.number),
     }
+
+
+def without_token(inherited: Mapping[str, str]) -> dict[str, str]:
+    """An environment that does not give away who may speak for this launcher."""
+    return {name: value for name, value in inherited.items() if name not in (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE)}
 
 
 def temporary_directory(run_dir: Path) -> dict[str, str]:

@@ -21,7 +21,7 @@ from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Not
 from holdfast.agent.launch.completed import last_completed
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
-from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
+from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, StartTest, TellWorker
 from holdfast.agent.launch.environment import error_file, worker_environment
 from holdfast.agent.launch.localset import LocalSet
 from holdfast.agent.launch.logfile import log_path, tail
@@ -30,12 +30,15 @@ from holdfast.agent.launch.outcome import Outcome, WorkerFailure
 from holdfast.agent.launch.ports import ReservedPorts
 from holdfast.agent.launch.settings import EntrypointKind, LauncherSettings
 from holdfast.agent.launch.tee import LogFollower
+from holdfast.agent.launch.testing import Testing
+from holdfast.agent.launch.testprocess import TestProcess
 from holdfast.agent.launch.warm_parent import Preload
 from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
 from holdfast.api.control import FromWorker, record_file_name
 from holdfast.api.errors import Unavailable
 from holdfast.api.membership import Departing, Join, SaveWanted, Warmed, WorkerExited
 from holdfast.api.round import Closed, Shown
+from holdfast.api.selftest import TestWanted
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,8 @@ class Launcher:
             leave_timeout_s=settings.leave_timeout_s,
             attach_grace_s=settings.attach_grace_s,
         )
+        self._testing = Testing()
+        self._test_process = TestProcess(settings.run_dir, settings.log_dir)
         self._asked: dict[int, _Born] = {}  # by ticket, until the process id is known
         self._born: dict[int, _Born] = {}  # by process id
         self._failures: dict[int, WorkerFailure] = {}
@@ -148,7 +153,13 @@ class Launcher:
 
     # What arrives.
 
-    def _take_shown(self, desired: Shown | SaveWanted) -> None:
+    def _take_shown(self, desired: Shown | SaveWanted | TestWanted) -> None:
+        if isinstance(desired, TestWanted):
+            log.info(
+                "self-test wanted number=%d level=%s reason=%s", desired.number, desired.level, desired.reason
+            )
+            self._do(self._testing.want(desired))
+            return
         if isinstance(desired, SaveWanted):
             log.info("one more checkpoint wanted round=%d number=%d", desired.round, desired.number)
             self._do(self._set.want_save(desired))
@@ -168,8 +179,7 @@ class Launcher:
         if isinstance(message, Forked):
             self._take_forked(message, now)
         elif isinstance(message, NotForked):
-            self._asked.pop(message.ticket, None)
-            self._do(self._set.not_started(message.ticket, message.error))
+            self._take_not_forked(message)
         elif isinstance(message, Ended):
             self._take_ended(message, now)
         elif message.warm:
@@ -177,7 +187,17 @@ class Launcher:
         else:
             log.warning("workers start cold reason=%s", message.reason)
 
+    def _take_not_forked(self, message: NotForked) -> None:
+        if self._testing.has_ticket(message.ticket):
+            self._do(self._testing.ended(message.error))
+            return
+        self._asked.pop(message.ticket, None)
+        self._do(self._set.not_started(message.ticket, message.error))
+
     def _take_forked(self, message: Forked, now: float) -> None:
+        if self._testing.has_ticket(message.ticket):
+            self._do(self._testing.started(message.pid))
+            return
         born = self._asked.pop(message.ticket)
         self._born[message.pid] = born
         if self._settings.tee.includes(born.start.local_rank):
@@ -185,6 +205,9 @@ class Launcher:
         self._do(self._set.started(message.ticket, message.pid, now))
 
     def _take_ended(self, message: Ended, now: float) -> None:
+        if self._testing.has_process(message.pid):
+            self._do(self._testing.ended(self._test_process.outcome(message)))
+            return
         born = self._born.pop(message.pid, None)
         self._follower.finish(message.pid)
         if born is None:
@@ -203,9 +226,13 @@ class Launcher:
     # What is done.
 
     def _do(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
+        """Do it all. Whatever changed, a self-test may now begin, or has to end before a worker starts."""
+        tests = self._testing.settle(free=self._set.leaves_devices_free, round_=self._set.round_with_ranks)
+        for effect in (*tests, *effects):
             if isinstance(effect, Start):
                 self._start(effect)
+            elif isinstance(effect, StartTest):
+                self._nursery.fork(self._test_process.request(effect, self._settings.environment))
             elif isinstance(effect, KillWorker):
                 self._nursery.kill(effect.pid)
             elif isinstance(effect, TellWorker):

@@ -92,6 +92,19 @@ class LocalSet:
         return [TellWorker(_known(slot.pid), request) for slot in self.slots if self._is_told(slot, wanted)]
 
     @property
+    def leaves_devices_free(self) -> bool:
+        """Whether no worker computes, and none is about to. Parked ones only hold memory."""
+        quiet = (Standing.ABSENT, Standing.DONE, Standing.PARKED)
+        over = self.has_ranks or isinstance(self.desired, Closed)
+        return not over and all(slot.standing in quiet for slot in self.slots)
+
+    @property
+    def round_with_ranks(self) -> int | None:
+        """The round that gives this member a share, by its number."""
+        wanted = self._my_round()
+        return wanted.number if wanted is not None else None
+
+    @property
     def has_ranks(self) -> bool:
         """Whether the desired state gives this member a share in a round."""
         return self._my_round() is not None

@@ -2,7 +2,7 @@
 
 Pure. Messages are idempotent by round, so everything kept is repeated after every join. Memory is bounded: the
 newest message of each kind is kept per rank, the newest commit that was asked for beside the newest of all, and a
-newer round empties the box.
+newer round empties the box. A departure and the newest answer to a self-test are of no round and stay.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from holdfast.api.membership import (
     WorkerExited,
     WorkersFinished,
 )
+from holdfast.api.selftest import Tested
 
 Lasting = RoundEntered | WorkerExited | CollectiveFailed | WorkersFinished | CheckpointCommitted | Restored
 _LASTING = (RoundEntered, WorkerExited, CollectiveFailed, WorkersFinished, CheckpointCommitted, Restored)
@@ -38,15 +39,18 @@ class Outbox:
     def __init__(self) -> None:
         self._kept: dict[tuple[type[Lasting], int], _Kept] = {}
         self._departing: tuple[Departing, float] | None = None
+        self._tested: Tested | None = None
         self._round = -1
 
     def keep(self, message: FromLauncher, now: float) -> None:
-        """Keep `message` if it is a fact about the newest round, or the member's departure, which is of no round.
+        """Keep `message` if it is a fact about the newest round, or what is of no round: a departure, an answer.
 
         Others need no repetition.
         """
         if isinstance(message, Departing):
             self._departing = (message, now)
+        if isinstance(message, Tested):
+            self._tested = message
         if not isinstance(message, _LASTING):
             return
         self.advance(message.round)
@@ -59,9 +63,13 @@ class Outbox:
             self._round = round_
             self._kept.clear()
 
-    def messages(self, now: float) -> list[Lasting | Departing]:
+    def messages(self, now: float) -> list[Lasting | Tested | Departing]:
         """What is kept, oldest first and a departure last, with ages and the time that is left as of `now`."""
-        lasting = [_aged(kept, now) for kept in sorted(self._kept.values(), key=lambda kept: kept.at)]
+        lasting: list[Lasting | Tested] = [
+            _aged(kept, now) for kept in sorted(self._kept.values(), key=lambda kept: kept.at)
+        ]
+        if self._tested is not None:
+            lasting.append(self._tested)
         if self._departing is None:
             return [*lasting]
         message, said_at = self._departing

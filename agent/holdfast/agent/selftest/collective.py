@@ -75,10 +75,8 @@ def _summand(seat: Seat, rank: int) -> torch.Tensor:
     return ((place * 7 + rank * 13) % _MODULUS).to(torch.float32)
 
 
-def merged(results: Sequence[CheckResult]) -> CheckResult | None:
+def merged(results: Sequence[CheckResult]) -> CheckResult:
     """What all participants saw, as one result of the node: a wrong sum does not say whose summand was wrong."""
-    if not results:
-        return None
     worst = min(results, key=lambda each: (Verdict.FAILED, Verdict.UNKNOWN, Verdict.PASSED).index(each.verdict))
     says = worst.says if worst.verdict is Verdict.PASSED else f"seen by {worst.device}: {worst.says}"
     return CheckResult(ALL_REDUCE, "node", worst.verdict, says, max(each.took_s for each in results))

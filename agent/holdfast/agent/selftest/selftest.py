@@ -31,7 +31,7 @@ from holdfast.agent.selftest.product import Arithmetic, products
 from holdfast.agent.selftest.repetition import promise, repeats_of
 from holdfast.agent.selftest.station import Bench, Check, Station
 from holdfast.agent.selftest.supervision import Limits, supervise
-from holdfast.api.selftest import CheckResult, Tested, TestLevel
+from holdfast.api.selftest import CheckResult, Tested, TestLevel, Verdict
 
 NODE: Final = "node"
 _LEAST_PARTICIPANTS: Final = 2
@@ -95,10 +95,19 @@ def run(order: Order) -> Tested:
     """Test, and say what came of it. Forks: see `supervise`."""
     began = time.monotonic()
     limits = Limits(order.limit_s, began + order.size.whole_s)
-    results: Sequence[CheckResult] = supervise([_station(order, device) for device in order.devices], limits)
+    found = supervise([_station(order, device) for device in order.devices], limits)
+    results: Sequence[CheckResult] = [result for station in found for result in station]
     if order.golden is not None:
         results = compare_with_golden(results, order.golden)
-    results = [*compare_devices(results), *_on_the_node(order, limits)]
+    results = compare_devices(results)
+    failed = {each.device for each in results if each.verdict is Verdict.FAILED}
+    # A device that is known to be wrong would spoil every sum, and then nobody knows whose fault it is.
+    sound = [
+        device
+        for device, station in zip(order.devices, found, strict=True)
+        if not any(each.device in failed for each in station)
+    ]
+    results = [*results, *_all_reduced(order, sound, limits), *_topology(order, limits)]
     return Tested(
         number=order.number,
         level=order.level,
@@ -154,28 +163,29 @@ def _peer(device: Device, bench: Bench) -> CheckResult:
     return check_peer(device, model_of(device), bench.blank)
 
 
-def _on_the_node(order: Order, limits: Limits) -> list[CheckResult]:
-    """What concerns all devices together: they are one another's peers here."""
-    results = []
-    participants = _participants(order.devices)
-    if len(participants) >= _LEAST_PARTICIPANTS:
-        with tempfile.TemporaryDirectory(prefix="holdfast-selftest-") as folder:
-            store = Path(folder) / "store"
-            stations = [
-                _all_reduce(order, Seat(device, rank, len(participants), store))
-                for rank, device in enumerate(participants)
-            ]
-            results.append(merged(supervise(stations, limits)))
-    if order.tensor > 1:
-        node = Device(NODE, DeviceKind.CPU)
-        check = Check("topology", lambda bench: check_topology(order.tensor, bench.blank))
-        results += supervise([Station(node, (check,), order.terms, order.injections)], limits)
-    return [result for result in results if result is not None]
+def _all_reduced(order: Order, sound: Sequence[Device], limits: Limits) -> list[CheckResult]:
+    """An all-reduce among `sound` devices; nothing when they are too few for one."""
+    participants = _participants(sound)
+    if len(participants) < _LEAST_PARTICIPANTS:
+        return []
+    with tempfile.TemporaryDirectory(prefix="holdfast-selftest-") as folder:
+        store = Path(folder) / "store"
+        seats = [Seat(device, rank, len(participants), store) for rank, device in enumerate(participants)]
+        found = supervise([_all_reduce(order, seat) for seat in seats], limits)
+    return [merged([result for station in found for result in station])]
+
+
+def _topology(order: Order, limits: Limits) -> Sequence[CheckResult]:
+    if order.tensor <= 1:
+        return ()
+    check = Check("topology", lambda bench: check_topology(order.tensor, bench.blank))
+    node = Station(Device(NODE, DeviceKind.CPU), (check,), order.terms, order.injections)
+    return supervise([node], limits)[0]
 
 
 def _participants(devices: Sequence[Device]) -> tuple[Device, ...]:
     """Every GPU; of the CPU at least two processes, and not more than make sense."""
-    if devices[0].kind is DeviceKind.CUDA:
+    if not devices or devices[0].kind is DeviceKind.CUDA:
         return tuple(devices)
     return (tuple(devices) * _LEAST_PARTICIPANTS)[: max(_LEAST_PARTICIPANTS, min(len(devices), _MOST_ON_CPU))]
 

@@ -44,8 +44,8 @@ class _Child:
     frames: FrameReader
 
 
-def supervise(stations: Sequence[Station], limits: Limits) -> list[CheckResult]:
-    """Every station's results, in the order of the stations. Returns soon after `limits.ends_at` at the latest."""
+def supervise(stations: Sequence[Station], limits: Limits) -> list[tuple[CheckResult, ...]]:
+    """Each station's results. Returns soon after `limits.ends_at` at the latest."""
     children: list[_Child] = []
     for station in stations:
         children.append(_start(station, limits.check_s, [child.descriptor for child in children]))
@@ -63,7 +63,7 @@ def supervise(stations: Sequence[Station], limits: Limits) -> list[CheckResult]:
         for late in _late(list(running.values()), limits, time.monotonic()):
             poller.unregister(late.descriptor)
             _end(running.pop(late.descriptor))
-    return [result for child in children for result in child.progress.results]
+    return [child.progress.results for child in children]
 
 
 def _start(station: Station, limit_s: float, others: Sequence[int]) -> _Child:

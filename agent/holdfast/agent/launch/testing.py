@@ -1,0 +1,92 @@
+"""The self-test of a member: decides when one runs, and what is answered.
+
+Pure: no I/O and no clock, as `localset.py`. A test waits until no worker uses the devices, and training goes
+first: a round that needs the member ends its test at once, without a verdict.
+
+    wanted     workers hold the devices   ->  waits; a newer request takes its place
+    wanted     nobody does                ->  started
+    running    a round wants the member   ->  killed, answered Unknown
+    ended                                 ->  answered; the same request again gets the same answer
+"""
+
+import itertools
+from dataclasses import dataclass
+
+from holdfast.agent.launch.effect import Effect, KillWorker, Report, StartTest
+from holdfast.api.selftest import Tested, TestWanted, Verdict
+
+
+@dataclass(slots=True)
+class _Run:
+    """One process that tests. `pid` is None until it is known; `dropped` when nobody waits for its answer."""
+
+    request: TestWanted
+    ticket: int
+    pid: int | None = None
+    dropped: bool = False
+
+
+class Testing:
+    """The tests of one member, at most one at a time."""
+
+    __test__ = False  # not a test of pytest's
+
+    def __init__(self) -> None:
+        self._waiting: TestWanted | None = None
+        self._run: _Run | None = None
+        self._answer: Tested | None = None
+        self._tickets = itertools.count(-1, -1)  # those of workers are positive
+
+    def want(self, request: TestWanted) -> list[Effect]:
+        """The watchdog asks. `settle` then says whether it can begin."""
+        if self._answer is not None and self._answer.number == request.number:
+            return [Report(self._answer)]
+        if self._run is not None and not self._run.dropped and self._run.request.number == request.number:
+            return []
+        self._waiting = request
+        return self._drop()
+
+    def settle(self, *, free: bool, round_: int | None) -> list[Effect]:
+        """Workers came or went: `free` when none uses the devices, `round_` when one gives this member ranks."""
+        if round_ is not None and self._run is not None and not self._run.dropped:
+            request = self._run.request
+            return [*self._drop(), self._answered(request, f"interrupted by round {round_}")]
+        if not free or self._waiting is None or self._run is not None:
+            return []
+        request, self._waiting = self._waiting, None
+        self._run = _Run(request, next(self._tickets))
+        return [StartTest(self._run.ticket, request)]
+
+    def has_ticket(self, ticket: int) -> bool:
+        return self._run is not None and self._run.ticket == ticket
+
+    def has_process(self, pid: int) -> bool:
+        return self._run is not None and self._run.pid == pid
+
+    def started(self, pid: int) -> list[Effect]:
+        """The process that was asked for is there."""
+        assert self._run is not None
+        self._run.pid = pid
+        return [KillWorker(pid)] if self._run.dropped else []
+
+    def ended(self, result: Tested | str) -> list[Effect]:
+        """The process is gone, or never came: its answer, or why there is none."""
+        assert self._run is not None
+        run, self._run = self._run, None
+        if run.dropped:
+            return []
+        if isinstance(result, Tested):
+            self._answer = result
+            return [Report(result)]
+        return [self._answered(run.request, result)]
+
+    def _drop(self) -> list[Effect]:
+        if self._run is None or self._run.dropped:
+            return []
+        self._run.dropped = True
+        return [KillWorker(self._run.pid)] if self._run.pid is not None else []
+
+    def _answered(self, request: TestWanted, why: str) -> Effect:
+        """Answer that nothing was found out."""
+        self._answer = Tested(request.number, request.level, Verdict.UNKNOWN, 0.0, says=why)
+        return Report(self._answer)
