@@ -44,6 +44,7 @@ def full_picture() -> Picture:
     )
     picture = Picture()
     picture.timed("nvml", 0.1)
+    picture.kernel_records_lost = 5
     picture.observe(reading, {"ns/job": Reading(ranks=tuple(map(_rank, range(SIZE))))}, 100.0)
     return picture
 

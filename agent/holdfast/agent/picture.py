@@ -36,8 +36,9 @@ class Picture:
     `node` is the newest reading of the node's own sensors, `jobs` that of each job's ranks. `xids` counts errors
     by (GPU UUID, XID), `xid_at` has when each was last seen; `last_xid` is the newest by GPU UUID. `indices` are
     the GPUs' by UUID, also of those that are lost. `readable` says of every source ever met whether it can be
-    read, `failures` how often it could not any more. `preempted_at` is when the machine is taken away. `tokens`
-    are by (job, rank). Times are CLOCK_MONOTONIC in seconds.
+    read, `failures` how often it could not any more. `kernel_records_lost` is None where no log is read.
+    `preempted_at` is when the machine is taken away. `tokens` are by (job, rank). Times are CLOCK_MONOTONIC in
+    seconds.
     """
 
     node: Reading = field(default_factory=Reading)
@@ -52,6 +53,7 @@ class Picture:
     raised: Counter[ConditionKind] = field(default_factory=Counter)
     oom_kills: int = 0
     notices: int = 0
+    kernel_records_lost: int | None = None
     preempted_at: float | None = None
     fingerprints: Counter[str] = field(default_factory=Counter)
     tokens: Counter[tuple[str, int]] = field(default_factory=Counter)

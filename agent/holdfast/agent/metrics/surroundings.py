@@ -20,6 +20,7 @@ def write_surroundings(sheet: Sheet, picture: Picture, *, node: str, now: float)
         sheet.put("holdfast_conditions_raised_total", (kind.value, node), picture.raised[kind])
     sheet.put("holdfast_oom_kills_total", (node,), picture.oom_kills)
     sheet.put("holdfast_preemption_notices_total", (node,), picture.notices)
+    sheet.put("holdfast_kernel_records_lost_total", (node,), picture.kernel_records_lost)
     if picture.preempted_at is not None:
         sheet.put("holdfast_preemption_seconds", (node,), picture.preempted_at - now)
     for port in picture.node.ports:

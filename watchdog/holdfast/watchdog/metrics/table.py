@@ -25,6 +25,8 @@ _OWN = (
     Metric("holdfast_watchdog_reports_total", _COUNTER, "Agents' reports taken."),
     Metric("holdfast_watchdog_refused_requests_total", _COUNTER, "Requests refused."),
     Metric("holdfast_watchdog_replaced_connections_total", _COUNTER, "Connections that a newer one replaced."),
+    Metric("holdfast_fleet_quarantined_nodes", _GAUGE, "Nodes that all jobs are kept away from."),
+    Metric("holdfast_fleet_node_quarantined", _GAUGE, "1 for a node that all jobs are kept away from.", ("node",)),
     Metric("holdfast_watchdog_launchers", _GAUGE, "Launchers connected.", JOB),
     Metric("holdfast_watchdog_agents", _GAUGE, "Agents connected.", JOB),
     Metric("holdfast_watchdog_journal_lines", _GAUGE, "Lines in the job's journal.", JOB),

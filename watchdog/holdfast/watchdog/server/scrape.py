@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from holdfast.watchdog.metrics.course import write_course, write_proofs, write_vitals
-from holdfast.watchdog.metrics.faults import write_faults
+from holdfast.watchdog.metrics.faults import NODES_MAX, write_faults
 from holdfast.watchdog.metrics.looplag import LoopLag
 from holdfast.watchdog.metrics.page import Page, accepted
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
@@ -41,6 +41,7 @@ class Scraper:
         page.put("holdfast_watchdog_loop_lag_seconds", self.lag.worst_s)
         for what in Count:
             page.put(f"holdfast_watchdog_{what.value}_total", watchdog.tally[what])
+        _write_fleet(page, watchdog)
         hosts = list(watchdog.hosts())
         self._vitals = {host.job.name: kept for host in hosts if (kept := self._vitals.get(host.job.name))}
         for host in hosts:
@@ -60,6 +61,15 @@ class Scraper:
             await asyncio.sleep(0)
         self._vitals[job.name] = now, vitals
         return vitals
+
+
+def _write_fleet(page: Page, watchdog: Watchdog) -> None:
+    """Known only to who leads."""
+    if watchdog.leading is not None:
+        quarantined = watchdog.fleet.quarantined
+        page.put("holdfast_fleet_quarantined_nodes", len(quarantined))
+        for node in quarantined[:NODES_MAX]:
+            page.put("holdfast_fleet_node_quarantined", 1, node)
 
 
 def _write_job(page: Page, host: JobHost, vitals: Vitals) -> None:
