@@ -42,7 +42,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     """One job. `step` is the lowest last completed step over the ranks of the round, None when Unknown.
 
     `ettr` is the useful training time over the wall time since the first round was shown, suspensions left out;
-    None before that.
+    None before that. `verified_step` is the last step after which all replicas held equal parameters; None: they
+    were never compared.
     """
 
     job: str
@@ -62,6 +63,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     avoided_nodes: tuple[str, ...]
     now: float
     ettr: float | None = None
+    verified_step: int | None = None
 
 
 class RankStatus(msgspec.Struct, frozen=True):

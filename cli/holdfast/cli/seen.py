@@ -46,6 +46,7 @@ class SeenStatus(msgspec.Struct, frozen=True):
     avoided_nodes: tuple[str, ...] | None = None
     now: float | None = None
     ettr: float | None = None
+    verified_step: int | None = None
     source: Source = Source.WATCHDOG
 
 

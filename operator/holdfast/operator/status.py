@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.api.incident import Incident
 from holdfast.api.plan import JobReport
-from holdfast.api.status import Checkpoint, JobPhase
+from holdfast.api.status import JobPhase, JobStatus
 from holdfast.operator.action import CreatePod, SetFinalizer
 from holdfast.operator.case import Case, Decision
 from holdfast.operator.conditions import renew, verdicts
@@ -118,7 +118,7 @@ def _from_watchdog(case: Case, report: JobReport) -> dict[str, Any]:
         "worldSize": status.world_size,
         "step": status.step,
         "restarts": status.restarts,
-        "lastCheckpoint": _checkpoint(case, status.last_checkpoint, status.now),
+        "lastCheckpoint": _checkpoint(case, status),
         "goodput": None if status.ettr is None else {"ettr": round(status.ettr, 3)},
         "recentIncidents": [_incident(each) for each in report.incidents[:INCIDENTS_SHOWN]],
         "incidents": status.incidents_total,
@@ -127,18 +127,19 @@ def _from_watchdog(case: Case, report: JobReport) -> dict[str, Any]:
     }
 
 
-def _checkpoint(case: Case, checkpoint: Checkpoint | None, watchdog_now: float) -> dict[str, Any] | None:
+def _checkpoint(case: Case, status: JobStatus) -> dict[str, Any] | None:
     """The commit's time is told by two clocks: it is reckoned once, and kept."""
+    checkpoint = status.last_checkpoint
     if checkpoint is None:
         return None
     known = case.recorded.last_checkpoint
     same = known is not None and (known.step, known.uri) == (checkpoint.step, checkpoint.uri)
     time = known.time if known is not None and same else None
-    age_s = max(0.0, watchdog_now - checkpoint.at)
+    age_s = max(0.0, status.now - checkpoint.at)
     return {
         "step": checkpoint.step,
         "uri": checkpoint.uri,
-        "verified": False,
+        "verified": status.verified_step is not None and checkpoint.step <= status.verified_step,
         "time": time or text_of(case.now - age_s),
     }
 

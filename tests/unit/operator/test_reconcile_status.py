@@ -430,3 +430,11 @@ def test_twelve_thousand_members_at_rest_ask_for_nothing() -> None:
     settled = decide(after(seen, **belongings), NOW + 60)
     assert {type(action).__name__ for action in settled.actions} == {"Tell"}
     assert (settled.status, settled.events, settled.requeue_after_s) == (None, (), None)
+
+
+@pytest.mark.parametrize(("verified_step", "verified"), [(None, False), (89, False), (90, True), (100, True)])
+def test_a_checkpoint_is_verified_once_replicas_agreed_at_its_step_or_later(
+    verified_step: int | None, verified: bool
+) -> None:
+    shown = status_of(observed(report=report(verified_step=verified_step)))["lastCheckpoint"]
+    assert shown["verified"] is verified

@@ -34,6 +34,7 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         avoided_nodes=tuple(order.node for order in state.avoided),
         now=now,
         ettr=state.ledger.ettr(now),
+        verified_step=state.verified_step,
     )
 
 
@@ -58,7 +59,7 @@ def with_trouble(told: JobStatus, trouble: str | None) -> JobStatus:
 def membership_of(state: JobState) -> Membership:
     """Members with ranks, or on their way to get some, are ready; those beyond are spares."""
     wanted = state.policy.nodes_max if state.policy else 0
-    there = len(state.members) - len(state.members.absent())
+    there = len(state.members) - len(state.members.absent()) - sum(each.bars for each in state.trials.values())
     if state.round is None:
         ready = min(there, wanted)
     else:

@@ -55,9 +55,11 @@ def _checkpoint(status: SeenStatus) -> str:
     saved = status.last_checkpoint
     if saved is None:
         return "none"
-    if saved.at is None or status.now is None:
-        return f"step {saved.step}"
-    return f"step {saved.step}, {seconds(max(0.0, status.now - saved.at))} ago"
+    told = f"step {saved.step}"
+    if saved.at is not None and status.now is not None:
+        told += f", {seconds(max(0.0, status.now - saved.at))} ago"
+    verified = status.verified_step is not None and saved.step <= status.verified_step
+    return f"{told}, verified" if verified else told
 
 
 def job_name(job: str) -> str:
