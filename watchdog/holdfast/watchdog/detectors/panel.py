@@ -7,6 +7,7 @@ from holdfast.watchdog.detectors.detector import Detector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
+from holdfast.watchdog.detectors.preemption import PreemptionDetector
 from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
 from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
 from holdfast.watchdog.detectors.thermal import ThermalDetector
@@ -15,6 +16,7 @@ from holdfast.watchdog.detectors.thermal import ThermalDetector
 def detectors_for(policy: Policy) -> tuple[Detector, ...]:
     """One of each, fresh. What explains more comes first: of two findings on one sample it is heard first."""
     return (
+        PreemptionDetector(),
         GpuFaultDetector(policy),
         ConditionDetector(policy),
         ThermalDetector(policy),
