@@ -20,16 +20,15 @@ from typing import Final
 from aiohttp import web
 
 from holdfast.agent.bearer import read_token
-from holdfast.agent.exporter import NodeCollector, metrics_application
+from holdfast.agent.exporter import DcgmNames, NodeCollector, metrics_application
 from holdfast.agent.jobstream import JobStream, JobStreams
 from holdfast.agent.lifetime import die_with
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.picture import Picture
 from holdfast.agent.reporter import Reporter
+from holdfast.agent.senses import senses_of
 from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing
 from holdfast.agent.sensors.pidmap import PidMap
-from holdfast.agent.sensors.sensor import Sensor
-from holdfast.agent.sensors.simulated_gpu import SimulatedGpus
 from holdfast.agent.settings import Address, AgentSettings, Lifetime, parse_settings
 from holdfast.agent.tenants import KubeletPods, OneTenant, Tenants
 from holdfast.api.errors import InvalidInput, Unavailable
@@ -69,7 +68,8 @@ async def serve(settings: AgentSettings) -> None:
     picture = Picture()
     tenants = _tenants(settings)
     streams = JobStreams(partial(_begin_stream, settings), PidMap())
-    sensing = Sensing(_sensors(settings), tenants=tenants, streams=streams, picture=picture)
+    senses = senses_of(settings)
+    sensing = Sensing(senses, tenants=tenants, streams=streams, picture=picture)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -83,6 +83,7 @@ async def serve(settings: AgentSettings) -> None:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await streams.close()
+        senses.close()
         for task in done:
             task.result()
 
@@ -93,13 +94,6 @@ def _tenants(settings: AgentSettings) -> Tenants:
     assert settings.job is not None, "settings are of one job or of the kubelet's pods"
     assert settings.run_dir is not None
     return OneTenant(settings.job, settings.run_dir)
-
-
-def _sensors(settings: AgentSettings) -> tuple[Sensor, ...]:
-    """What is sensed of the node itself, whoever runs on it."""
-    if settings.simulated_gpus == 0 or settings.run_dir is None:
-        return ()
-    return (SimulatedGpus(settings.run_dir, node=settings.node, count=settings.simulated_gpus),)
 
 
 def _begin_stream(settings: AgentSettings, job: str) -> JobStream:
@@ -134,6 +128,7 @@ async def _metrics(settings: AgentSettings, picture: Picture, streams: JobStream
         build=(_version(), settings.job or ""),
         clock=time.monotonic,
         lines=streams.lines,
+        dcgm=DcgmNames.HERE if settings.dcgm_exporter is None else DcgmNames.ELSEWHERE,
     )
     application = metrics_application(collector, token=lambda: read_token(settings.metrics_token_file))
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)

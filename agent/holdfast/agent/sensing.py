@@ -2,11 +2,13 @@
 
 import logging
 import time
-from collections.abc import Sequence
 from typing import Final
 
 from holdfast.agent.jobstream import JobStreams
 from holdfast.agent.picture import RANKS, Picture
+from holdfast.agent.senses import Senses
+from holdfast.agent.sensors.gpu_union import GpuUnion
+from holdfast.agent.sensors.kernellog import KernelLog
 from holdfast.agent.sensors.sensor import Reading, Sensor, joined
 from holdfast.agent.tenants import Tenants
 from holdfast.agent.xidecho import XidEcho
@@ -21,30 +23,39 @@ LOOK_INTERVAL_S: Final = 0.1
 class Sensing:
     """Reads every sensor and hands the readings to whoever needs them.
 
-    `sensors` are the node's own: every job on the node is told what they say.
+    `senses` are the node's own: every job on the node is told what they say.
     """
 
-    def __init__(
-        self, sensors: Sequence[Sensor], *, tenants: Tenants, streams: JobStreams, picture: Picture
-    ) -> None:
-        self._sensors = sensors
+    def __init__(self, senses: Senses, *, tenants: Tenants, streams: JobStreams, picture: Picture) -> None:
+        self._senses = senses
         self._tenants = tenants
         self._streams = streams
         self._picture = picture
         self._echo = XidEcho()
+        self._union = GpuUnion()
         self._broken: set[str] = set()
+        self._logs = tuple(each for each in senses.sensors if isinstance(each, KernelLog))
 
     def look(self, now: float) -> None:
         """One look at everything, at `now` (CLOCK_MONOTONIC, seconds)."""
         self._streams.follow(self._tenants.look(now), now)
-        sensed = [(sensor.name, self._read(sensor, now, sensor.name)) for sensor in self._sensors]
-        node = joined([*self._echo.once(sensed, now), Reading(unreadable=self._tenants.unreadable)])
+        node = joined([self._node(now), Reading(unreadable=self._tenants.unreadable)])
         readings = {}
         for stream in self._streams:
             ranks = joined(self._read(sensor, now, RANKS) for sensor in stream.sensors.values())
             stream.outbox.observe(joined((ranks, node)), now)
             readings[stream.job] = ranks
+        if self._logs:
+            self._picture.kernel_records_lost = sum(each.records_lost for each in self._logs)
         self._picture.observe(node, readings, now)
+
+    def _node(self, now: float) -> Reading:
+        sensed = [(sensor.name, self._read(sensor, now, sensor.name)) for sensor in self._senses.sensors]
+        node = joined(self._echo.once(sensed, now))
+        exporter = self._senses.exporter
+        if exporter is None:
+            return node
+        return self._union.unite(node, self._read(exporter, now, exporter.name), now)
 
     def _read(self, sensor: Sensor, now: float, counted_as: str) -> Reading:
         # A sensor promises not to raise. One that breaks the promise must not blind the agent to all others.

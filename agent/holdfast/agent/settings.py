@@ -4,12 +4,16 @@ import argparse
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+from urllib.parse import urlsplit
 
 from holdfast.api.errors import InvalidInput, Problem
 
+KERNEL_LOG: Final = "/dev/kmsg"
+_KERNEL_LOGS: Final[Mapping[str, str | None]] = {"auto": KERNEL_LOG, "off": None}
 _SECONDS_OF = {"ms": 1e-3, "s": 1.0, "m": 60.0}
 
 
@@ -18,6 +22,23 @@ class Lifetime(Enum):
 
     OWN = "own"
     PARENT = "parent"  # the embedded mode: nothing may be left when its starter is killed
+
+
+class Use(Enum):
+    """Whether a source is used. AUTO: where this machine has it."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
+class Cloud(Enum):
+    """Whose notices of machines that are taken away are heeded. AUTO: the machine's own firmware says."""
+
+    AUTO = "auto"
+    NONE = "none"
+    AWS = "aws"
+    GCP = "gcp"
+    AZURE = "azure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +60,11 @@ class AgentSettings:
     pods may run; a `run_dir` is then its own, for what others on the node want to know of it or tell it).
     `watchdog_ca_file` names who may have signed the watchdog's certificate; without, it is spoken to plainly.
     `metrics_token_file` holds what a reader of the metrics must show. `listen` is where metrics are served: by
-    default on loopback and any free port, as several agents may share a machine. `simulated_gpus` 0 means that
-    no GPU is sensed.
+    default on loopback and any free port, as several agents may share a machine. With `simulated_gpus` the machine
+    is somebody's own and nothing else of it is sensed.
+
+    `kernel_log` is the kernel's device or a log file, None: it is not read. `dcgm_exporter` is the URL of an
+    exporter that runs already. `disks` are paths whose file systems must not fill up.
     """
 
     node: str
@@ -53,6 +77,13 @@ class AgentSettings:
     metrics_token_file: str
     listen: Address = Address(host="127.0.0.1", port=0)
     simulated_gpus: int = 0
+    nvml: Use = Use.AUTO
+    kernel_log: str | None = KERNEL_LOG
+    dcgm_exporter: str | None = None
+    preemption: Cloud = Cloud.AUTO
+    infiniband: Use = Use.AUTO
+    node_checks: Use = Use.AUTO
+    disks: tuple[str, ...] = ()
     interval_s: float = 1.0  # well inside the 3 s after which a silent node counts as lost
     lifetime: Lifetime = Lifetime.OWN
 
@@ -69,6 +100,7 @@ def parse_settings(arguments: Sequence[str]) -> AgentSettings:
             problems.append(Problem(flag, path, "name a file this user can read"))
     if not 0 <= given.simulated_gpus <= 64:
         problems.append(Problem("--simulated-gpus", given.simulated_gpus, "give a number from 0 to 64"))
+    problems += _source_problems(given)
     if problems:
         raise InvalidInput(*problems)
     return AgentSettings(
@@ -82,9 +114,29 @@ def parse_settings(arguments: Sequence[str]) -> AgentSettings:
         metrics_token_file=os.path.abspath(metrics_token_file),
         listen=parse_address("--listen", given.listen),
         simulated_gpus=given.simulated_gpus,
+        nvml=Use(given.nvml),
+        kernel_log=_KERNEL_LOGS.get(given.kernel_log, given.kernel_log),
+        dcgm_exporter=given.dcgm_exporter,
+        preemption=Cloud(given.preemption),
+        infiniband=Use(given.infiniband),
+        node_checks=Use(given.node_checks),
+        disks=tuple(given.disk),
         interval_s=parse_duration_s("--interval", given.interval),
         lifetime=Lifetime.PARENT if given.die_with_parent else Lifetime.OWN,
     )
+
+
+def _source_problems(given: argparse.Namespace) -> list[Problem]:
+    """What is wrong with the sources that are named."""
+    problems = []
+    if given.kernel_log not in _KERNEL_LOGS and not os.path.isabs(given.kernel_log):
+        problems.append(Problem("--kernel-log", given.kernel_log, "say auto, off or a file's whole path"))
+    if given.dcgm_exporter is not None:
+        url = urlsplit(given.dcgm_exporter)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            advice = "give it as http://HOST:PORT/metrics"
+            problems.append(Problem("--dcgm-exporter", given.dcgm_exporter, advice))
+    return problems
 
 
 def _tenancy_problems(given: argparse.Namespace) -> list[Problem]:
@@ -145,6 +197,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="metrics (0: a free port)")
     parser.add_argument("--simulated-gpus", type=int, default=0, metavar="N", help="pretend to have N GPUs")
+    _add_sources(parser)
     parser.add_argument("--interval", default="1s", metavar="DURATION", help="between two reports (default: 1s)")
     parser.add_argument("--die-with-parent", action="store_true", help="be killed when the starter dies")
     return parser
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is sensed of the node; with --simulated-gpus nothing else is")
+    uses = [use.value for use in Use]
+    group.add_argument("--nvml", choices=uses, default="auto", help="the NVIDIA driver's word on the GPUs")
+    group.add_argument(
+        "--kernel-log", default="auto", metavar="auto|off|FILE", help=f"the kernel's log (auto: {KERNEL_LOG})"
+    )
+    group.add_argument("--dcgm-exporter", metavar="URL", help="a dcgm-exporter that runs beside the agent")
+    clouds = [cloud.value for cloud in Cloud]
+    group.add_argument("--preemption", choices=clouds, default="auto", help="whose notices are heeded")
+    group.add_argument("--infiniband", choices=uses, default="auto", help="network ports for training")
+    group.add_argument("--node-checks", choices=uses, default="auto", help="memory, disks and clock")
+    group.add_argument("--disk", action="append", default=[], metavar="PATH", help="must not fill up; repeatable")

@@ -50,7 +50,7 @@ def gpu_uuid(index: int) -> str:
 
 @cache
 def build() -> Path:
-    """The folder with libnvidia-ml.so.1, compiled once for each text of its source. Raises when there is no compiler."""
+    """The folder with libnvidia-ml.so.1, compiled once for each text of its source. Raises without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise RuntimeError("The fake NVML needs a C compiler: install the package build-essential.")

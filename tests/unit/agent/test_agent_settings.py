@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.settings import Address, Lifetime, parse_address, parse_settings
+from holdfast.agent.settings import Address, Cloud, Lifetime, Use, parse_address, parse_settings
 from holdfast.api.errors import InvalidInput
 
 
@@ -50,6 +50,8 @@ def test_every_flag_is_taken(given: dict[str, str]) -> None:
         ("--interval", "1"),
         ("--interval", "0s"),
         ("--interval", "2h"),
+        ("--kernel-log", "messages"),
+        ("--dcgm-exporter", "host:9400"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(given: dict[str, str], flag: str, value: str) -> None:
@@ -94,3 +96,19 @@ def test_an_agent_of_one_job_needs_both(given: dict[str, str], missing: str) -> 
 
 def test_an_address_of_ip_version_6_may_stand_in_brackets() -> None:
     assert parse_address("--listen", "[::]:9400") == Address(host="::", port=9400)
+
+
+def test_every_source_of_the_node_is_used_where_it_is_unless_it_is_switched_off(given: dict[str, str]) -> None:
+    settings = parse_settings(arguments(given))
+    assert (settings.nvml, settings.infiniband, settings.node_checks) == (Use.AUTO, Use.AUTO, Use.AUTO)
+    assert (settings.kernel_log, settings.dcgm_exporter, settings.preemption) == ("/dev/kmsg", None, Cloud.AUTO)
+    off = given | {"--nvml": "off", "--kernel-log": "off", "--infiniband": "off", "--node-checks": "off"}
+    settings = parse_settings(arguments(off | {"--preemption": "none"}))
+    assert (settings.nvml, settings.infiniband, settings.node_checks) == (Use.OFF, Use.OFF, Use.OFF)
+    assert (settings.kernel_log, settings.preemption) == (None, Cloud.NONE)
+
+
+def test_several_disks_may_be_named(given: dict[str, str]) -> None:
+    more = ["--disk", "/checkpoints", "--disk", "/var/log", "--kernel-log", "/var/log/kern.log"]
+    settings = parse_settings([*arguments(given), *more])
+    assert (settings.disks, settings.kernel_log) == (("/checkpoints", "/var/log"), "/var/log/kern.log")

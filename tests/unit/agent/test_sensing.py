@@ -13,6 +13,7 @@ from holdfast.agent.jobstream import JobStream, JobStreams
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.picture import Picture
 from holdfast.agent.reporter import Reporter
+from holdfast.agent.senses import Senses
 from holdfast.agent.sensing import Sensing
 from holdfast.agent.sensors.pidmap import PidMap
 from holdfast.agent.sensors.sensor import Reading, Sensor
@@ -102,7 +103,7 @@ def tenant(folder: Path, member: str, *, job: str = "ns/job", rank: int = 0) -> 
 
 
 def sensing(tenants: Here, streams: JobStreams, *sensors: Sensor, picture: Picture | None = None) -> Sensing:
-    return Sensing(sensors, tenants=tenants, streams=streams, picture=picture or Picture())
+    return Sensing(Senses(sensors), tenants=tenants, streams=streams, picture=picture or Picture())
 
 
 def reports(streams: JobStreams, now: float) -> dict[str, NodeReport]:
