@@ -11,6 +11,22 @@ from holdfast.operator.template import Toleration
 # The node's condition says these first, and says more.
 BY_CONDITION = frozenset(("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"))
 
+# Whoever takes machines away marks a node with one of these and waits for it to be left, mostly with NoSchedule,
+# which by itself moves nobody. Source: https://github.com/aws/aws-node-termination-handler,
+# https://github.com/kubernetes-monitoring/kubernetes-mixin (KubeNodeUnreachable: Google's and the autoscaler's),
+# https://kubernetes.io/docs/reference/labels-annotations-taints/, https://karpenter.sh/docs/concepts/disruption/
+DEPARTURES = frozenset(
+    (
+        "cloud.google.com/impending-node-termination",
+        "node.cloudprovider.kubernetes.io/shutdown",
+        "node.kubernetes.io/out-of-service",
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "karpenter.sh/disruption",
+    )
+)
+DEPARTURE_PREFIX = "aws-node-termination-handler/"
+
 
 def state_of(node: Node, terms: Terms, tolerations: Sequence[Toleration]) -> tuple[NodeState, str]:
     """The state of a node that is there, and why. `tolerations` are the pods'."""
@@ -34,9 +50,14 @@ def _words(ready: Condition) -> str:
 def _drains(taint: Taint, terms: Terms, tolerations: Sequence[Toleration]) -> bool:
     if taint.key.startswith(OUR_PREFIX) or taint.key in BY_CONDITION or taint.effect == "PreferNoSchedule":
         return False
-    if taint.key in terms.maintenance_taints:
+    if taint.key in terms.maintenance_taints or _departs(taint):
         return True
     return taint.effect == "NoExecute" and not any(_tolerates(each, taint) for each in tolerations)
+
+
+def _departs(taint: Taint) -> bool:
+    """Tolerating it does not help: the machine goes all the same."""
+    return taint.key in DEPARTURES or taint.key.startswith(DEPARTURE_PREFIX)
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
