@@ -139,6 +139,7 @@ class Checkpointer:
         self._to_drop = position.to_drop + restore.skip_batches
         self._position = position
         self._at = _At(position.step or 0, position.batches + restore.skip_batches)
+        self.run.watch(self.model)
         self._has_begun = True
 
     def _pass_over(self, source: Iterator[object]) -> None:

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 import torch.distributed as dist
+from torch.nn import Module
 
 from holdfast.api.control import Assignment
 from holdfast.api.rankrecord import Phase
@@ -30,6 +31,9 @@ class RunPort(Protocol):
 
     def restored(self, step: int | None, skipped: tuple[str, ...], /) -> object:
         """Called once per round on every rank, before the first step. None: started afresh."""
+
+    def watch(self, model: Module, /) -> object:
+        """Called once per round on every rank, before the first step, with the model as restored."""
 
     def check(self) -> object:
         """Called between steps. Raises when the round is over."""
@@ -71,6 +75,9 @@ class Standalone:
 
     def restored(self, step: int | None, skipped: tuple[str, ...], /) -> None:
         """Nobody to tell."""
+
+    def watch(self, model: Module, /) -> None:
+        """Nobody watches."""
 
     def check(self) -> None:
         """A standalone round never ends."""

@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
+from torch.nn import Module
+
 from holdfast.api.control import Assignment, Entered, Finished, RoundLeft
 from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Restored
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase
@@ -22,6 +24,7 @@ from holdfast.trainer.scalar import Number, Scalar
 from holdfast.trainer.side import SideThread
 from holdfast.trainer.stay import Stay
 from holdfast.trainer.surroundings import Mode, surroundings_of
+from holdfast.trainer.watched import AfterStep, after_step
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +68,8 @@ class Run:
         is_torchrun = surroundings.mode is Mode.TORCHRUN
         self._meeting = Meeting.ENVIRONMENT if is_torchrun else Meeting.ENDPOINT
         self._run_directory = surroundings.run_directory
+        self._corruptible = surroundings.corruptible
+        self._after_step: tuple[AfterStep, ...] | None = None
         self._record_rank = UNKNOWN_INT
         self._record = open_record(None, UNKNOWN_INT)
         self._loss = Scalar()
@@ -93,7 +98,27 @@ class Run:
         Raises RoundEnded when the round is over.
         """
         self._record.step(step, self._loss.take(loss), self._grad_norm.take(grad_norm), tokens)
+        if self._after_step:
+            for complete in self._after_step:
+                complete(step)
         self._here().check()
+
+    def watch(self, model: Module, *, part: str = "") -> None:
+        """`model` is what this round trains: `step` fingerprints its parameters as often as the job wants.
+
+        Ranks that hold the same of the model must hold the same bits; one that does not has been corrupted. What
+        a rank holds is taken from the names and shapes of the parameters, and of a DTensor from its shards. Where
+        ranks hold different shards in plain tensors (tensor parallelism without DTensor), give each its own
+        `part`, such as "tensor-parallel 3". The first call of a round counts; a Checkpointer makes it otherwise.
+        """
+        if self._after_step is None:
+            self._after_step = after_step(
+                model,
+                self.assignment,
+                part=part,
+                publish=self._record.fingerprint,
+                corruptible=self._corruptible,
+            )
 
     def phase(self, phase: Phase) -> None:
         """`phase` begins. Optional: a hang can then be told apart by where in the step it happened."""
@@ -185,6 +210,7 @@ class Run:
             raise
         finally:
             self._record.phase(Phase.IDLE)
+            self._after_step = None  # It holds the model.
             stay.group.close()
             self._host.attend(None)
         if departure is Departure.FINISHED:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
 from holdfast.api.control import CONTROL_VARIABLE, RUN_DIRECTORY_VARIABLE, Assignment
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.round import Endpoint, Restore, Tier
@@ -18,12 +19,16 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the environment says. Exactly one of `control_path` and `assignment` is set."""
+    """What the environment says. Exactly one of `control_path` and `assignment` is set.
+
+    `corruptible` is where a drill leaves what it wants corrupted, None outside of drills.
+    """
 
     mode: Mode
     run_directory: Path | None = None
     control_path: str | None = None
     assignment: Assignment | None = None
+    corruptible: Path | None = None
 
     def only_assignment(self) -> Assignment:
         """The one round of a process without a Holdfast launcher."""
@@ -38,8 +43,9 @@ def surroundings_of(environment: Mapping[str, str]) -> Surroundings:
     """
     directory = environment.get(RUN_DIRECTORY_VARIABLE)
     run_directory = Path(directory) if directory else None
+    corruptible = run_directory if environment.get(CORRUPTIBLE_VARIABLE) else None
     if control_path := environment.get(CONTROL_VARIABLE):
-        return Surroundings(Mode.ATTACHED, run_directory, control_path=control_path)
+        return Surroundings(Mode.ATTACHED, run_directory, control_path=control_path, corruptible=corruptible)
     if "RANK" in environment:
         return Surroundings(Mode.TORCHRUN, run_directory, assignment=_torchrun_assignment(environment))
     return Surroundings(Mode.PLAIN, run_directory, assignment=_plain_assignment())

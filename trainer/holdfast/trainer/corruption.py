@@ -1,0 +1,55 @@
+"""Flips a bit of this rank's parameters when a drill or a test asks for it; see `holdfast.api.bitflip`."""
+
+import logging
+from pathlib import Path
+
+import msgspec
+import torch
+
+from holdfast.api.bitflip import BitFlip, bit_flip_file
+from holdfast.trainer.fingerprint import local_part
+
+logger = logging.getLogger(__name__)
+
+
+class Corruption:
+    """What was asked of one rank. Every request is carried out once, whatever becomes of the process after it."""
+
+    def __init__(self, run_directory: Path, rank: int, model: torch.nn.Module) -> None:
+        self._file = bit_flip_file(run_directory, rank)
+        self._model = model
+
+    def completed(self, step: int) -> None:
+        """Step `step` is complete: do what is asked for by now. A request that cannot be read is removed."""
+        try:
+            flip = msgspec.json.decode(self._file.read_bytes(), type=BitFlip)
+            if step < flip.step:
+                return
+            self._file.unlink()
+        except FileNotFoundError:
+            return
+        except msgspec.DecodeError as error:
+            logger.warning("bit flip is not understood file=%s error=%s", self._file, error)
+            self._file.unlink(missing_ok=True)
+            return
+        try:
+            name = flip_bit(self._model, flip)
+        except LookupError as error:
+            logger.warning("no bit was flipped step=%d reason=%s", step, error)
+            return
+        logger.warning("bit flipped on request step=%d parameter=%s bit=%d", step, name, flip.bit)
+
+
+@torch.no_grad()
+def flip_bit(model: torch.nn.Module, flip: BitFlip) -> str:
+    """Do it, in the memory of this process; returns the parameter's name. Raises LookupError if there is none."""
+    held = {name: local_part(parameter) for name, parameter in model.named_parameters()}
+    held = {name: values for name, values in held.items() if values.numel() and flip.parameter in (None, name)}
+    if not held:
+        raise LookupError(f"this rank holds no parameter {flip.parameter or ''}".rstrip())
+    name, values = next(iter(held.items()))
+    place = torch.unravel_index(torch.tensor(flip.element % values.numel()), values.shape)
+    element = values[tuple(int(index) for index in place)].view(1).view(torch.uint8)
+    octet, bit = divmod(flip.bit % (8 * values.element_size()), 8)
+    element[octet] ^= 1 << bit
+    return name

@@ -1,0 +1,165 @@
+"""A fingerprint of tensors: 64 bits that two ranks share when they hold the same bits, and otherwise do not.
+
+Replicas that take the same steps hold the same parameters, bit for bit. A rank whose fingerprint differs from its
+replicas' has been corrupted by its hardware, though nothing else may ever show it.
+
+Everything is integer arithmetic modulo 2**64 over the raw words, so the result does not depend on the device,
+on the number of threads, or on the order in which sums are formed; NaNs, signed zeros and subnormals are words
+like any other. Large tensors are *folded* first: words are laid out as tables and only the sums of each table's
+rows and columns are kept, again and again, until little is left. Folding is what touches all of the memory, and
+it is two sums, which run at memory bandwidth: the second finds its table in the cache.
+
+What escapes it. A row or column with one changed word in it cannot keep its sum, and among fewer than four
+changed words of a table one always is alone in its row or its column. So a fold sees every change within one
+word, of whatever bits, every swap of two words, and everything else that does not cancel in every row and in
+every column. A changed word leaves two changed sums; the next fold has more columns than a table has sums, so
+these never meet in one of its columns. What is left in the end is mixed, word by word with its place, by a
+bijection, and summed: there two different contents agree with probability 2**-64. This is no defence against an
+adversary.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+ROWS: Final = 16
+# For each fold more than the sums that a table of the one before leaves. Primes, so that the parts of a model,
+# whose sizes are round numbers, do not line up in columns; and odd, so that a flip of the top bit of all words
+# changes the sum of every row. The first four are for a tensor, the others for what is left of all tensors.
+COLUMNS: Final = (8191, 8209, 8231, 8263, 8287, 8311, 8329, 8353)
+_OF_ONE_TENSOR: Final = 4
+# Tables (1 MiB each) summed at once: they must still be in the cache when they are summed the second time, but
+# each sum should be worth its launch. On a CPU it is one for each thread.
+_TABLES_ON_DEVICE: Final = 16
+# Bounds the memory a fold needs to a sixteenth of this (16 MiB), whatever the size of a tensor.
+_PIECE_WORDS: Final = 1 << 25
+_WORD_BYTES: Final = 8
+
+# Source: the constants and shifts of SplitMix64's finaliser, https://prng.di.unimi.it/splitmix64.c
+_GAMMA: Final = 0x9E3779B97F4A7C15
+_FACTORS: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_SHIFTS: Final = (30, 27, 31)
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> int:
+    """The unsigned 64-bit fingerprint of `tensors`, waiting for it. Of a DTensor, that of the local shard.
+
+    Names, shapes, types and values all count, and so does the order of the tensors.
+    """
+    return Sketch(tensors).value()
+
+
+class Sketch:
+    """A fingerprint in the making: what is left to do is the host's, and needs a number from each device."""
+
+    @torch.no_grad()
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        """Queue the work on the tensors' devices. Never waits for them."""
+        local = {name: local_part(tensor) for name, tensor in tensors.items()}
+        self._layout = _layout(local)
+        devices = sorted({tensor.device for tensor in local.values()}, key=str)
+        self.totals = tuple(_total(_on(device, local.values())) for device in devices)
+
+    def value(self) -> int:
+        """The fingerprint. Waits for the devices."""
+        return self.value_of([int(total) for total in self.totals])
+
+    def value_of(self, totals: Iterable[int]) -> int:
+        """The fingerprint, given what came of `totals`."""
+        value = self._layout
+        for total in totals:
+            value = _mixed((value + total) % 2**64)
+        return value
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """The part of a tensor that is in this process's memory; shares that memory."""
+    tensor = tensor.detach()
+    # A DTensor; its module takes a second to import, and here it is not known whether there is any.
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
+
+
+def words_of(tensor: Tensor) -> Tensor:
+    """A tensor's bits as a vector of 64-bit words, the last filled up with zeros. A view where it can be one."""
+    values = tensor.contiguous().view(-1)
+    if values.data_ptr() % _WORD_BYTES or values.stride(0) != 1:  # one element may have any stride
+        values = values.clone(memory_format=torch.contiguous_format)
+    octets = values.view(torch.uint8)
+    whole = octets.numel() // _WORD_BYTES * _WORD_BYTES
+    words = octets[:whole].view(torch.int64)
+    if whole == octets.numel():
+        return words
+    last = octets.new_zeros(_WORD_BYTES)
+    last[: octets.numel() - whole] = octets[whole:]
+    return torch.cat((words, last.view(torch.int64)))
+
+
+def _on(device: torch.device, tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor.device == device]
+
+
+def _total(tensors: Iterable[Tensor]) -> Tensor:
+    """One 64-bit number of all words of the tensors, on their device."""
+    pieces = (piece for tensor in tensors for piece in torch.split(words_of(tensor), _PIECE_WORDS))
+    left = torch.cat([_folded(piece, COLUMNS[:_OF_ONE_TENSOR]) for piece in pieces])
+    return _sum_of_mixed(_folded(left, COLUMNS[_OF_ONE_TENSOR:]))
+
+
+def _folded(words: Tensor, columns_of_folds: Iterable[int]) -> Tensor:
+    """What is left after as many folds as there are tables for."""
+    at_once = torch.get_num_threads() if words.device.type == "cpu" else _TABLES_ON_DEVICE
+    for columns in columns_of_folds:
+        if words.numel() < ROWS * columns:
+            break
+        words = _folded_once(words, columns, at_once)
+    return words
+
+
+def _folded_once(words: Tensor, columns: int, at_once: int) -> Tensor:
+    """The sums of rows and columns of all whole tables, then the words that fill no table."""
+    count = words.numel() // (ROWS * columns)
+    in_tables = count * ROWS * columns
+    sums_end = count * (ROWS + columns)
+    folded = words.new_empty(sums_end + words.numel() - in_tables)
+    folded[sums_end:] = words[in_tables:]
+    tables = words[:in_tables].view(count, ROWS, columns)
+    sums = folded[:sums_end].view(count, ROWS + columns)
+    for some, into in zip(torch.split(tables, at_once), torch.split(sums, at_once), strict=True):
+        # Columns first: that way round the memory is read as many streams, and the cache serves the rows.
+        torch.sum(some, 1, out=into[:, ROWS:])
+        torch.sum(some, 2, out=into[:, :ROWS])
+    return folded
+
+
+def _sum_of_mixed(words: Tensor) -> Tensor:
+    """Every word mixed with its place, summed."""
+    mixed = torch.arange(1, words.numel() + 1, device=words.device) * _signed(_GAMMA) + words
+    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+        mixed = (mixed ^ _shifted(mixed, shift)) * _signed(factor)
+    return (mixed ^ _shifted(mixed, _SHIFTS[-1])).sum()
+
+
+def _shifted(words: Tensor, by: int) -> Tensor:
+    # Torch shifts signed words, and so fills with the sign.
+    return (words >> by) & ((1 << (64 - by)) - 1)
+
+
+def _mixed(word: int) -> int:
+    """The same for one unsigned number on the host."""
+    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+        word = (word ^ (word >> shift)) * factor % 2**64
+    return word ^ (word >> _SHIFTS[-1])
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word
+
+
+def _layout(tensors: Mapping[str, Tensor]) -> int:
+    """What is not in the words: names, types and shapes."""
+    said = "\n".join(f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+    return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=_WORD_BYTES).digest(), "little")
