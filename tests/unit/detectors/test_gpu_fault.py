@@ -278,6 +278,7 @@ def test_an_error_of_the_links_names_everybody_on_them(xid: int, recovery: int |
     assert finding.subject.gpu == "GPU-1"
     assert [each.gpu for each in finding.also] == ["GPU-0", "GPU-2", "GPU-3"]
     assert {each.node for each in finding.also} == {"n0"}
+    assert "shares NVLinks with GPU-0, GPU-2, GPU-3" in finding.evidence[0].says
 
 
 def test_an_error_of_one_gpu_names_no_other() -> None:

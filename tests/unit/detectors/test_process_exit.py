@@ -155,6 +155,14 @@ def test_a_worker_that_the_kernel_killed_for_memory_is_told_apart_when_the_agent
     assert detector.observe(killed("n1", 99), 10.3) == (), "it is explained already"
 
 
+def test_a_killing_is_told_of_a_death_whose_round_is_over_already() -> None:
+    detector = in_round()
+    detector.observe(exited(3, signal=9), 10.0)
+    detector.observe(started(2), 10.05)
+    (better,) = detector.observe(killed("n1", age_s=0.2), 10.1)
+    assert (better.cause, better.round) == (OUT_OF_MEMORY, 1)
+
+
 def test_a_worker_that_the_kernel_killed_for_memory_is_told_apart_when_the_agent_comes_first() -> None:
     detector = in_round()
     assert detector.observe(killed("n1"), 10.0) == ()

@@ -36,6 +36,7 @@ REPETITION_S = 86400.0
 # Only GPUs that raised something are remembered, and the least recent are forgotten first.
 GPUS_REMEMBERED = 4096
 XIDS_REMEMBERED = 64
+PEERS_NAMED = 16
 # What an error of the links is: NVLink up to the fourth generation, and the fifth.
 _LINK_XIDS = frozenset((74, *range(144, 151)))
 _DOMAIN_RECOVERIES = frozenset((RecoveryAction.DRAIN_P2P, RecoveryAction.RECOVER_IMEX_DOMAIN))
@@ -214,6 +215,8 @@ def _evidence(raised: _Raised) -> Evidence:
     says = f"XID {event.xid} ({meaning_of(event.xid)}) on GPU {event.gpu}"
     if event.recovery_action is not None:
         says += f", recovery action {event.recovery_action}"
+    if raised.also:
+        says += f", which shares NVLinks with {', '.join(str(each.gpu) for each in raised.also[:PEERS_NAMED])}"
     return Evidence(_source(raised.subject), f"{says}: {event.text}" if event.text else says, raised.at)
 
 

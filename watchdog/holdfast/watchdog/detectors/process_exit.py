@@ -93,6 +93,8 @@ class ProcessExitDetector:
         self._round = RoundInForce(policy.job)
         self._culprit: _Death | None = None
         self._dead: set[int] = set()
+        # Outlives its round: the next one is shown at once, often before the agent tells of the killing.
+        self._unexplained: _Death | None = None
         self._killings: OrderedDict[str, deque[_Killing]] = OrderedDict()  # by node
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
@@ -111,8 +113,10 @@ class ProcessExitDetector:
         death = _Death(sample.exit, subject, at=now - max(0.0, sample.exit.age_s))
         if not self._is_news(death):
             return ()
-        self._culprit = self._in_the_light_of_killings(death)
-        return (_finding(self._culprit),)
+        self._culprit = death
+        explained = self._in_the_light_of_killings(death)
+        self._unexplained = death if explained.killing is None else None
+        return (_finding(explained),)
 
     def elapse(self, now: float) -> Sequence[Finding]:
         return ()
@@ -125,13 +129,13 @@ class ProcessExitDetector:
         for event in report.events:
             if isinstance(event, ProcessKilledForMemory):
                 self._remember(report.node, _Killing(event, now - max(0.0, event.age_s)))
-        culprit = self._culprit
-        if culprit is None or culprit.killing is not None or culprit.subject.node != report.node:
+        death = self._unexplained
+        if death is None or death.subject.node != report.node:
             return ()
-        explained = self._in_the_light_of_killings(culprit)
+        explained = self._in_the_light_of_killings(death)
         if explained.killing is None:
             return ()
-        self._culprit = explained
+        self._unexplained = None
         return (_finding(explained),)
 
     def _in_the_light_of_killings(self, death: _Death) -> _Death:
