@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.agent.gpunames import GpuNames
+from holdfast.agent.sensors.clouds import CloudName, cloud_here
 from holdfast.agent.sensors.dcgmexporter import DcgmExporter
 from holdfast.agent.sensors.infiniband import Infiniband
 from holdfast.agent.sensors.kernelbookmark import FILE_NAME as BOOKMARK
 from holdfast.agent.sensors.kernellog import KernelLog
 from holdfast.agent.sensors.kernelsource import source_at
 from holdfast.agent.sensors.nodebasics import NodeBasics
+from holdfast.agent.sensors.preemption import PreemptionNotices
 from holdfast.agent.sensors.sensor import Sensor
 from holdfast.agent.sensors.simulated_gpu import SimulatedGpus
-from holdfast.agent.settings import AgentSettings, Use
+from holdfast.agent.settings import AgentSettings, Cloud, Use
 
 
 class ClosableSensor(Sensor, Protocol):
@@ -56,7 +58,16 @@ def _wanted(settings: AgentSettings) -> list[ClosableSensor]:
         sensors.append(Infiniband())
     if settings.node_checks is Use.AUTO:
         sensors.append(NodeBasics(disks=settings.disks))
+    cloud = _cloud(settings.preemption)
+    if cloud is not None:
+        sensors.append(PreemptionNotices(cloud))
     return sensors
+
+
+def _cloud(chosen: Cloud) -> CloudName | None:
+    if chosen is Cloud.AUTO:
+        return cloud_here()
+    return None if chosen is Cloud.NONE else CloudName(chosen.value)
 
 
 def _nvml() -> ClosableSensor:

@@ -9,6 +9,7 @@ from asking import Asking
 from http_fake import serving
 
 from holdfast.agent.sensors.dcgmexporter import BODY_MAX_BYTES, DcgmExporter
+from holdfast.api.condition import ConditionKind
 from holdfast.api.telemetry import GpuHealth, XidRaised
 
 FIRST = 'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-0",Hostname="n0"} 61\n'
@@ -67,6 +68,18 @@ async def test_a_gpu_that_is_not_named_any_more_is_unknown_and_not_lost() -> Non
         reading = await asking.until(lambda reading: reading.gpus[1].health is GpuHealth.UNKNOWN)
         assert reading.gpus[0].health is GpuHealth.HEALTHY
         assert asking.events == []
+        sensor.close()
+
+
+async def test_what_the_exporter_shows_of_a_sick_gpu_is_a_condition() -> None:
+    exporter = Exporter()
+    exporter.text = FIRST + 'DCGM_FI_DEV_ROW_REMAP_FAILURE{gpu="0",UUID="GPU-0"} 1\n'
+    async with serving(exporter.answer) as url:
+        sensor = DcgmExporter(f"{url}/metrics", interval_s=0.02)
+        reading = await Asking(sensor).until(lambda reading: reading.conditions)
+        assert [(each.kind, each.gpu) for each in reading.conditions] == [
+            (ConditionKind.ROW_REMAP_FAILED, "GPU-0")
+        ]
         sensor.close()
 
 

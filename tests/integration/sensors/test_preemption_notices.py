@@ -201,9 +201,3 @@ async def test_a_service_that_does_not_answer_well_is_unreadable(cloud: CloudNam
         assert reading.unreadable[0].reason
         assert asking.events == []
         sensor.close()
-
-
-async def test_nobody_is_asked_on_a_machine_of_ones_own() -> None:
-    sensor = PreemptionNotices(None)
-    assert Asking(sensor).once().unreadable == ()
-    sensor.close()

@@ -3,6 +3,7 @@
 from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
 from holdfast.agent.sensors.gpu_union import ECHO_S, GpuUnion
 from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.telemetry import GpuHealth, GpuSample, Unreadable, XidRaised
 
 HEALTHY, FAILED, UNKNOWN = GpuHealth.HEALTHY, GpuHealth.FAILED, GpuHealth.UNKNOWN
@@ -46,6 +47,20 @@ def test_the_echo_of_an_error_that_the_kernel_told_is_dropped() -> None:
     assert union.unite(told, Reading(), 0.0).events == told.events
     assert union.unite(Reading(), told, ECHO_S - 1).events == ()
     assert union.unite(Reading(), told, ECHO_S + 1).events == told.events
+
+
+def test_a_condition_that_both_know_is_told_once_and_is_over_when_both_say_so() -> None:
+    raised, cleared = ConditionState.RAISED, ConditionState.CLEARED
+
+    def united(first: ConditionState, filling: ConditionState) -> list[ConditionState]:
+        readings = [
+            Reading(conditions=(Condition(ConditionKind.ROW_REMAP_FAILED, state, 1.0, "", gpu="A"),))
+            for state in (first, filling)
+        ]
+        return [each.state for each in GpuUnion().unite(*readings, 0.0).conditions]
+
+    assert united(raised, cleared) == united(cleared, raised) == united(raised, raised) == [raised]
+    assert united(cleared, cleared) == [cleared]
 
 
 def test_what_cannot_be_read_of_either_is_said() -> None:

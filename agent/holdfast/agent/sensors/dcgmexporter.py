@@ -9,6 +9,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
+from holdfast.agent.nvml.judgement import GpuJudgement
 from holdfast.agent.sensors.background import Background
 from holdfast.agent.sensors.dcgm_text import GPUS_MAX, NotDcgm, Scrape, sample_of, scrape_of
 from holdfast.agent.sensors.gpu_detail import GpuDetail
@@ -20,6 +21,9 @@ _NAME: Final = "dcgm-exporter"
 BODY_MAX_BYTES: Final = 4 * 2**20
 TIMEOUT_S: Final = 3.0
 EVENTS_MAX: Final = 256
+# Longer than the exporter keeps a value: two judged looks are two readings of the GPU. Shorter than the minute
+# after which the judgement of rates begins anew.
+JUDGE_EVERY_S: Final = 45.0
 
 
 class DcgmExporter:
@@ -46,6 +50,8 @@ class DcgmExporter:
         self._clock = clock
         self._background = Background(self._watch, name=_NAME)
         self._gauge = XidGauge()
+        self._judgement = GpuJudgement()
+        self._judged_at = float("-inf")
         self._events: list[tuple[XidRaised, float]] = []
         self._scrape = Scrape()
         self._answered_at: float | None = None
@@ -63,14 +69,18 @@ class DcgmExporter:
         )
         since = self._asked_at if self._answered_at is None else self._answered_at
         samples = tuple(sample_of(detail) for detail in self._scrape.details)
+        conditions = self._judgement.conditions(now)
         if now - since > self._patience_s:
             unknown = tuple(GpuSample(each.uuid, each.index, GpuHealth.UNKNOWN) for each in samples)
-            return Reading(gpus=unknown, events=aged, unreadable=(Unreadable(_NAME, self._failure),))
-        return Reading(gpus=samples, details=self._scrape.details, events=aged)
+            return Reading(gpus=unknown, events=aged, conditions=conditions, unreadable=(self._unreadable(),))
+        return Reading(gpus=samples, details=self._scrape.details, events=aged, conditions=conditions)
 
     def close(self) -> None:
         """Stop asking."""
         self._background.close()
+
+    def _unreadable(self) -> Unreadable:
+        return Unreadable(_NAME, self._failure)
 
     async def _watch(self) -> None:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -94,6 +104,10 @@ class DcgmExporter:
         ][-EVENTS_MAX:]
         self._answered_at = now
         self._scrape = _with_those_gone(self._scrape, scrape)
+        if now - self._judged_at >= JUDGE_EVERY_S:
+            self._judged_at = now
+            for detail in scrape.details:
+                self._judgement.observe(detail, now)
 
 
 async def _body(session: aiohttp.ClientSession, url: str) -> str:

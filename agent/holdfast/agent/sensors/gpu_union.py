@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.agent.sensors.gpu_detail import GpuDetail
 from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.condition import Condition, ConditionState
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeEvent, XidRaised
 
 ECHO_S: Final = 120.0
@@ -36,7 +37,7 @@ class GpuUnion:
             details=_details(first.details, filling.details),
             events=first.events + news,
             unreadable=first.unreadable + filling.unreadable,
-            conditions=first.conditions + filling.conditions,
+            conditions=_conditions(first.conditions + filling.conditions),
         )
 
     def _is_news(self, event: NodeEvent, spoken: set[str]) -> bool:
@@ -59,6 +60,16 @@ def _filled_sample(sample: GpuSample, filler: GpuSample | None) -> GpuSample:
     if sample.health is GpuHealth.UNKNOWN:
         del known["health"]
     return msgspec.structs.replace(filler, **known)
+
+
+def _conditions(both: tuple[Condition, ...]) -> tuple[Condition, ...]:
+    """Each once. What one of them holds to be over and the other does not, is not over."""
+    united: dict[tuple[str, str, str], Condition] = {}
+    for each in both:
+        key = (each.kind, each.gpu, each.device)
+        if key not in united or united[key].state is ConditionState.CLEARED:
+            united[key] = each
+    return tuple(united.values())
 
 
 def _details(first: tuple[GpuDetail, ...], filling: tuple[GpuDetail, ...]) -> tuple[GpuDetail, ...]:

@@ -22,7 +22,7 @@ _REMEMBERED_MAX: Final = 256
 
 
 class PreemptionNotices:
-    """The sensor. `cloud` is whose machine it is, None: nobody's that gives notice, and nobody is asked.
+    """The sensor. `cloud` is whose machine it is.
 
     Every notice is one event. A notice that is withdrawn stays told: by then its node is being left already, and a
     node that stays after all is taken back as any other that is well.
@@ -32,17 +32,17 @@ class PreemptionNotices:
 
     def __init__(
         self,
-        cloud: CloudName | None,
+        cloud: CloudName,
         *,
         base_url: str = METADATA_URL,
         patience_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._name_of_cloud = cloud
+        self._whose = cloud
         self._base_url = base_url
         self._patience_s = patience_s
         self._clock = clock
-        self._background = None if cloud is None else Background(self._watch, name=_NAME)
+        self._background = Background(self._watch, name=_NAME)
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._news: list[tuple[Notice, float]] = []
         self._asked_at: float | None = None
@@ -51,8 +51,6 @@ class PreemptionNotices:
 
     def read(self, now: float) -> Reading:
         """As in `Sensor`; the first call begins to ask, and must be on the event loop's thread."""
-        if self._background is None:
-            return Reading()
         if self._asked_at is None:
             self._asked_at = now
         self._background.start()
@@ -61,20 +59,18 @@ class PreemptionNotices:
         away = now - since > self._patience_s
         return Reading(
             events=tuple(
-                PreemptionNoticed(str(self._name_of_cloud), notice.within_s, max(0.0, now - at), notice.text[:200])
+                PreemptionNoticed(str(self._whose), notice.within_s, max(0.0, now - at), notice.text[:200])
                 for notice, at in news
             ),
-            unreadable=(Unreadable(f"{_NAME} {self._name_of_cloud}", self._failure),) if away else (),
+            unreadable=(Unreadable(f"{_NAME} {self._whose}", self._failure),) if away else (),
         )
 
     def close(self) -> None:
         """Stop asking."""
-        if self._background is not None:
-            self._background.close()
+        self._background.close()
 
     async def _watch(self) -> None:
-        assert self._name_of_cloud is not None
-        cloud = CLOUDS[self._name_of_cloud]()
+        cloud = CLOUDS[self._whose]()
         async with aiohttp.ClientSession() as session:
             metadata = Metadata(session, self._base_url)
             while True:
