@@ -202,15 +202,19 @@ def of_gpus() -> Iterator[Trial]:
     yield condition("HoldfastGpuMemoryWearing", "RowRemapPending", GPU)
     yield condition("HoldfastGpuRecoveryNeeded", "RecoveryNeeded", GPU)
     yield condition("HoldfastPcieDegraded", "PcieDegraded", GPU)
+    yield condition("HoldfastPcieFatal", "PcieFatal", {"node": "sick", "device": "0000:3b:00.0"})
     yield condition("HoldfastNvlinkDown", "NvlinkDown", {**GPU, "device": "nvlink4"})
     yield condition("HoldfastNvswitchFault", "NvswitchFault", {"node": "sick", "device": "nvswitch0"})
 
 
 def of_nodes() -> Iterator[Trial]:
     yield condition("HoldfastLinkDown", "LinkDown", {"node": "sick", "device": "mlx5_0"})
+    yield condition("HoldfastLinkDegraded", "LinkDegraded", {"node": "sick", "device": "mlx5_3"})
     yield condition("HoldfastLinkFlapping", "LinkFlapping", {"node": "sick", "device": "mlx5_1"})
     yield condition("HoldfastLinkErrors", "LinkErrors", {"node": "sick", "device": "mlx5_2"})
     yield condition("HoldfastNodeDiskFull", "DiskFull", {"node": "sick", "device": "/ckpt"})
+    yield condition("HoldfastDiskReadOnly", "DiskReadOnly", {"node": "sick", "device": "/logs"})
+    yield condition("HoldfastHostMemoryError", "HostMemoryError", {"node": "sick"})
     yield condition("HoldfastNodeMemoryLow", "MemoryLow", {"node": "sick"})
     yield condition("HoldfastClockUnsynchronised", "ClockUnsynchronised", {"node": "sick"})
     yield Trial(
