@@ -1,5 +1,7 @@
 """How hot one GPU has been, and for how long. Unknown is neither hot nor cool."""
 
+import math
+
 from holdfast.api.policy import ThermalPolicy
 from holdfast.api.telemetry import GpuSample
 from holdfast.watchdog.detectors.trend import Trend
@@ -11,7 +13,8 @@ HEAT_REASONS = 0x20 | 0x40
 SLOWED_RATIO = 0.2
 # Warmer than a hot one by this much, it is cool.
 COOL_C = 5.0
-# A silence of more than this, and nothing is known of the time in between.
+# A hot GPU of which nothing is heard for longer than this may have been cool in between; of a cool one, that is
+# looked at less often, three times as long.
 SILENCE_S = 10.0
 # Below this margin a GPU's temperatures are kept; a cooler one is far from any trouble.
 KEPT_C = 30.0
@@ -34,19 +37,27 @@ class GpuHeat:
 
     def take(self, sample: GpuSample, at: float, policy: ThermalPolicy) -> None:
         """Take one sample. One that says nothing about heat changes nothing but that time passes."""
-        if not says_anything(sample):
+        margin_c = sample.margin_c
+        if margin_c is None and sample.throttle is None and sample.throttled_s is None:
             return
         if at - self.seen_at > SILENCE_S:
-            self.hot_since = self.cool_since = self._slowed_s = None
-            self.trend.clear()
-        self.slowed_ratio = self._slowed(sample, at)
-        self.seen_at, self._slowed_s = at, sample.throttled_s
-        self.margin_c = margin_c = sample.margin_c
-        slowed = (self.slowed_ratio or 0.0) >= SLOWED_RATIO
-        hot = slowed or (margin_c is not None and margin_c <= policy.margin_c)
-        cool = not slowed and (margin_c is None or margin_c > policy.margin_c + COOL_C)
-        self.hot_since = _since(self.hot_since, at) if hot else None
-        self.cool_since = _since(self.cool_since, at) if cool else None
+            self._forget(at)
+        self.slowed_ratio = slowed_ratio = self._slowed(sample, at)
+        self.margin_c, self.seen_at, self._slowed_s = margin_c, at, sample.throttled_s
+        if slowed_ratio is not None and slowed_ratio >= SLOWED_RATIO:
+            margin_c = -math.inf
+        elif margin_c is None:
+            margin_c = math.inf
+        if margin_c > policy.margin_c + COOL_C:
+            self.hot_since = None
+            if self.cool_since is None:
+                self.cool_since = at
+        elif margin_c > policy.margin_c:
+            self.hot_since = self.cool_since = None
+        else:
+            self.cool_since = None
+            if self.hot_since is None:
+                self.hot_since = at
 
     def hot_s(self, now: float) -> float:
         """For how long it has been hot."""
@@ -56,6 +67,12 @@ class GpuHeat:
         """For how long it has been cool."""
         return 0.0 if self.cool_since is None else now - self.cool_since
 
+    def _forget(self, at: float) -> None:
+        self.hot_since = None
+        if at - self.seen_at > 3 * SILENCE_S:
+            self.cool_since = self._slowed_s = None
+            self.trend.clear()
+
     def _slowed(self, sample: GpuSample, at: float) -> float | None:
         """The share of the time since the last sample for which heat held it down; None when Unknown."""
         if sample.throttled_s is not None and self._slowed_s is not None and at > self.seen_at:
@@ -64,16 +81,7 @@ class GpuHeat:
         return None if sample.throttle is None else float(bool(sample.throttle & HEAT_REASONS))
 
 
-def says_anything(sample: GpuSample) -> bool:
-    """Whether the sample tells how hot the GPU is."""
-    return not (sample.margin_c is None and sample.throttle is None and sample.throttled_s is None)
-
-
 def is_far_from_hot(sample: GpuSample) -> bool:
     """Whether nothing of it need be kept."""
     margin_c = sample.margin_c
     return margin_c is not None and margin_c > KEPT_C and not (sample.throttle or 0) & HEAT_REASONS
-
-
-def _since(known: float | None, at: float) -> float:
-    return at if known is None else known

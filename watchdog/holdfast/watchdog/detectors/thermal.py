@@ -9,7 +9,8 @@ cooling is: that is one finding, which asks for nothing, because to evict the no
 them and leave the job without nodes. While neighbours are hot or getting hot, a verdict waits until it is clear
 which it is. All nodes without a known rack count as one, for the case that the whole hall is hot.
 
-A look every `LOOK_EVERY_S` is enough: a report in between costs next to nothing.
+A look every `LOOK_EVERY_S`, and every other time at a node without a hot GPU, is enough: a report in between costs
+next to nothing.
 """
 
 import math
@@ -30,9 +31,12 @@ GPU_HOT, RACK_HOT, NODES_HOT, RISING = "GPU hot", "rack hot", "nodes hot", "temp
 
 LOOK_EVERY_S = 5.0
 LOOKS_MIN = 12  # in the time the policy gives, however short that is
+PHASES = 10
 # A GPU that will slow itself down within this time, and is warm already, is worth a word before.
 FORESEEN_S = 120.0
 WARM_C = 15.0
+# What is foreseen is wrong by so much now and then: GPUs that are meant to run close to their limit warm up daily.
+FORESEEN_TOO_HIGH_C = 5.0
 # More than any job has; the least recent are forgotten first.
 NODES_REMEMBERED = 32_768
 GPUS_REMEMBERED = 64  # of a node
@@ -40,11 +44,15 @@ SUBJECTS_NAMED = 64
 
 
 class _Node:
-    """What is remembered of one node: when it is looked at next, and its GPUs that are not far from hot."""
+    """What is remembered of one node: when it is looked at next, and its GPUs that are not far from hot.
 
-    __slots__ = ("gpus", "look_at")
+    `early_s` brings its second look forward, so that nodes that came together are not looked at together for ever.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("early_s", "gpus", "look_at")
+
+    def __init__(self, early_s: float) -> None:
+        self.early_s = early_s
         self.look_at = float("-inf")
         self.gpus: dict[str, GpuHeat] = {}
 
@@ -95,13 +103,14 @@ class ThermalDetector:
         return None
 
     def _look(self, report: NodeReport, node: _Node, now: float) -> Iterator[Finding | ConditionOver]:
-        node.look_at = now + self._look_every_s
         rack = self._rack_of.get(report.node, self._unplaced)
         warm = [(sample, heat) for sample in report.gpus if (heat := node.heat_of(sample)) is not None]
         for sample, heat in warm:
             heat.take(sample, now, self._policy)
         warm = [(sample, heat) for sample, heat in warm if heat.seen_at == now]  # the others are Unknown
         hot = [(sample, heat) for sample, heat in warm if heat.hot_since is not None]
+        node.look_at = now + self._look_every_s * (1 if hot else 2) - node.early_s
+        node.early_s = 0.0
         rack.look(report.node, hot=bool(hot), at=now)
         yield from self._judge_hot(report.node, rack, hot, now)
         yield from self._judge_cool(report.node, node, rack, [heat for _, heat in warm], now)
@@ -149,7 +158,8 @@ class ThermalDetector:
             margin_c = sample.margin_c
             if margin_c is None or heat.hot_since is not None or not heat.trend.take(margin_c, now):
                 continue
-            if margin_c > WARM_C or (rise_c := heat.trend.rises_by(FORESEEN_S)) is None or rise_c < margin_c:
+            rise_c = heat.trend.rises_by(FORESEEN_S) if margin_c <= WARM_C else None
+            if rise_c is None or rise_c < margin_c + FORESEEN_TOO_HIGH_C:
                 continue
             if rack.begins_to_rise(node, now):
                 rises = f"about to rise by {rise_c:.1f} C in {FORESEEN_S:.0f} s"
@@ -203,7 +213,10 @@ class ThermalDetector:
         )
 
     def _remembered(self, name: str) -> _Node:
-        node = self._nodes.setdefault(name, _Node())
+        node = self._nodes.get(name)
+        if node is None:
+            early_s = self._look_every_s * (len(self._nodes) % PHASES) / PHASES
+            node = self._nodes[name] = _Node(early_s)
         self._nodes.move_to_end(name)
         if len(self._nodes) > NODES_REMEMBERED:
             forgotten, _ = self._nodes.popitem(last=False)

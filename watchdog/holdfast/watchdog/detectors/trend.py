@@ -11,13 +11,12 @@ Source: Newton's law of cooling, https://en.wikipedia.org/wiki/Newton%27s_law_of
 import math
 from array import array
 
-EVERY_S = 5.0
-POINTS = 13  # a minute
-POINTS_MIN = 9
-# Sensors read whole degrees and waver by one; a rise of less in a minute may be noise.
+EVERY_S = 10.0
+POINTS = 7  # a minute
+POINTS_MIN = 5
+# Sensors read whole degrees and waver by one: a rise of less may be noise, in a minute, and in less than that.
 RISE_C_MIN = 5.0
-# By so much may a slope grow from half to half and still be called steady.
-STEADY = 1.25
+RISE_C_MIN_SHORT = 10.0
 
 
 class Trend:
@@ -47,16 +46,16 @@ class Trend:
 
     def rises_by(self, within_s: float) -> float | None:
         """By how much the temperature is about to rise in `within_s`; None when it does not rise steadily."""
-        if len(self._at) < POINTS_MIN:
+        if len(self._at) < POINTS_MIN or self._margins[0] - self._margins[-1] < RISE_C_MIN:
             return None
+        rise_c_min = RISE_C_MIN if len(self._at) == POINTS else RISE_C_MIN_SHORT
         middle = len(self._at) // 2
         half_s = (self._at[-1] - self._at[0]) / 2
         first, second = -self._slope(0, middle + 1), -self._slope(middle, len(self._at))
-        if second <= 0 or second > STEADY * first or (first + second) * half_s < RISE_C_MIN:
+        if second <= 0 or second > first or (first + second) * half_s < rise_c_min:
             return None
-        shrinks = second / first
-        halves = within_s / half_s
-        if shrinks >= 1:
+        shrinks, halves = second / first, within_s / half_s
+        if shrinks == 1:
             return second * within_s
         return second * half_s * shrinks * (1 - math.pow(shrinks, halves)) / (1 - shrinks)
 
