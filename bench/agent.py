@@ -1,10 +1,14 @@
-"""What the agent costs its node: memory and CPU at 8 ranks and 8 GPUs, one report a second.
+"""What the agent costs its node: memory and CPU at 8 ranks and 8 GPUs, ten looks and one report a second.
 
-    python bench/agent.py [--runs 5] [--seconds 20]
+    python bench/agent.py [--runs 5] [--seconds 20] [--only driver,simulated]
 
 Each run starts a fresh agent against a watchdog that takes every report. Eight live processes stand for the
 ranks; their records move as in training: a step every 0.2 s, three phases a step, a pulse every 0.1 s. Metrics
-are scraped once in each run.
+are scraped every five seconds, as quickly as anybody does.
+
+With `driver` the agent has every sensor that the machine lets it have, and asks a driver through NVIDIA's own
+bindings; a library that answers for eight healthy GPUs of 18 NVLinks stands for the driver. With `simulated` it
+has the GPUs of the embedded mode and nothing else.
 """
 
 import argparse
@@ -12,19 +16,21 @@ import asyncio
 import contextlib
 import json
 import mmap
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 import aiohttp
 import msgspec
 from aiohttp import web
-from figure import Figure, measured, publish
+from figure import Figure, measured, publish, unmeasured
 
 from holdfast.api import rankrecord
 from holdfast.api.control import record_file_name
@@ -36,6 +42,23 @@ GPUS: Final = 8
 TOKEN: Final = "bench"
 MEGABYTE: Final = 1e6
 SETTLE_S: Final = 3.0  # imports and the first connection are paid once, not every second
+SCRAPE_EVERY_S: Final = 5.0
+SERVERS: Final = Path(__file__).parents[1] / "tests" / "servers"
+
+
+class Gpus(StrEnum):
+    """Where the agent has its GPUs from."""
+
+    DRIVER = "driver"
+    SIMULATED = "simulated"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the agent is started with: flags, and its environment."""
+
+    flags: tuple[str, ...]
+    environment: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +69,16 @@ class Cost:
     proportional_mb: float
     core_share: float
     reports_per_s: float
+    scrapes: "list[Scrape]" = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One scrape: seconds until all of it was there, and how much that was."""
+
+    took_s: float
+    size_bytes: int
+    series: int
 
 
 class Rank:
@@ -124,16 +157,25 @@ async def watchdog(sequences: list[int]) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
+def machine(gpus: Gpus, folder: Path) -> Machine:
+    """Raises RuntimeError where the library cannot be made."""
+    if gpus is Gpus.SIMULATED:
+        return Machine(("--simulated-gpus", str(GPUS)), os.environ)
+    sys.path.append(str(SERVERS))
+    from fake_nvml import FakeNvml
+
+    return Machine(("--disk", "/"), FakeNvml(folder, gpus=GPUS).environment())
+
+
 @contextlib.contextmanager
-def agent(run_dir: Path, watchdog_port: int) -> Iterator[int]:
+def agent(run_dir: Path, watchdog_port: int, machine: Machine) -> Iterator[int]:
     """A fresh agent; yields its process id."""
     token_file = run_dir / "token"
     token_file.write_text(TOKEN)
-    command = (
-        f"--node bench --job bench/agent --run-dir {run_dir} --token-file {token_file} --simulated-gpus {GPUS}"
-    )
+    command = f"--node bench --job bench/agent --run-dir {run_dir} --token-file {token_file}".split()
+    command += ["--watchdog", f"127.0.0.1:{watchdog_port}", *machine.flags]
     with subprocess.Popen(
-        (sys.executable, "-m", "holdfast.agent", *command.split(), "--watchdog", f"127.0.0.1:{watchdog_port}")
+        (sys.executable, "-m", "holdfast.agent", *command), env=dict(machine.environment)
     ) as process:
         try:
             yield process.pid
@@ -141,22 +183,24 @@ def agent(run_dir: Path, watchdog_port: int) -> Iterator[int]:
             process.terminate()
 
 
-async def one_run(seconds: float) -> Cost:
+async def one_run(seconds: float, gpus: Gpus) -> Cost:
     """Start, settle, watch for `seconds`, stop."""
     sequences: list[int] = []
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, ranks(Path(folder)) as training:
         async with watchdog(sequences) as port:
-            with agent(Path(folder), port) as pid:
+            with agent(Path(folder), port, machine(gpus, Path(folder))) as pid:
                 moving = asyncio.create_task(keep_moving(training))
                 await asyncio.sleep(SETTLE_S)
                 began, used_before, reports_before = time.monotonic(), cpu_s(pid), len(sequences)
-                await asyncio.sleep(seconds / 2)
-                await scrape(Path(folder))
-                await asyncio.sleep(seconds / 2)
+                scrapes = []
+                while time.monotonic() < began + seconds:
+                    await asyncio.sleep(SCRAPE_EVERY_S)
+                    scrapes.append(await scrape(Path(folder)))
                 passed, used = time.monotonic() - began, cpu_s(pid) - used_before
                 resident, proportional = memory_mb(pid)
                 moving.cancel()
-    return Cost(resident, proportional, used / passed, (len(sequences) - reports_before) / passed)
+    reports_per_s = (len(sequences) - reports_before) / passed
+    return Cost(resident, proportional, used / passed, reports_per_s, scrapes)
 
 
 async def keep_moving(training: list[Rank]) -> None:
@@ -166,14 +210,20 @@ async def keep_moving(training: list[Rank]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def scrape(run_dir: Path) -> None:
+async def scrape(run_dir: Path) -> Scrape:
+    """What Prometheus does."""
     where = json.loads((run_dir / "agent.json").read_text())
     url = f"http://{where['host']}:{where['port']}/metrics"
+    began = time.monotonic()
     async with (
         aiohttp.ClientSession() as session,
-        session.get(url, headers={"Authorization": f"Bearer {TOKEN}"}) as a,
+        session.get(url, headers={"Authorization": f"Bearer {TOKEN}"}) as answer,
     ):
-        assert "holdfast_rank_step{" in await a.text()
+        text = await answer.text()
+    took_s = time.monotonic() - began
+    assert "holdfast_rank_step{" in text
+    assert text.count("DCGM_FI_DEV_GPU_TEMP{") == GPUS
+    return Scrape(took_s, len(text.encode()), sum(not line.startswith("#") for line in text.splitlines()))
 
 
 def cpu_s(pid: int) -> float:
@@ -189,32 +239,47 @@ def memory_mb(pid: int) -> tuple[float, float]:
     return kilobytes["Rss"] * 1024 / MEGABYTE, kilobytes["Pss"] * 1024 / MEGABYTE
 
 
-def figures_of(costs: list[Cost]) -> list[Figure]:
+# What each figure is, in which unit, and its limit.
+LIMITS: Final = (
+    ("resident memory", "MB", 80.0),
+    ("proportional memory", "MB", 80.0),
+    ("CPU", "% of a core", 1.0),
+    ("scrape", "ms", 20.0),
+    ("scrape", "series", 1000.0),
+)
+
+
+def figures_of(gpus: Gpus, costs: list[Cost]) -> Iterator[Figure]:
     """The runs against the limits."""
-    scale = f"at {RANKS} ranks and {GPUS} GPUs"
-    return [
-        measured(
-            f"agent resident memory {scale}",
-            ours=[cost.resident_mb for cost in costs],
-            other=[80.0],
-            unit="MB",
-            target=1.0,
-        ),
-        measured(
-            f"agent proportional memory {scale}",
-            ours=[cost.proportional_mb for cost in costs],
-            other=[80.0],
-            unit="MB",
-            target=1.0,
-        ),
-        measured(
-            f"agent CPU {scale}, 1 Hz",
-            ours=[100.0 * cost.core_share for cost in costs],
-            other=[1.0],
-            unit="% of a core",
-            target=1.0,
-        ),
-    ]
+    scrapes = [each for cost in costs for each in cost.scrapes]
+    ours = (
+        [cost.resident_mb for cost in costs],
+        [cost.proportional_mb for cost in costs],
+        [100.0 * cost.core_share for cost in costs],
+        [1e3 * each.took_s for each in scrapes],
+        [float(each.series) for each in scrapes],
+    )
+    for (what, unit, limit), values in zip(LIMITS, ours, strict=True):
+        yield measured(_name(what, unit, gpus), ours=values, other=[limit], unit=unit, target=1.0)
+
+
+def _name(what: str, unit: str, gpus: Gpus) -> str:
+    return f"agent {what} in {unit} at {RANKS} ranks and {GPUS} GPUs ({gpus.value}), 1 Hz"
+
+
+def runs(gpus: Gpus, number: int, seconds: float) -> list[Figure]:
+    """All figures with these GPUs."""
+    costs = []
+    try:
+        for each in range(number):
+            costs.append(asyncio.run(one_run(seconds, gpus)))
+            print(f"{gpus.value}, run {each + 1} of {number}: {costs[-1]}", flush=True)
+    except RuntimeError as error:
+        return [
+            unmeasured(_name(what, unit, gpus), unit=unit, target=1.0, reason=str(error))
+            for what, unit, _ in LIMITS
+        ]
+    return list(figures_of(gpus, costs))
 
 
 def main() -> None:
@@ -222,12 +287,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--only", default=",".join(Gpus))
     given = parser.parse_args()
-    costs = []
-    for number in range(given.runs):
-        costs.append(asyncio.run(one_run(given.seconds)))
-        print(f"run {number + 1} of {given.runs}: {costs[-1]}", flush=True)
-    print(publish("agent", figures_of(costs)))
+    wanted = [Gpus(name) for name in given.only.split(",")]
+    print(publish("agent", [figure for gpus in wanted for figure in runs(gpus, given.runs, given.seconds)]))
 
 
 if __name__ == "__main__":

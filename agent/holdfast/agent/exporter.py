@@ -1,24 +1,20 @@
 """The node's Prometheus metrics. What is Unknown is absent, never zero."""
 
 import hmac
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from holdfast.agent.metrics.dcgm import write_dcgm
 from holdfast.agent.metrics.gpus import write_gpus
-from holdfast.agent.metrics.itself import Line, write_itself
+from holdfast.agent.metrics.itself import Footprint, Line, write_footprint, write_itself
 from holdfast.agent.metrics.ranks import write_ranks
-from holdfast.agent.metrics.sheet import Sheet
 from holdfast.agent.metrics.surroundings import write_surroundings
 from holdfast.agent.metrics.table import AGENT_METRICS, OWN_METRICS
 from holdfast.agent.picture import Picture
 from holdfast.api.errors import Unavailable
+from holdfast.api.exposition import Page, accepted
 
 
 class DcgmNames(Enum):
@@ -28,11 +24,10 @@ class DcgmNames(Enum):
     ELSEWHERE = "elsewhere"
 
 
-class NodeCollector(Collector):
+class NodeMetrics:
     """Turns the picture into metrics when it is scraped.
 
-    `job` is the agent's only one, empty for an agent of many. `clock` is CLOCK_MONOTONIC in seconds, `lines` gives
-    the jobs' lines to the watchdog.
+    `clock` is CLOCK_MONOTONIC in seconds, `lines` gives the jobs' lines to the watchdog.
     """
 
     def __init__(
@@ -45,7 +40,7 @@ class NodeCollector(Collector):
         lines: Callable[[], Iterable[Line]],
         dcgm: DcgmNames = DcgmNames.HERE,
     ) -> None:
-        """`build` is the agent's version, and the job."""
+        """`build` is the agent's version, and its only job; empty for an agent of many."""
         self._picture = picture
         self._node = node
         self._build = build
@@ -53,29 +48,27 @@ class NodeCollector(Collector):
         self._lines = lines
         self._dcgm = dcgm
 
-    def collect(self) -> Iterator[Metric]:
+    def page(self) -> Page:
         """Every family, also those without a sample now."""
         now, node, picture = self._clock(), self._node, self._picture
         here = self._dcgm is DcgmNames.HERE
-        sheet = Sheet(AGENT_METRICS if here else OWN_METRICS)
-        sheet.put("holdfast_agent_build_info", (*self._build, node), 1)
-        write_itself(sheet, picture, self._lines(), node=node)
-        write_ranks(sheet, picture, node=node, now=now)
-        write_gpus(sheet, picture, node=node, now=now)
-        write_surroundings(sheet, picture, node=node, now=now)
+        page = Page(AGENT_METRICS if here else OWN_METRICS)
+        page.put("holdfast_agent_build_info", 1, *self._build, node)
+        write_footprint(page, Footprint.now(), node=node)
+        write_itself(page, picture, self._lines(), node=node)
+        write_ranks(page, picture, node=node, now=now)
+        write_gpus(page, picture, node=node, now=now)
+        write_surroundings(page, picture, node=node, now=now)
         if here:
-            write_dcgm(sheet, picture, node=node)
-        yield from sheet
+            write_dcgm(page, picture, node=node)
+        return page
 
 
-def metrics_application(collector: Collector, *, token: Callable[[], str]) -> web.Application:
+def metrics_application(of_node: NodeMetrics, *, token: Callable[[], str]) -> web.Application:
     """GET /metrics for whoever shows the token; 401 with one clear sentence for everybody else.
 
     The text is OpenMetrics for who accepts that, else the older format.
     """
-    registry = CollectorRegistry()
-    registry.register(collector)
-    ProcessCollector(registry=registry)
 
     async def metrics(request: web.Request) -> web.Response:
         given = request.headers.get("Authorization", "")
@@ -86,8 +79,8 @@ def metrics_application(collector: Collector, *, token: Callable[[], str]) -> we
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), wanted.encode()):
             refusal = {"error": "Send the agent's token as `Authorization: Bearer TOKEN`."}
             return web.json_response(refusal, status=401, headers={"WWW-Authenticate": "Bearer"})
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+        style = accepted(request.headers.get("Accept", ""))
+        return web.Response(body=of_node.page().text(style).encode(), headers={"Content-Type": style.value})
 
     application = web.Application(client_max_size=1024)
     application.router.add_get("/metrics", metrics)

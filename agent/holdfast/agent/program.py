@@ -20,7 +20,7 @@ from typing import Final
 from aiohttp import web
 
 from holdfast.agent.bearer import read_token
-from holdfast.agent.exporter import DcgmNames, NodeCollector, metrics_application
+from holdfast.agent.exporter import DcgmNames, NodeMetrics, metrics_application
 from holdfast.agent.jobstream import JobStream, JobStreams
 from holdfast.agent.lifetime import die_with
 from holdfast.agent.outbox import Outbox
@@ -122,7 +122,7 @@ async def _look_again_and_again(sensing: Sensing, streams: JobStreams) -> None:
 
 @contextlib.asynccontextmanager
 async def _metrics(settings: AgentSettings, picture: Picture, streams: JobStreams) -> AsyncIterator[None]:
-    collector = NodeCollector(
+    of_node = NodeMetrics(
         picture,
         node=settings.node,
         build=(_version(), settings.job or ""),
@@ -130,7 +130,7 @@ async def _metrics(settings: AgentSettings, picture: Picture, streams: JobStream
         lines=streams.lines,
         dcgm=DcgmNames.HERE if settings.dcgm_exporter is None else DcgmNames.ELSEWHERE,
     )
-    application = metrics_application(collector, token=lambda: read_token(settings.metrics_token_file))
+    application = metrics_application(of_node, token=lambda: read_token(settings.metrics_token_file))
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

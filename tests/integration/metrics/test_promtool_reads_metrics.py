@@ -4,18 +4,16 @@ from pathlib import Path
 
 import pytest
 from full_picture import full_picture
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_server import run_tool
 
-from holdfast.agent.exporter import DcgmNames, NodeCollector
+from holdfast.agent.exporter import DcgmNames, NodeMetrics
 from holdfast.agent.metrics.itself import Line
-from holdfast.watchdog.metrics.page import Page, Style
+from holdfast.api.exposition import Page, Style
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 
 
 def test_the_agents_metrics(tmp_path: Path) -> None:
-    registry = CollectorRegistry()
-    collector = NodeCollector(
+    of_node = NodeMetrics(
         full_picture(),
         node="node-1",
         build=("1.2.3", "ns/job"),
@@ -23,8 +21,7 @@ def test_the_agents_metrics(tmp_path: Path) -> None:
         lines=lambda: [Line("ns/job", connected=True, reports=7, dropped=2)],
         dcgm=DcgmNames.ELSEWHERE,  # DCGM's names are not Holdfast's to choose
     )
-    registry.register(collector)
-    run_tool("promtool", "check", "metrics", folder=tmp_path, stdin=generate_latest(registry).decode())
+    run_tool("promtool", "check", "metrics", folder=tmp_path, stdin=of_node.page().text(Style.CLASSIC))
 
 
 def test_the_watchdogs_metrics(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from full_picture import full_picture
+from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly_parsed
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.agent.exporter import DcgmNames, NodeCollector, metrics_application
+from holdfast.agent.exporter import DcgmNames, NodeMetrics, metrics_application
 from holdfast.agent.metrics.itself import Line
 from holdfast.agent.metrics.table import AGENT_METRICS, DCGM_METRICS, OWN_METRICS
 from holdfast.agent.picture import Picture
@@ -19,6 +20,7 @@ from holdfast.agent.sensors.port_detail import PortCounter, PortDetail, PortStat
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.errors import Unavailable
+from holdfast.api.exposition import Style
 from holdfast.api.metric import MetricKind
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import (
@@ -55,15 +57,20 @@ class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
         return {name for name, _ in self}
 
 
-def collector(picture: Picture, dcgm: DcgmNames = DcgmNames.HERE) -> NodeCollector:
-    return NodeCollector(
+def metrics_of(picture: Picture, dcgm: DcgmNames = DcgmNames.HERE) -> NodeMetrics:
+    return NodeMetrics(
         picture, node="node-1", build=("1.2.3", "ns/job"), clock=lambda: 100.5, lines=lambda: [LINE], dcgm=dcgm
     )
 
 
+def families_of(picture: Picture, dcgm: DcgmNames = DcgmNames.HERE) -> list[Metric]:
+    """Every family, as the strict parser reads it."""
+    return list(strictly_parsed(metrics_of(picture, dcgm).page().text(Style.OPENMETRICS)))
+
+
 async def served(picture: Picture, accept: str = "") -> tuple[str, str]:
     """The text, and how it is called."""
-    application = metrics_application(collector(picture), token=lambda: "secret")
+    application = metrics_application(metrics_of(picture), token=lambda: "secret")
     async with TestClient(TestServer(application)) as client:
         headers = {"Authorization": "Bearer secret", "Accept": accept}
         answer = await client.get("/metrics", headers=headers)
@@ -192,7 +199,7 @@ async def test_what_holds_a_gpus_clocks_down_is_named() -> None:
 
 def test_dcgms_names_are_left_to_an_exporter_that_runs() -> None:
     picture = picture_of(Reading(gpus=(GPU,), details=(DETAIL,), events=(XidRaised("GPU-a", 79, 0.0),)))
-    names = {family.name for family in collector(picture, DcgmNames.ELSEWHERE).collect()}
+    names = {family.name for family in families_of(picture, DcgmNames.ELSEWHERE)}
     assert not [name for name in names if name.startswith("DCGM_")]
     assert "holdfast_gpu_temperature_margin_celsius" in names
 
@@ -323,7 +330,7 @@ async def test_the_line_to_the_watchdog_is_told() -> None:
 
 def test_every_metric_in_the_table_is_exported_and_no_other() -> None:
     promised = {(row.family, row.kind, row.help, row.labels) for row in AGENT_METRICS}
-    families = list(collector(full_picture()).collect())
+    families = families_of(full_picture())
     assert {family.name for family in families} == {name for name, *_ in promised}
     assert [family.name for family in families if not family.samples] == []
     for family in families:
@@ -345,7 +352,7 @@ async def test_who_accepts_openmetrics_gets_it_and_everybody_else_the_older_form
     assert called.startswith("application/openmetrics-text")
     assert text.endswith("# EOF\n")
     strict = {family.name for family in strictly_parsed(text)}
-    assert {row.family for row in AGENT_METRICS} <= strict
+    assert {row.family for row in AGENT_METRICS} == strict
     older, called = await served(full_picture())
     assert called.startswith("text/plain; version=0.0.4")
     assert "# EOF" not in older
@@ -353,7 +360,7 @@ async def test_who_accepts_openmetrics_gets_it_and_everybody_else_the_older_form
 
 
 def test_a_node_of_eight_gpus_and_ranks_is_scraped_in_few_series() -> None:
-    samples = [sample for family in collector(full_picture()).collect() for sample in family.samples]
+    samples = [sample for family in families_of(full_picture()) for sample in family.samples]
     of_ranks = [sample for sample in samples if sample.name.startswith("holdfast_rank_")]
     assert len(of_ranks) == 8 * 10
     assert len(samples) < 800
@@ -361,7 +368,7 @@ def test_a_node_of_eight_gpus_and_ranks_is_scraped_in_few_series() -> None:
 
 @pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])
 async def test_nobody_reads_metrics_without_the_token(header: dict[str, str]) -> None:
-    application = metrics_application(collector(Picture()), token=lambda: "secret")
+    application = metrics_application(metrics_of(Picture()), token=lambda: "secret")
     async with TestClient(TestServer(application)) as client:
         answer = await client.get("/metrics", headers=header)
         assert answer.status == 401
@@ -372,6 +379,6 @@ async def test_an_agent_that_cannot_read_its_token_serves_nobody() -> None:
     def token() -> str:
         raise Unavailable("gone")
 
-    async with TestClient(TestServer(metrics_application(collector(Picture()), token=token))) as client:
+    async with TestClient(TestServer(metrics_application(metrics_of(Picture()), token=token))) as client:
         answer = await client.get("/metrics", headers={"Authorization": "Bearer secret"})
         assert answer.status == 503

@@ -4,8 +4,10 @@ import msgspec
 import pytest
 
 from holdfast.api.event import FindingMade, MemberTested, ReplicasAgreed
+from holdfast.api.exposition import Page, Style
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState, Moment
+from holdfast.api.metric import MetricKind
 from holdfast.api.plan import NodeOrder
 from holdfast.api.policy import EvictionBudget, GpuHour, Policy, RestartBudget
 from holdfast.api.selftest import TestLevel, Verdict
@@ -15,7 +17,6 @@ from holdfast.watchdog.ledger import Ledger
 from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.metrics.course import write_course, write_proofs, write_vitals
 from holdfast.watchdog.metrics.faults import INCIDENTS_MAX, NODES_MAX, PAGED_SHOWN_S, write_faults
-from holdfast.watchdog.metrics.page import Page, Style
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.metrics.vitals import Spread, Vitals
 from holdfast.watchdog.metrics.worth import write_worth
@@ -196,3 +197,10 @@ class TestCounts:
         assert lines(page, "holdfast_job_fingerprint_disagreements_total") == ["{} 1"]
         assert '{verdict="Failed"} 1' in lines(page, "holdfast_job_self_tests_total")
         assert '{verdict="Passed"} 0' in lines(page, "holdfast_job_self_tests_total")
+
+
+def test_counters_say_so_in_their_names_and_nothing_else_does() -> None:
+    totals = {row.name for row in WATCHDOG_METRICS if row.name.endswith("_total")}
+    assert totals == {row.name for row in WATCHDOG_METRICS if row.kind is MetricKind.COUNTER}
+    assert len({row.name for row in WATCHDOG_METRICS}) == len(WATCHDOG_METRICS)
+    assert {row.labels[0] for row in WATCHDOG_METRICS if row.name.startswith("holdfast_job_")} == {"training_job"}

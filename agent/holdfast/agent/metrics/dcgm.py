@@ -4,24 +4,24 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.agent.metrics.gpus import details_in
-from holdfast.agent.metrics.sheet import Sheet
 from holdfast.agent.picture import Picture
 from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
+from holdfast.api.exposition import Page
 
 _MEBIBYTE: Final = 1 << 20
 
 
-def write_dcgm(sheet: Sheet, picture: Picture, *, node: str) -> None:
+def write_dcgm(page: Page, picture: Picture, *, node: str) -> None:
     """Every GPU that is seen now; the last XID also of one that is not."""
     labels = {}
     for gpu in details_in(picture):
         labels[gpu.uuid] = _labels(gpu, node)
         for name, value_of in _FIELDS:
-            sheet.put(name, labels[gpu.uuid], value_of(gpu))
+            page.put(name, value_of(gpu), *labels[gpu.uuid])
     for uuid, xid in picture.last_xid.items():
         index = picture.indices.get(uuid)
         gone = ("" if index is None else str(index), uuid, "", "", "", node)
-        sheet.put("DCGM_FI_DEV_XID_ERRORS", labels.get(uuid, gone), xid)
+        page.put("DCGM_FI_DEV_XID_ERRORS", xid, *labels.get(uuid, gone))
 
 
 def _labels(gpu: GpuDetail, node: str) -> tuple[str, ...]:

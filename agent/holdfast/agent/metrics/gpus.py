@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.agent.metrics.sheet import Sheet
 from holdfast.agent.picture import Picture
 from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.api.exposition import Page
 from holdfast.api.telemetry import GpuHealth, GpuSample
 
 _GAUGES: Final[tuple[tuple[str, Callable[[GpuDetail], float | None]], ...]] = (
@@ -53,20 +53,20 @@ def details_in(picture: Picture) -> tuple[GpuDetail, ...]:
     return picture.node.details + plain
 
 
-def write_gpus(sheet: Sheet, picture: Picture, *, node: str, now: float) -> None:
+def write_gpus(page: Page, picture: Picture, *, node: str, now: float) -> None:
     """Every GPU that is seen now, and every one that ever had an error."""
     for sample in picture.node.gpus:
-        sheet.put("holdfast_gpu_healthy", (str(sample.index), sample.uuid, node), _healthy(sample.health))
+        page.put("holdfast_gpu_healthy", _healthy(sample.health), str(sample.index), sample.uuid, node)
     for gpu in details_in(picture):
-        _write_gpu(sheet, gpu, (str(gpu.index), gpu.uuid, node))
+        _write_gpu(page, gpu, (str(gpu.index), gpu.uuid, node))
     for (uuid, xid), count in picture.xids.items():
         error = (*gpu_labels(picture, uuid), node, str(xid))
-        sheet.put("holdfast_xid_errors_total", error, count)
-        sheet.put("holdfast_xid_age_seconds", error, max(0.0, now - picture.xid_at[uuid, xid]))
+        page.put("holdfast_xid_errors_total", count, *error)
+        page.put("holdfast_xid_age_seconds", max(0.0, now - picture.xid_at[uuid, xid]), *error)
     for uuid, count in picture.lost.items():
         labels = (*gpu_labels(picture, uuid), node)
-        sheet.put("holdfast_gpu_lost_total", labels, count)
-        sheet.put("holdfast_gpu_lost_age_seconds", labels, max(0.0, now - picture.lost_at[uuid]))
+        page.put("holdfast_gpu_lost_total", count, *labels)
+        page.put("holdfast_gpu_lost_age_seconds", max(0.0, now - picture.lost_at[uuid]), *labels)
 
 
 def gpu_labels(picture: Picture, uuid: str) -> tuple[str, str]:
@@ -75,18 +75,18 @@ def gpu_labels(picture: Picture, uuid: str) -> tuple[str, str]:
     return ("" if index is None else str(index), uuid)
 
 
-def _write_gpu(sheet: Sheet, gpu: GpuDetail, labels: tuple[str, ...]) -> None:
+def _write_gpu(page: Page, gpu: GpuDetail, labels: tuple[str, ...]) -> None:
     for name, value_of in _GAUGES:
-        sheet.put(name, labels, value_of(gpu))
+        page.put(name, value_of(gpu), *labels)
     for reason, seconds_of in _THROTTLED_S:
-        sheet.put("holdfast_gpu_throttled_seconds_total", (*labels, reason), seconds_of(gpu))
+        page.put("holdfast_gpu_throttled_seconds_total", seconds_of(gpu), *labels, reason)
     if gpu.throttle is not None:
         for bit, reason in _THROTTLE_BITS.items():
-            sheet.put("holdfast_gpu_throttled", (*labels, reason), float(bool(gpu.throttle & bit)))
+            page.put("holdfast_gpu_throttled", float(bool(gpu.throttle & bit)), *labels, reason)
     known = [link.active for link in gpu.nvlinks if link.active is not None]
     if known:
-        sheet.put("holdfast_gpu_nvlinks", (*labels, "up"), known.count(True))
-        sheet.put("holdfast_gpu_nvlinks", (*labels, "down"), known.count(False))
+        page.put("holdfast_gpu_nvlinks", known.count(True), *labels, "up")
+        page.put("holdfast_gpu_nvlinks", known.count(False), *labels, "down")
 
 
 def _healthy(health: GpuHealth) -> float | None:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from holdfast.agent.metrics.sheet import Sheet
 from holdfast.agent.picture import Picture
+from holdfast.api.exposition import Page
 from holdfast.api.telemetry import RankSample
 
 _GAUGES: Final[tuple[tuple[str, Callable[[RankSample], float | None]], ...]] = (
@@ -16,22 +16,22 @@ _GAUGES: Final[tuple[tuple[str, Callable[[RankSample], float | None]], ...]] = (
 )
 
 
-def write_ranks(sheet: Sheet, picture: Picture, *, node: str, now: float) -> None:
+def write_ranks(page: Page, picture: Picture, *, node: str, now: float) -> None:
     """Every rank, with its ages as of `now`."""
     looked_s = max(0.0, now - picture.read_at)
     for job, reading in picture.jobs.items():
         for rank in _newest_round(reading.ranks):
             labels = (job, str(rank.rank), node)
             for name, value_of in _GAUGES:
-                sheet.put(name, labels, value_of(rank))
+                page.put(name, value_of(rank), *labels)
             pulse_age_s = None if rank.pulse_age_s is None else rank.pulse_age_s + looked_s
-            sheet.put("holdfast_rank_progress_age_seconds", labels, rank.progress_age_s + looked_s)
-            sheet.put("holdfast_rank_pulse_age_seconds", labels, pulse_age_s)
-            sheet.put("holdfast_rank_phase", (*labels, rank.phase.name.lower()), 1)
-            sheet.put("holdfast_rank_process", (*labels, rank.process.value), 1)
+            page.put("holdfast_rank_progress_age_seconds", rank.progress_age_s + looked_s, *labels)
+            page.put("holdfast_rank_pulse_age_seconds", pulse_age_s, *labels)
+            page.put("holdfast_rank_phase", 1, *labels, rank.phase.name.lower())
+            page.put("holdfast_rank_process", 1, *labels, rank.process.value)
             if rank.tokens is not None:
-                sheet.put("holdfast_rank_tokens_total", labels, picture.tokens[job, rank.rank])
-        sheet.put("holdfast_fingerprints_total", (job, node), picture.fingerprints[job])
+                page.put("holdfast_rank_tokens_total", picture.tokens[job, rank.rank], *labels)
+        page.put("holdfast_fingerprints_total", picture.fingerprints[job], job, node)
 
 
 def _newest_round(ranks: Iterable[RankSample]) -> Iterable[RankSample]:

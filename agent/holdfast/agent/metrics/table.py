@@ -28,6 +28,8 @@ _GAUGE, _COUNTER, _SUMMARY, _UNKNOWN = (
 
 _AGENT = (
     Metric("holdfast_agent_build_info", _GAUGE, "1; the agent's version.", ("version", "training_job", "node")),
+    Metric("holdfast_agent_cpu_seconds_total", _COUNTER, "CPU time the agent took, all threads.", NODE),
+    Metric("holdfast_agent_resident_memory_bytes", _GAUGE, "Memory the agent holds.", NODE),
     Metric("holdfast_agent_watchdog_connected", _GAUGE, "1 while the watchdog answers, for each job.", JOB),
     Metric("holdfast_agent_reports_sent_total", _COUNTER, "Reports sent to the watchdog.", JOB),
     Metric(

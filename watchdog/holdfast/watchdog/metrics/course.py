@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
+from holdfast.api.exposition import Page
 from holdfast.api.round import Round
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.metrics.counts import JobCounts
-from holdfast.watchdog.metrics.page import Page
 from holdfast.watchdog.metrics.vitals import Spread, Vitals
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.status import membership_of

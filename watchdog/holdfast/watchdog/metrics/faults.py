@@ -3,10 +3,10 @@
 from collections import Counter
 from typing import Final
 
+from holdfast.api.exposition import Page
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.watchdog.metrics.counts import JobCounts
-from holdfast.watchdog.metrics.page import Page
 from holdfast.watchdog.state import JobState
 
 # A human who was paged an hour ago has taken over.

@@ -1,6 +1,6 @@
 """What the time of a job was worth."""
 
-from holdfast.watchdog.metrics.page import Page
+from holdfast.api.exposition import Page
 from holdfast.watchdog.state import JobState
 
 

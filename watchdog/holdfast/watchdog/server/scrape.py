@@ -8,10 +8,10 @@ from typing import Final
 
 from aiohttp import web
 
+from holdfast.api.exposition import Page, accepted
 from holdfast.watchdog.metrics.course import write_course, write_proofs, write_vitals
 from holdfast.watchdog.metrics.faults import NODES_MAX, write_faults
 from holdfast.watchdog.metrics.looplag import LoopLag
-from holdfast.watchdog.metrics.page import Page, accepted
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.metrics.vitals import Vitals, slices
 from holdfast.watchdog.metrics.worth import write_worth

@@ -6,9 +6,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly_parsed
 from prometheus_client.parser import text_string_to_metric_families
 
+from holdfast.api.exposition import Page, Style, accepted
 from holdfast.api.metric import Metric, MetricKind
-from holdfast.watchdog.metrics.page import Page, Style, accepted
-from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 
 DEPTH = Metric("depth_meters", MetricKind.GAUGE, "How deep.", ("sea",))
 DIVES = Metric("dives_total", MetricKind.COUNTER, "How often.")
@@ -61,6 +60,23 @@ def test_a_label_may_hold_anything(style: Style) -> None:
     assert family.samples[0].labels == {"sea": wild}
 
 
+def test_a_summary_is_how_many_and_their_sum() -> None:
+    page = Page((Metric("looks_seconds", MetricKind.SUMMARY, "How long.", ("at",)),))
+    page.put_summary("looks_seconds", "sea", count=2, total=0.5)
+    assert 'looks_seconds_count{at="sea"} 2\nlooks_seconds_sum{at="sea"} 0.5\n' in page.text(Style.CLASSIC)
+    (family,) = strictly_parsed(page.text(Style.OPENMETRICS))
+    assert [(each.name, each.value) for each in family.samples] == [
+        ("looks_seconds_count", 2),
+        ("looks_seconds_sum", 0.5),
+    ]
+
+
+def test_what_may_count_or_not_is_of_no_type() -> None:
+    page = Page((Metric("DCGM_X", MetricKind.UNKNOWN, "Of another program."),))
+    assert "# TYPE DCGM_X untyped" in page.text(Style.CLASSIC)
+    assert "# TYPE DCGM_X unknown" in page.text(Style.OPENMETRICS)
+
+
 def test_what_is_unknown_is_absent() -> None:
     page = Page((DEPTH,))
     page.put("depth_meters", None, "north")
@@ -86,10 +102,3 @@ def test_labels_that_the_row_does_not_have_are_an_error() -> None:
 )
 def test_who_names_openmetrics_gets_it(accept: str, style: Style) -> None:
     assert accepted(accept) is style
-
-
-def test_counters_say_so_in_their_names_and_nothing_else_does() -> None:
-    totals = {row.name for row in WATCHDOG_METRICS if row.name.endswith("_total")}
-    assert totals == {row.name for row in WATCHDOG_METRICS if row.kind is MetricKind.COUNTER}
-    assert len({row.name for row in WATCHDOG_METRICS}) == len(WATCHDOG_METRICS)
-    assert {row.labels[0] for row in WATCHDOG_METRICS if row.name.startswith("holdfast_job_")} == {"training_job"}
