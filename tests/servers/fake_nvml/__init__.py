@@ -125,10 +125,9 @@ class FakeNvml:
 
     def __init__(self, folder: Path, *, gpus: int = 8, model: str = "NVIDIA H100 80GB HBM3") -> None:
         self.path = folder / "machine"
-        with open(self.path, "wb") as file:
+        with open(self.path, "w+b") as file:
             file.truncate(ctypes.sizeof(MachineLayout))
-        self._file = open(self.path, "r+b")  # noqa: SIM115 - it lives as long as the machine
-        self._map = mmap.mmap(self._file.fileno(), 0)
+            self._map = mmap.mmap(file.fileno(), 0)
         self.layout = MachineLayout.from_buffer(self._map)
         self.layout.layout = ctypes.sizeof(MachineLayout)
         self.layout.driver = b"580.95.05"

@@ -85,8 +85,8 @@ class NvmlSensor:
             events = self._take_events(now)
             conditions = self._judgement.conditions(now)
             seen, indices = self._seen, dict(self._indices)
-        hang = self._hang(now)
         if not seen.reason and now - seen.at > STALE_S:
+            hang = self._hang(now, longer_than_s=LOOK_EVERY_S)
             seen = _Seen(seen.at, reason=hang or f"nobody has looked for {now - seen.at:.0f} s")
         if seen.reason:
             unknown = tuple(GpuSample(uuid, index, GpuHealth.UNKNOWN) for uuid, index in indices.items())
@@ -94,7 +94,7 @@ class NvmlSensor:
         return Reading(
             gpus=_samples(seen, indices),
             events=events,
-            unreadable=_unreadable(seen, hang),
+            unreadable=_unreadable(seen, self._hang(now, longer_than_s=STALE_S)),
             conditions=conditions,
             details=seen.details,
         )
@@ -222,10 +222,10 @@ class NvmlSensor:
         self._happened = [one for one in self._happened if one not in due]
         return tuple(replace(one.event, age_s=max(0.0, now - one.at)) for one in due)
 
-    def _hang(self, now: float) -> str:
+    def _hang(self, now: float, *, longer_than_s: float) -> str:
         """Which call hangs, empty when none does."""
         running = self._driver.longest_running()
-        if running is None or now - running.since <= STALE_S:
+        if running is None or now - running.since <= longer_than_s:
             return ""
         return f"{running.function} has not returned for {now - running.since:.0f} s"
 

@@ -1,0 +1,33 @@
+"""A reader of the NVML sensor, as the agent reads it."""
+
+import time
+from collections.abc import Callable
+
+from holdfast.agent.nvml.sensor import NvmlSensor
+from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.telemetry import NodeEvent
+
+PATIENCE_S = 30.0
+
+
+class Observer:
+    """Reads a sensor as the agent does and keeps every event."""
+
+    def __init__(self, sensor: NvmlSensor) -> None:
+        self.sensor = sensor
+        self.events: list[NodeEvent] = []
+
+    def read(self) -> Reading:
+        reading = self.sensor.read(time.monotonic())
+        self.events.extend(reading.events)
+        return reading
+
+    def until(self, wanted: Callable[[Reading], bool]) -> Reading:
+        """The first reading like that. Fails when it does not come."""
+        give_up_at = time.monotonic() + PATIENCE_S
+        while True:
+            reading = self.read()
+            if wanted(reading):
+                return reading
+            assert time.monotonic() < give_up_at, f"it did not come; the last: {reading}"
+            time.sleep(0.02)
