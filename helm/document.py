@@ -23,6 +23,10 @@ Schema = dict[str, Any]
 DIGEST = {"pattern": "^(sha256:[0-9a-f]{64})?$"}
 PORT = {"minimum": 1, "maximum": 65535}
 ROLES = {"additionalProperties": {"type": "array", "items": {"enum": ["ingest", "view", "operate"]}}}
+XIDS = {
+    "propertyNames": {"pattern": "^([1-9][0-9]{0,2}|10[01][0-9]|102[0-3])$"},
+    "additionalProperties": {"enum": ["Ignore", "Watch", "Restart", "Evict"]},
+}
 NAMES = {"items": {"type": "string", "minLength": 1}}
 NARROWED: Mapping[str, Schema] = {
     "imageRegistry": {"pattern": "^([^/].*[^/])?$"},
@@ -35,6 +39,7 @@ NARROWED: Mapping[str, Schema] = {
     "operator.extraArgs": NAMES,
     "watchdog.replicas": {"minimum": 1},
     "watchdog.leaseSeconds": {"type": "number", "minimum": 1},
+    "watchdog.xidActions": XIDS,
     "watchdog.grants.users": ROLES,
     "watchdog.grants.groups": ROLES,
     "watchdog.extraArgs": NAMES,

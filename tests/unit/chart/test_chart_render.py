@@ -29,7 +29,11 @@ FULL: Values = {
         "extraEnv": [{"name": "A", "value": "b"}],
         "nodeSelector": {"a": "b"},
     },
-    "watchdog": {"podAnnotations": {"a": "b"}, "tolerations": [{"operator": "Exists"}]},
+    "watchdog": {
+        "podAnnotations": {"a": "b"},
+        "tolerations": [{"operator": "Exists"}],
+        "xidActions": {"63": "Evict", "31": "Restart"},
+    },
     "agent": {"runtimeClassName": "nvidia", "extraArgs": ["--interval=2s"]},
     "redis": {"persistence": {"enabled": False}, "podAnnotations": {"a": "b"}},
 }
@@ -142,6 +146,11 @@ def test_a_program_takes_the_arguments_it_is_given(name: str, values: Values) ->
     PARSERS[name](pod["containers"][0]["args"])
 
 
+def test_the_clusters_word_about_an_error_reaches_the_watchdog() -> None:
+    arguments = dict(_pods(rendered(FULL)))["Deployment/holdfast-watchdog"]["containers"][0]["args"]
+    assert {"--xid=63=Evict", "--xid=31=Restart"} <= set(arguments)
+
+
 def test_the_agent_takes_the_arguments_it_is_given(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("t" * 20)
@@ -240,6 +249,8 @@ def test_an_image_is_named_by_registry_tag_or_digest(values: Values, image: str)
         ({"operator": {"mode": "perhaps"}}, "operator/mode"),
         ({"watchdog": {"replicas": 0}}, "watchdog/replicas"),
         ({"watchdog": {"grants": {"users": {"jane": ["rule"]}}}}, "grants/users/jane"),
+        ({"watchdog": {"xidActions": {"63": "Reboot"}}}, "xidActions/63"),
+        ({"watchdog": {"xidActions": {"1024": "Evict"}}}, "1024"),
         ({"agent": {"image": {"digest": "abc"}}}, "agent/image/digest"),
         ({"watchNamespaces": "a"}, "watchNamespaces"),
     ],
