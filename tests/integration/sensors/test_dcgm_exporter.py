@@ -113,7 +113,7 @@ async def hangs(_: web.Request) -> web.StreamResponse:
     [
         pytest.param(refuses, "503", id="refuses"),
         pytest.param(leads_away, "302", id="leads away"),
-        pytest.param(serves_something_else, "not Prometheus text", id="serves something else"),
+        pytest.param(serves_something_else, "nothing of a GPU", id="serves something else"),
         pytest.param(never_ends, "longer than", id="never ends"),
         pytest.param(hangs, "no answer within", id="hangs"),
     ],

@@ -1,8 +1,9 @@
 """What a dcgm-exporter serves, as GPUs. Pure."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -119,18 +120,22 @@ class _Gpu:
             self.xid_totals[int(xid)] = max(value, self.xid_totals.get(int(xid), 0))
 
 
-def _samples(text: str) -> Iterator[Sample]:
-    found = False
+def _samples(text: str) -> list[Sample]:
+    """The samples that are of use. Most lines are not, and to pass one over costs far less than to parse it."""
+    lines = (line for line in text.splitlines() if line.startswith("DCGM_"))
+    useful = "\n".join(line for line in lines if _of_use(line.partition("{")[0]))
+    if not useful:
+        raise NotDcgm("it shows nothing of a GPU")
     try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                if sample.name.startswith("DCGM_"):
-                    found = True
-                    yield sample
+        families = text_string_to_metric_families(useful + "\n")
+        return [sample for family in families for sample in family.samples]
     except (ValueError, IndexError, KeyError) as error:
         raise NotDcgm(f"not Prometheus text: {str(error)[:100]}") from error
-    if not found:
-        raise NotDcgm("it names no GPU")
+
+
+@lru_cache(maxsize=1024)
+def _of_use(metric: str) -> bool:
+    return metric in XID_GAUGES or metric == XID_TOTAL or filling_of(metric) is not None
 
 
 def _value(detail: str, value: float) -> float | int | bool | RecoveryAction | None:

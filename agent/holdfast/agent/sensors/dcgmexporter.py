@@ -40,8 +40,8 @@ class DcgmExporter:
         self,
         url: str,
         *,
-        interval_s: float = 5.0,
-        patience_s: float = 20.0,
+        interval_s: float = 10.0,
+        patience_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url
