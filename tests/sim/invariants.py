@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.api.finding import Confidence, FindingKind
 from holdfast.api.incident import IncidentState
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired, Round
@@ -105,6 +106,10 @@ class Invariants:
             self.require(
                 bool(incident.evidence and incident.cause and incident.timeline), f"{incident.id} explains nothing"
             )
+        proved = (each for each in state.incidents if each.confidence is Confidence.CERTAIN)
+        blamed = {each.culprit.node for each in proved if each.kind is FindingKind.CORRUPTION}
+        innocent = blamed - self.world.training.ever_wrong
+        self.require(not innocent, f"{innocent} blamed for what they did not do")
         over = state.phase in (JobPhase.SUCCEEDED, JobPhase.FAILED)
         if not over:
             self.require(state.phase is JobPhase.RUNNING, f"phase {state.phase.value}: {state.reason}")

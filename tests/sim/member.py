@@ -12,11 +12,13 @@ from holdfast.api.event import (
     MemberFinished,
     MemberJoined,
     MemberLeft,
+    MemberTested,
     MemberWarmed,
 )
 from holdfast.api.membership import CollectiveFailed, WorkerExited
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Closed, Desired, Round
+from holdfast.api.selftest import TestWanted, Verdict
 from holdfast.api.telemetry import NodeEvent, NodeReport, ProcessState, RankSample
 from holdfast.watchdog.sample import CollectiveBroke, Exited, Heard, Left, Reported
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from world import World
 
 REPEATED_MESSAGES = 4
+NEVER_ANSWERS = 0.05
+VERDICTS = (0.9, 0.04, 0.06)  # passed, failed, unknown
 
 
 class Worker(Enum):
@@ -55,6 +59,8 @@ class SimulatedMember:
         self._recent: list[Callable[[], None]] = []
         self._reports = 0
         self.ending_at: float | None = None  # told to end: when it must be gone
+        self.wrong: set[int] = set()  # local ranks whose parameters are not what they should be
+        self._wanted_test: TestWanted | None = None
 
     @property
     def in_touch(self) -> bool:
@@ -229,6 +235,37 @@ class SimulatedMember:
         self.send(arrive)
         self.world.after(0.05, lambda: self.world.remove_node(self, "left"))
 
+    # self-tests
+
+    def examine(self, wanted: TestWanted) -> None:
+        """The watchdog asks for a self-test over this connection."""
+        connection = self.connection
+
+        def arrive() -> None:
+            if self.alive and not self.silent and self.connection == connection and connection:
+                self._wanted_test = wanted
+                self._test(wanted)
+
+        self.world.after(self.world.jitter(0.0005, 0.02), arrive)
+
+    def _test(self, wanted: TestWanted) -> None:
+        """Begin once no worker runs; some never answer."""
+        if not self.alive or self._wanted_test is not wanted:
+            return
+        if self.round is not None:
+            self.world.after(0.5, lambda: self._test(wanted))
+        elif self.world.random.random() > NEVER_ANSWERS:
+            self.world.after(self.world.jitter(0.2, 2.0), lambda: self._answer(wanted))
+
+    def _answer(self, wanted: TestWanted) -> None:
+        if not self.alive or self._wanted_test is not wanted:
+            return
+        verdict = self.world.random.choices(tuple(Verdict), VERDICTS)[0]
+        if self.round is not None:
+            verdict = Verdict.UNKNOWN  # a round came between
+        event = MemberTested(self.name, wanted.number, wanted.level, verdict)
+        self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+
     # workers
 
     def kill_worker(self, local: int, error: str = "") -> None:
@@ -265,6 +302,12 @@ class SimulatedMember:
         share = round.share_of(self.name)
         assert share is not None
         return share.first_rank
+
+    def flip_bit(self) -> None:
+        """A bit of one worker's parameters flips, and nobody says so."""
+        if self.alive and self.round is not None and self.entered == self.round.number:
+            self.wrong.add(self.world.random.randrange(len(self.workers)))
+            self.world.training.ever_wrong.add(self.node)
 
     # the agent
 

@@ -18,9 +18,10 @@ from holdfast.api.event import InterventionRequested
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.telemetry import GpuDisappeared, XidRaised
 
-SCHEDULES = 3000
+SCHEDULES = 2000
 BATCH = 50
 FAULTS_MAX = 6
+TEST_PATIENCE_S = 125.0  # a member that never answers a self-test is waited for so long
 
 
 def _member(world: World) -> SimulatedMember | None:
@@ -68,6 +69,11 @@ def raise_xid(world: World) -> None:
 def lose_gpu(world: World) -> None:
     if (member := _member(world)) is not None:
         member.report((GpuDisappeared(f"GPU-{member.name}", 0.01),))
+
+
+def flip_bit(world: World) -> None:
+    if (member := _member(world)) is not None:
+        member.flip_bit()
 
 
 def kill_watchdog(world: World) -> None:
@@ -123,6 +129,7 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     partition,
     raise_xid,
     lose_gpu,
+    flip_bit,
     kill_watchdog,
     leave,
     *PLANNED,
@@ -138,7 +145,7 @@ def live_through(seed: int) -> World:
         fault = world.random.choice(FAULTS)
         world.note(f"fault {fault.__name__}")
         fault(world)
-    world.run(90.0)
+    world.run(90.0 if world.policy.preflight is None else 90.0 + TEST_PATIENCE_S)
     world.invariants.settled()
     return world
 
@@ -152,7 +159,7 @@ def live_through_changes(seed: int) -> World:
         world.note(f"change {change.__name__}")
         change(world)
         world.run(world.random.choice((0.5, 30.0, 60.0)))
-    world.run(120.0)
+    world.run(120.0 if world.policy.preflight is None else 120.0 + TEST_PATIENCE_S)
     world.invariants.settled()
     return world
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from member import Worker
 
 from holdfast.api.event import CheckpointRecorded, RestoreReported
 from holdfast.api.membership import SaveWanted
 from holdfast.api.round import Round
+from holdfast.api.telemetry import ParametersFingerprinted
 
 if TYPE_CHECKING:
     from member import SimulatedMember
@@ -26,6 +28,8 @@ class Training:
         self.step_time_s = world.random.choice((0.2, 0.5))
         self.stepped: list[tuple[float, int]] = []  # (when, round) of the newest steps
         self._began: set[int] = set()
+        self.ever_wrong: set[str] = set()  # nodes on which parameters were ever wrong by themselves
+        self._tainted: set[int] = set()  # steps whose checkpoint holds what is wrong
         self._wanted: dict[int, int] = {}  # by round: the number of the checkpoint that was asked for
 
     def want(self, wanted: SaveWanted) -> None:
@@ -53,6 +57,10 @@ class Training:
         self._began.add(round.number)
         self.world.disk.raise_fence(round.number)
         start = self.world.disk.newest(round.restore.step)
+        for share in round.ranks:
+            # Everybody loads the same checkpoint.
+            member = self.world.members[share.member]
+            member.wrong = set(range(share.local_size)) if start in self._tainted else set()
         first = self.world.members[round.ranks[0].member]
         event = RestoreReported(round.number, start)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
@@ -70,16 +78,43 @@ class Training:
         # Members that cannot be reached may train on in a round that is over; the fence stops their commits.
         if all(member.in_touch for member in members):
             self.stepped = [*self.stepped, (self.world.now, round.number)][-8:]
+        if round.fingerprint_every and step % round.fingerprint_every == 0:
+            self._fingerprint(round, step)
         wanted = self._wanted.pop(round.number, None)
         if step % CHECKPOINT_EVERY == 0 or wanted is not None:
-            self.world.after(self.world.jitter(0.01, 0.4), lambda: self.commit(round, step, wanted))
+            tainted = 0 in members[0].wrong
+            self.world.after(
+                self.world.jitter(0.01, 0.4), lambda: self.commit(round, step, wanted, tainted=tainted)
+            )
         if step >= LAST_STEP:
             for member in members:
                 member.finish(round.number)
             return
         self.world.after(self.step_time_s, lambda: self.step(round, step + 1))
 
-    def commit(self, round: Round, step: int, wanted: int | None) -> None:
+    def _fingerprint(self, round: Round, step: int) -> None:
+        """Every rank's agent tells what its parameters are after the step."""
+        for share in round.ranks:
+            member = self.world.members[share.member]
+            told = tuple(
+                ParametersFingerprinted(
+                    round.number,
+                    share.first_rank + local,
+                    group=0,
+                    step=step,
+                    # What went wrong once goes on to be wrong in its own way.
+                    value=step + (1_000_000 + share.first_rank + local if local in member.wrong else 0),
+                    age_s=0.01,
+                )
+                for local in range(share.local_size)
+            )
+            if 0 in self.world.members[round.ranks[0].member].wrong and all(
+                len(self.world.members[each.member].wrong) == each.local_size for each in round.ranks
+            ):
+                told = tuple(msgspec.structs.replace(each, value=step + 2_000_000) for each in told)
+            member.report(told)
+
+    def commit(self, round: Round, step: int, wanted: int | None, *, tainted: bool) -> None:
         """Rank 0's background thread commits, unless its process is gone or a newer round has begun."""
         first = self.world.members.get(round.ranks[0].member)
         if first is None or not first.alive or first.entered != round.number:
@@ -87,6 +122,7 @@ class Training:
         if not self.world.disk.commit(round.number, step):
             self.world.note(f"commit of step {step} by round {round.number} was fenced")
             return
+        (self._tainted.add if tainted else self._tainted.discard)(step)
         event = CheckpointRecorded(round.number, step, "/ckpt", wanted)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
 

@@ -17,17 +17,19 @@ from training import Training
 from holdfast.api.event import JobSubmitted, MemberJoined, NodeChanged
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import NodeState, Plan
-from holdfast.api.policy import EvictionBudget, Policy, RestartBudget
+from holdfast.api.policy import CorruptionPolicy, EvictionBudget, Policy, RestartBudget
 from holdfast.api.round import Desired
+from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.effect import Effect, Publish, Save, Show
+from holdfast.watchdog.effect import Effect, Examine, Publish, Save, Show
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.progress import Progress
 from holdfast.watchdog.sample import Connected, Disconnected
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.store.memory import MemoryStore
+from holdfast.watchdog.trial import wanted_of
 
 JOB = "sim/run"
 REPLACEMENT_S = 2.0
@@ -78,6 +80,8 @@ class World:
             checkpoint_uri="/ckpt",
             evictions=EvictionBudget(count=self.random.randint(1, 4), fraction=self.random.choice((0.05, 1.0))),
             restarts=RestartBudget(backoff_s=self.random.choice((1.0, 10.0))),
+            preflight=self.random.choice((None, None, None, TestLevel.LIGHT)),
+            corruption=CorruptionPolicy(fingerprint_every=self.random.choice((0, 4)), self_test_every_s=20.0),
         )
 
     def _new_job(self) -> Job:
@@ -120,6 +124,9 @@ class World:
                 self.plan = effect.plan
                 self.invariants.planned(effect.plan)
                 self.after(0.01, self.follow_plan)
+            elif isinstance(effect, Examine):
+                if (examined := self.members.get(effect.member)) is not None:
+                    examined.examine(effect.wanted)
             elif isinstance(effect, Save):
                 self.training.want(effect.wanted)
         self._schedule_wakeup()
@@ -164,6 +171,8 @@ class World:
         saving = self.job.state.saving
         if saving is not None and saving.saved is None:
             self.training.want(SaveWanted(saving.round, saving.number))
+        if (trial := self.job.state.trials.get(member.name)) is not None:
+            member.examine(wanted_of(self.job.state, trial))
         return self.job.state.desired
 
     def closed(self, member: str) -> None:
