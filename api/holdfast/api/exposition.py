@@ -5,8 +5,9 @@ https://prometheus.io/docs/specs/om/open_metrics_spec/
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import Enum
+from functools import lru_cache
 
 from holdfast.api.metric import Metric, MetricKind
 
@@ -34,11 +35,11 @@ class Page:
     def put(self, name: str, value: float | None, *labels: str) -> None:
         """One sample; `labels` are the values of the row's, in order. None is Unknown: no sample."""
         if value is not None:
-            self._lines[name].append(f"{name}{self._labelled(name, labels)} {_number(value)}")
+            self._lines[name].append(f"{name}{_labelled(self._rows[name].labels, labels)} {_number(value)}")
 
     def put_summary(self, name: str, *labels: str, count: int, total: float) -> None:
         """How many there were, and their sum."""
-        labelled = self._labelled(name, labels)
+        labelled = _labelled(self._rows[name].labels, labels)
         self._lines[name] += [f"{name}_count{labelled} {count}", f"{name}_sum{labelled} {_number(total)}"]
 
     def text(self, style: Style) -> str:
@@ -51,10 +52,11 @@ class Page:
             lines.append("# EOF")
         return "\n".join(lines) + "\n"
 
-    def _labelled(self, name: str, labels: Sequence[str]) -> str:
-        pairs = zip(self._rows[name].labels, labels, strict=True)
-        inside = ",".join([f'{label}="{_escaped(value)}"' for label, value in pairs])
-        return f"{{{inside}}}" if inside else ""
+
+@lru_cache(maxsize=4096)  # a GPU's thirty families have the same labels, at every scrape
+def _labelled(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    inside = ",".join([f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)])
+    return f"{{{inside}}}" if inside else ""
 
 
 def _classic(row: Metric) -> tuple[str, str]:
