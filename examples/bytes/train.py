@@ -41,6 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--replicated", action="store_true", help="the whole model on every rank, not a shard")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--checkpoint", help="directory of checkpoints (default: what the job says, or none)")
     parser.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="save after so many steps")
@@ -138,12 +139,16 @@ class Transformer(nn.Module):
 
 
 def build_model(part: Assignment) -> Transformer:
-    """The same weights on every rank, then a shard of them on each."""
+    """The same weights on every rank, then a shard of them on each, unless every rank is to be a replica."""
     torch.manual_seed(arguments.seed)
     model = Transformer(
         layers=arguments.layers, width=arguments.width, heads=arguments.heads, length=arguments.length
     ).to(device)
-    mesh = init_device_mesh(device.type, (part.world_size,))
+    shards = 1 if arguments.replicated else part.world_size
+    shape = (part.world_size // shards, shards)
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicas", "shards"))
+    if not arguments.replicated:
+        mesh = mesh["shards"]
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)

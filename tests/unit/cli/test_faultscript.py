@@ -27,10 +27,16 @@ def test_a_script_is_a_list_of_faults_in_order(tmp_path: Path) -> None:
             tmp_path,
             "- {at: {step: 30}, do: kill-worker, rank: 1}\n"
             "- {at: {step: 60}, after: recovered, do: xid, node: node-2, xid: 79}\n"
-            "- {at: {step: 90}, do: kill-watchdog}\n",
+            "- {at: {step: 90}, do: kill-watchdog}\n"
+            "- {at: {step: 95}, do: flip-bit, rank: 2, bit: 31}\n",
         )
     )
-    assert [str(fault) for fault in faults] == ["kill-worker of rank 1", "xid 79 of node-2", "kill-watchdog"]
+    assert [str(fault) for fault in faults] == [
+        "kill-worker of rank 1",
+        "xid 79 of node-2",
+        "kill-watchdog",
+        "flip-bit of rank 2",
+    ]
     assert faults[1].after is After.RECOVERED
 
 
@@ -46,6 +52,22 @@ def test_a_script_is_a_list_of_faults_in_order(tmp_path: Path) -> None:
         (
             "{at: {step: 1}, do: kill-worker}",
             "faults[0].rank: (missing) is not accepted; add it; kill-worker needs a",
+        ),
+        (
+            "{at: {step: 1}, do: flip-bit, node: a}",
+            "faults[0].node: 'a' is not accepted; remove it; flip-bit does not read it",
+        ),
+        (
+            "{at: {step: 1}, do: flip-bit}",
+            "faults[0].rank: (missing) is not accepted; add it; flip-bit needs a",
+        ),
+        (
+            "{at: {step: 1}, do: flip-bit, rank: 1, bit: 64}",
+            "faults[0].bit: 64 is not accepted; write a number of at most 63",
+        ),
+        (
+            "{at: {step: 1}, do: stop-worker, rank: 1, bit: 3}",
+            "faults[0].bit: 3 is not accepted; remove it; stop-worker does not read it",
         ),
         (
             "{at: {step: 1}, do: kill-node}",

@@ -13,6 +13,7 @@ A YAML list, executed in order, each entry once:
     do            rank or node    what happens
     kill-worker   rank            SIGKILL of the worker process
     stop-worker   rank            SIGSTOP of it: it hangs
+    flip-bit      rank            bit `bit` (default 12) of a parameter of it is flipped, at `step` or soon after
     kill-node     rank or node    everything of the node is killed at once
     kill-launcher rank or node    SIGKILL of the launcher alone
     xid           rank or node    the simulated GPU `gpu` (default 0) raises `xid`
@@ -37,6 +38,7 @@ class Deed(StrEnum):
 
     KILL_WORKER = "kill-worker"
     STOP_WORKER = "stop-worker"
+    FLIP_BIT = "flip-bit"
     KILL_NODE = "kill-node"
     KILL_LAUNCHER = "kill-launcher"
     XID = "xid"
@@ -66,13 +68,14 @@ class ScriptedFault(Section):
     node: str | None = None
     gpu: Annotated[int, Field(ge=0)] | None = None
     xid: Annotated[int, Field(ge=1, le=1023)] | None = None
+    bit: Annotated[int, Field(ge=0, le=63)] | None = None
 
     @model_validator(mode="after")
     def _says_whom(self) -> Self:
         match self.do:
             case Deed.KILL_WATCHDOG:
                 self._refuse_fields("rank", "node", "gpu", "xid")
-            case Deed.KILL_WORKER | Deed.STOP_WORKER:
+            case Deed.KILL_WORKER | Deed.STOP_WORKER | Deed.FLIP_BIT:
                 self._refuse_fields("node", "gpu", "xid")
                 if self.rank is None:
                     raise contradiction("rank", MISSING, f"add it; {self.do} needs a rank")
@@ -82,6 +85,8 @@ class ScriptedFault(Section):
                     raise contradiction("node", given, f"{self.do} needs either a rank or a node")
                 if self.do in (Deed.KILL_NODE, Deed.KILL_LAUNCHER):
                     self._refuse_fields("gpu", "xid")
+        if self.do is not Deed.FLIP_BIT:
+            self._refuse_fields("bit")
         if (self.do is Deed.XID) != (self.xid is not None):
             fix = "add it, such as 79" if self.do is Deed.XID else f"remove it; {self.do} does not read it"
             raise contradiction("xid", self.xid or MISSING, fix)

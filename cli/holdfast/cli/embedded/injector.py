@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from holdfast.agent.sensors.fault_script import Fault, inject
+from holdfast.api.bitflip import BitFlip, request_bit_flip
 from holdfast.api.errors import Unavailable
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
 from holdfast.cli.embedded.faultscript import After, Deed, ScriptedFault
@@ -88,6 +89,10 @@ class Injector:
                 send(await self._worker_of(fault), signal.SIGKILL)
             case Deed.STOP_WORKER:
                 send(await self._worker_of(fault), signal.SIGSTOP)
+            case Deed.FLIP_BIT:
+                rank = fault.rank or 0
+                flip = BitFlip(rank=rank, step=fault.at.step, bit=12 if fault.bit is None else fault.bit)
+                request_bit_flip((await self._node_of(fault)).run_directory, flip)
             case Deed.KILL_NODE:
                 (await self._node_of(fault)).kill()
             case Deed.KILL_LAUNCHER:

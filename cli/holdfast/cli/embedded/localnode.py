@@ -6,7 +6,8 @@ import os
 import shutil
 import signal
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.cli.embedded.offspring import Offspring
@@ -16,7 +17,10 @@ from holdfast.cli.statedirectory import StateDirectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTerms:
-    """What every node of a run is started with. `entrypoint` is what the launcher takes as its arguments."""
+    """What every node of a run is started with. `entrypoint` is what the launcher takes as its arguments.
+
+    `variables` are added to the environment of its processes.
+    """
 
     job: str
     directory: StateDirectory
@@ -25,6 +29,7 @@ class NodeTerms:
     entrypoint: tuple[str, ...]
     working_directory: Path
     heartbeat_interval_s: float
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class LocalNode:
@@ -59,6 +64,7 @@ class LocalNode:
             (sys.executable, *arguments),
             log=self._terms.directory.logs / f"{self.name}.{part}.log",
             directory=self._terms.working_directory,
+            variables=self._terms.variables,
         )
 
     def _agent_arguments(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +18,19 @@ POLITE_S: Final = 3.0  # how long SIGTERM may take before SIGKILL follows
 class Offspring:
     """One child process in a session of its own, so that Ctrl-C reaches it only through us."""
 
-    def __init__(self, name: str, arguments: Sequence[str], *, log: Path, directory: Path) -> None:
-        """Start it. Output goes to the end of `log`. Raises OSError. Must be called in the event loop."""
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        directory: Path,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it, with `variables` added to our environment. Output goes to the end of `log`. Raises OSError.
+
+        Must be called in the event loop.
+        """
         self.name = name
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -27,6 +38,7 @@ class Offspring:
             self._process = subprocess.Popen(
                 arguments,
                 cwd=directory,
+                env={**os.environ, **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
