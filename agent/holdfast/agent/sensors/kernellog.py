@@ -11,15 +11,14 @@ until the next boot.
 
 import errno
 import logging
-import os
 from typing import Final
 
 from holdfast.agent.gpunames import GpuNames
 from holdfast.agent.kernelfaults import KernelFaults, StillLost
 from holdfast.agent.kernelmessage import GpuNamed, KernelMessage, parse_message
 from holdfast.agent.kernelrecord import KernelRecord
-from holdfast.agent.sensors.kernelbookmark import FILE_NAME, Bookmark, boot_id, read_bookmark, write_bookmark
-from holdfast.agent.sensors.kernelsource import Found, KernelSource, Place, source_at
+from holdfast.agent.sensors.kernelbookmark import Bookmark, boot_id, read_bookmark, write_bookmark
+from holdfast.agent.sensors.kernelsource import Found, KernelSource, Place
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.telemetry import NodeEvent, Unreadable
 
@@ -170,9 +169,3 @@ class KernelLog:
         except OSError as error:
             _LOG.warning("kernel log's place not kept: file=%s reason=%s", self._state_file, error.strerror)
             self._state_file = None
-
-
-def kernel_log(path: str, run_dir: str | None) -> KernelLog:
-    """The sensor on the device or the log file at `path`; its place is kept in `run_dir`."""
-    state_file = None if run_dir is None else os.path.join(run_dir, FILE_NAME)
-    return KernelLog(source_at(path), names=GpuNames(), state_file=state_file)
