@@ -67,9 +67,11 @@ class RankRecord:
 
     def _zone(self, sequence_offset: int, unpack: Callable[[bytes], Zone]) -> Zone | None:
         published = False
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             before = self._sequence(sequence_offset)
             published = published or before != 0
+            if attempt and not published:
+                return None  # most ranks never publish a fingerprint, and are looked at ten times a second
             # Zero is also what a writer whose store is not one instruction (struct's pack_into clears the bytes
             # first) shows for a moment, so it never counts as unlocked.
             if before == 0 or before % 2:
@@ -77,9 +79,7 @@ class RankRecord:
             record = self._bytes(SIZE, 0)
             if self._sequence(sequence_offset) == before:
                 return _unpacked(record, unpack)
-        if published:
-            raise RecordUnreadable("the writer is in the middle of a publication")
-        return None
+        raise RecordUnreadable("the writer is in the middle of a publication")
 
     def _sequence(self, offset: int) -> int:
         value: int = SEQUENCE.unpack(self._bytes(SEQUENCE.size, offset))[0]
