@@ -100,4 +100,4 @@ def test_what_is_not_an_exporters_page_is_said_to_be_none(text: str) -> None:
 @given(st.text(alphabet=st.sampled_from('DCGM_FI{}="\\,. 0159eE+-#\nUuidgpTYPE'), max_size=200))
 def test_any_text_is_a_page_or_none(text: str) -> None:
     with contextlib.suppress(NotDcgm):
-        scrape_of('DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="G"} 5\n' + text)
+        scrape_of(f"DCGM_FI_DEV_GPU_TEMP{text}\nDCGM_FI_DEV_XID_ERRORS{{{text}}} {text}\n")

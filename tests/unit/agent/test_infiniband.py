@@ -65,6 +65,20 @@ def test_a_look_that_hangs_makes_the_source_unreadable_until_it_returns() -> Non
     polled.close()
 
 
+def test_a_look_that_fails_does_not_end_the_looking() -> None:
+    answers = iter(["not a number", "7"])
+    polled = Polled(lambda: int(next(answers, "7")), name="odd", interval_s=0.01, patience_s=1e9)
+    said: list[Sight[int] | Unreadable | None] = []
+    for _ in range(2000):
+        said.append(polled.latest(0.0))
+        if isinstance(said[-1], Sight):
+            break
+        time.sleep(0.001)
+    polled.close()
+    assert isinstance(said[-1], Sight)
+    assert said[-1].seen == 7
+
+
 @pytest.mark.parametrize("text", ["", "4", "4: ACTIVE extra words", "\x00\xff", "-1: DOWN"])
 def test_any_text_for_a_state_is_read_without_an_exception(tmp_path: Path, text: str) -> None:
     tree = IbTree(tmp_path, adapters=1)

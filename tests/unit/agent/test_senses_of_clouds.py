@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.sensors.preemption import PreemptionNotices
 from holdfast.agent.senses import senses_of
+from holdfast.agent.sensors.preemption import PreemptionNotices
 from holdfast.agent.settings import parse_settings
 
 

@@ -73,7 +73,7 @@ def ports_in(root: str) -> PortsSeen:
     ports: list[PortDetail] = []
     unreadable: list[Unreadable] = []
     for device in _names(root):
-        for number in _names(os.path.join(root, device, "ports")):
+        for number in filter(str.isdecimal, _names(os.path.join(root, device, "ports"))):
             try:
                 ports.append(_port(root, device, int(number)))
             except (OSError, ValueError) as error:

@@ -28,9 +28,9 @@ class _Failed:
 class Polled(Generic[T]):
     """Calls `look` every `interval_s` and keeps what it gave last.
 
-    The thread starts with the first question. A `look` may raise OSError: the source cannot be read. One that has
-    not returned for `patience_s` makes the source unreadable until it does; a thread that hangs in the kernel
-    cannot be ended, so it is left behind when the agent ends.
+    The thread starts with the first question. A `look` may raise OSError or ValueError: the source cannot be
+    read. One that has not returned for `patience_s` makes the source unreadable until it does; a thread that hangs
+    in the kernel cannot be ended, so it is left behind when the agent ends.
     """
 
     def __init__(
@@ -78,5 +78,6 @@ class Polled(Generic[T]):
     def _one_look(self) -> Sight[T] | _Failed:
         try:
             return Sight(self._look(), self._clock())
-        except OSError as error:
-            return _Failed(Unreadable(self._name, error.strerror or str(error)), self._clock())
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            return _Failed(Unreadable(self._name, reason), self._clock())
