@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, Command] = {
     "replay": Command("holdfast.cli.commands.replay:replay", "Feed the journal to the brain again and compare."),
     "evict": Command("holdfast.cli.commands.intervene:evict", "Take a node out of the job."),
     "return": Command("holdfast.cli.commands.intervene:return_", "Put a node back into service."),
+    "self-test": Command("holdfast.cli.commands.intervene:self_test", "Test the devices of a node of the job."),
     "pause": Command("holdfast.cli.commands.intervene:pause", "Stop training and keep everything ready."),
     "resume": Command("holdfast.cli.commands.intervene:resume", "Go on after a pause."),
     "restart": Command("holdfast.cli.commands.intervene:restart", "Start every worker again from a checkpoint."),
@@ -51,6 +52,7 @@ COMMANDS: Mapping[str, Command] = {
     "resize": Command("holdfast.cli.commands.intervene:resize", "Change how many nodes the job may have."),
     "skip-batches": Command("holdfast.cli.commands.intervene:skip_batches", "Pass over some of the data."),
     "doctor": Command("holdfast.cli.commands.doctor:doctor", "Check an installation, or this machine."),
+    "probe": Command("holdfast.cli.commands.probe:probe", "Test the GPUs of this machine."),
     "watchdog": Command("holdfast.cli.commands.services:watchdog", "The watchdog: decides."),
     "operator": Command("holdfast.cli.commands.services:operator", "The operator: acts on the cluster."),
     "agent": Command("holdfast.cli.commands.services:agent", "The agent of one node: senses."),
@@ -59,7 +61,7 @@ COMMANDS: Mapping[str, Command] = {
 }
 SERVICES = frozenset({"watchdog", "operator", "agent"})
 """These have log settings of their own."""
-HERE_ONLY = frozenset({"run", "demo", "launch"}) | SERVICES
+HERE_ONLY = frozenset({"run", "demo", "launch", "probe"}) | SERVICES
 """What `kubectl holdfast` leaves out: these run something on this machine."""
 
 

@@ -41,15 +41,15 @@ def here(tmp_path: Path) -> list[str]:
 def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
         *("run", "demo", "launch", "status", "ranks", "nodes", "incidents", "why", "journal", "replay"),
-        *("evict", "return", "pause", "resume", "restart", "checkpoint", "rewind", "resize", "skip-batches"),
-        *("doctor", "watchdog", "operator", "agent", "completion", "version"),
+        *("evict", "return", "self-test", "pause", "resume", "restart", "checkpoint", "rewind", "resize", "skip-batches"),
+        *("doctor", "probe", "watchdog", "operator", "agent", "completion", "version"),
     ]
 
 
 def test_kubectl_has_the_commands_that_run_nothing_on_this_machine() -> None:
     context = click.Context(LazyGroup(), obj=Program.KUBECTL)
     left_out = set(COMMANDS) - set(LazyGroup().list_commands(context))
-    assert left_out == {"run", "demo", "launch", "watchdog", "operator", "agent"}
+    assert left_out == {"run", "demo", "launch", "probe", "watchdog", "operator", "agent"}
 
 
 PLACE = [
@@ -73,6 +73,7 @@ OPTIONS = {
     "replay": ["--events", *READ],
     "evict": [*ASKED, "-j", "--job", *PLACE],
     "return": [*ASKED, "-j", "--job", *PLACE],
+    "self-test": [*ASKED, "-j", "--job", *PLACE],
     "pause": [*ASKED, *PLACE],
     "resume": [*ASKED, *PLACE],
     "restart": [*ASKED, *PLACE],
@@ -81,6 +82,10 @@ OPTIONS = {
     "resize": [*ASKED, "-j", "--job", *PLACE],
     "skip-batches": [*ASKED, "-j", "--job", *PLACE],
     "doctor": READ,
+    "probe": [
+        *("--level", "--device", "--tensor", "--golden", "--record", "--repeat", "--seed", "--inject"),
+        *("-o", "--output"),
+    ],
     "completion": [],
     "version": [],
 }
@@ -104,7 +109,7 @@ def test_the_options_of_every_command_are_the_promised_ones(command: str) -> Non
     [
         *((name, ["job"]) for name in ("status", "ranks", "nodes", "incidents", "journal", "replay")),
         *((name, ["job"]) for name in ("pause", "resume", "restart", "checkpoint")),
-        *((name, ["node"]) for name in ("evict", "return")),
+        *((name, ["node"]) for name in ("evict", "return", "self-test")),
         *(("why", ["incident"]), ("rewind", ["step"]), ("resize", ["nodes"]), ("skip-batches", ["batches"])),
     ],
 )

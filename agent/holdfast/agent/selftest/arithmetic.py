@@ -12,6 +12,8 @@ import numpy as np
 import torch
 import xxhash
 
+from holdfast.agent.selftest.injection import Spoiler
+
 _GOLDEN_GAMMA: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
 
@@ -37,12 +39,21 @@ def values(shape: Sequence[int], seed: int) -> torch.Tensor:
 
 def raw(outputs: Sequence[torch.Tensor]) -> bytearray:
     """The bytes of `outputs` in their order, fetched from the device."""
-    found = bytearray()
-    for each in outputs:
-        found += each.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().data
-    return found
+    return bytearray().join(_bytes(each) for each in outputs)
 
 
-def digest(content: bytes | bytearray) -> str:
-    """128 bits that differ when any bit of `content` does. Source: XXH3, https://github.com/Cyan4973/xxHash"""
-    return xxhash.xxh3_128_hexdigest(content)
+def digest(outputs: Sequence[torch.Tensor], spoiler: Spoiler) -> str:
+    """128 bits that differ when any bit of `outputs` does. Source: XXH3, https://github.com/Cyan4973/xxHash"""
+    hasher = xxhash.xxh3_128()
+    if spoiler.is_idle:
+        for each in outputs:
+            hasher.update(_bytes(each))
+    else:
+        content = raw(outputs)
+        spoiler.spoil(content)
+        hasher.update(content)
+    return hasher.hexdigest()
+
+
+def _bytes(output: torch.Tensor) -> memoryview:
+    return output.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().data

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import FileStore
 
 from holdfast.agent.selftest.arithmetic import raw
 from holdfast.agent.selftest.device import Device, DeviceKind
-from holdfast.agent.selftest.injection import Spoiler
+from holdfast.agent.selftest.station import Bench
 from holdfast.api.selftest import CheckResult, Verdict
 
 ALL_REDUCE: Final = "all-reduce"
@@ -35,9 +35,7 @@ class Seat:
     store: Path
 
 
-def check_all_reduce(
-    seat: Seat, repeats: int, limit_s: float, spoiler: Spoiler, blank: CheckResult
-) -> CheckResult:
+def check_all_reduce(seat: Seat, repeats: int, limit_s: float, bench: Bench) -> CheckResult:
     """Take part in `repeats` all-reduces and compare each result with the right one."""
     _join(seat, limit_s)
     try:
@@ -48,13 +46,14 @@ def check_all_reduce(
             total = summand.clone()
             distributed.all_reduce(total)
             found = raw([total])
-            spoiler.spoil(found)
+            bench.spoiler.spoil(found)
             wrong += found != right
+            bench.pulse()
     finally:
         distributed.destroy_process_group()
     verdict = Verdict.FAILED if wrong else Verdict.PASSED
     says = f"{wrong} of {repeats} sums wrong" if wrong else f"{repeats} sums exact"
-    return CheckResult(blank.check, blank.device, verdict, f"{says} among {seat.world_size}", blank.took_s)
+    return CheckResult(ALL_REDUCE, bench.blank.device, verdict, f"{says} among {seat.world_size}", 0.0)
 
 
 def _join(seat: Seat, limit_s: float) -> None:

@@ -13,14 +13,15 @@ import torch
 
 from holdfast.agent.selftest.device import Device, DeviceKind
 from holdfast.agent.selftest.injection import Spoiler
+from holdfast.agent.selftest.station import Bench
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 
 WORD_BYTES: Final = 8
-_PIECE_WORDS: Final = 32 << 20 >> 3  # a multiple of 64, so that every piece begins a pattern anew
+_PIECE_WORDS: Final = 1 << 22
 _MIB: Final = 1 << 20
 
 Pattern = Callable[[int, int], torch.Tensor]
-"""Words `first` .. `first + count - 1` of a pattern, as int64 on the device."""
+"""Words `first` .. `first + count - 1` of a pattern, as int64 on the device; `first` is where a piece begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,14 @@ class Share:
 
 SHARES: Final = {
     (DeviceKind.CPU, TestLevel.LIGHT): Share(0.05, 4 * _MIB, 4),
-    (DeviceKind.CPU, TestLevel.FULL): Share(0.05, 256 * _MIB, 64),
+    (DeviceKind.CPU, TestLevel.FULL): Share(0.05, 64 * _MIB, 64),
     (DeviceKind.CUDA, TestLevel.LIGHT): Share(0.1, 8192 * _MIB, 8),
     (DeviceKind.CUDA, TestLevel.FULL): Share(0.8, 1 << 50, 64),
 }
 
 
-def check_memory(device: Device, share: Share, spoiler: Spoiler, blank: CheckResult) -> CheckResult:
-    """Test `share` of the device's free memory; `blank` names check and device."""
+def check_memory(device: Device, share: Share, bench: Bench) -> CheckResult:
+    """Test `share` of the device's free memory."""
     free_bytes = _free_bytes(device)
     words = min(int(free_bytes * share.ratio), share.bytes_max) // WORD_BYTES
     pieces = [
@@ -49,34 +50,37 @@ def check_memory(device: Device, share: Share, spoiler: Spoiler, blank: CheckRes
         for first in range(0, words, _PIECE_WORDS)
     ]
     tested = f"{words * WORD_BYTES // _MIB} MiB of {free_bytes // _MIB} MiB free"
-    for name, pattern in _patterns(device, share.walks):
-        if damage := _damage(pieces, pattern, spoiler):
-            return _judged(blank, Verdict.FAILED, f"{name}: {damage}; {tested}")
-    return _judged(blank, Verdict.PASSED, f"{tested} held every pattern")
+    for name, pattern in _patterns(device, share.walks, min(_PIECE_WORDS, words)):
+        if damage := _damage(pieces, pattern, bench.spoiler):
+            return _judged(bench.blank, Verdict.FAILED, f"{name}: {damage}; {tested}")
+        bench.pulse()
+    return _judged(bench.blank, Verdict.PASSED, f"{tested} held every pattern")
 
 
 def _judged(blank: CheckResult, verdict: Verdict, says: str) -> CheckResult:
     return CheckResult(blank.check, blank.device, verdict, says, blank.took_s)
 
 
-def _patterns(device: Device, walks: int) -> Iterator[tuple[str, Pattern]]:
-    def words(first: int, count: int) -> torch.Tensor:
-        return torch.arange(first, first + count, dtype=torch.int64, device=device.torch)
-
-    def one(shift: int) -> Pattern:
-        return lambda first, count: torch.bitwise_left_shift(
-            torch.ones((), dtype=torch.int64, device=device.torch), (words(first, count) + shift) % 64
-        )
-
+def _patterns(device: Device, walks: int, words: int) -> Iterator[tuple[str, Pattern]]:
+    """Patterns for pieces of at most `words` words."""
+    one = [1 << bit for bit in range(63)] + [-1 << 63]  # as int64 has them
     for walk in range(walks):
-        ones = one(walk * 64 // walks)
+        shift = walk * len(one) // walks
+        ones = _repeated(device, words, one[shift:] + one[:shift])
         yield f"walking one {walk}", ones
         yield f"walking zero {walk}", _inverted(ones)
-    checks = 0x5555555555555555
-    yield "checkerboard", lambda first, count: torch.where(words(first, count) % 2 == 0, checks, ~checks)
-    yield "checkerboard inverted", lambda first, count: torch.where(words(first, count) % 2 == 1, checks, ~checks)
-    yield "address in address", words
-    yield "address in address inverted", _inverted(words)
+    checks = _repeated(device, words, [0x5555555555555555, ~0x5555555555555555])
+    yield "checkerboard", checks
+    yield "checkerboard inverted", _inverted(checks)
+    places = torch.arange(words, dtype=torch.int64, device=device.torch)
+    yield "address in address", lambda first, count: places[:count] + first
+    yield "address in address inverted", lambda first, count: ~(places[:count] + first)
+
+
+def _repeated(device: Device, words: int, period: list[int]) -> Pattern:
+    """`period` over and over, from the beginning of every piece."""
+    whole = torch.tensor(period, dtype=torch.int64).repeat(-(-words // len(period))).to(device.torch)
+    return lambda first, count: whole[:count]
 
 
 def _inverted(pattern: Pattern) -> Pattern:

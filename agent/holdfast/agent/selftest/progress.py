@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast.agent.selftest.station import START, Began, Done, FromStation, Identified, Skipped
+from holdfast.agent.selftest.station import START, Began, Done, FromStation, Identified, Pulse
 from holdfast.api.selftest import CheckResult, Verdict
 
 
@@ -10,7 +10,7 @@ class Progress:
     """One station's checks, from the first to the last. Times are seconds on the supervisor's monotonic clock."""
 
     def __init__(self, device: str, checks: Sequence[str], *, limit_s: float, now: float) -> None:
-        """`limit_s` is how long each check may take, and reaching the device."""
+        """`limit_s` is how long it may say nothing: one run of a check, or reaching the device."""
         self._device = device
         self._to_come = list(checks)
         self._limit_s = limit_s
@@ -39,8 +39,7 @@ class Progress:
         elif isinstance(message, Began):
             self._to_come.remove(message.check)
             self._running = message.check
-        else:
-            assert isinstance(message, Done | Skipped)
+        elif not isinstance(message, Pulse):
             self._running = None
             if isinstance(message, Done):
                 self._results.append(message.result)

@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from holdfast.agent.selftest.arithmetic import digest, raw
+from holdfast.agent.selftest.arithmetic import digest
 from holdfast.agent.selftest.bandwidth import check_host, check_own_memory, check_peer
 from holdfast.agent.selftest.collective import ALL_REDUCE, Seat, check_all_reduce, merged
 from holdfast.agent.selftest.device import Device, DeviceKind, model_of
@@ -31,6 +31,7 @@ from holdfast.agent.selftest.product import Arithmetic, products
 from holdfast.agent.selftest.repetition import promise, repeats_of
 from holdfast.agent.selftest.station import Bench, Check, Station
 from holdfast.agent.selftest.supervision import Limits, supervise
+from holdfast.agent.selftest.surroundings import kept_as_found
 from holdfast.api.selftest import CheckResult, Tested, TestLevel, Verdict
 
 NODE: Final = "node"
@@ -40,7 +41,7 @@ _MOST_ON_CPU: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much one run computes, and how long a check and the whole may take. Many short runs beat few long."""
+    """How much one run computes, and how long one run and the whole may take. Many short runs beat few long."""
 
     product: int
     model: Shape
@@ -49,10 +50,10 @@ class Size:
 
 
 SIZES: Final = {
-    (DeviceKind.CPU, TestLevel.LIGHT): Size(96, Shape(2, 8, 32, 2, 1, 32), 30.0, 60.0),
-    (DeviceKind.CPU, TestLevel.FULL): Size(256, Shape(2, 32, 64, 4, 2, 64), 120.0, 600.0),
-    (DeviceKind.CUDA, TestLevel.LIGHT): Size(2048, Shape(4, 128, 512, 8, 2, 256), 30.0, 60.0),
-    (DeviceKind.CUDA, TestLevel.FULL): Size(4096, Shape(8, 256, 1024, 16, 4, 512), 180.0, 600.0),
+    (DeviceKind.CPU, TestLevel.LIGHT): Size(96, Shape(2, 8, 32, 2, 1, 32), 30.0, 90.0),
+    (DeviceKind.CPU, TestLevel.FULL): Size(256, Shape(2, 32, 64, 4, 2, 64), 60.0, 600.0),
+    (DeviceKind.CUDA, TestLevel.LIGHT): Size(2048, Shape(4, 128, 512, 8, 2, 256), 45.0, 90.0),
+    (DeviceKind.CUDA, TestLevel.FULL): Size(2048, Shape(8, 256, 512, 8, 4, 512), 60.0, 600.0),
 }
 
 
@@ -68,7 +69,7 @@ class Order:
     seed: int = 0
     injections: tuple[Injection, ...] = ()
     golden: Golden | None = None
-    check_s: float | None = None  # the longest a check may take; None: as long as its level allows
+    check_s: float | None = None  # the longest one run may take; None: as long as its level allows
 
     @property
     def runs(self) -> int:
@@ -95,6 +96,19 @@ def run(order: Order) -> Tested:
     """Test, and say what came of it. Forks: see `supervise`."""
     began = time.monotonic()
     limits = Limits(order.limit_s, began + order.size.whole_s)
+    with kept_as_found(order.devices):
+        results = _results(order, limits)
+    return Tested(
+        number=order.number,
+        level=order.level,
+        verdict=verdict_of(results),
+        took_s=round(time.monotonic() - began, 3),
+        checks=tuple(results),
+        says=summary(results, order.promise),
+    )
+
+
+def _results(order: Order, limits: Limits) -> Sequence[CheckResult]:
     found = supervise([_station(order, device) for device in order.devices], limits)
     results: Sequence[CheckResult] = [result for station in found for result in station]
     if order.golden is not None:
@@ -107,15 +121,8 @@ def run(order: Order) -> Tested:
         for device, station in zip(order.devices, found, strict=True)
         if not any(each.device in failed for each in station)
     ]
-    results = [*results, *_all_reduced(order, sound, limits), *_topology(order, limits)]
-    return Tested(
-        number=order.number,
-        level=order.level,
-        verdict=verdict_of(results),
-        took_s=round(time.monotonic() - began, 3),
-        checks=tuple(results),
-        says=summary(results, order.promise),
-    )
+    names = sorted({each.device for each in results})
+    return [*results, *_all_reduced(order, sound, limits), *_topology(order, names, limits)]
 
 
 def _station(order: Order, device: Device) -> Station:
@@ -141,14 +148,13 @@ def _repeat(order: Order, device: Device, arithmetic: Arithmetic, bench: Bench) 
     kernel = arithmetic.prepare()
     digests = []
     for _ in range(order.runs):
-        content = raw(kernel())
-        bench.spoiler.spoil(content)
-        digests.append(digest(content))
+        digests.append(digest(kernel(), bench.spoiler))
+        bench.pulse()
     return judge_runs(bench.blank, digests, order.promise)
 
 
 def _memory(order: Order, device: Device, bench: Bench) -> CheckResult:
-    return check_memory(device, SHARES[device.kind, order.level], bench.spoiler, bench.blank)
+    return check_memory(device, SHARES[device.kind, order.level], bench)
 
 
 def _own_memory(device: Device, bench: Bench) -> CheckResult:
@@ -175,10 +181,10 @@ def _all_reduced(order: Order, sound: Sequence[Device], limits: Limits) -> list[
     return [merged([result for station in found for result in station])]
 
 
-def _topology(order: Order, limits: Limits) -> Sequence[CheckResult]:
+def _topology(order: Order, names: Sequence[str], limits: Limits) -> Sequence[CheckResult]:
     if order.tensor <= 1:
         return ()
-    check = Check("topology", lambda bench: check_topology(order.tensor, bench.blank))
+    check = Check("topology", lambda bench: check_topology(order.tensor, names, bench.blank))
     node = Station(Device(NODE, DeviceKind.CPU), (check,), order.terms, order.injections)
     return supervise([node], limits)[0]
 
@@ -192,7 +198,7 @@ def _participants(devices: Sequence[Device]) -> tuple[Device, ...]:
 
 def _all_reduce(order: Order, seat: Seat) -> Station:
     def run(bench: Bench) -> CheckResult:
-        return check_all_reduce(seat, order.runs, order.limit_s, bench.spoiler, bench.blank)
+        return check_all_reduce(seat, order.runs, order.limit_s, bench)
 
     return Station(seat.device, (Check(ALL_REDUCE, run),), order.terms, order.injections)
 

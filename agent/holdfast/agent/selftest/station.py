@@ -20,6 +20,8 @@ from holdfast.api.selftest import CheckResult, Verdict
 START: Final = "start"
 """What a station does first: reach its device at all."""
 
+PULSE_INTERVAL_S: Final = 0.5
+
 # Sources: the errors after which a GPU has computed something impossible, or cannot go on,
 # https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
 _DEVICE_FAULTS: Final = (
@@ -52,21 +54,29 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     result: CheckResult
 
 
+class Pulse(msgspec.Struct, frozen=True, tag=True):
+    """Another run of the check has ended: slow is not hung."""
+
+
 class Skipped(msgspec.Struct, frozen=True, tag=True):
     """The device's make has no such hardware: there is nothing to say about the check."""
 
     check: str
 
 
-FromStation = Identified | Began | Done | Skipped
+FromStation = Identified | Began | Pulse | Done | Skipped
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a check is given: a result with nothing in it yet but who and what, and what spoils it."""
+    """What a check is given: a result with nothing in it yet but who and what, and what spoils it.
+
+    `pulse` is called after every run.
+    """
 
     blank: CheckResult
     spoiler: Spoiler
+    pulse: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +110,22 @@ def attend(station: Station, send: Callable[[FromStation], None]) -> None:
         bench = Bench(
             CheckResult(check.name, name, Verdict.UNKNOWN, "", 0.0, like=like),
             Spoiler(station.injections, check.name, name),
+            _every(PULSE_INTERVAL_S, lambda: send(Pulse())),
         )
         send(_outcome(check, bench))
+
+
+def _every(interval_s: float, act: Callable[[], None]) -> Callable[[], None]:
+    """`act`, but not more often than that."""
+    last = time.monotonic()
+
+    def maybe() -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= interval_s:
+            last = now
+            act()
+
+    return maybe
 
 
 def _reach(station: Station) -> tuple[str, str]:

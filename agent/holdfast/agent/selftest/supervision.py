@@ -30,7 +30,7 @@ _REAP_S: Final = 2.0  # a process stuck in the driver may not end even by SIGKIL
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`check_s`: how long one check may take. `ends_at`: when everything must be over (monotonic seconds)."""
+    """`check_s`: how long one run of a check may take. `ends_at`: when all must be over (monotonic seconds)."""
 
     check_s: float
     ends_at: float
@@ -124,7 +124,7 @@ def _late(running: Sequence[_Child], limits: Limits, now: float) -> list[_Child]
 def _finish(child: _Child) -> None:
     """Its pipe is closed: it has ended, or is about to."""
     os.close(child.descriptor)
-    status = _reap(child.pid)
+    status = reap(child.pid)
     if not child.progress.is_complete:
         child.progress.stopped(_how(status), time.monotonic())
 
@@ -139,10 +139,10 @@ def _how(status: int | None) -> str:
 def _end(child: _Child) -> None:
     os.kill(child.pid, signal.SIGKILL)
     os.close(child.descriptor)
-    _reap(child.pid)
+    reap(child.pid)
 
 
-def _reap(pid: int) -> int | None:
+def reap(pid: int) -> int | None:
     """Its wait status, None when it has not ended in time: then its parent's end is left to reap it."""
     give_up = time.monotonic() + _REAP_S
     while time.monotonic() < give_up:

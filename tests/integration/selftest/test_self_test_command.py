@@ -1,0 +1,120 @@
+"""The self-test as a program: real processes, real arithmetic on the CPU."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.agent.selftest.device import Device, DeviceKind
+from holdfast.agent.selftest.surroundings import Restore, kept_as_found
+from holdfast.api.selftest import CheckResult, Tested, Verdict
+
+PATIENCE_S = 60
+
+
+def selftest(*arguments: str) -> tuple[int, Tested]:
+    """Its exit code and what it says, with few repeats unless asked otherwise."""
+    given = arguments if "--repeat" in arguments else ("--repeat", "3", *arguments)
+    ended = subprocess.run(
+        [sys.executable, "-m", "holdfast.agent.selftest", "--device", "cpu", "--json", *given],
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return ended.returncode, msgspec.json.decode(ended.stdout, type=Tested)
+
+
+def of(tested: Tested, verdict: Verdict) -> list[CheckResult]:
+    return [each for each in tested.checks if each.verdict is verdict]
+
+
+def test_a_device_wrong_one_time_in_fifty_is_caught_by_the_light_level() -> None:
+    code, tested = selftest("--repeat", "149", "--inject", "flip:probability=0.02:seed=7:check=transformer-bf16")
+    assert (code, tested.verdict) == (1, Verdict.FAILED)
+    assert [each.check for each in of(tested, Verdict.FAILED)] == ["transformer-bf16"]
+
+
+def test_two_processes_give_the_same_digests_and_a_fault_in_every_run_is_seen_by_the_golden_table(
+    tmp_path: Path,
+) -> None:
+    golden = tmp_path / "golden.json"
+    code, tested = selftest("--record", str(golden), "--tensor", "8")
+    assert code == 0
+    # Without a driver nobody knows the NVLink domains, which spoils nothing that is exact.
+    assert {each.check for each in of(tested, Verdict.UNKNOWN)} == {"bandwidth-device", "topology"}
+    code, tested = selftest("--golden", str(golden), "--inject", "stuck:check=product-fp16")
+    assert code == 1
+    assert [each.check for each in of(tested, Verdict.FAILED)] == ["product-fp16"]
+    equal = [each.check for each in tested.checks if each.says.endswith("equal to the golden result")]
+    assert {"product-fp32", "product-bf16", "product-int8", "transformer-fp32", "transformer-bf16"} == set(equal)
+
+
+def test_of_three_like_devices_the_one_that_is_always_wrong_is_outvoted(tmp_path: Path) -> None:
+    drill = tmp_path / "drill.json"
+    faults = {"devices": ["GPU-0", "GPU-1", "GPU-2"], "inject": ["stuck:device=GPU-1:check=product-bf16"]}
+    drill.write_text(json.dumps(faults))
+    code, tested = selftest("--drill", str(drill))
+    assert code == 1
+    (failed,) = of(tested, Verdict.FAILED)
+    assert (failed.device, failed.check) == ("GPU-1", "product-bf16")
+    (together,) = [each for each in tested.checks if each.check == "all-reduce"]
+    assert together.verdict is Verdict.PASSED
+    assert together.says == "3 sums exact among 2"  # without the device that is known to be wrong
+
+
+def test_a_check_that_hangs_is_killed_and_fails_its_device_alone(tmp_path: Path) -> None:
+    drill = tmp_path / "drill.json"
+    faults = {"devices": ["GPU-0", "GPU-1"], "inject": ["hang:device=GPU-1:check=product-int8"]}
+    drill.write_text(json.dumps(faults))
+    code, tested = selftest("--drill", str(drill), "--check-timeout", "8")
+    assert code == 1
+    (failed,) = of(tested, Verdict.FAILED)
+    assert (failed.device, failed.check, failed.says) == ("GPU-1", "product-int8", "did not return within 8 s")
+    behind = {each.check for each in of(tested, Verdict.UNKNOWN) if each.device == "GPU-1"}
+    assert behind == {"transformer-fp32", "transformer-bf16", "memory", "bandwidth-device"}
+
+
+def test_probe_tells_it_as_a_table_and_its_exit_code() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "probe", "--device", "cpu", "--repeat", "2", "--inject", "stuck"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    lines = ended.stdout.splitlines()
+    assert lines[0].split() == ["VERDICT", "CHECK", "DEVICE", "TOOK", "SAYS"]
+    # Every run is wrong in the same way: without anybody to compare with only memory and sums can tell.
+    assert [line.split()[:2] for line in lines if line.startswith("Failed  ")] == [["Failed", "memory"]]
+    assert ended.returncode == 1
+
+
+@pytest.mark.parametrize("end", ["in order", "killed"])
+def test_what_a_gpu_was_set_to_is_put_back_even_when_the_test_is_killed(tmp_path: Path, end: str) -> None:
+    setting, back = tmp_path / "power", tmp_path / "back"
+    setting.write_text("700")
+
+    def record() -> Restore:
+        found = setting.read_text()
+        return lambda: back.write_text(found) and None
+
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        with kept_as_found((Device("cuda:0", DeviceKind.CUDA),), record):
+            setting.write_text("300")
+            if end == "killed":
+                os.killpg(0, signal.SIGKILL)
+        os._exit(0)
+    os.waitpid(child, 0)
+    give_up = time.monotonic() + PATIENCE_S
+    while not back.exists() or not back.read_text():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    assert back.read_text() == "700"
