@@ -80,6 +80,7 @@ def test_errors_are_the_last_one_and_totals() -> None:
     text = (
         xid_line("DCGM_FI_DEV_XID_ERRORS", 0, 79, ',err_code="79",err_msg="fallen off"')
         + xid_line("DCGM_EXP_XID_ERRORS_TOTAL", 0, 2, ',xid="31"')
+        + xid_line("DCGM_FI_DEV_XID_ERRORS", 0, 31, ',pod="another"')
         + xid_line("DCGM_EXP_XID_ERRORS_TOTAL", 0, 1, ',xid="what"')
     )
     shown = scrape_of(text).xids[UUID.format(0)]

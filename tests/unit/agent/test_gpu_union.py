@@ -4,7 +4,7 @@ from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
 from holdfast.agent.sensors.gpu_union import ECHO_S, GpuUnion
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
-from holdfast.api.telemetry import GpuHealth, GpuSample, Unreadable, XidRaised
+from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, Unreadable, XidRaised
 
 HEALTHY, FAILED, UNKNOWN = GpuHealth.HEALTHY, GpuHealth.FAILED, GpuHealth.UNKNOWN
 
@@ -61,6 +61,19 @@ def test_a_condition_that_both_know_is_told_once_and_is_over_when_both_say_so() 
 
     assert united(raised, cleared) == united(cleared, raised) == united(raised, raised) == [raised]
     assert united(cleared, cleared) == [cleared]
+
+
+def test_gpus_that_only_one_of_them_knows_are_kept_as_they_are() -> None:
+    first = Reading(gpus=(GpuSample("A", 0, HEALTHY),), details=(GpuDetail(uuid="A", index=0),))
+    filling = Reading(gpus=(GpuSample("B", 1, HEALTHY),), details=(GpuDetail(uuid="B", index=1),))
+    united = GpuUnion().unite(first, filling, 0.0)
+    assert united.gpus == first.gpus + filling.gpus
+    assert united.details == first.details + filling.details
+
+
+def test_events_that_are_no_errors_are_told_by_both() -> None:
+    lost = Reading(events=(GpuDisappeared("A", 0.0),))
+    assert GpuUnion().unite(lost, lost, 0.0).events == lost.events * 2
 
 
 def test_what_cannot_be_read_of_either_is_said() -> None:
