@@ -61,7 +61,8 @@ def uuid_of(device: Device) -> str:
     """The GPU's UUID as NVML spells it; another device's name. Starts CUDA."""
     if device.kind is not DeviceKind.CUDA:
         return device.name
-    return f"GPU-{torch.cuda.get_device_properties(device.index).uuid}"
+    uuid = str(torch.cuda.get_device_properties(device.index).uuid)
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
 def model_of(device: Device) -> str:
