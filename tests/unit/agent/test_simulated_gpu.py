@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.agent.sensors.fault_script import FILE_NAME
 from holdfast.agent.sensors.simulated_gpu import Fault, SimulatedGpus, gpu_uuid, inject
+from holdfast.api.nvlink5 import LinkFault
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, Unreadable, XidRaised
 
 NOW = 1000.0
@@ -143,3 +144,17 @@ def test_an_injected_fault_happens_when_it_is_injected(tmp_path: Path, gpus: Sim
     inject(str(tmp_path), Fault(gpu=1, lost=True))
     (event,) = gpus.read(before + 1000.0).events
     assert 0.0 < event.age_s <= 1000.0
+
+
+def test_an_error_is_worded_as_the_driver_words_it(tmp_path: Path, gpus: SimulatedGpus) -> None:
+    down = "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)"
+    reset = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+    for fault in (
+        Fault(gpu=0, xid=149, text=down),
+        Fault(gpu=0, xid=154, text=reset),
+        Fault(gpu=0, xid=154, recovery_action=2),
+    ):
+        inject(str(tmp_path), fault)
+    raised = [event for event in gpus.read(1e9).events if isinstance(event, XidRaised)]
+    assert [event.recovery_action for event in raised] == [None, 1, 2]
+    assert raised[0].link_fault == LinkFault("NETIR_LINK_EVT", "Fatal", 8, 0x004505C6, 0)

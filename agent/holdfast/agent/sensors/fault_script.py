@@ -1,6 +1,8 @@
 """The fault script of a node's simulated GPUs: one JSON object a line, appended while the job runs.
 
 {"gpu": 0, "xid": 79, "text": "GPU has fallen off the bus"}
+{"gpu": 0, "xid": 149, "text": "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)"}
+{"gpu": 0, "xid": 154, "text": "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"}
 {"gpu": 0, "lost": true}
 {"gpu": 1, "temperature_c": 95}
 """
@@ -18,9 +20,9 @@ _MAX_READ_BYTES: Final = 1 << 16  # per look: a larger script is taken in over s
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One thing that happens to simulated GPU number `gpu`. At least one of the effects is set.
 
-    `xid` raises that error, `lost` makes the GPU answer no more, `temperature_c` holds its temperature from
-    then on. `at_ns` is when it happened (CLOCK_MONOTONIC); None, as in a line written by hand, means when it
-    is read.
+    `xid` raises that error, `text` is what the driver adds, `lost` makes the GPU answer no more, `temperature_c`
+    holds its temperature from then on. `at_ns` is when it happened (CLOCK_MONOTONIC); None, as in a line written
+    by hand, means when it is read.
     """
 
     gpu: int

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.agent.kernelmessage import XidLogged, parse_message
 from holdfast.agent.sensors.fault_script import FILE_NAME, BadFault, Fault, ScriptTail, inject, parse_fault
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
@@ -76,13 +77,22 @@ class _SimulatedGpu:
         if fault.temperature_c is not None:
             self.held_temperature_c = fault.temperature_c
         if fault.xid is not None:
-            events.append(XidRaised(self.uuid, fault.xid, age_s, fault.text, fault.recovery_action))
+            events.append(self._raise(fault, fault.xid, age_s))
         if fault.xid == _FELL_OFF_THE_BUS:
             self.failure = fault.text or "the GPU has fallen off the bus"
         if fault.lost and not self.failure:
             self.failure = fault.text or "the GPU is lost"
             events.append(GpuDisappeared(self.uuid, age_s, self.failure))
         return events
+
+    def _raise(self, fault: Fault, xid: int, age_s: float) -> XidRaised:
+        """The error as the driver would word it: its text may hold status words or a recovery action."""
+        said = parse_message(f"NVRM: Xid (PCI:0000:00:00): {xid}, {fault.text}")
+        link_fault = said.link_fault if isinstance(said, XidLogged) else None
+        action = said.recovery_action if isinstance(said, XidLogged) else None
+        if fault.recovery_action is not None:
+            action = fault.recovery_action
+        return XidRaised(self.uuid, xid, age_s, fault.text, action, link_fault)
 
     def unreadable(self) -> Unreadable:
         return Unreadable(self.uuid, self.failure)
