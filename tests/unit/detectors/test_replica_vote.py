@@ -317,6 +317,18 @@ def test_a_replay_that_ties_again_proves_nothing_and_is_remembered() -> None:
     assert (replicas.found[2].cause, replicas.found[2].subject.node) == ("fingerprint replay", "n1")
 
 
+def test_a_replay_in_which_too_many_are_missing_proves_nothing_yet() -> None:
+    replicas = Replicas(nodes=2, local_size=1)
+    replicas.all_say(200, but={1: WRONG})
+    replicas.starts()
+    replicas.says(0, 200, RIGHT)
+    replicas.all_say(300)
+    assert [finding.cause for finding in replicas.found] == ["fingerprint tie"]
+    replicas.starts()
+    replicas.all_say(200)
+    assert replicas.found[1].subject.node == "n1"
+
+
 def test_one_that_only_repeats_itself_confirms_nothing() -> None:
     # What is broken may compute the same wrong value each time: alone it must not convict the other.
     replicas = Replicas(nodes=2, local_size=2)

@@ -65,3 +65,11 @@ def test_several_members_on_one_node_all_count() -> None:
     rounds = following(RoundStarted(structs.replace(a_round(1), ranks=members)))
     samples = [rank_sample(rank) for rank in range(3)]
     assert [each.rank for each in rounds.samples_in(reported("n0", *samples).report)] == [0, 2]
+
+
+def test_a_node_runs_its_ranks_while_a_round_does() -> None:
+    force = RoundInForce(JOB)
+    assert 2 not in force.ranks_on("n1")
+    force.follow(started(1))
+    assert [rank for rank in range(5) if rank in force.ranks_on("n1")] == [2, 3]
+    assert 0 not in force.ranks_on("elsewhere")

@@ -294,6 +294,14 @@ def test_a_hot_node_without_a_rack_waits_for_nobody() -> None:
     assert [each.subject.node for each in hall.found] == ["n0", "n1"]
 
 
+def test_nodes_that_were_hot_some_minutes_ago_do_not_make_a_rack_hot_now() -> None:
+    hall, nodes = rack_of(4)
+    hall.run(30.0, n0=HOT, n1=HOT, n2=COOL, n3=COOL)
+    hall.run(130.0, **dict.fromkeys(nodes, COOL))
+    hall.run(90.0, n0=COOL, n1=COOL, n2=HOT, n3=COOL)
+    assert [(each.cause, each.subject.node) for each in hall.found] == [("GPU hot", "n2")]
+
+
 def test_nodes_that_tell_nothing_do_not_count_as_cool_neighbours() -> None:
     hall, nodes = rack_of(12)
     hall.run(100.0, **{node: HOT if node in ("n0", "n1", "n2") else COOL for node in nodes[:5]})
