@@ -6,19 +6,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
+from fake_nvml import FakeNvml, gpu_uuid
 
 from holdfast.agent.selftest.device import Device, DeviceKind
 from holdfast.agent.selftest.surroundings import Restore, kept_as_found
 from holdfast.api.selftest import CheckResult, Tested, Verdict
 
-PATIENCE_S = 60
+PATIENCE_S = 100
 
 
-def selftest(*arguments: str) -> tuple[int, Tested]:
+def selftest(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, Tested]:
     """Its exit code and what it says, with few repeats unless asked otherwise."""
     given = arguments if "--repeat" in arguments else ("--repeat", "3", *arguments)
     ended = subprocess.run(
@@ -26,6 +28,7 @@ def selftest(*arguments: str) -> tuple[int, Tested]:
         stdout=subprocess.PIPE,
         timeout=PATIENCE_S,
         check=False,
+        env=environment,
     )
     return ended.returncode, msgspec.json.decode(ended.stdout, type=Tested)
 
@@ -72,12 +75,23 @@ def test_a_check_that_hangs_is_killed_and_fails_its_device_alone(tmp_path: Path)
     drill = tmp_path / "drill.json"
     faults = {"devices": ["GPU-0", "GPU-1"], "inject": ["hang:device=GPU-1:check=product-int8"]}
     drill.write_text(json.dumps(faults))
-    code, tested = selftest("--drill", str(drill), "--check-timeout", "8")
+    code, tested = selftest("--drill", str(drill), "--check-timeout", "10")
     assert code == 1
     (failed,) = of(tested, Verdict.FAILED)
-    assert (failed.device, failed.check, failed.says) == ("GPU-1", "product-int8", "did not return within 8 s")
+    assert (failed.device, failed.check, failed.says) == ("GPU-1", "product-int8", "did not return within 10 s")
     behind = {each.check for each in of(tested, Verdict.UNKNOWN) if each.device == "GPU-1"}
     assert behind == {"transformer-fp32", "transformer-bf16", "memory", "bandwidth-device"}
+
+
+def test_eight_ranks_asked_of_a_domain_of_four_gpus_fail_with_that_sentence(tmp_path: Path) -> None:
+    machine = FakeNvml(tmp_path)  # all eight of its GPUs are in one domain; four of them are this member's
+    drill = tmp_path / "drill.json"
+    drill.write_text(json.dumps({"devices": [gpu_uuid(index) for index in range(4)]}))
+    given = ("--drill", str(drill), "--tensor", "8", "--repeat", "1")
+    code, tested = selftest(*given, environment=machine.environment())
+    (failed,) = of(tested, Verdict.FAILED)
+    assert (code, failed.check, failed.device) == (1, "topology", "node")
+    assert failed.says == "tensor parallel size 8 asked of a 4-GPU NVLink domain"
 
 
 def test_probe_tells_it_as_a_table_and_its_exit_code() -> None:
