@@ -16,7 +16,8 @@ CORRUPTIBLE_VARIABLE = "HOLDFAST_CORRUPTIBLE"
 class BitFlip(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """After `rank` completed `step`, or the first step after it that finds this, flip `bit` of one element.
 
-    `parameter` is its name, None: the first. `element` counts in memory order. Both numbers wrap around.
+    `parameter` is its name, None: the last, as of the first, an embedding, a part may never be used. `element`
+    counts in memory order. Both numbers wrap around.
     """
 
     rank: int

@@ -47,7 +47,7 @@ def flip_bit(model: torch.nn.Module, flip: BitFlip) -> str:
     held = {name: values for name, values in held.items() if values.numel() and flip.parameter in (None, name)}
     if not held:
         raise LookupError(f"this rank holds no parameter {flip.parameter or ''}".rstrip())
-    name, values = next(iter(held.items()))
+    name, values = next(reversed(held.items()))
     place = torch.unravel_index(torch.tensor(flip.element % values.numel()), values.shape)
     element = values[tuple(int(index) for index in place)].view(1).view(torch.uint8)
     octet, bit = divmod(flip.bit % (8 * values.element_size()), 8)
