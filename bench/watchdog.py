@@ -34,6 +34,7 @@ SERVER_CORE: Final = 0
 CROWD_CORE: Final = 1
 SETTLE_S: Final = 5.0
 LATE_S_MAX: Final = 0.1
+SCRAPE_EVERY_S: Final = 1.5
 KINDS: Final = ("core", "jobs", "redis", "bare")
 
 
@@ -72,6 +73,7 @@ class Seen:
     resident_mb: float
     spreads: list[Spread]
     late_s: float
+    scrapes_s: list[float]
 
 
 def act(server: Server, scale: Scale, *, decides: bool = True) -> Seen:
@@ -96,11 +98,20 @@ def act(server: Server, scale: Scale, *, decides: bool = True) -> Seen:
         time.sleep(SETTLE_S)
         players.strain()
         costs = [window(server, scale) for _ in range(scale.windows)]
+        scrapes_s = [scrape(server) for _ in range(scale.windows)] if decides else []
         late_s = players.strain()
         print(f"cost {[f'{each * 1e6:.0f}' for each in costs]} us a node and second, crowd late {late_s:.3f} s")
         spreads = list(faults(players, scale)) if decides else []
         late_s = max(late_s, players.strain())
-        return Seen(join_s, join_cpu_s, costs, server.resident_bytes() / MEGABYTE, spreads, late_s)
+        return Seen(join_s, join_cpu_s, costs, server.resident_bytes() / MEGABYTE, spreads, late_s, scrapes_s)
+
+
+def scrape(server: Server) -> float:
+    """Seconds until Prometheus has all metrics, on a busy server that has to look at every rank anew."""
+    time.sleep(SCRAPE_EVERY_S)
+    began = time.monotonic()
+    server.ask("/metrics")
+    return time.monotonic() - began
 
 
 def window(server: Server, scale: Scale) -> float:
@@ -139,6 +150,13 @@ def core_figures(seen: Seen, scale: Scale) -> list[Figure]:
             ours=[seen.resident_mb],
             other=[1000.0],
             unit="MB",
+            target=1.0,
+        ),
+        measured(
+            f"scrape of the metrics ({scale})",
+            ours=seen.scrapes_s,
+            other=[1.0],
+            unit="s",
             target=1.0,
         ),
         measured(

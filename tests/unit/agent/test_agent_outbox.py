@@ -202,6 +202,7 @@ def test_events_past_the_bound_are_dropped_and_the_loss_is_said_until_it_is_know
     outbox.observe(Reading(events=(XID,) * (EVENTS_KEPT_MAX + 3)), 101.0)
     report = taken(outbox, 101.0)
     assert report.unreadable == (Unreadable("events", "3 events were dropped while the watchdog was away"),)
+    assert (outbox.dropped_ever, outbox.reports) == (3, report.sequence)
     while (more := outbox.take(101.0)) is not None:
         report = more
     outbox.taken(report.sequence)

@@ -1,0 +1,22 @@
+"""How late the event loop is."""
+
+import asyncio
+import time
+
+from holdfast.watchdog.metrics.looplag import EVERY_S, LoopLag
+
+BLOCKED_S = 2.0 * EVERY_S
+PATIENCE_S = 20.0
+
+
+async def test_a_loop_that_was_held_up_says_so() -> None:
+    lag = LoopLag()
+    assert lag.worst_s == 0.0
+    following = asyncio.create_task(lag.follow())
+    await asyncio.sleep(0)
+    time.sleep(BLOCKED_S)  # noqa: ASYNC251 - holding the loop up is what is tried
+    async with asyncio.timeout(PATIENCE_S):
+        while lag.worst_s == 0.0:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.05)
+    assert lag.worst_s >= BLOCKED_S - EVERY_S - 0.01
+    following.cancel()
