@@ -15,6 +15,7 @@ class InterventionAction(StrEnum):
     RESUME = "Resume"
     SKIP_BATCHES = "SkipBatches"
     RESTART = "Restart"
+    TEST = "Test"
 
 
 class InterventionState(StrEnum):

@@ -13,6 +13,7 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 NEEDS: Mapping[InterventionAction, str] = {
     InterventionAction.EVICT: "node",
     InterventionAction.RETURN: "node",
+    InterventionAction.TEST: "node",
     InterventionAction.REWIND: "rewind",
     InterventionAction.RESIZE: "nodes",
     InterventionAction.SKIP_BATCHES: "skip_batches",
@@ -41,7 +42,7 @@ class InterventionSpec(Section):
     reason: Text
     """Why, for whoever reads the record."""
     node: Text | None = None
-    """The node, for Evict and Return."""
+    """The node, for Evict, Return and Test."""
     nodes: Annotated[int, Field(ge=1)] | None = None
     """How many nodes the job should run on, for Resize."""
     rewind: Rewind | None = None

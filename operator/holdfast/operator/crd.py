@@ -75,8 +75,8 @@ JOB_RULES = (
 NODES_RULES = ({"rule": "!has(self.max) || self.min <= self.max", "message": "min must not be above max"},)
 REQUEST_RULES = (
     {
-        "rule": "(self.action in ['Evict', 'Return']) == has(self.node)",
-        "message": "node is needed by Evict and Return, and read by no other action",
+        "rule": "(self.action in ['Evict', 'Return', 'Test']) == has(self.node)",
+        "message": "node is needed by Evict, Return and Test, and read by no other action",
     },
     {
         "rule": "(self.action == 'Resize') == has(self.nodes)",

@@ -76,7 +76,7 @@ def test_every_action_carries_its_own_field(action: str, fields: dict[str, Any],
         (
             {"action": "evict", "node": "n1"},
             "spec.action: 'evict' is not accepted; write one of: 'Evict', 'Return', 'Checkpoint', 'Rewind', "
-            "'Resize', 'Pause', 'Resume', 'SkipBatches' or 'Restart'",
+            "'Resize', 'Pause', 'Resume', 'SkipBatches', 'Restart' or 'Test'",
         ),
     ],
 )

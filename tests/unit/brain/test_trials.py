@@ -192,3 +192,15 @@ def test_a_policy_may_ask_for_no_more_than_a_checkpoint() -> None:
     report = running(2, spares=1, notices=NoticeAction.REPORT)
     report.tell(NodeDeparting("node-2", "spot instance", 120.0))
     assert report.wanted == []
+
+
+def test_a_node_is_tested_on_request_thoroughly_and_at_once_where_it_has_no_ranks() -> None:
+    story = examined(2, spares=1)
+    outcome = story.ask(InterventionAction.TEST, node="node-3")
+    assert (outcome.state, asked(story)["node-3"].level) == (InterventionState.DONE, TestLevel.FULL)
+    assert story.state.members.by_name["node-3"].standing is Standing.TESTING
+    outcome = story.ask(InterventionAction.TEST, "i2", node="node-1")
+    assert "left the round" in outcome.outcome
+    assert asked(story)["node-1"].level is LIGHT
+    assert story.state.phase is JobPhase.RUNNING
+    assert story.ask(InterventionAction.TEST, "i3", node="node-9").state is InterventionState.REFUSED

@@ -41,7 +41,18 @@ def here(tmp_path: Path) -> list[str]:
 def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
         *("run", "demo", "launch", "status", "ranks", "nodes", "incidents", "why", "journal", "replay"),
-        *("evict", "return", "self-test", "pause", "resume", "restart", "checkpoint", "rewind", "resize", "skip-batches"),
+        *(
+            "evict",
+            "return",
+            "self-test",
+            "pause",
+            "resume",
+            "restart",
+            "checkpoint",
+            "rewind",
+            "resize",
+            "skip-batches",
+        ),
         *("doctor", "probe", "watchdog", "operator", "agent", "completion", "version"),
     ]
 

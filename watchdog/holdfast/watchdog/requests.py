@@ -14,6 +14,7 @@ from holdfast.api.intervention import (
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Policy
 from holdfast.api.round import Entry, Idle, Restore, Tier
+from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.effect import Answered, Pardon, Show
 from holdfast.watchdog.formation import next_number
@@ -23,6 +24,7 @@ from holdfast.watchdog.recovery import owe
 from holdfast.watchdog.saving import answered, ask_for_checkpoint, cannot_save, conclude
 from holdfast.watchdog.state import JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore
+from holdfast.watchdog.trial import ask
 
 AFTER_FAILURE = (InterventionAction.RETURN, InterventionAction.RESUME, InterventionAction.RESTART)
 
@@ -225,9 +227,27 @@ def _named_node(request: InterventionRequest) -> str:
     return request.node
 
 
+def _test(state: JobState, request: InterventionRequest, now: float) -> Step:
+    """A node without ranks is tested thoroughly, at once; one with ranks when its workers have next left."""
+    node = _named_node(request)
+    members = state.members.on_nodes((node,))
+    if not members:
+        raise Refusal(f"node {node} has no member of this job")
+    idle = not any(state.in_round(each.name) for each in members)
+    level = TestLevel.FULL if idle else TestLevel.LIGHT
+    when = "now" if idle else "as soon as its workers have left the round"
+    names = tuple(each.name for each in members)
+    asked = ask(state, names, level, f"requested: {request.reason}", now, bars=idle)
+    says = f"{level.value} self-test of node {node} {when}; a failure will be an incident"
+    done = Answered(InterventionOutcome(request.id, InterventionState.DONE, says))
+    after = answered(asked.state, (request.id,))
+    return Step(after, (*asked.effects, done), Reason("intervention Test", says))
+
+
 STEPPERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], Step]] = {
     InterventionAction.CHECKPOINT: _checkpoint,
     InterventionAction.RETURN: _return,
+    InterventionAction.TEST: _test,
 }
 
 DOERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], tuple[JobState, str]]] = {

@@ -15,6 +15,9 @@ from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
 
 # A light test takes less than a minute and a full one less than ten; a cold start of the process is in it.
 PATIENCE_S = {TestLevel.LIGHT: 120.0, TestLevel.FULL: 900.0}
+# One that bars nobody waits for its chance, which may be the next restart.
+UNHURRIED_S = 86400.0
+_WAITS_S = (*PATIENCE_S.values(), UNHURRIED_S)
 KEPT_RESULTS = 256
 KEPT_NODES = 16_384
 # Two devices that differ prove that one is wrong, not which. Three or more, all but one alike, do.
@@ -179,15 +182,18 @@ def not_asked(state: JobState, event: MemberTested) -> Step:
 
 
 def _ends(state: JobState) -> list[float]:
-    """Until when the oldest test of each level is waited for."""
-    oldest = (
-        next((trial for trial in state.trials.values() if trial.level is level), None) for level in TestLevel
-    )
-    return [_until(trial) for trial in oldest if trial is not None]
+    """Until when the oldest test of each patience is waited for: they are in the order they were asked."""
+    trials = state.trials.values()
+    oldest = (next((each for each in trials if _patience_s(each) == wait_s), None) for wait_s in _WAITS_S)
+    return [_until(each) for each in oldest if each is not None]
 
 
 def _until(trial: Trial) -> float:
-    return trial.at + PATIENCE_S[trial.level]
+    return trial.at + _patience_s(trial)
+
+
+def _patience_s(trial: Trial) -> float:
+    return PATIENCE_S[trial.level] if trial.bars else UNHURRIED_S
 
 
 def _turns(state: JobState) -> dict[str, float]:

@@ -92,6 +92,13 @@ def return_(node: str, target: Target, terms: Terms) -> ExitCode:
     return _intervene(InterventionAction.RETURN, target, terms, {"node": node})
 
 
+@_intervention(JobWord.OPTION, "self-test")
+@click.argument("node")
+def self_test(node: str, target: Target, terms: Terms) -> ExitCode:
+    """Test the devices of NODE: at once when it has no ranks, else when its workers have next left."""
+    return _intervene(InterventionAction.TEST, target, terms, {"node": node})
+
+
 @_intervention(JobWord.ARGUMENT)
 def pause(target: Target, terms: Terms) -> ExitCode:
     """Stop training JOB; members stay and wait."""
