@@ -52,6 +52,7 @@ class PrometheusServer:
         job: dict[str, Any] = {
             "job_name": "tests",
             "file_sd_configs": [{"files": [str(self._targets)], "refresh_interval": "1s"}],
+            "honor_labels": True,  # as the chart has it for agents
         }
         if token_file is not None:
             job["authorization"] = {"credentials_file": str(token_file)}

@@ -1,0 +1,19 @@
+"""The chart's rules with minutes made seconds: expressions stay, what they wait for and look back on shrinks."""
+
+import re
+from pathlib import Path
+
+WAIT, WINDOW = "1s", "8s"
+# Ages that alerts compare with, in seconds: how long an alert about something that happened once stays.
+AGES = {"< 600": "< 6", "> -300": "> 115", "> 7200": "> 7200", "> 900": "> 30"}
+
+
+def shortened(rules: Path, into: Path) -> Path:
+    """A copy of one file of rules."""
+    text = re.sub(r"\bfor: \w+", f"for: {WAIT}", rules.read_text())
+    text = re.sub(r"\[\d+[smh]\]", f"[{WINDOW}]", text)
+    for told, short in AGES.items():
+        text = text.replace(told, short)
+    copy = into / rules.name
+    copy.write_text(text)
+    return copy
