@@ -291,6 +291,19 @@ def test_a_port_that_flapped_before_a_restart_is_cleared_by_its_rule(ring: Ring,
     assert look(second, 3801.0).conditions[0].state is ConditionState.CLEARED
 
 
+def test_what_is_remembered_of_ports_and_killings_is_bounded(ring: Ring, tmp_path: Path) -> None:
+    sensor = ring.sensor(tmp_path)
+    look(sensor, 100.0)
+    for number in range(100):
+        flap(ring, 101.0, 102.0, 103.0, port=f"eth{number}")
+        ring.say(f"Out of memory: Killed process {number + 1} (python) total-vm:1kB", at=103.0)
+    told = look(sensor, 104.0, looks=5)
+    assert len(told.events) == 100
+    assert 0 < len(told.conditions) < 100
+    ring.say("Out of memory: Killed process 1 (python) total-vm:1kB", at=104.0)
+    assert len(look(sensor, 104.0).events) == 1, "the oldest killing is forgotten"
+
+
 # Real parts.
 
 
