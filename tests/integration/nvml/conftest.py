@@ -23,4 +23,5 @@ def observer(machine: FakeNvml) -> Iterator[Observer]:
     sensor = NvmlSensor()
     yield Observer(sensor)
     machine.release()
+    machine.unload_driver()  # a wait for events then ends at once
     sensor.close()

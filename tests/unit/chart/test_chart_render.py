@@ -84,6 +84,21 @@ def test_the_agent_asks_for_what_it_needs_and_no_more() -> None:
     on_the_node = [volume["name"] for volume in pod["volumes"] if "hostPath" in volume]
     assert on_the_node == ["kubelet-pods"]
     assert mounts["kubelet-pods"]["readOnly"] is True
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility", "the driver's word and no compute"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "privileged"), [("/dev/kmsg", "CharDevice", True), ("/var/log/kern.log", "File", None)]
+)
+def test_only_the_kernels_own_device_asks_for_privilege(path: str, kind: str, privileged: bool | None) -> None:
+    pod = dict(_pods(rendered({"agent": {"kernelLog": path}})))["DaemonSet/holdfast-agent"]
+    container = pod["containers"][0]
+    assert container["securityContext"].get("privileged") is privileged
+    assert ("allowPrivilegeEscalation" in container["securityContext"]) is (privileged is None)
+    assert {"name": "kernel-log", "hostPath": {"path": path, "type": kind}} in pod["volumes"]
+    assert {"name": "kernel-log", "mountPath": path, "readOnly": True} in container["volumeMounts"]
+    assert f"--kernel-log={path}" in container["args"]
 
 
 @pytest.mark.parametrize("values", [{}, FULL], ids=["defaults", "full"])

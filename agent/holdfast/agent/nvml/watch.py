@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
@@ -43,12 +43,12 @@ class Listener(Protocol):
 class EventWatch:
     """Events of one session with the driver, until `stop`."""
 
-    def __init__(self, driver: Driver, gpus: Mapping[int, GpuLook], listener: Listener) -> None:
-        """`gpus` by their handles' addresses. `deaf` says why no events come, empty while they do."""
+    def __init__(self, driver: Driver, gpus: Iterable[GpuLook], listener: Listener) -> None:
+        """`deaf` says why no events come, empty while they do."""
         self.deaf = ""
         self.failed = False  # it heard, and hears no more: a new session may help
         self._driver = driver
-        self._gpus = gpus
+        self._gpus = {_address_of(gpu.handle): gpu for gpu in gpus}
         self._listener = listener
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nvml-events", daemon=True)
@@ -102,7 +102,7 @@ class EventWatch:
             self._tell(event)
 
     def _tell(self, event: Any) -> None:
-        gpu = self._gpus.get(address_of(event.device))
+        gpu = self._gpus.get(_address_of(event.device))
         if gpu is None:
             self._listener.stirred(None)
         elif event.eventType & _XID:
@@ -113,6 +113,6 @@ class EventWatch:
             self._listener.stirred(gpu)
 
 
-def address_of(handle: Any) -> int:
+def _address_of(handle: Any) -> int:
     """What tells one device handle from another."""
     return int(pynvml.cast(handle, pynvml.c_void_p).value or 0)
