@@ -1,6 +1,7 @@
 """`Run` in this process: started by hand, without any part of Holdfast around it."""
 
 import socket
+import weakref
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from trainer_fake_launcher import free_port
 
 from holdfast.api import rankrecord
+from holdfast.api.bitflip import BitFlip, request_bit_flip
 from holdfast.api.control import record_file_name
 from holdfast.api.errors import Unavailable
 from holdfast.trainer import Assignment, Phase, Run
@@ -44,6 +46,27 @@ def test_a_run_directory_alone_is_enough_to_be_watched(tmp_path: Path) -> None:
     run.enter(train)
     zone = rankrecord.unpack_step((tmp_path / record_file_name(0)).read_bytes())
     assert (zone.step, zone.loss, zone.phase) == (1, 2.0, Phase.IDLE)
+
+
+def test_the_first_model_that_is_watched_counts_and_is_let_go_with_its_round(tmp_path: Path) -> None:
+    run = Run(environment={"HOLDFAST_RUN_DIR": str(tmp_path), "HOLDFAST_CORRUPTIBLE": "1"})
+    changed = []
+    models = []
+
+    def train(part: Assignment) -> None:
+        watched, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        models.append(weakref.ref(watched))
+        before = [model.bias.clone() for model in (watched, other)]
+        run.watch(watched)
+        run.watch(other)
+        request_bit_flip(tmp_path, BitFlip(rank=0, step=2))
+        for step in (1, 2):
+            run.step(step)
+            changed.append([not torch.equal(watched.bias, before[0]), not torch.equal(other.bias, before[1])])
+
+    run.enter(train)
+    assert changed == [[False, False], [True, False]]
+    assert models[0]() is None
 
 
 def test_the_scripts_exception_propagates_and_the_group_is_gone() -> None:

@@ -25,7 +25,7 @@ def a_round(
 ) -> Shown:
     """What member b is shown."""
     shares = tuple(MemberRanks(member, f"node-{member}", 2 * place, 2) for place, member in enumerate(members))
-    formed = Round("default/j", number, shares, Endpoint("h", 1000 + number), Restore(), entry, "because", fresh)
+    formed = Round("default/j", number, shares, Endpoint("h", 1000 + number), Restore(), entry, "because", fresh, 100)
     return shown_to(formed, "b")
 
 
@@ -83,6 +83,7 @@ def test_an_attached_worker_is_told_its_assignment() -> None:
     (message,) = tells(local.attached(100, 0.1), 100)
     assert isinstance(message, Assignment)
     assert (message.round, message.rank, message.local_rank, message.world_size) == (7, 2, 0, 4)
+    assert message.fingerprint_every == 100
 
 
 def test_a_worker_may_attach_before_its_start_is_confirmed() -> None:

@@ -51,3 +51,9 @@ def test_a_rank_without_its_companions_is_refused_by_name(missing: str) -> None:
 def test_a_rank_that_is_no_number_is_refused() -> None:
     with pytest.raises(InvalidInput, match="RANK: 'three'"):
         surroundings_of({**TORCHRUN, "RANK": "three"})
+
+
+def test_only_a_drill_makes_a_process_corruptible() -> None:
+    attached = {"HOLDFAST_CONTROL": "/run/control", "HOLDFAST_RUN_DIR": "/run"}
+    assert surroundings_of(attached).corruptible is None
+    assert surroundings_of({**attached, "HOLDFAST_CORRUPTIBLE": "1"}).corruptible == Path("/run")

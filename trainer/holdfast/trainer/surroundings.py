@@ -47,8 +47,10 @@ def surroundings_of(environment: Mapping[str, str]) -> Surroundings:
     if control_path := environment.get(CONTROL_VARIABLE):
         return Surroundings(Mode.ATTACHED, run_directory, control_path=control_path, corruptible=corruptible)
     if "RANK" in environment:
-        return Surroundings(Mode.TORCHRUN, run_directory, assignment=_torchrun_assignment(environment))
-    return Surroundings(Mode.PLAIN, run_directory, assignment=_plain_assignment())
+        return Surroundings(
+            Mode.TORCHRUN, run_directory, assignment=_torchrun_assignment(environment), corruptible=corruptible
+        )
+    return Surroundings(Mode.PLAIN, run_directory, assignment=_plain_assignment(), corruptible=corruptible)
 
 
 def _torchrun_assignment(environment: Mapping[str, str]) -> Assignment:

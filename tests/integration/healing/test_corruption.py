@@ -1,0 +1,91 @@
+"""Silent corruption: a flipped bit is found, its node leaves, and the losses are those of a run without it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "bytes" / "train.py"
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+STEPS = 320  # enough, also on a fast machine, for the flip to be asked for and be found before the end
+FLIP_AT = 20
+EVERY = 5
+RUN_TIMEOUT_S = 240
+WORDS = (
+    *("--replicated", "--steps", str(STEPS)),
+    *("--batch", "6", "--length", "16", "--layers", "1", "--width", "16", "--heads", "2"),
+)
+
+JOB = """
+apiVersion: holdfast.dev/v1alpha1
+kind: TrainingJob
+metadata: {{name: sound}}
+spec:
+  entrypoint: {entrypoint}
+  nodes: {{min: 2, max: 3, spares: 1}}
+  startup: {{preflight: none}}
+  faultPolicy: {{corruption: {{fingerprintEverySteps: {every}}}}}
+"""
+
+
+def losses(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def undisturbed(directory: Path) -> dict[int, str]:
+    """Three ranks under stock torchrun, with no Holdfast around them."""
+    file = directory / "undisturbed.jsonl"
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3")
+    subprocess.run(
+        [*torchrun, EXAMPLE, *WORDS, "--losses", file],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        check=True,
+        capture_output=True,
+        timeout=RUN_TIMEOUT_S,
+    )
+    return {line["step"]: line["hex"] for line in losses(file)}
+
+
+def shown(directory: Path, *words: str) -> Any:
+    """What a command says of the run, as JSON."""
+    command = [HOLDFAST, *words, "--state-dir", directory / "state", "-o", "json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+def corrupted(directory: Path) -> list[dict[str, Any]]:
+    """The same under Holdfast, with one bit of rank 1's parameters flipped on the way; the losses rank 0 wrote."""
+    file = directory / "losses.jsonl"
+    entrypoint = json.dumps([str(EXAMPLE), *WORDS, "--checkpoint-every", "5", "--losses", str(file)])
+    (directory / "job.yaml").write_text(JOB.format(entrypoint=entrypoint, every=EVERY))
+    (directory / "faults.yaml").write_text(f"- {{at: {{step: {FLIP_AT}}}, do: flip-bit, rank: 1, bit: 23}}\n")
+    command = [HOLDFAST, "run", directory / "job.yaml", "--state-dir", directory / "state"]
+    command += ["--faults", directory / "faults.yaml", "--no-replace"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return losses(file)
+
+
+@pytest.mark.timeout(3 * RUN_TIMEOUT_S)
+def test_a_flipped_bit_is_voted_out_and_every_loss_is_the_undisturbed_ones_bit_for_bit(tmp_path: Path) -> None:
+    expected = undisturbed(tmp_path)
+    lines = corrupted(tmp_path)
+    healed = {line["step"]: line["hex"] for line in lines}  # of a step that was done again, the last
+    assert healed == expected
+
+    (incident,) = shown(tmp_path, "incidents")
+    assert (incident["kind"], incident["state"]) == ("Corruption", "Recovered")
+    assert incident["culprit"]["rank"] == 1
+    assert incident["actions"][0]["does"] == f"evict node {incident['culprit']['node']}"
+    logs = [log for log in (tmp_path / "state" / "logs").iterdir() if "bit flipped on request" in log.read_text()]
+    assert [log.name.split(".")[0] for log in logs] == ["rank-00001"]
+
+    last_round = lines[-1]["round"]
+    resumed_at = next(line["step"] for line in lines if line["round"] == last_round)
+    spoiled = {line["step"] for line in lines if line["hex"] != expected[line["step"]]}
+    assert spoiled, "the flip changed what was computed, so that going back was needed"
+    assert resumed_at <= min(spoiled)
