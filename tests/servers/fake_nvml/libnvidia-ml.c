@@ -310,7 +310,7 @@ int nvmlDeviceRegisterEvents(void *device, uint64_t types, struct set *set) {
 }
 struct event_data { void *device; uint64_t type, data; unsigned instance, compute; };
 int nvmlEventSetWait_v2(struct set *set, struct event_data *out, unsigned timeout_ms) {
-    for (unsigned waited_ms = 0;; waited_ms += 5) {
+    for (unsigned waited_ms = 0;; waited_ms += 10) {
         ENTER("nvmlEventSetWait");
         while (set->seen < machine->events_written) {
             volatile struct event *event = &machine->events[set->seen++ % EVENTS];
@@ -319,7 +319,7 @@ int nvmlEventSetWait_v2(struct set *set, struct event_data *out, unsigned timeou
             return SUCCESS;
         }
         if (waited_ms >= timeout_ms) return TIMEOUT;
-        pause_ms(5);
+        pause_ms(10);
     }
 }
 int nvmlEventSetFree(struct set *set) {
