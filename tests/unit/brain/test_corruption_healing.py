@@ -9,7 +9,7 @@ from trials import answer, examined
 from holdfast.api.event import ReplicasAgreed
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
-from holdfast.api.policy import XidAction
+from holdfast.api.policy import EvictionBudget, XidAction
 from holdfast.api.round import Idle, Tier
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
@@ -143,3 +143,13 @@ def test_an_agreement_counts_for_its_own_round_only(stale: int) -> None:
 def test_agreements_only_grow() -> None:
     story = agree(agree(running(3), 50), 40)
     assert story.state.verified_step == 50
+
+
+def test_two_nodes_that_differ_leave_together_as_far_as_the_budget_goes() -> None:
+    also = (Subject(JOB, node="node-3", member="node-3", rank=2),)
+    story = differ(trained(), 2, step=70, agreed=50, also=also)
+    assert story.state.avoided_nodes == {"node-2", "node-3"}
+    assert story.members == ["node-1", "node-4"]
+    story = trained()
+    story.resubmit(evictions=EvictionBudget(count=1))
+    assert differ(story, 2, step=70, agreed=50, also=also).state.phase is JobPhase.FAILED

@@ -25,8 +25,11 @@ class Node:
         self.detector = ConditionDetector(policy(condition_actions=actions))
         self.proved: list[Finding | ConditionOver] = []
 
-    def says(self, *conditions: Condition, at: float, node: str = "n0") -> None:
-        report = Reported(NodeReport(node, "boot", 1, conditions=conditions))
+    def says(
+        self, *conditions: Condition, at: float, node: str = "n0", boot: str = "boot", blind: bool = False
+    ) -> None:
+        unreadable = (Unreadable("nvml", "no driver"),) if blind else ()
+        report = Reported(NodeReport(node, boot, 1, conditions=conditions, unreadable=unreadable))
         self.proved.extend(self.detector.observe(report, at))
 
     def raises(self, kind: ConditionKind, *, at: float, gpu: str = "GPU-0", age_s: float = 0.0) -> None:
@@ -201,3 +204,35 @@ def test_memory_is_bounded_and_the_least_recent_is_forgotten(monkeypatch: pytest
     for number in (2, 3, 4):
         node.clears(PCIE, at=20.0, gpu=f"GPU-{number}")
     assert len(node.over) == 1
+
+
+def test_what_an_agent_that_started_anew_does_not_see_for_ten_minutes_is_over() -> None:
+    node = Node()
+    node.raises(PCIE, at=100.0)
+    node.says(at=200.0, boot="later")
+    node.says(at=799.0, boot="later")
+    assert node.over == []
+    node.says(at=800.0, boot="later")
+    assert [each.cause for each in node.over] == ["PcieDegraded"]
+    node.says(at=2000.0, boot="later")
+    assert len(node.over) == 1
+
+
+def test_an_agent_that_started_anew_and_raises_it_again_or_cannot_see_ends_nothing() -> None:
+    held, blind = Node(), Node()
+    held.raises(PCIE, at=100.0)
+    blind.raises(PCIE, at=100.0)
+    for at in range(200, 2000, 100):
+        held.says(Condition(PCIE, ConditionState.RAISED, 5.0, "8 lanes of 16", "GPU-0"), at=at, boot="later")
+        blind.says(at=at, boot="later", blind=True)
+    assert held.over == blind.over == []
+    blind.says(at=2500.0, boot="later")
+    assert len(blind.over) == 1
+
+
+def test_the_same_agent_ends_nothing_by_saying_nothing() -> None:
+    node = Node()
+    node.raises(PCIE, at=100.0)
+    for at in range(200, 2000, 100):
+        node.says(at=at)
+    assert node.over == []

@@ -19,6 +19,7 @@ from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.state import JobState, Recovery, Suspicion
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 from holdfast.watchdog.trial import ask
+from holdfast.watchdog.wording import in_words
 
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
 LEVEL_OF_SUSPICION = TestLevel.LIGHT
@@ -161,9 +162,10 @@ def _carry_out(
     """Owe the round that the decision calls for, and move nodes in and out of service."""
     effects: tuple[Effect, ...] = ()
     if decision.evict is not None:
-        order = NodeOrder(decision.evict, decision.reason, incident.id)
-        state = avoid(state, order, now)
-        does = f"evict node {decision.evict}"
+        leaving = (decision.evict, *decision.along)
+        for node in leaving:
+            state = avoid(state, NodeOrder(node, decision.reason, incident.id), now)
+        does = f"evict node {in_words(leaving)}"
         state, effects = act(state, (incident.id,), Action(decision.rung, now, does, decision.reason))
     if decision.exonerate:
         state = take_back(state, decision.exonerate)

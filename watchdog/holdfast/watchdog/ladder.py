@@ -18,6 +18,7 @@ from holdfast.api.xid import CATALOGUE, XidClass, action_for
 from holdfast.watchdog.corruption import is_disputed, suspects
 from holdfast.watchdog.detectors.crash_loop import Failure, GiveUp, Wait, crash_loop
 from holdfast.watchdog.state import JobState
+from holdfast.watchdog.wording import in_words
 
 # Faults that the job's own code can bring about, again and again. A rack that dies is ten lost members at once
 # and still no crash loop.
@@ -34,8 +35,9 @@ HANGS_THAT_CONDEMN = 2
 
 class Decision(msgspec.Struct, frozen=True):
     """What to do about a finding. `evict` names a node to keep away from, `exonerate` nodes to take back;
-    `amounts_to` is what the finding means in the light of those before it. `rewinds`: the next round restores
-    what was verified; `tests` are members whose devices are tested before it.
+    `amounts_to` is what the finding means in the light of those before it. `rewinds`: the next round restores what
+    was verified; `tests` are members whose devices are tested before it. `along` are nodes that leave with
+    `evict`.
     """
 
     rung: Rung
@@ -48,6 +50,7 @@ class Decision(msgspec.Struct, frozen=True):
     guards: tuple[str, ...] = ()
     amounts_to: Finding | None = None
     rewinds: bool = False
+    along: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
 
 
@@ -188,8 +191,10 @@ def _corruption(state: JobState, policy: Policy, finding: Finding, now: float) -
         )
     if finding.asks is XidAction.RESTART:
         return Decision(Rung.REWIND, f"node {node} differs from its replicas {at}: all go back", rewinds=True)
-    says = f"node {node} differs from its replicas {at}: it leaves, the others go back to what was verified"
-    return Decision(Rung.REWIND, says, evict=node, rewinds=True)
+    others = {each.node for each in finding.also if each.node not in (None, node)}
+    culprits = in_words({str(node), *others})
+    says = f"{culprits} differs from its replicas {at}: it leaves, the others go back to what was verified"
+    return Decision(Rung.REWIND, says, evict=node, rewinds=True, along=tuple(sorted(map(str, others))))
 
 
 RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decision | None]] = {
@@ -215,7 +220,8 @@ def _within_blast_radius(state: JobState, policy: Policy, wanted: Decision, now:
     share = max(1, int(budget.fraction * len(nodes)))
     counted = f"blast radius: {recent} of {budget.count} evictions in {budget.per_s:.0f} s"
     shared = f"blast radius: {len(state.avoided)} of {share} nodes avoided"
-    if recent >= budget.count or len(state.avoided) >= share:
+    share = max(share, 1 + len(wanted.along))
+    if recent + len(wanted.along) >= budget.count or len(state.avoided) + len(wanted.along) >= share:
         return Decision(
             Rung.PAGE,
             f"evicting {wanted.evict} would exceed the eviction budget ({counted}; {shared}); {wanted.reason}",

@@ -2,7 +2,8 @@
 
 An agent repeats a condition in every report while it holds, also after it was restarted itself. So one that was
 raised is the same one until the agent says that it cleared; a report without it is no news, because its source may
-not have been readable.
+not have been readable. An agent that was restarted does not know what it had raised before: what it does not raise
+anew within `AFRESH_S`, with every source readable, is over.
 
 What is to be watched is found when it was raised for the third time within a day. That condemns the node, except
 for what its surroundings or the job bring about (`SURROUNDINGS`): a full disk or a supply that brakes would be
@@ -17,10 +18,13 @@ from holdfast.api.condition import CONDITIONS, Condition, ConditionKind, Conditi
 from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
+from holdfast.api.telemetry import NodeReport
 from holdfast.watchdog.sample import Reported, Sample
 
 # A watched condition that was raised so often within a day is no accident.
 RAISES_THAT_CONDEMN = 3
+# Longer than any condition takes to be raised again by what raised it (the worst waits for some minutes' rate).
+AFRESH_S = 600.0
 REPETITION_S = 86400.0
 # All nodes of the largest job may share a condition (the time server is away). The least recent are forgotten.
 CONDITIONS_REMEMBERED = 32_768
@@ -56,14 +60,21 @@ class ConditionDetector:
         overrides = {kind: given[kind] for kind in ConditionKind if kind in given}
         self._actions = {kind: condition_action(kind, overrides) for kind in ConditionKind}
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
+        self._raised_by: dict[str, str] = {}  # by node with a finding: the run of its agent that raised it last
+        self._afresh: dict[str, tuple[str, float]] = {}  # by such a node: a later run, and since when it sees all
         self._found: dict[tuple[str, ConditionKind], set[_Key]] = {}  # by node and kind, the parts it holds of
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding | ConditionOver]:
         """What the conditions of a report ask for, and which of those found before are over."""
-        if not isinstance(sample, Reported) or not sample.report.conditions:
+        if not isinstance(sample, Reported) or not (sample.report.conditions or self._raised_by):
             return ()
         report = sample.report
-        return [proof for each in report.conditions for proof in self._judge(report.node, each, now)]
+        proofs = [proof for each in report.conditions for proof in self._judge(report.node, each, now)]
+        if any(isinstance(proof, Finding) for proof in proofs):
+            self._raised_by[report.node] = report.boot
+        elif self._raised_by.get(report.node, report.boot) != report.boot:
+            proofs.extend(self._judge_afresh(report, now))
+        return proofs
 
     def elapse(self, now: float) -> Sequence[Finding | ConditionOver]:
         """Nothing: what is silent is Unknown."""
@@ -96,6 +107,26 @@ class ConditionDetector:
         if asks is not None:
             self._found.setdefault((node, condition.kind), set()).add(key)
             yield self._finding(node, condition, tuple(known.raised_at), asks)
+
+    def _judge_afresh(self, report: NodeReport, now: float) -> Iterator[ConditionOver]:
+        """What an earlier run of the agent had raised, and this one does not see."""
+        node = report.node
+        boot, since = self._afresh.get(node, ("", now))
+        if boot != report.boot or report.unreadable:
+            self._afresh[node] = (report.boot, now)
+            return
+        if now - since < AFRESH_S:
+            return
+        del self._afresh[node], self._raised_by[node]
+        held = {(each.kind, each.gpu, each.device) for each in report.conditions}
+        unseen = [key for keys in self._found.values() for key in keys if key[0] == node and key[1:] not in held]
+        for key in unseen:
+            _, kind, gpu, device = key
+            self._known[key].state = ConditionState.CLEARED
+            says = f"an agent that started anew has not seen it for {AFRESH_S / 60:.0f} minutes"
+            yield from self._judge_end(
+                key, Condition(kind, ConditionState.CLEARED, 0.0, says, gpu, device), unseen=False
+            )
 
     def _judge_end(self, key: _Key, condition: Condition, *, unseen: bool) -> Iterator[ConditionOver]:
         """It is over for the node when it holds of none of its other parts."""
