@@ -91,10 +91,11 @@ _NOTHING, _RESET, _REBOOT, _REPLACE = Recovery.NOTHING, Recovery.RESET_GPU, Reco
 _GONE = "the counter is zero again, which a reset of the GPU brings"
 
 _ROWS = (
+    # XID 48, 94 or 95 comes with it and says whether the error was contained, which decides; the counter stays.
     ConditionEntry(
         ConditionKind.ECC_UNCORRECTED,
         "memory errors that could not be corrected since the driver was loaded",
-        _EVICT,
+        _WATCH,
         _RESET,
         _GONE,
         NVIDIA,

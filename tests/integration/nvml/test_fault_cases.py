@@ -82,6 +82,12 @@ def double_bit_by_event(job: NvmlJob) -> None:
     job.wait(3.0)
 
 
+def contained_error(job: NvmlJob) -> None:
+    job.machine.gpus[SICK].set(ecc_uncorrected=1)
+    job.xid(SICK, 94)
+    job.wait(15.0)
+
+
 def link_goes_down(job: NvmlJob) -> None:
     job.wait(12.0)
     job.machine.gpus[SICK].link(7, active=False)
@@ -183,10 +189,11 @@ CASES = {
     "has to be reset": fails(RESET_REQUIRED, EVICT, CONDITION, ConditionKind.RECOVERY_NEEDED),
     "needs a recovery": Case(asks_for_a_reset, EVICT, CONDITION, ConditionKind.RECOVERY_NEEDED),
     "needs no recovery": Case(asks_for_nothing, NOTHING),
-    "uncorrectable errors": value(EVICT, CONDITION, ConditionKind.ECC_UNCORRECTED, ecc_uncorrected=1),
-    "uncorrectable errors, by event": Case(double_bit_by_event, EVICT, CONDITION, ConditionKind.ECC_UNCORRECTED),
+    "uncorrectable errors": value(NOTHING, ecc_uncorrected=1),
+    "uncorrectable errors, by event": Case(double_bit_by_event, NOTHING),
     "corrected errors, few": value(NOTHING, ecc_corrected=12),
     "corrected errors, a storm": value(NOTHING, ecc_corrected=90_000),
+    "a contained error, which is counted too": Case(contained_error, RESTART, XID, "xid 94"),
     "old uncorrectable errors": value(NOTHING, ecc_uncorrected_aggregate=4),
     "rows remapped long ago": value(NOTHING, remapped_uncorrectable=3, remapped_correctable=1),
     "row remap pending": value(NOTHING, remap_pending=1),
@@ -244,7 +251,7 @@ OLD = {
     "xid 79": xids(79, does=EVICT),
     "xid 94": xids(94, does=RESTART),
     "lost": fails(15, EVICT, LOST),
-    "uncorrectable errors": value(EVICT, CONDITION, ConditionKind.ECC_UNCORRECTED, ecc_uncorrected=1),
+    "uncorrectable errors": value(NOTHING, ecc_uncorrected=1),
     "hot": value(EVICT, THERMAL, temperature=86, throttle=0x20, utilization=99, for_s=90.0),
     "healthy": value(NOTHING, temperature=70, utilization=99, for_s=60.0),
 }
