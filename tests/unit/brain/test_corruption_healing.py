@@ -62,10 +62,10 @@ def test_a_later_fault_does_not_bring_back_what_was_not_verified() -> None:
 
 
 def test_without_an_agreement_the_round_goes_back_to_where_it_had_begun() -> None:
-    story = differ(running(3, step=50, commit=40), 2, step=50, agreed=None)
+    story = differ(agree(running(3, step=50, commit=40), 1), 2, step=50, agreed=None)
     assert (story.round.restore.tier, story.round.restore.step) == (Tier.NONE, None)
     resumed = Story(nodes_max=2).join(1, 2).run(101, restored=100).commit(120)
-    differ(resumed, 2, step=120, agreed=None)
+    differ(agree(resumed, 101), 2, step=120, agreed=None)
     assert (resumed.round.restore.tier, resumed.round.restore.step) == (Tier.CHECKPOINT, 100)
 
 
@@ -112,25 +112,36 @@ def test_when_both_pass_the_same_steps_are_trained_again() -> None:
 
 
 def test_a_tie_is_not_waited_for_longer_than_a_test_may_take() -> None:
-    story = examined(2)
+    story = agree(examined(2), 45)
     tie(story, step=50, agreed=45)
     story.wait(121)
     assert story.members == ["node-1", "node-2"]
 
 
 def test_without_self_tests_a_tie_is_trained_again_at_once() -> None:
-    story = tie(running(2, step=50, commit=40), step=50, agreed=45)
+    story = tie(agree(running(2, step=50, commit=40), 45), step=50, agreed=45)
     assert not [each for each in story.effects if isinstance(each, Examine)]
     assert story.round.restore.step == 40
 
 
 def test_a_member_lost_while_it_is_tested_is_not_waited_for() -> None:
-    story = examined(2)
+    story = agree(examined(2), 45)
     tie(story, step=50, agreed=45)
     answer(story, 1, Verdict.PASSED)
     story.lose(2)
     assert story.state.members.by_name["node-1"].standing is Standing.PRESENT
     assert story.members == ["node-1"]
+
+
+def test_ranks_that_never_were_equal_may_be_no_replicas_and_a_human_is_asked() -> None:
+    story = running(3, step=50, commit=40)
+    number = story.round.number
+    differ(story, 2, step=50, agreed=None)
+    assert (story.round.number, story.state.phase, story.state.avoided) == (number, JobPhase.RUNNING, ())
+    assert story.incident.state is IncidentState.PAGED
+    assert "part=" in story.incident.actions[0].does
+    agree(story, 60)
+    assert differ(story, 2, step=70, agreed=60).state.avoided_nodes == {"node-2"}
 
 
 @pytest.mark.parametrize("stale", [0, 1])

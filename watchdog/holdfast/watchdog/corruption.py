@@ -23,7 +23,7 @@ def agreed(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, "a fault was found in this round")
     if state.verified_step is not None and event.step <= state.verified_step:
         return ignore(state, f"step {event.step} is verified already")
-    after = changed(state, verified_step=event.step)
+    after = changed(state, verified_step=event.step, comparable=True)
     return Step(after, (), Reason("verified", f"all replicas agreed after step {event.step}"))
 
 

@@ -5,8 +5,9 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.plan import NodeOrder
 from holdfast.api.policy import XidAction
 from holdfast.api.selftest import Verdict
+from holdfast.watchdog.avoidance import avoid_reputed
 from holdfast.watchdog.departure import expect
-from holdfast.watchdog.healing import avoid_reputed, heal
+from holdfast.watchdog.healing import heal
 from holdfast.watchdog.probation import advanced, is_canary, readmit
 from holdfast.watchdog.roster import Member
 from holdfast.watchdog.state import Departure, JobState

@@ -9,6 +9,7 @@ from holdfast.api.round import Closed
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import missed
+from holdfast.watchdog.avoidance import avoid, take_back
 from holdfast.watchdog.casebook import act, close, join_finding, open_incident, same_fault, update
 from holdfast.watchdog.corruption import rewound
 from holdfast.watchdog.effect import Effect, Notify, Pardon, Show
@@ -75,6 +76,8 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     assert policy is not None
     if finding.asks is XidAction.WATCH:
         return _report(state, finding, now)
+    if finding.kind is FindingKind.CORRUPTION and not state.comparable:
+        return _ask_whether_replicas(state, finding, now)
     if _ran_steadily(state, now):
         state = changed(state, failures=())
     decision = decide(state, policy, finding, now)
@@ -105,6 +108,19 @@ def _report(state: JobState, finding: Finding, now: float) -> Step:
     says = f"{finding.cause} on {finding.subject}: reported, nothing was changed"
     state, closed = close(state, IncidentState.RECOVERED, now, says, only=incident.id)
     return Step(state, (opened, *closed), Reason("reported", says))
+
+
+def _ask_whether_replicas(state: JobState, finding: Finding, now: float) -> Step:
+    """Ranks that never were equal may not be meant to be: nobody is evicted for that, and a human is asked."""
+    says = (
+        f"{finding.subject} and its replicas were never seen equal: either one computed wrong from the start, or "
+        "the script's ranks hold different parts of the model, which Run.watch(model, part=...) says"
+    )
+    state, incident, opened = open_incident(state, finding, now)
+    action = Action(Rung.PAGE, now, f"paged: {says}", says)
+    state, acted = act(state, (incident.id,), action)
+    state, closed = close(state, IncidentState.PAGED, now, "nothing was changed", only=incident.id)
+    return Step(state, (opened, *acted, *closed, Notify(incident.id, says)), Reason("page", says))
 
 
 def _already_healed(state: JobState, finding: Finding) -> Incident | None:
@@ -196,37 +212,6 @@ def _carry_out(
         fault_step=state.step if state.progressed else state.fault_step,
     )
     return state, effects
-
-
-def avoid(state: JobState, order: NodeOrder, now: float) -> JobState:
-    """Keep away from a node from now on; it counts against the eviction budget."""
-    others = tuple(each for each in state.avoided if each.node != order.node)
-    returned = tuple(node for node in state.returned if node != order.node)
-    probation = {node: each for node, each in state.probation.items() if node != order.node}
-    return changed(
-        state,
-        avoided=(*others, order),
-        returned=returned,
-        evictions=(*state.evictions, now)[-1024:],
-        probation=probation,
-    )
-
-
-def avoid_reputed(state: JobState, order: NodeOrder) -> JobState:
-    """Keep away from a node for what other jobs know of it; that is no eviction of this job's."""
-    others = tuple(each for each in state.avoided if each.node != order.node)
-    reputed = (*state.reputed, order.node)
-    return changed(state, avoided=(*others, order), reputed=reputed[-KEPT_SUSPICIONS:])
-
-
-def take_back(state: JobState, nodes: tuple[str, ...]) -> JobState:
-    """Put nodes back into service and forget what was held against them."""
-    return changed(
-        state,
-        avoided=tuple(order for order in state.avoided if order.node not in nodes),
-        returned=tuple(dict.fromkeys((*state.returned, *nodes))),
-        suspicions=tuple(each for each in state.suspicions if each.node not in nodes),
-    )
 
 
 def _case(state: JobState, finding: Finding, now: float) -> tuple[JobState, Incident, tuple[Effect, ...]]:

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.api.event import ConditionOver, Event
 from holdfast.api.finding import FindingKind
-from holdfast.watchdog.healing import take_back
+from holdfast.watchdog.avoidance import take_back
 from holdfast.watchdog.state import JobState, Probation, ProbationStage
 from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
 from holdfast.watchdog.trial import examine

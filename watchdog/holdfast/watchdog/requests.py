@@ -16,9 +16,9 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.avoidance import avoid
 from holdfast.watchdog.effect import Answered, Pardon, Show
 from holdfast.watchdog.formation import next_number
-from holdfast.watchdog.healing import avoid
 from holdfast.watchdog.probation import readmit
 from holdfast.watchdog.recovery import owe
 from holdfast.watchdog.saving import answered, ask_for_checkpoint, cannot_save, conclude

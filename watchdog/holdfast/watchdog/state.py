@@ -126,6 +126,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     `pending` why the newest member that is not there is not, `number_floor` the greatest number a launcher
     has seen.
 
+    `comparable` once ranks that should be replicas were seen equal: until then a difference may be on purpose.
     `verified_step` is the last step after which all replicas were equal (None: never compared), `trials` the
     self-tests that are waited for by member, `tested_at` when a node last passed one, `digests` what was computed
     by whom: check and kind of device, result, nodes. `probation` are nodes that are being trusted again, `reputed`
@@ -170,6 +171,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     pending: str = ""
     ledger: Ledger = Ledger()
     number_floor: int = 0
+    comparable: bool = False
     verified_step: int | None = None
     trials: dict[str, Trial] = {}
     trial_count: int = 0

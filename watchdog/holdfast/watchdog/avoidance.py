@@ -1,0 +1,38 @@
+"""Nodes that the job keeps away from, and nodes it takes back."""
+
+from holdfast.api.plan import NodeOrder
+from holdfast.watchdog.state import JobState
+from holdfast.watchdog.step import changed
+
+KEPT = 256
+
+
+def avoid(state: JobState, order: NodeOrder, now: float) -> JobState:
+    """Keep away from a node from now on; it counts against the eviction budget."""
+    others = tuple(each for each in state.avoided if each.node != order.node)
+    returned = tuple(node for node in state.returned if node != order.node)
+    probation = {node: each for node, each in state.probation.items() if node != order.node}
+    return changed(
+        state,
+        avoided=(*others, order),
+        returned=returned,
+        evictions=(*state.evictions, now)[-1024:],
+        probation=probation,
+    )
+
+
+def avoid_reputed(state: JobState, order: NodeOrder) -> JobState:
+    """Keep away from a node for what other jobs know of it; that is no eviction of this job's."""
+    others = tuple(each for each in state.avoided if each.node != order.node)
+    reputed = (*state.reputed, order.node)
+    return changed(state, avoided=(*others, order), reputed=reputed[-KEPT:])
+
+
+def take_back(state: JobState, nodes: tuple[str, ...]) -> JobState:
+    """Put nodes back into service and forget what was held against them."""
+    return changed(
+        state,
+        avoided=tuple(order for order in state.avoided if order.node not in nodes),
+        returned=tuple(dict.fromkeys((*state.returned, *nodes))),
+        suspicions=tuple(each for each in state.suspicions if each.node not in nodes),
+    )
