@@ -238,8 +238,9 @@ _FORMS: Final[tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], Kernel
             _pcie,
         ),
         ("(Fatal)", rf"[\w-]{{1,32}} {_PCI}: {_EDGE}severity=Uncorrect(?:ed|able) \(Fatal\)", _pcie),
-        ("EDAC", r"EDAC MC\d{1,3}: \d{1,9} UE\b.{0,200}", _memory),
-        ("EDAC", r"EDAC MC\d{1,3}: UE [^:]{0,200}", _memory),
+        # More than a process's name can hold, which a user chooses and the kernel begins some messages with.
+        ("EDAC", r"EDAC MC\d{1,3}: \d{1,9} UE (?:[^\[\]():=]{1,100} )?on \S.{0,200}", _memory),
+        ("EDAC", r"EDAC MC\d{1,3}: UE (?:page 0x[0-9a-f]{1,16}, |- no information available)[^:]{0,200}", _memory),
         ("ardware memory", r"mce: Uncorrected hardware memory error\b.{0,200}", _memory),
         ("ardware memory", r"MCE: Killing .{1,64}? due to hardware memory corruption\b.{0,100}", _memory),
         ("ardware Error]", r"(?:\{\d+\})?\[Hardware Error\]: +event severity: fatal\b", _memory),

@@ -250,6 +250,14 @@ OTHERS: dict[str, tuple[str, KernelMessage]] = {
             "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1 slot:0 page:0x7740c0)"
         ),
     ),
+    "memory controller that names no error": (
+        "EDAC MC0: 1 UE on mc#0csrow#0channel#0 (csrow:0 channel:0 page:0x0 offset:0x0 grain:64)",
+        MemoryFault("EDAC MC0: 1 UE on mc#0csrow#0channel#0 (csrow:0 channel:0 page:0x0 offset:0x0 grain:64)"),
+    ),
+    "memory controller of an old kernel": (
+        "EDAC MC0: UE page 0x3f2, offset 0x0, grain 4096, row 1, labels",
+        MemoryFault("EDAC MC0: UE page 0x3f2, offset 0x0, grain 4096, row 1, labels"),
+    ),
     "machine check in a program": (
         "mce: Uncorrected hardware memory error in user-access at af34214200",
         MemoryFault("mce: Uncorrected hardware memory error in user-access at af34214200"),
@@ -326,6 +334,23 @@ def test_what_else_the_kernel_says_of_the_node_is_read(text: str, means: KernelM
 @pytest.mark.parametrize("text", HARMLESS.values(), ids=HARMLESS)
 def test_what_only_looks_like_it_is_nothing(text: str) -> None:
     assert parse_message(text) is None
+
+
+NAME_CHARACTERS_MAX = 15  # of a process. Source: prctl(2), PR_SET_NAME
+BEGUN_BY_A_NAME = (
+    "[4242]: segfault at 0 ip 0000000000401126 sp 00007ffd15 error 4 in {file}[401000+1000]",
+    " invoked oom-killer: gfp_mask=0x100cca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0",
+    ": page allocation failure: order:5, mode:0x40cc0(GFP_KERNEL|__GFP_COMP), nodemask=(null),cpuset=on x",
+)
+NAMES = ("EDAC MC0: 1 UE", "EDAC MC0: 1 UE ", "EDAC MC0: UE ab", "EDAC MC0: UE - ")
+
+
+@pytest.mark.parametrize("rest", BEGUN_BY_A_NAME)
+def test_no_name_of_a_process_makes_another_message_of_the_kernels_words_about_it(rest: str) -> None:
+    known = [text for text, _ in (*XIDS.values(), *OTHERS.values())]
+    for text in (*known, *NAMES):
+        for name in (text[:NAME_CHARACTERS_MAX], text[: NAME_CHARACTERS_MAX - 1]):
+            assert parse_message(name + rest.format(file=" on x (page:0x1 offset:0x0 grain:1)")) is None
 
 
 @given(st.text(max_size=300))
