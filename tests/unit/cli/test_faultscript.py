@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from wireobjects import a_rank, a_status
 
+from holdfast.agent.sensors.simulated_gpu import gpu_uuid
 from holdfast.api.errors import InvalidInput
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
 from holdfast.cli.commands.run import AGAIN, conclude
 from holdfast.cli.embedded.demonstration import demo_faults
+from holdfast.cli.embedded.drill import drills_of
 from holdfast.cli.embedded.faultscript import After, Deed, check_ranks, read_fault_script
 from holdfast.cli.embedded.injector import Injector, is_due
 from holdfast.cli.exitcode import ExitCode
@@ -81,6 +83,14 @@ def test_a_script_is_a_list_of_faults_in_order(tmp_path: Path) -> None:
         (
             "{at: {step: 1}, do: gpu-lost, rank: 1, xid: 79}",
             "faults[0].xid: 79 is not accepted; remove it; gpu-lost does not read it",
+        ),
+        (
+            "{at: {step: 0}, do: compute-wrong}",
+            "faults[0].node: (missing) is not accepted; add it; compute-wrong needs a",
+        ),
+        (
+            "{at: {step: 0}, do: compute-wrong, rank: 1}",
+            "faults[0].rank: 1 is not accepted; remove it; compute-wrong does not read it",
         ),
         (
             "{at: {step: 1}, do: kill-watchdog, rank: 1}",
@@ -195,3 +205,11 @@ def test_a_drill_that_did_not_happen_fails_the_run(capsys: pytest.CaptureFixture
     assert conclude(Picture(succeeded), again=AGAIN) is ExitCode.OK
     assert conclude(Picture(succeeded, missed=("xid 79: no",)), again=AGAIN) is ExitCode.FAILED
     assert "NOT INJECTED: xid 79: no\n" in capsys.readouterr().err
+
+
+def test_a_node_that_computes_wrong_is_started_with_a_drill_for_its_own_gpus(tmp_path: Path) -> None:
+    faults = read_fault_script(script(tmp_path, "- {at: {step: 0}, do: compute-wrong, node: node-2, gpu: 1}\n"))
+    drills = drills_of(faults, gpus=2)
+    assert list(drills) == ["node-2"]
+    assert drills["node-2"].devices == (gpu_uuid("node-2", 0), gpu_uuid("node-2", 1))
+    assert drills["node-2"].inject == (f"flip:probability=0.02:seed=7:device={gpu_uuid('node-2', 1)}",)

@@ -18,6 +18,7 @@ A YAML list, executed in order, each entry once:
     kill-launcher rank or node    SIGKILL of the launcher alone
     xid           rank or node    the simulated GPU `gpu` (default 0) raises `xid`
     gpu-lost      rank or node    the simulated GPU `gpu` answers no more
+    compute-wrong node            self-tests of the simulated GPU `gpu` go wrong one time in fifty, from the start
     kill-watchdog neither         SIGKILL of the watchdog
 """
 
@@ -43,6 +44,7 @@ class Deed(StrEnum):
     KILL_LAUNCHER = "kill-launcher"
     XID = "xid"
     GPU_LOST = "gpu-lost"
+    COMPUTE_WRONG = "compute-wrong"
     KILL_WATCHDOG = "kill-watchdog"
 
 
@@ -79,6 +81,10 @@ class ScriptedFault(Section):
                 self._refuse_fields("node", "gpu", "xid")
                 if self.rank is None:
                     raise contradiction("rank", MISSING, f"add it; {self.do} needs a rank")
+            case Deed.COMPUTE_WRONG:
+                self._refuse_fields("rank", "xid")
+                if self.node is None:
+                    raise contradiction("node", MISSING, f"add it; {self.do} needs a node")
             case _:
                 if (self.rank is None) == (self.node is None):
                     given = "both" if self.rank is not None else MISSING

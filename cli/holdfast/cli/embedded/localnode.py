@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
+from holdfast.agent.selftest.injection import DRILL_FILE, Drill
 from holdfast.cli.embedded.offspring import Offspring
 from holdfast.cli.embedded.processtree import descendants
 from holdfast.cli.statedirectory import StateDirectory
@@ -19,7 +22,7 @@ from holdfast.cli.statedirectory import StateDirectory
 class NodeTerms:
     """What every node of a run is started with. `entrypoint` is what the launcher takes as its arguments.
 
-    `variables` are added to the environment of its processes.
+    `variables` are added to the environment of its processes; `drills` are what self-tests go wrong by, by node.
     """
 
     job: str
@@ -30,6 +33,7 @@ class NodeTerms:
     working_directory: Path
     heartbeat_interval_s: float
     variables: Mapping[str, str] = field(default_factory=dict)
+    drills: Mapping[str, Drill] = field(default_factory=dict)
 
 
 class LocalNode:
@@ -43,6 +47,8 @@ class LocalNode:
         # Records of an earlier life would be read as ranks that are gone.
         shutil.rmtree(self.run_directory, ignore_errors=True)
         self.run_directory.mkdir(parents=True)
+        if (drill := terms.drills.get(name)) is not None:
+            (self.run_directory / DRILL_FILE).write_bytes(msgspec.json.encode(drill))
         self.launcher = self._offspring("launcher", self._launcher_arguments())
         self.agent = self._offspring("agent", self._agent_arguments())
 

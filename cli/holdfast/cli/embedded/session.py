@@ -14,6 +14,7 @@ from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
 from holdfast.api.errors import Unavailable
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import policy_of
+from holdfast.cli.embedded.drill import drills_of
 from holdfast.cli.embedded.faultscript import Deed, ScriptedFault
 from holdfast.cli.embedded.follower import Audience, follow
 from holdfast.cli.embedded.injector import Injector
@@ -143,6 +144,7 @@ def _node_terms(terms: RunTerms, address: str) -> NodeTerms:
         working_directory=terms.prepared.working_directory,
         heartbeat_interval_s=job.spec.fault_policy.heartbeat.interval.total_seconds(),
         variables={CORRUPTIBLE_VARIABLE: "1"} if any(fault.do is Deed.FLIP_BIT for fault in terms.faults) else {},
+        drills=drills_of(terms.faults, gpus=job.spec.local_size()),
     )
 
 

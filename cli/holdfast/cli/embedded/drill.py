@@ -1,0 +1,27 @@
+"""The self-tests of a node that go wrong, as a fault script asks for them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from holdfast.agent.selftest.injection import Drill
+from holdfast.agent.sensors.simulated_gpu import gpu_uuid
+from holdfast.cli.embedded.faultscript import Deed, ScriptedFault
+
+# How rarely known bad parts went wrong: one run of fifty. Source: AEGIS-SDC (OSDI 2026).
+PROBABILITY: Final = 0.02
+SEED: Final = 7
+
+
+def drills_of(faults: Sequence[ScriptedFault], *, gpus: int) -> Mapping[str, Drill]:
+    """What each node that computes wrong is started with; `gpus` is how many it has."""
+    wrong: dict[str, list[int]] = {}
+    for fault in faults:
+        if fault.do is Deed.COMPUTE_WRONG and fault.node is not None:
+            wrong.setdefault(fault.node, []).append(fault.gpu or 0)
+    return {node: _drill(node, indices, gpus) for node, indices in wrong.items()}
+
+
+def _drill(node: str, wrong: Sequence[int], gpus: int) -> Drill:
+    names = tuple(gpu_uuid(node, index) for index in range(gpus))
+    inject = (f"flip:probability={PROBABILITY}:seed={SEED}:device={gpu_uuid(node, index)}" for index in wrong)
+    return Drill(names, tuple(inject))
