@@ -49,7 +49,7 @@ NARROWED: Mapping[str, Schema] = {
     "agent.extraArgs": NAMES,
     "agent.metricsPort": PORT,
     "agent.kubeletPodsDir": {"pattern": "^/"},
-    "agent.kernelLog": {"pattern": "^(/.*)?$"},
+    "agent.kernelLog": {"pattern": "^(/[^/]+.*/[^/]+)?$"},
     "agent.maxUnavailable": {"type": ["string", "integer"]},
 }
 NARROWED_EVERYWHERE: Mapping[str, Schema] = {

@@ -88,17 +88,22 @@ def test_the_agent_asks_for_what_it_needs_and_no_more() -> None:
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility", "the driver's word and no compute"
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "privileged"), [("/dev/kmsg", "CharDevice", True), ("/var/log/kern.log", "File", None)]
-)
-def test_only_the_kernels_own_device_asks_for_privilege(path: str, kind: str, privileged: bool | None) -> None:
-    pod = dict(_pods(rendered({"agent": {"kernelLog": path}})))["DaemonSet/holdfast-agent"]
+LOG_FILE = ("/var/log/kern.log", None, ("/var/log", "Directory"), "/kernel-log", "/kernel-log/kern.log")
+LOG_DEVICE = ("/dev/kmsg", True, ("/dev/kmsg", "CharDevice"), "/dev/kmsg", "/dev/kmsg")
+
+
+@pytest.mark.parametrize(("log", "privileged", "of_the_node", "mounted", "read"), [LOG_FILE, LOG_DEVICE])
+def test_only_the_kernels_own_device_asks_for_privilege_and_a_log_file_is_found_after_its_rotation(
+    log: str, privileged: bool | None, of_the_node: tuple[str, str], mounted: str, read: str
+) -> None:
+    pod = dict(_pods(rendered({"agent": {"kernelLog": log}})))["DaemonSet/holdfast-agent"]
     container = pod["containers"][0]
     assert container["securityContext"].get("privileged") is privileged
     assert ("allowPrivilegeEscalation" in container["securityContext"]) is (privileged is None)
+    path, kind = of_the_node
     assert {"name": "kernel-log", "hostPath": {"path": path, "type": kind}} in pod["volumes"]
-    assert {"name": "kernel-log", "mountPath": path, "readOnly": True} in container["volumeMounts"]
-    assert f"--kernel-log={path}" in container["args"]
+    assert {"name": "kernel-log", "mountPath": mounted, "readOnly": True} in container["volumeMounts"]
+    assert f"--kernel-log={read}" in container["args"]
 
 
 @pytest.mark.parametrize("values", [{}, FULL], ids=["defaults", "full"])
