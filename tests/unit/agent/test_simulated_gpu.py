@@ -73,6 +73,15 @@ def test_a_held_temperature_stays(tmp_path: Path, gpus: SimulatedGpus) -> None:
     assert [gpus.read(now).gpus[0].temperature_c for now in (NOW, NOW + 50)] == [95, 95]
 
 
+def test_a_gpu_made_hot_is_one_that_slows_down(tmp_path: Path, gpus: SimulatedGpus) -> None:
+    script(tmp_path, '{"gpu": 0, "temperature_c": 95}\n')
+    hot, cool = (gpu.margin_c for gpu in gpus.read(NOW).gpus)
+    assert hot is not None
+    assert hot < 0
+    assert cool is not None
+    assert cool > 20
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -15,6 +15,8 @@ __all__ = ["Fault", "SimulatedGpus", "gpu_uuid", "inject"]
 
 # Source: https://docs.nvidia.com/deploy/xid-errors/ : XID 79, "GPU has fallen off the bus".
 _FELL_OFF_THE_BUS: Final = 79
+# Invented, as are all its numbers.
+_SLOWS_DOWN_AT_C: Final = 90.0
 _UUID_SPACE: Final = uuid.UUID("7b1d7d0e-6c1f-5a43-9a55-6d9d3c1b5f0a")
 
 
@@ -113,4 +115,5 @@ class _SimulatedGpu:
             memory_temperature_c=round(temperature_c + 9.0, 1),
             power_w=round(540.0 + 40.0 * wave, 1),
             utilization_ratio=round(0.94 + 0.05 * wave, 3),
+            margin_c=round(_SLOWS_DOWN_AT_C - temperature_c, 1),
         )
