@@ -67,7 +67,7 @@ class Corruption(Section):
     fingerprint_every_steps: Annotated[int, Field(ge=1)] = 100
     """Steps from one comparison of the replicas' fingerprints to the next."""
     self_test_every: Duration = timedelta(minutes=30)
-    """Time from one self-test of a node's GPUs to the next."""
+    """Time from one self-test of a spare's GPUs to the next."""
     action: FaultAction = FaultAction.EVICT
     """What is done about a node that computes wrong."""
 
@@ -100,7 +100,7 @@ class Preemption(Section):
     """What is done about spot notices."""
 
     source: NoticeSource = NoticeSource.AUTO
-    """Where notices are looked for."""
+    """none: notices are recorded, and nothing is done about them."""
     action: NoticeAction = NoticeAction.MIGRATE
     """What is done about the node."""
 

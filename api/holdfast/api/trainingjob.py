@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
-from holdfast.api.faultpolicy import FaultPolicy
+from holdfast.api.faultpolicy import FaultPolicy, NoticeSource, Preemption
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import Metadata
 from holdfast.api.policy import (
@@ -21,6 +21,7 @@ from holdfast.api.policy import (
     CorruptionPolicy,
     EvictionBudget,
     GpuHour,
+    NoticeAction,
     Policy,
     RestartBudget,
     ThermalPolicy,
@@ -283,7 +284,7 @@ def policy_of(job: TrainingJob) -> Policy:
             self_test_every_s=faults.corruption.self_test_every.total_seconds(),
             action=faults.corruption.action,
         ),
-        notices=faults.preemption.action,
+        notices=_notice_action(faults.preemption),
         gpu_hour=GpuHour(spec.cost.gpu_hour, spec.cost.currency) if spec.cost else None,
         evictions=EvictionBudget(
             count=faults.budget.evictions,
@@ -296,6 +297,11 @@ def policy_of(job: TrainingJob) -> Policy:
             backoff_s=faults.restarts.backoff.total_seconds(),
         ),
     )
+
+
+def _notice_action(preemption: Preemption) -> NoticeAction:
+    """Without a source nothing is done about notices; what agents hear all the same is recorded."""
+    return NoticeAction.REPORT if preemption.source is NoticeSource.NONE else preemption.action
 
 
 def schema_text() -> str:

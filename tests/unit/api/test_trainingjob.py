@@ -4,7 +4,15 @@ from typing import Any
 import pytest
 
 from holdfast.api.errors import InvalidSpec
-from holdfast.api.policy import CorruptionPolicy, EvictionBudget, GpuHour, Policy, RestartBudget, XidAction
+from holdfast.api.policy import (
+    CorruptionPolicy,
+    EvictionBudget,
+    GpuHour,
+    NoticeAction,
+    Policy,
+    RestartBudget,
+    XidAction,
+)
 from holdfast.api.quantity import Percent, Steps
 from holdfast.api.selftest import TestLevel
 from holdfast.api.trainingjob import TrainingJob, policy_of, read_trainingjob
@@ -346,3 +354,9 @@ def test_pods_have_longer_to_come_than_processes_of_one_machine() -> None:
     assert policy_of(read_trainingjob(document)).form_grace_s == 30.0
     del document["metadata"]["uid"]  # type: ignore[attr-defined]
     assert policy_of(read_trainingjob(document)).form_grace_s == 10.0
+
+
+def test_without_a_source_notices_of_preemption_change_nothing() -> None:
+    spec = {"entrypoint": ["train.py"], "faultPolicy": {"preemption": {"source": "none", "action": "Migrate"}}}
+    assert policy_of(read_trainingjob({**MINIMAL, "spec": spec})).notices is NoticeAction.REPORT
+    assert policy_of(read_trainingjob(MINIMAL)).notices is NoticeAction.MIGRATE
