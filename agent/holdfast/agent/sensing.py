@@ -51,11 +51,12 @@ class Sensing:
 
     def _node(self, now: float) -> Reading:
         sensed = [(sensor.name, self._read(sensor, now, sensor.name)) for sensor in self._senses.sensors]
-        node = joined(self._echo.once(sensed, now))
         exporter = self._senses.exporter
         if exporter is None:
-            return node
-        return self._union.unite(node, self._read(exporter, now, exporter.name), now)
+            return joined(self._echo.once(sensed, now))
+        filling = self._read(exporter, now, exporter.name)
+        self._echo.learn(filling.details)
+        return self._union.unite(joined(self._echo.once(sensed, now)), filling, now)
 
     def _read(self, sensor: Sensor, now: float, counted_as: str) -> Reading:
         # A sensor promises not to raise. One that breaks the promise must not blind the agent to all others.

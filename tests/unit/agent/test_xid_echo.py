@@ -106,6 +106,22 @@ def test_a_slot_and_a_uuid_are_one_gpu_where_the_driver_says_so() -> None:
     assert agent.told == [raised(79), raised(63)]
 
 
+def test_a_gpu_that_answers_no_more_keeps_its_name() -> None:
+    agent = Agent(GpuDetail(uuid="GPU-0", index=0, pci_bus_id="00000000:3B:00.0"))
+    agent.hear(10.0)
+    agent.details = ()
+    agent.hear(11.0, nvml=(GpuDisappeared("GPU-0", 0.0, "no answer"),))
+    agent.hear(12.0, log=(raised(79, gpu="PCI:0000:3b:00"), GpuDisappeared("PCI:0000:3b:00", 0.0, "off the bus")))
+    assert agent.told == [GpuDisappeared("GPU-0", 0.0, "no answer"), raised(79)]
+
+
+def test_a_name_may_come_from_elsewhere() -> None:
+    agent = Agent()
+    agent.echo.learn((GpuDetail(uuid="GPU-0", index=0, pci_bus_id="00000000:3B:00.0"),))
+    agent.hear(10.0, log=(raised(79, gpu="PCI:0000:3b:00"),))
+    assert agent.told == [raised(79)]
+
+
 def test_other_events_pass() -> None:
     agent = Agent()
     others = (PreemptionNoticed("spot", 30.0, 0.0), ProcessKilledForMemory(7, "python", 0.0))
@@ -120,3 +136,5 @@ def test_what_nobody_echoes_is_forgotten() -> None:
         agent.hear(float(now), log=(raised(now % 200),))
     assert len(agent.xids) == 5000
     assert len(agent.echo._alone) <= 2 * ECHO_S + 2
+    agent.hear(6000.0, log=(raised(31),) * 5000)
+    assert sum(map(len, agent.echo._alone.values())) < 1000
