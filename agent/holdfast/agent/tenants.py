@@ -77,7 +77,8 @@ class KubeletPods:
 
     @property
     def unreadable(self) -> tuple[Unreadable, ...]:
-        problems = [Unreadable(f"pod {uid}", pod.problem) for uid, pod in self._known.items() if pod.problem]
+        # One source for them all: pods come and go, and sources are remembered and exported for good.
+        problems = [Unreadable("pods", f"{uid}: {pod.problem}") for uid, pod in self._known.items() if pod.problem]
         if self._problem is not None:
             problems.append(Unreadable("kubelet-pods", self._problem))
         return tuple(problems)

@@ -72,11 +72,12 @@ def test_a_file_that_is_no_member_file_is_said_and_the_others_are_read(tmp_path:
     write_member(pod(tmp_path, "7"), Member("no-namespace", "m", "n", "b", 1))
     pods = KubeletPods(str(tmp_path))
     assert members(pods, 0.0) == ["gpt-0"]
-    said = {each.source: each.reason for each in pods.unreadable}
-    assert "cannot be understood" in said["pod 4"]
-    assert "larger than 4096 bytes" in said["pod 5"]
-    assert "cannot open member.json" in said["pod 6"]
-    assert "is no NAMESPACE/NAME" in said["pod 7"]
+    said = dict(each.reason.split(": ", 1) for each in pods.unreadable)
+    assert "cannot be understood" in said["4"]
+    assert "larger than 4096 bytes" in said["5"]
+    assert "cannot open member.json" in said["6"]
+    assert "is no NAMESPACE/NAME" in said["7"]
+    assert {each.source for each in pods.unreadable} == {"pods"}, "no pod's name becomes a metric's label"
 
 
 def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
