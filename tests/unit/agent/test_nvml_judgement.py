@@ -244,3 +244,39 @@ def test_a_healthy_gpu_of_noisy_values_raises_nothing() -> None:
         )
         judgement.observe(detail, now)
     assert judgement.conditions(now) == ()
+
+
+def test_a_gpu_that_had_to_be_reset_is_well_when_it_answers_a_minute_also_where_no_action_is_told() -> None:
+    gpu = Watched(recovery_action=None)
+    gpu.judgement.reset_required("GPU-a", gpu.now)
+    gpu.looks(59)
+    gpu.judgement.reset_required("GPU-a", gpu.now)
+    gpu.looks(60)
+    assert gpu.raised() == {(ConditionKind.RECOVERY_NEEDED, "")}
+    gpu.looks(1)
+    assert (gpu.raised(), gpu.cleared()) == (set(), {ConditionKind.RECOVERY_NEEDED})
+
+
+def test_where_an_action_was_told_silence_about_it_ends_nothing() -> None:
+    gpu = Watched()
+    gpu.judgement.reset_required("GPU-a", gpu.now)
+    gpu.looks(1, recovery_action=1)
+    gpu.looks(3600, recovery_action=None)
+    assert gpu.raised() == {(ConditionKind.RECOVERY_NEEDED, "")}
+
+
+SELDOM_S = 45.0
+
+
+def test_what_lasts_is_judged_from_looks_that_are_seldom_too() -> None:
+    judgement = GpuJudgement(gap_s_max=60.0)
+    ill = replace(HEALTHY, pcie_width=8, throttle=0x80)
+    for number in range(2):
+        judgement.observe(ill, 1000.0 + number * SELDOM_S)
+    assert {each.kind for each in judgement.conditions(1045.0)} == {
+        ConditionKind.PCIE_DEGRADED,
+        ConditionKind.POWER_BRAKE,
+    }
+    for number in range(2, 5):
+        judgement.observe(HEALTHY, 1000.0 + number * SELDOM_S)
+    assert {each.state for each in judgement.conditions(1180.0)} == {ConditionState.CLEARED}

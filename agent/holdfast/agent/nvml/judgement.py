@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.agent.nvml.lasting import Lasting
+from holdfast.agent.nvml.lasting import GAP_S_MAX, Lasting
 from holdfast.agent.nvml.rate import Rate
 from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
 from holdfast.agent.sensors.standing import StandingConditions
@@ -34,19 +34,25 @@ _GPUS_MAX: Final = 64
 
 @dataclass(slots=True)
 class _Link:
+    down: Lasting
     was_up: bool = False
-    down: Lasting = field(default_factory=lambda: Lasting(raise_after_s=0.0, clear_after_s=WELL_S))
     errors: Rate = field(default_factory=lambda: Rate(NVLINK_ERROR_STORM))
 
 
-@dataclass(slots=True)
 class _Gpu:
-    narrow: Lasting = field(default_factory=lambda: Lasting(raise_after_s=NARROW_S, clear_after_s=WELL_S))
-    slow: Lasting = field(default_factory=lambda: Lasting(raise_after_s=SLOW_UNDER_LOAD_S, clear_after_s=WELL_S))
-    brake: Lasting = field(default_factory=lambda: Lasting(raise_after_s=BRAKED_S, clear_after_s=WELL_S))
-    corrected: Rate = field(default_factory=lambda: Rate(CORRECTED_STORM))
-    replays: Rate = field(default_factory=lambda: Rate(PCIE_REPLAY_STORM))
-    links: dict[int, _Link] = field(default_factory=dict)
+    def __init__(self, gap_s_max: float) -> None:
+        self._gap_s_max = gap_s_max
+        self.narrow = Lasting(NARROW_S, WELL_S, gap_s_max)
+        self.slow = Lasting(SLOW_UNDER_LOAD_S, WELL_S, gap_s_max)
+        self.brake = Lasting(BRAKED_S, WELL_S, gap_s_max)
+        self.was_mute = False  # it answered nothing before it was to be reset
+        self.answers_since: float | None = None
+        self.corrected = Rate(CORRECTED_STORM)
+        self.replays = Rate(PCIE_REPLAY_STORM)
+        self._links: dict[int, _Link] = {}
+
+    def link(self, number: int) -> _Link:
+        return self._links.setdefault(number, _Link(Lasting(0.0, WELL_S, self._gap_s_max)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +66,21 @@ class _Finding:
 
 
 class GpuJudgement:
-    """Remembers of each GPU what its rules need: some minutes of counters at most."""
+    """Remembers of each GPU what its rules need: some minutes of counters at most.
 
-    def __init__(self) -> None:
+    What lasts is taken to last over looks that are no further apart than `gap_s_max`.
+    """
+
+    def __init__(self, *, gap_s_max: float = GAP_S_MAX) -> None:
+        self._gap_s_max = gap_s_max
         self._gpus: dict[str, _Gpu] = {}
         self._standing = StandingConditions()
 
     def observe(self, detail: GpuDetail, now: float) -> None:
         """Judge one look at one GPU, made at `now` (CLOCK_MONOTONIC, seconds)."""
-        gpu = self._gpus.get(detail.uuid)
+        gpu = self._gpu(detail.uuid)
         if gpu is None:
-            if len(self._gpus) >= _GPUS_MAX:
-                return
-            gpu = self._gpus[detail.uuid] = _Gpu()
+            return
         for finding in _judged(gpu, detail, now):
             tell = self._standing.hold if finding.holds else self._standing.clear
             if finding.holds is not None:
@@ -80,23 +88,32 @@ class GpuJudgement:
 
     def reset_required(self, uuid: str, now: float) -> None:
         """The driver answers nothing about this GPU but that it has to be reset."""
-        self._standing.hold(ConditionKind.RECOVERY_NEEDED, "the driver asks for GPU_RESET", now, gpu=uuid)
+        gpu = self._gpu(uuid)
+        if gpu is not None:
+            gpu.was_mute, gpu.answers_since = True, None
+            self._standing.hold(ConditionKind.RECOVERY_NEEDED, "the driver asks for GPU_RESET", now, gpu=uuid)
 
     def conditions(self, now: float) -> tuple[Condition, ...]:
         """As a reading has them."""
         return self._standing.report(now)
 
+    def _gpu(self, uuid: str) -> _Gpu | None:
+        """None where there are too many."""
+        if uuid not in self._gpus and len(self._gpus) < _GPUS_MAX:
+            self._gpus[uuid] = _Gpu(self._gap_s_max)
+        return self._gpus.get(uuid)
+
 
 def _judged(gpu: _Gpu, detail: GpuDetail, now: float) -> Iterator[_Finding]:
     yield from _memory(detail)
     yield _storm(ConditionKind.ECC_CORRECTED_STORM, gpu.corrected, detail.ecc_corrected, now)
-    yield _recovery(detail)
+    yield _recovery(gpu, detail, now)
     yield _pcie(gpu, detail, now)
     yield _storm(ConditionKind.PCIE_REPLAYS, gpu.replays, detail.pcie_replays, now)
     braked = None if detail.throttle is None else bool(detail.throttle & POWER_BRAKE_BIT)
     yield _Finding(ConditionKind.POWER_BRAKE, gpu.brake.observe(braked, now), "hardware power brake slowdown")
     for link in detail.nvlinks:
-        yield from _nvlink(gpu.links.setdefault(link.link, _Link()), link, now)
+        yield from _nvlink(gpu.link(link.link), link, now)
 
 
 def _memory(detail: GpuDetail) -> Iterator[_Finding]:
@@ -113,8 +130,16 @@ def _memory(detail: GpuDetail) -> Iterator[_Finding]:
     yield _Finding(ConditionKind.PAGE_RETIREMENT_PENDING, detail.page_retirement_pending, retired)
 
 
-def _recovery(detail: GpuDetail) -> _Finding:
+def _recovery(gpu: _Gpu, detail: GpuDetail, now: float) -> _Finding:
     action = detail.recovery_action
+    if action is not None:
+        gpu.was_mute = False
+    elif gpu.was_mute:  # older drivers know of no action: that it answers again is all they tell
+        gpu.answers_since = now if gpu.answers_since is None else gpu.answers_since
+        if now - gpu.answers_since >= WELL_S:
+            gpu.was_mute = False
+            says = f"it has answered for {WELL_S:.0f} s"
+            return _Finding(ConditionKind.RECOVERY_NEEDED, holds=False, says=says)
     needed = None if action is None else action != RecoveryAction.NONE
     known = action in RecoveryAction._value2member_map_
     name = RecoveryAction(action).name if action is not None and known else f"recovery action {action}"

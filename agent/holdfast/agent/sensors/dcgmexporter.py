@@ -24,6 +24,7 @@ EVENTS_MAX: Final = 256
 # Longer than the exporter keeps a value: two judged looks are two readings of the GPU. Shorter than the minute
 # after which the judgement of rates begins anew.
 JUDGE_EVERY_S: Final = 45.0
+JUDGED_GAP_S_MAX: Final = 60.0
 
 
 class DcgmExporter:
@@ -50,7 +51,7 @@ class DcgmExporter:
         self._clock = clock
         self._background = Background(self._watch, name=_NAME)
         self._gauge = XidGauge()
-        self._judgement = GpuJudgement()
+        self._judgement = GpuJudgement(gap_s_max=JUDGED_GAP_S_MAX)
         self._judged_at = float("-inf")
         self._events: list[tuple[XidRaised, float]] = []
         self._scrape = Scrape()
