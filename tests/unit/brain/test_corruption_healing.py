@@ -6,9 +6,10 @@ import pytest
 from story import JOB, Story, running
 from trials import answer, examined
 
-from holdfast.api.event import ReplicasAgreed
+from holdfast.api.event import CheckpointRecorded, ReplicasAgreed
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
+from holdfast.api.intervention import InterventionAction
 from holdfast.api.policy import EvictionBudget, XidAction
 from holdfast.api.round import Idle, Tier
 from holdfast.api.selftest import Verdict
@@ -67,6 +68,40 @@ def test_without_an_agreement_the_round_goes_back_to_where_it_had_begun() -> Non
     resumed = Story(nodes_max=2).join(1, 2).run(101, restored=100).commit(120)
     differ(agree(resumed, 101), 2, step=120, agreed=None)
     assert (resumed.round.restore.tier, resumed.round.restore.step) == (Tier.CHECKPOINT, 100)
+
+
+def test_detectors_that_began_anew_do_not_make_the_job_begin_anew() -> None:
+    story = differ(trained(), 2, step=70, agreed=None)
+    assert (story.round.restore.tier, story.round.restore.step) == (Tier.CHECKPOINT, 40)
+
+
+def test_what_was_verified_of_a_line_that_was_given_up_says_nothing_of_the_next() -> None:
+    story = trained()
+    story.ask(InterventionAction.REWIND, to_step=20)
+    story.run(21, restored=20).commit(45).run_on(46)
+    assert story.state.verified_step == 20
+    differ(story, 2, step=46, agreed=None)
+    assert story.round.restore.step == 20
+
+
+def test_what_a_round_saves_after_it_was_found_wrong_is_not_restored_even_if_it_was_itself_a_rewind() -> None:
+    story = tie(examined(2), step=50, agreed=40)
+    for number in (1, 2):
+        answer(story, number, Verdict.PASSED)
+    story.run(41, restored=40)
+    tie(agree(story, 45), step=50, agreed=45)
+    story.tell(CheckpointRecorded(story.state.round.number, 51, "/ckpt"))
+    for number in (1, 2):
+        answer(story, number, Verdict.PASSED)
+    assert story.round.restore.step == 40
+
+
+def test_the_newest_verified_checkpoint_is_remembered_behind_many_that_are_not() -> None:
+    story = trained()
+    for step in range(61, 81):
+        story.commit(step)
+    differ(story, 2, step=80, agreed=50)
+    assert story.round.restore.step == 40
 
 
 def test_a_policy_that_asks_for_a_restart_keeps_the_node() -> None:

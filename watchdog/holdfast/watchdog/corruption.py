@@ -35,17 +35,19 @@ def is_verified(state: JobState, checkpoint: Checkpoint) -> bool:
 def rewound(state: JobState, policy: Policy, finding: Finding) -> JobState:
     """The state whose next round restores what was verified; what was saved since counts no more.
 
-    With nothing verified the round begins from where the one with the error began, which came before it.
+    Detectors forget what was agreed on when they begin anew (a restart, another policy), the state does not. With
+    nothing verified the round begins from where the one with the error began, which came before it.
     """
-    limit = finding.agreed_step if finding.agreed_step is not None else (state.restored_step or 0)
+    known = [step for step in (finding.agreed_step, state.verified_step) if step is not None]
+    limit = min(known) if known else (state.restored_step or 0)
     kept = tuple(each for each in state.checkpoints if each.step <= limit)
     if kept:
         step: int | None = kept[-1].step
     else:
-        step = limit if state.restored_step and state.restored_step <= limit else None
+        step = state.restored_step if state.restored_step and state.restored_step <= limit else None
     tier = Tier.NONE if step is None else Tier.CHECKPOINT
     restore = Restore(tier, step, policy.checkpoint_uri, owner=state.incarnation)
-    return changed(state, checkpoints=kept, rewind=restore, verified_step=_lower(state.verified_step, step))
+    return changed(state, checkpoints=kept, rewind=restore, verified_step=lowered(state.verified_step, step))
 
 
 def suspects(state: JobState, finding: Finding) -> tuple[str, ...]:
@@ -59,5 +61,6 @@ def is_disputed(finding: Finding) -> bool:
     return finding.confidence is Confidence.UNKNOWN and finding.asks is not XidAction.WATCH
 
 
-def _lower(verified: int | None, restored: int | None) -> int | None:
+def lowered(verified: int | None, restored: int | None) -> int | None:
+    """What is verified of a line that goes on from the step restored: what came after it is trained anew."""
     return None if verified is None or restored is None else min(verified, restored)

@@ -4,6 +4,7 @@ from holdfast.api.event import CheckpointRecorded, Event, RestoreReported, Round
 from holdfast.api.incident import IncidentState
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.casebook import close, count_loss
+from holdfast.watchdog.corruption import is_verified, lowered
 from holdfast.watchdog.formation import GROWTH, can_grow
 from holdfast.watchdog.saving import awaited, saved
 from holdfast.watchdog.state import JobState, Recovery
@@ -39,7 +40,8 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, CheckpointRecorded)
     if state.round is None or event.round != state.round.number:
         return ignore(state, f"round {event.round} is over: its checkpoint does not count")
-    if state.recovery is not None and state.rewind not in (None, state.round.restore):
+    goes_back = state.recovery is not None and state.recovery.rewinds
+    if goes_back or (state.recovery is not None and state.rewind not in (None, state.round.restore)):
         return ignore(state, f"step {event.step} is of what is to be rewound")
     newest = state.checkpoints[-1] if state.checkpoints else None
     if newest is not None and newest.round == event.round and event.step <= newest.step:
@@ -48,7 +50,7 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, says) if step.state is state else step
     earlier = tuple(each for each in state.checkpoints if each.step < event.step)
     checkpoint = Checkpoint(event.step, event.uri, event.round, now)
-    kept = (*earlier, checkpoint)[-KEPT_CHECKPOINTS:]
+    kept = _bounded(state, (*earlier, checkpoint))
     # What every rank has saved, every rank has completed. A rewind has done its work once it is saved.
     rewind = None if state.round.restore == state.rewind else state.rewind
     after = changed(_reached(state, event.step), checkpoints=kept, rewind=rewind)
@@ -70,11 +72,20 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, f"round {event.round} reported its restore before")
     step = event.step or 0
     kept = tuple(each for each in state.checkpoints if each.step <= step)
-    after = changed(state, checkpoints=kept, restored_step=step)
+    verified = lowered(state.verified_step, event.step)
+    after = changed(state, checkpoints=kept, restored_step=step, verified_step=verified)
     says = f"round {event.round} begins after step {step}"
     if event.skipped:
         says += f"; passed over {'; '.join(event.skipped)}"
     return Step(after, (), Reason("restored", says))
+
+
+def _bounded(state: JobState, known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+    """The newest ones; before them the newest that is verified, which a rewind may need."""
+    newest, older = known[-KEPT_CHECKPOINTS:], known[:-KEPT_CHECKPOINTS]
+    if is_verified(state, newest[0]):
+        return newest
+    return (*[each for each in older if is_verified(state, each)][-1:], *newest)
 
 
 def _reached(state: JobState, step: int) -> JobState:

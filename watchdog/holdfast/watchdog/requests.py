@@ -210,7 +210,7 @@ def _restore_from(state: JobState, request: InterventionRequest, step: int) -> t
     )
     kept = tuple(each for each in state.checkpoints if each.step <= step)
     after = changed(state, rewind=directive, checkpoints=kept)
-    after = owe(after, Recovery(reason=f"rewound to step {step} on request: {request.reason}"))
+    after = owe(after, Recovery(f"rewound to step {step} on request: {request.reason}", rewinds=True))
     return after, f"restoring step {step}"
 
 

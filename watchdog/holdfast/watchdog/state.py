@@ -23,7 +23,7 @@ class Recovery(msgspec.Struct, frozen=True):
     """A round that is owed: how to enter it, for whom, and not before when.
 
     `rung` is what the ladder chose for the worst of `incidents`; a planned change (growth, resize, first round)
-    has no incident.
+    has no incident. `rewinds`: what the broken round saves from now on counts no more.
     """
 
     reason: str
@@ -32,6 +32,7 @@ class Recovery(msgspec.Struct, frozen=True):
     not_before: float = 0.0
     rung: Rung | None = None
     incidents: tuple[str, ...] = ()
+    rewinds: bool = False
 
 
 class Suspicion(msgspec.Struct, frozen=True):
