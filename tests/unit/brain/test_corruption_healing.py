@@ -85,7 +85,7 @@ def test_what_was_verified_of_a_line_that_was_given_up_says_nothing_of_the_next(
 
 
 def test_what_a_round_saves_after_it_was_found_wrong_is_not_restored_even_if_it_was_itself_a_rewind() -> None:
-    story = tie(examined(2), step=50, agreed=40)
+    story = tie(agree(examined(2), 40), step=50, agreed=40)
     for number in (1, 2):
         answer(story, number, Verdict.PASSED)
     story.run(41, restored=40)
