@@ -94,7 +94,29 @@ def test_the_story_of_an_open_incident_names_no_cost_it_does_not_know() -> None:
 
 def test_an_incident_nobody_can_be_named_for_says_so() -> None:
     told = story(an_incident(culprit=Subject(job="a/b"), confidence=Confidence.UNKNOWN))
-    assert "confidence  Unknown that unknown is the culprit" in told
+    assert "confidence  Unknown: nobody can be named" in told
+
+
+def test_one_of_several_who_differ_is_not_called_the_culprit() -> None:
+    tie = an_incident(culprit=Subject(job="a/b", node="node-1"), confidence=Confidence.UNKNOWN)
+    told = story(tie)
+    assert "ProcessExit of node node-1? in" in told
+    assert "confidence  Unknown: node node-1 is concerned, and nobody is proved to be the culprit" in told
+    assert "  node node-1?  " in incidents_text([tie])
+
+
+def test_what_was_only_reported_did_not_recover_and_cost_nothing() -> None:
+    report = an_incident(actions=(), recovered_round=None, lost_steps=None)
+    assert "It was reported. It was detected 4 ms after it began; nothing was done about it." in story(report)
+    *_, last = news(Picture(a_status()), Picture(a_status(), incidents=(report,)))
+    assert last == "incident-1: reported, nothing was changed"
+
+
+def test_whom_a_preflight_waits_for_is_news() -> None:
+    first = Picture(a_status(phase=JobPhase.PREFLIGHT, reason="a, b"))
+    second = Picture(a_status(phase=JobPhase.PREFLIGHT, reason="b"))
+    assert news(first, second) == ["Preflight: b"]
+    assert news(second, second) == []
 
 
 def test_the_first_picture_tells_round_and_incidents() -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.api.finding import Subject
-from holdfast.api.incident import Incident, Rung
+from holdfast.api.finding import Confidence, Subject
+from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.cli.view.table import number, seconds, table
 
 RUNG_WORDS = {
@@ -33,10 +33,21 @@ INCIDENT_HEADERS = (
 )
 
 
-def culprit_text(subject: Subject) -> str:
-    """Who it was. A GPU's UUID is cut to what tells it apart in a job."""
-    gpu = subject.gpu[:GPU_WIDTH] if subject.gpu else None
-    return str(msgspec.structs.replace(subject, gpu=gpu))
+def culprit_text(incident: Incident) -> str:
+    """Who it was, with a question mark where nobody knows. A GPU's UUID is cut to what tells it apart in a job."""
+    gpu = incident.culprit.gpu[:GPU_WIDTH] if incident.culprit.gpu else None
+    return _doubted(incident, msgspec.structs.replace(incident.culprit, gpu=gpu))
+
+
+def _doubted(incident: Incident, who: Subject) -> str:
+    """`node a?` where a node is named for being concerned and not for being at fault."""
+    named = who.node is not None and incident.confidence is Confidence.UNKNOWN
+    return f"{who}?" if named else str(who)
+
+
+def is_report(incident: Incident) -> bool:
+    """Whether it was only to be known: nothing was done, and training went on."""
+    return incident.state is IncidentState.RECOVERED and not incident.actions and incident.recovered_round is None
 
 
 def in_one_line(text: str, width: int = CAUSE_WIDTH) -> str:
@@ -55,7 +66,7 @@ def incident_row(incident: Incident) -> tuple[str, ...]:
     return (
         incident.id,
         incident.kind.value,
-        culprit_text(incident.culprit),
+        culprit_text(incident),
         in_one_line(incident.cause),
         rung_text(incident),
         seconds(incident.time_to_detect_s),
@@ -89,9 +100,9 @@ def incidents_wide_text(incidents: Sequence[Incident]) -> str:
 def story(incident: Incident) -> str:
     """Everything known of one incident, for somebody who was not there."""
     parts = [
-        f"{incident.id}: {incident.kind} of {incident.culprit} in {incident.job}",
-        f"It is {incident.state.value.lower()}. {_cost(incident)}",
-        f"cause       {incident.cause}\nconfidence  {incident.confidence} that {incident.culprit} is the culprit",
+        f"{incident.id}: {incident.kind} of {_doubted(incident, incident.culprit)} in {incident.job}",
+        f"{_state(incident)} {_cost(incident)}",
+        f"cause       {incident.cause}\nconfidence  {_confidence(incident)}",
         *_section(
             "evidence", [f"{_at(incident, each.at)}  {each.source}: {each.says}" for each in incident.evidence]
         ),
@@ -109,8 +120,22 @@ def story(incident: Incident) -> str:
     return "\n\n".join(parts)
 
 
+def _state(incident: Incident) -> str:
+    return "It was reported." if is_report(incident) else f"It is {incident.state.value.lower()}."
+
+
+def _confidence(incident: Incident) -> str:
+    if incident.confidence is not Confidence.UNKNOWN:
+        return f"{incident.confidence} that {incident.culprit} is the culprit"
+    if incident.culprit.node is None:
+        return f"{incident.confidence}: nobody can be named"
+    return f"{incident.confidence}: {incident.culprit} is concerned, and nobody is proved to be the culprit"
+
+
 def _cost(incident: Incident) -> str:
     detected = f"It was detected {seconds(incident.time_to_detect_s)} after it began"
+    if is_report(incident):
+        return f"{detected}; nothing was done about it."
     if incident.time_to_recover_s is None:
         return f"{detected}; no new step has completed since."
     lost = "an unknown number of steps" if incident.lost_steps is None else f"{incident.lost_steps} steps"

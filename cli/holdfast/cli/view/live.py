@@ -68,7 +68,7 @@ def _incidents(incidents: Sequence[Incident]) -> Table:
     for incident in incidents[-INCIDENTS_SHOWN:]:
         table.add_row(
             f"{incident.id} {incident.kind}",
-            culprit_text(incident.culprit),
+            culprit_text(incident),
             in_one_line(incident.cause),
             rung_text(incident),
             seconds(incident.time_to_recover_s),

@@ -2,7 +2,7 @@
 
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase
-from holdfast.cli.view.incident import culprit_text, in_one_line, rung_text
+from holdfast.cli.view.incident import culprit_text, in_one_line, is_report, rung_text
 from holdfast.cli.view.picture import Picture
 from holdfast.cli.view.table import number, seconds
 
@@ -36,7 +36,7 @@ def _incident_news(before: Picture | None, after: Picture) -> list[str]:
     for incident in after.incidents:
         old = known.get(incident.id)
         if old is None:
-            culprit = culprit_text(incident.culprit)
+            culprit = culprit_text(incident)
             lines.append(f"{incident.id}: {incident.kind} of {culprit}: {in_one_line(incident.cause)}")
         if incident.state is not IncidentState.OPEN and (old is None or old.state is IncidentState.OPEN):
             lines.append(_closed(incident))
@@ -46,6 +46,8 @@ def _incident_news(before: Picture | None, after: Picture) -> list[str]:
 def _closed(incident: Incident) -> str:
     if incident.state is IncidentState.PAGED:
         return f"{incident.id}: a human is needed"
+    if is_report(incident):
+        return f"{incident.id}: reported, nothing was changed"
     lost = "unknown" if incident.lost_steps is None else str(incident.lost_steps)
     return (
         f"{incident.id}: recovered, {rung_text(incident)}; first new step after "
@@ -55,9 +57,14 @@ def _closed(incident: Incident) -> str:
 
 def _phase_news(before: Picture | None, after: Picture) -> list[str]:
     status = after.status
-    if before is not None and before.status.phase is status.phase:
+    if before is not None and before.status.phase is status.phase and not _waits_anew(before, after):
         return []
     # Running and recovering are told by rounds and incidents already.
     if status.phase in (JobPhase.RUNNING, JobPhase.RECOVERING):
         return []
     return [f"{status.phase}: {in_one_line(status.reason, REASON_WIDTH)}"]
+
+
+def _waits_anew(before: Picture, after: Picture) -> bool:
+    """Whether a preflight, which may take minutes, waits for others than before."""
+    return after.status.phase is JobPhase.PREFLIGHT and before.status.reason != after.status.reason
