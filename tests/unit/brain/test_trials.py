@@ -20,8 +20,10 @@ def test_a_member_is_tested_before_it_is_given_ranks() -> None:
     story = Story(nodes_max=2, preflight=LIGHT).join(1, 2)
     assert story.state.phase is JobPhase.PREFLIGHT
     assert isinstance(story.state.desired, Idle)
+    assert story.state.reason == "0 of 2 members are ready; waiting for the self-tests of node-1, node-2"
     answer(story, 1, Verdict.PASSED)
     assert story.state.phase is JobPhase.PREFLIGHT
+    assert story.state.reason == "1 of 2 members are ready; waiting for the self-tests of node-2"
     answer(story, 2, Verdict.PASSED)
     assert story.members == ["node-1", "node-2"]
 

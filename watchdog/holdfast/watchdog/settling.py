@@ -70,7 +70,7 @@ def _next_round_at(state: JobState, policy: Policy) -> float | None:
         return state.recovery.not_before
     if (at := _rest_is_known_at(state)) is not None:
         return at
-    enough = _forming_anew(state) and legal_size(policy, state.eligible_count()) > 0 and not being_tested(state)
+    enough = _forming_anew(state) and legal_size(policy, state.eligible_count()) > 0 and not state.trials
     return _graced_until(state, policy) if enough else None
 
 
@@ -215,7 +215,7 @@ def _may_form(state: JobState, policy: Policy, now: float) -> bool:
     if legal_size(policy, present) == 0:
         return False
     full = legal_size(policy, present) == legal_size(policy, policy.nodes_max)
-    if not full and being_tested(state):
+    if not full and state.trials:
         return False  # they are there, and answer or are waited for no longer
     until = _graced_until(state, policy)
     return full or (until is not None and now >= until)
@@ -227,7 +227,8 @@ def _waiting_to_form(state: JobState, policy: Policy) -> Step:
     phase = JobPhase.FORMING if enough else JobPhase.PENDING
     says = f"{present} of {policy.nodes_max} members joined"
     if testing := being_tested(state):
-        phase, says = JobPhase.PREFLIGHT, f"{testing} members are being tested, {present} are ready"
+        phase = JobPhase.PREFLIGHT
+        says = f"{present} of {policy.nodes_max} members are ready; waiting for the self-tests of {testing}"
     says = f"{says}; {state.pending}" if state.pending else says
     if (state.phase, state.reason) == (phase, says):
         return stay(state)

@@ -5,6 +5,8 @@ again, and of spares now and then, for they have nothing else to do. A test that
 member is taken as it is, because a job that waits for ever is worse than one that was not tested.
 """
 
+from itertools import islice
+
 from holdfast.api.event import Event, MemberTested
 from holdfast.api.selftest import CheckResult, TestLevel, TestWanted, Verdict
 from holdfast.api.status import JobPhase
@@ -12,6 +14,7 @@ from holdfast.watchdog.effect import Effect, Examine
 from holdfast.watchdog.roster import Member, Standing
 from holdfast.watchdog.state import JobState, ProbationStage, Trial
 from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
+from holdfast.watchdog.wording import NAMED, in_words
 
 # A light test takes less than a minute and a full one less than ten; a cold start of the process is in it.
 PATIENCE_S = {TestLevel.LIGHT: 120.0, TestLevel.FULL: 900.0}
@@ -135,9 +138,11 @@ def waiting(state: JobState) -> str | None:
     return f"waiting for the self-tests of {', '.join(names)}" if names else None
 
 
-def being_tested(state: JobState) -> int:
-    """How many members are being tested."""
-    return len(state.trials)
+def being_tested(state: JobState) -> str:
+    """The members that are being tested, in words: those that were asked first; empty when there is none."""
+    told = in_words(islice(state.trials, NAMED))
+    rest = len(state.trials) - NAMED
+    return told if rest <= 0 else f"{told} and {rest} more"
 
 
 def compared(state: JobState, node: str, checks: tuple[CheckResult, ...]) -> tuple[JobState, list[str]]:
