@@ -204,8 +204,9 @@ class ReplicaVoteDetector:
     def _unproved(self, value: int, sides: Mapping[int, frozenset[str]]) -> _Verdict:
         nodes = sorted(frozenset[str]().union(*sides.values()))[:SUBJECTS_NAMED]
         error = (
-            f"the replicas now say {value:#018x}, which none of them had said: the job does not repeat itself "
-            "exactly or its world has changed, so nothing is proved"
+            f"the replicas now say {value:#018x}, which none of them had said: what was wrong had reached all of "
+            "them by way of the gradients, or the job does not repeat itself exactly or its world has changed, so "
+            "nothing is proved"
         )
         named = tuple(Subject(self._job, node=node) for node in nodes)
         return _Verdict("fingerprint replay", Confidence.UNKNOWN, XidAction.WATCH, named, error)
