@@ -419,6 +419,30 @@ def test_a_log_file_goes_on_after_a_restart(tmp_path: Path) -> None:
     assert xids(look(log_sensor(tmp_path, boot="another"), 50.0)) == []
 
 
+def test_a_line_without_a_stamp_from_when_nobody_looked_may_be_as_old_as_that(tmp_path: Path) -> None:
+    append(tmp_path, "x\n")
+    first = log_sensor(tmp_path)
+    look(first, 100.0, looks=5)
+    first.close()
+    append(tmp_path, f"Nov 22 18:00:00 n kernel: {XID_94}\n")
+    second = log_sensor(tmp_path)
+    (event,) = look(second, 7300.0).events
+    assert event.age_s == pytest.approx(7200.0, abs=1.0)
+    append(tmp_path, f"Nov 22 20:00:00 n kernel: {XID_79}\n")
+    (event,) = look(second, 7301.0).events
+    assert event.age_s == 0.0
+
+
+def test_a_quiet_log_is_not_written_down_at_every_look(tmp_path: Path) -> None:
+    append(tmp_path, "x\n")
+    sensor, written = log_sensor(tmp_path), set()
+    for now in range(100, 700):
+        look(sensor, float(now))
+        if (tmp_path / "state.json").exists():
+            written.add((tmp_path / "state.json").read_bytes())
+    assert 9 <= len(written) <= 11
+
+
 def test_a_line_without_an_end_is_dropped_with_all_of_it(tmp_path: Path) -> None:
     append(tmp_path, "x\n")
     sensor = log_sensor(tmp_path)

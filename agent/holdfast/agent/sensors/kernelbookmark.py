@@ -14,12 +14,16 @@ _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class Bookmark(msgspec.Struct, frozen=True):
-    """`boot` is the kernel's id of the boot that positions and times are of."""
+    """`boot` is the kernel's id of the boot that positions and times are of.
+
+    `read_at` is when the position was reached (CLOCK_MONOTONIC, seconds): what lies behind it was said later.
+    """
 
     boot: str
     position: int
     file: int = 0
     held: tuple[Held, ...] = ()
+    read_at: float | None = None
 
     @property
     def place(self) -> Place:

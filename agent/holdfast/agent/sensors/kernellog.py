@@ -13,6 +13,8 @@ import errno
 import logging
 from typing import Final
 
+from msgspec.structs import replace
+
 from holdfast.agent.gpunames import GpuNames
 from holdfast.agent.kernelfaults import KernelFaults, StillLost
 from holdfast.agent.kernelmessage import GpuNamed, KernelMessage, parse_message
@@ -30,6 +32,7 @@ HISTORY_S: Final = 300.0
 RECORDS_PER_LOOK: Final = 128
 LOSS_TOLD_S: Final = 60.0
 _SAVE_EVERY_S: Final = 5.0
+_SAVE_QUIET_S: Final = 60.0  # a log in which nothing is new
 _OPEN_AGAIN_S: Final = 10.0
 _FIXES: Final = {
     errno.EACCES: "give the agent CAP_SYSLOG, or name a log file that it may read",
@@ -55,11 +58,12 @@ class KernelLog:
         self._state_file = state_file
         self._kept = None if state_file is None else read_bookmark(state_file)
         self._history: StillLost | None = StillLost()
+        self._left_at: float | None = None
         if self._kept is not None and self._goes_on(self._kept):
-            source.place, self._history = self._kept.place, None
+            source.place, self._history, self._left_at = self._kept.place, None, self._kept.read_at
         self._begun = False
         self._history_until = float("-inf")
-        self._settled: Place | None = None
+        self._settled: tuple[Place, float] | None = None
         self._ended_at: float | None = None
         self._lost_at = float("-inf")
         self._save_at = float("-inf")
@@ -81,7 +85,8 @@ class KernelLog:
     def close(self) -> None:
         """Remember how far it was read. `read` is not called any more."""
         if self._ended_at is not None:
-            self._settled = self._source.place
+            self._settle(self._ended_at)
+            self._kept = None
             self._save(self._ended_at)
         self._source.close()
 
@@ -129,9 +134,12 @@ class KernelLog:
         """When it was said, on CLOCK_MONOTONIC.
 
         The log's clock runs beside it but drifts, by minutes in a month. What came since the log had been read to
-        its end came since then.
+        its end came since then. A line without a stamp that was found at the start may be as old as the place
+        where an earlier run had left off.
         """
-        at = now if record.said_at_s is None else record.said_at_s
+        at = record.said_at_s
+        if at is None:
+            at = now if self._ended_at is not None or self._left_at is None else self._left_at
         return min(now, at if self._ended_at is None else max(self._ended_at, at))
 
     def _news(self, message: KernelMessage, at: float, now: float) -> tuple[tuple[KernelMessage, float], ...]:
@@ -154,14 +162,19 @@ class KernelLog:
             return (Unreadable(self.name, told),)
         return ()
 
+    def _settle(self, now: float) -> None:
+        self._settled = None if self._source.place is None else (self._source.place, now)
+
     def _save(self, now: float) -> None:
         self._save_at = now + _SAVE_EVERY_S
         # What was read since the last time may not have been reported: it is told again if this one dies.
-        place, self._settled = self._settled, self._source.place
-        if self._state_file is None or place is None or self._history is not None:
+        settled = self._settled
+        self._settle(now)
+        if self._state_file is None or settled is None or self._history is not None:
             return
-        bookmark = Bookmark(self._boot, place.position, place.file, self._faults.held(now))
-        if bookmark == self._kept:
+        place, read_at = settled
+        bookmark = Bookmark(self._boot, place.position, place.file, self._faults.held(now), read_at)
+        if self._kept is not None and _says_the_same(bookmark, self._kept):
             return
         try:
             write_bookmark(self._state_file, bookmark)
@@ -169,3 +182,10 @@ class KernelLog:
         except OSError as error:
             _LOG.warning("kernel log's place not kept: file=%s reason=%s", self._state_file, error.strerror)
             self._state_file = None
+
+
+def _says_the_same(bookmark: Bookmark, kept: Bookmark) -> bool:
+    """Whether `kept` will do: nothing is new, and it is not much older."""
+    if bookmark.read_at is None or kept.read_at is None:
+        return False
+    return replace(bookmark, read_at=kept.read_at) == kept and bookmark.read_at - kept.read_at < _SAVE_QUIET_S
