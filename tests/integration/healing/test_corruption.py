@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,10 @@ def test_a_flipped_bit_is_voted_out_and_every_loss_is_the_undisturbed_ones_bit_f
     assert incident["actions"][0]["does"] == f"evict node {incident['culprit']['node']}"
     logs = [log for log in (tmp_path / "state" / "logs").iterdir() if "bit flipped on request" in log.read_text()]
     assert [log.name.split(".")[0] for log in logs] == ["rank-00001"]
+
+    flipped_at = int(re.search(r"bit flipped on request .*step=(\d+)", logs[0].read_text())[1])  # type: ignore[index]
+    found_at = int(re.search(r"after step (\d+)", incident["error"])[1])  # type: ignore[index]
+    assert flipped_at <= found_at <= flipped_at + EVERY
 
     last_round = lines[-1]["round"]
     resumed_at = next(line["step"] for line in lines if line["round"] == last_round)
