@@ -7,7 +7,8 @@ thread writes the *pulse* zone. A writer makes the zone's sequence odd, writes, 
 while it is odd or changed. This module only packs and unpacks bytes; mapping and locking belong to the two ends.
 
 Times are the node's CLOCK_MONOTONIC in nanoseconds: comparable between processes of one node, never between
-nodes. A value that was not measured is `UNKNOWN_INT` or NaN, never zero.
+nodes. A value that was not measured is `UNKNOWN_INT` or NaN, never zero; one that was
+measured and is no number is infinite.
 """
 
 import struct

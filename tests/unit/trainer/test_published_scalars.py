@@ -27,3 +27,8 @@ def test_what_was_not_given_is_unknown_even_after_something_was() -> None:
     scalar = Scalar()
     scalar.take(1.0)
     assert math.isnan(scalar.take(None))
+
+
+@pytest.mark.parametrize("given", [math.nan, torch.tensor(math.nan)], ids=["float", "tensor"])
+def test_a_loss_that_is_no_number_is_not_taken_for_one_that_was_not_given(given: float | torch.Tensor) -> None:
+    assert Scalar().take(given) == math.inf

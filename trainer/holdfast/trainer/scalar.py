@@ -30,11 +30,11 @@ class Scalar:
         if value is None:
             return math.nan
         if type(value) is float:
-            return value
+            return _told(value)
         if getattr(value, "is_cuda", False):
             return self._take_device(value)  # type: ignore[arg-type]  # is_cuda: it is a tensor
         item = getattr(value, "item", None)
-        return float(value) if item is None else float(item())
+        return _told(float(value) if item is None else float(item()))
 
     def forget(self) -> None:
         """What was handed over in the round before says nothing about this one."""
@@ -47,9 +47,14 @@ class Scalar:
             self._copy = _DeviceCopy()
         arrived = self._copy.arrived()
         if arrived is not None:
-            self._known = arrived
+            self._known = _told(arrived)
         self._copy.start(value)
         return self._known
+
+
+def _told(value: float) -> float:
+    """The value as it is published. In the record NaN means "not measured": what was, and is no number, is inf."""
+    return value if value == value else math.inf
 
 
 class _DeviceCopy:
