@@ -196,6 +196,17 @@ def test_what_is_no_file_is_unreadable_and_blocks_nobody(
     assert sensor.read(NOW).unreadable == (Unreadable("rank-000.record", reason),)
 
 
+def test_no_number_of_records_costs_more_than_a_node_can_have(tmp_path: Path, sensor: RankSensor) -> None:
+    RecordWriter(tmp_path).step(step_zone())
+    for number in range(1, 400):
+        (tmp_path / f"rank-{number:03d}.record").touch()
+    before = len(os.listdir("/proc/self/fd"))
+    reading = sensor.read(NOW)
+    assert len(reading.ranks) == 1
+    assert len(os.listdir("/proc/self/fd")) - before <= 260
+    assert reading.unreadable[-1] == Unreadable("ranks", "144 records more than are read in one directory")
+
+
 def test_other_files_in_the_run_directory_are_left_alone(tmp_path: Path, sensor: RankSensor) -> None:
     for name in ("rank-000.record.fresh", "agent.json", "rank-x.record"):
         (tmp_path / name).write_bytes(b"?")

@@ -16,8 +16,10 @@ from holdfast.api.telemetry import ParametersFingerprinted, ProcessState, RankSa
 
 _RECORD_NAME: Final = re.compile(r"rank-\d+\.record")  # what api.control.record_file_name makes
 _NANOSECONDS: Final = 1e9
-# Of files in the run directory, which is the workload's: no number of files may keep the agent from its work.
+# Of files in the run directory, which is the workload's, and of records among them, each of which is held open and
+# read at every look: no number of files may keep the agent from its work, or fill a report.
 _FILES_MAX: Final = 8192
+_RECORDS_MAX: Final = 256  # a node has some dozen ranks
 
 Locate = Callable[[int, float], int | None]
 """The id, as this process knows it, of the process a record names; None while it is not known. Takes `now`."""
@@ -48,8 +50,10 @@ class RankSensor:
         except OSError as error:
             reason = f"cannot list the run directory: {error.strerror}"
             return Reading(unreadable=(Unreadable(self.name, reason),))
+        too_many = len(present) - _RECORDS_MAX
+        present = {name: present[name] for name in sorted(present)[:_RECORDS_MAX]}
         self._drop_all_but(present)
-        looks = {name: self._look_at(name, present[name], now) for name in sorted(present)}
+        looks = {name: self._look_at(name, present[name], now) for name in present}
         return Reading(
             ranks=tuple(look.sample for look in looks.values() if look.sample is not None),
             events=tuple(itertools.chain.from_iterable(look.fingerprinted for look in looks.values())),
@@ -57,7 +61,8 @@ class RankSensor:
                 Unreadable(self._prefix + name, look.problem)
                 for name, look in looks.items()
                 if look.problem is not None
-            ),
+            )
+            + _left_out(self.name, too_many),
         )
 
     def close(self) -> None:
@@ -87,6 +92,10 @@ class RankSensor:
                 return _Look(problem=f"cannot open: {error.strerror}")
             followed = self._followed[file_name] = _FollowedRank(record, inode, self._locate)
         return followed.look(now)
+
+
+def _left_out(source: str, count: int) -> tuple[Unreadable, ...]:
+    return (Unreadable(source, f"{count} records more than are read in one directory"),) if count > 0 else ()
 
 
 @dataclass(frozen=True, slots=True)
