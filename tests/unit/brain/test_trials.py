@@ -3,7 +3,7 @@
 from story import Story, running
 from trials import answer, asked, examined
 
-from holdfast.api.event import ConditionOver, MemberTested, NodeDeparting, NodeReputed
+from holdfast.api.event import ClockTicked, ConditionOver, MemberTested, NodeDeparting, NodeReputed
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import IncidentState
 from holdfast.api.intervention import InterventionAction, InterventionState
@@ -11,7 +11,9 @@ from holdfast.api.policy import CorruptionPolicy, NoticeAction, XidAction
 from holdfast.api.round import Idle
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain import next_wakeup
 from holdfast.watchdog.roster import Standing
+from holdfast.watchdog.trial import ask
 
 LIGHT = TestLevel.LIGHT
 
@@ -206,3 +208,66 @@ def test_a_node_is_tested_on_request_thoroughly_and_at_once_where_it_has_no_rank
     assert asked(story)["node-1"].level is LIGHT
     assert story.state.phase is JobPhase.RUNNING
     assert story.ask(InterventionAction.TEST, "i3", node="node-9").state is InterventionState.REFUSED
+
+
+def test_a_test_beside_the_ranks_of_one_that_is_gone_keeps_nobody_from_forming_anew() -> None:
+    story = running(3)
+    story.ask(InterventionAction.TEST, node="node-3")
+    for number in (1, 2, 3):
+        story.lose(number)
+    story.join(1, 2, boot="b").wait(120)
+    assert sorted(story.members) == ["node-1", "node-2"]
+
+
+def test_another_question_to_one_that_is_waited_for_is_waited_for_no_longer() -> None:
+    story = examined(2)
+    ask_barring(story, 2)
+    story.die(1).wait(1)
+    assert isinstance(story.state.desired, Idle)
+    story.ask(InterventionAction.TEST, node="node-2")
+    story.wait(121)
+    assert sorted(story.members) == ["node-1", "node-2"]
+
+
+def test_one_that_is_suspect_is_no_less_so_as_a_new_process() -> None:
+    story = examined(2)
+    story.ask(InterventionAction.TEST, node="node-2", id="t1")
+    ask_barring(story, 2)
+    story.join(2, boot="b")
+    member = story.state.member("node-2")
+    assert member is not None
+    assert member.standing is Standing.TESTING
+
+
+def ask_barring(story: Story, number: int) -> None:
+    """The brain asks a member with ranks for a test that is waited for."""
+    story.state = ask(story.state, (f"node-{number}",), LIGHT, "suspect", story.now, bars=True).state
+
+
+def test_tests_are_given_up_in_the_order_in_which_their_time_is_up() -> None:
+    story = running(1, spares=2)
+    for name, level in (("node-2", TestLevel.FULL), ("node-3", LIGHT)):
+        story.state = ask(story.state, (name,), level, "asked", story.now, bars=True).state
+    assert next(iter(story.state.trials)) == "node-3"
+    story.wait(121)
+    assert list(story.state.trials) == ["node-2"]
+
+
+def test_numbers_of_tests_go_on_in_the_next_job_of_the_name() -> None:
+    # The launcher of a pod that outlives its job takes an equal number for the request it has answered.
+    story = Story(nodes_max=1, preflight=LIGHT, uid="a").join(1)
+    story.resubmit(uid="b", generation=1).join(1, boot="b")
+    assert asked(story)["node-1"].number == 2
+
+
+def test_a_back_off_that_is_over_wakes_nobody_while_a_test_is_waited_for() -> None:
+    story = examined(2)
+    story.die(1).wait(1)
+    story.die(1)
+    ask_barring(story, 2)
+    story.now += 30
+    story.tell(ClockTicked())
+    at = next_wakeup(story.state)
+    assert isinstance(story.state.desired, Idle)
+    assert at is not None
+    assert at > story.now

@@ -44,7 +44,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         local_size=event.local_size,
         ports=event.ports,
         warm=event.warm,
-        standing=Standing.TESTING if keeps and barred(state, event.member) else Standing.PRESENT,
+        standing=Standing.TESTING if barred(state, event.member) else Standing.PRESENT,
         joined_at=known.joined_at if keeps and known else now,
         entered_round=known.entered_round if keeps and known else None,
         finished_round=known.finished_round if keeps and known else None,

@@ -19,7 +19,7 @@ from holdfast.watchdog.recovery import owe
 from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.state import JobState, Recovery, Suspicion
 from holdfast.watchdog.step import Reason, Step, changed, ignore
-from holdfast.watchdog.trial import ask
+from holdfast.watchdog.trial import ask, without_members
 from holdfast.watchdog.wording import in_words
 
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
@@ -270,7 +270,7 @@ def rankless_lost(state: JobState, finding: Finding, now: float) -> Step:
         return ignore(state, f"{finding.subject.member} is not a member")
     state = missed(state, finding.subject.member, now)
     return Step(
-        changed(state, members=state.members.without({lost.name})),
+        without_members(state, {lost.name}),
         (),
         Reason("member lost", f"{finding.subject} ran no ranks: {finding.cause}"),
     )

@@ -84,6 +84,7 @@ def _succeeded_by(state: JobState, policy: Policy, now: float) -> Step:
         incident_count=state.incident_count,
         save_count=state.save_count,
         number_floor=state.number_floor,
+        trial_count=state.trial_count,
     )
     # Who asked something of the old job is answered, and what was answered is not done to the new one.
     concluded = conclude(state, says)

@@ -21,7 +21,15 @@ from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.saving import ask_for_checkpoint, conclude
 from holdfast.watchdog.state import JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, stay
-from holdfast.watchdog.trial import being_tested, due, next_trial, overdue, waiting, without_trials
+from holdfast.watchdog.trial import (
+    being_tested,
+    due,
+    is_anybody_tested,
+    next_trial,
+    overdue,
+    waiting,
+    without_members,
+)
 from holdfast.watchdog.wording import in_words
 
 ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
@@ -34,7 +42,7 @@ def settle(state: JobState, now: float) -> Step:
         return conclude(state, "the job is over")
     policy = state.policy
     return (
-        stay(without_trials(_without_gone(state)))
+        stay(_without_gone(state))
         .then(lambda after: _success(after, now))
         .then(lambda after: overdue(after, now))
         .then(lambda after: ended(after, now))
@@ -70,7 +78,9 @@ def _next_round_at(state: JobState, policy: Policy) -> float | None:
         return state.recovery.not_before
     if (at := _rest_is_known_at(state)) is not None:
         return at
-    enough = _forming_anew(state) and legal_size(policy, state.eligible_count()) > 0 and not state.trials
+    enough = (
+        _forming_anew(state) and legal_size(policy, state.eligible_count()) > 0 and not is_anybody_tested(state)
+    )
     return _graced_until(state, policy) if enough else None
 
 
@@ -107,7 +117,7 @@ def _without_gone(state: JobState) -> JobState:
     ranked, by_name = state.ranked(), state.members.by_name
     absent = (name for name in state.members.absent() if name not in ranked)
     gone = {name for name in absent if by_name[name].standing is Standing.LOST}
-    return changed(state, members=state.members.without(gone)) if gone else state
+    return without_members(state, gone) if gone else state
 
 
 def _success(state: JobState, now: float) -> Step:
@@ -176,6 +186,10 @@ def _next_round(state: JobState, policy: Policy, now: float) -> Step:
     recovery = state.recovery or (Recovery("first round", Entry.RESPAWN) if state.round is None else None)
     if recovery is None:
         return stay(state)
+    if recovery.not_before and now >= recovery.not_before:
+        # Else it would go on to be a time to wake at while something else is waited for.
+        recovery = msgspec.structs.replace(recovery, not_before=0.0)
+        state = changed(state, recovery=recovery)
     if (unheard := _unheard(state)) is not None:
         return _wait(state, f"waiting to hear of {unheard} after the watchdog's restart")
     if (untested := waiting(state)) is not None:
@@ -184,9 +198,6 @@ def _next_round(state: JobState, policy: Policy, now: float) -> Step:
         return _wait(state, f"backing off for {recovery.not_before - now:.0f} s: {recovery.reason}")
     if (at := _rest_is_known_at(state)) is not None and now < at:
         return stay(state)
-    if recovery.not_before:
-        recovery = msgspec.structs.replace(recovery, not_before=0.0)
-        state = changed(state, recovery=recovery)
     if _forming_anew(state) and not _may_form(state, policy, now):
         return _waiting_to_form(state, policy)
     formed = form(state, policy, recovery)
@@ -215,7 +226,7 @@ def _may_form(state: JobState, policy: Policy, now: float) -> bool:
     if legal_size(policy, present) == 0:
         return False
     full = legal_size(policy, present) == legal_size(policy, policy.nodes_max)
-    if not full and state.trials:
+    if not full and is_anybody_tested(state):
         return False  # they are there, and answer or are waited for no longer
     until = _graced_until(state, policy)
     return full or (until is not None and now >= until)
@@ -226,7 +237,8 @@ def _waiting_to_form(state: JobState, policy: Policy) -> Step:
     enough = legal_size(policy, present) > 0
     phase = JobPhase.FORMING if enough else JobPhase.PENDING
     says = f"{present} of {policy.nodes_max} members joined"
-    if testing := being_tested(state):
+    if is_anybody_tested(state):
+        testing = being_tested(state)
         phase = JobPhase.PREFLIGHT
         says = f"{present} of {policy.nodes_max} members are ready; waiting for the self-tests of {testing}"
     says = f"{says}; {state.pending}" if state.pending else says

@@ -5,7 +5,8 @@ again, and of spares now and then, for they have nothing else to do. A test that
 member is taken as it is, because a job that waits for ever is worse than one that was not tested.
 """
 
-from itertools import islice
+from collections.abc import Set
+from itertools import islice, takewhile
 
 from holdfast.api.event import Event, MemberTested
 from holdfast.api.selftest import CheckResult, TestLevel, TestWanted, Verdict
@@ -20,7 +21,6 @@ from holdfast.watchdog.wording import NAMED, in_words
 PATIENCE_S = {TestLevel.LIGHT: 120.0, TestLevel.FULL: 900.0}
 # One that bars nobody waits for its chance, which may be the next restart.
 UNHURRIED_S = 86400.0
-_WAITS_S = (*PATIENCE_S.values(), UNHURRIED_S)
 KEPT_RESULTS = 256
 KEPT_NODES = 16_384
 # Two devices that differ prove that one is wrong, not which. Three or more, all but one alike, do.
@@ -51,16 +51,25 @@ def ask(state: JobState, names: tuple[str, ...], level: TestLevel, reason: str, 
     for name in names:
         if (member := state.member(name)) is None:
             continue
-        trial = Trial(name, state.trial_count + 1, level, reason, now, bars)
+        # Who may have no ranks before an answer may have none before the answer to another question either.
+        trial = Trial(name, state.trial_count + 1, level, reason, now, bars or member.standing is Standing.TESTING)
         members = state.members
-        if bars and member.standing is Standing.PRESENT:
+        if trial.bars and member.standing is Standing.PRESENT:
             members = members.changed(name, standing=Standing.TESTING)
-        trials = dict(state.trials)
-        trials.pop(name, None)  # the newest last: the oldest of a level is the next to be given up
-        trials[name] = trial
+        trials = _with(state.trials, trial)
         state = changed(state, trials=trials, trial_count=trial.number, members=members)
         effects.append(Examine(name, wanted_of(state, trial)))
     return Step(state, tuple(effects), Reason("self-test", f"{level.value} self-test: {reason}"))
+
+
+def _with(trials: dict[str, Trial], trial: Trial) -> dict[str, Trial]:
+    """Those and this one, in the order in which they are given up: so the first is all that need be looked at."""
+    after = dict(trials)
+    after.pop(trial.member, None)
+    after[trial.member] = trial
+    if len(after) > 1 and _until(after[next(islice(reversed(after), 1, None))]) > _until(trial):
+        after = dict(sorted(after.items(), key=lambda each: _until(each[1])))
+    return after
 
 
 def wanted_of(state: JobState, trial: Trial) -> TestWanted:
@@ -98,17 +107,19 @@ def passed(state: JobState, member: Member, now: float) -> JobState:
     return changed(state, tested_at=tested_at)
 
 
-def without_trials(state: JobState) -> JobState:
-    """The state without the tests of members that are gone."""
-    known = {name: trial for name, trial in state.trials.items() if name in state.members}
-    return changed(state, trials=known) if len(known) != len(state.trials) else state
+def without_members(state: JobState, gone: Set[str]) -> JobState:
+    """The state without members that are gone, and without their tests."""
+    trials = state.trials
+    if not gone.isdisjoint(trials):
+        trials = {name: trial for name, trial in trials.items() if name not in gone}
+    return changed(state, members=state.members.without(gone), trials=trials)
 
 
 def overdue(state: JobState, now: float) -> Step:
     """Wait no longer for tests that nobody answers."""
-    if not any(now >= at for at in _ends(state)):
+    late = [trial.member for trial in takewhile(lambda each: now >= _until(each), state.trials.values())]
+    if not late:
         return stay(state)
-    late = [trial.member for trial in state.trials.values() if now >= _until(trial)]
     for name in late:
         state = admitted(state, name, now)
     says = f"{', '.join(late)} did not answer: taken untested"
@@ -125,17 +136,28 @@ def due(state: JobState, now: float) -> Step:
 
 def next_trial(state: JobState) -> float | None:
     """When a test is next waited for no longer, or is due."""
-    return min([*_ends(state), *_turns(state).values()], default=None)
+    oldest = [_until(trial) for trial in islice(state.trials.values(), 1)]
+    return min([*oldest, *_turns(state).values()], default=None)
 
 
 def waiting(state: JobState) -> str | None:
     """What keeps a round from being formed: tests of members that had ranks, in words; None when nothing does."""
-    ranked = state.ranked()
+    ranked, avoided = state.ranked(), state.avoided_nodes
     if not ranked or not state.trials:
         return None
     testing = (each for name in state.trials if (each := state.member(name)) and name in ranked)
-    names = sorted(each.name for each in testing if each.standing is Standing.TESTING)
+    names = sorted(each.name for each in testing if each.standing is Standing.TESTING and each.node not in avoided)
     return f"waiting for the self-tests of {', '.join(names)}" if names else None
+
+
+def is_anybody_tested(state: JobState) -> bool:
+    """Whether a member that is there, or may be, waits for its test before it can be given ranks.
+
+    Who is tested beside its ranks, or is gone, keeps nobody waiting.
+    """
+    members, avoided = state.members.by_name, state.avoided_nodes
+    waiting = (members[trial.member] for trial in state.trials.values() if trial.bars)
+    return any(each.standing is not Standing.LOST and each.node not in avoided for each in waiting)
 
 
 def being_tested(state: JobState) -> str:
@@ -186,13 +208,6 @@ def not_asked(state: JobState, event: MemberTested) -> Step:
     return ignore(state, f"nobody waits for test {event.number} of {event.member}")
 
 
-def _ends(state: JobState) -> list[float]:
-    """Until when the oldest test of each patience is waited for: they are in the order they were asked."""
-    trials = state.trials.values()
-    oldest = (next((each for each in trials if _patience_s(each) == wait_s), None) for wait_s in _WAITS_S)
-    return [_until(each) for each in oldest if each is not None]
-
-
 def _until(trial: Trial) -> float:
     return trial.at + _patience_s(trial)
 
@@ -206,10 +221,10 @@ def _turns(state: JobState) -> dict[str, float]:
     policy = state.policy
     if policy is None or policy.preflight is None or state.phase is not JobPhase.RUNNING:
         return {}
-    every_s, by_name = policy.corruption.self_test_every_s, state.members.by_name
+    every_s, by_name, avoided = policy.corruption.self_test_every_s, state.members.by_name, state.avoided_nodes
     spares = (by_name[name] for name in state.members.beyond(state.ranked()) if name not in state.trials)
     return {
         each.name: max(each.joined_at, state.tested_at.get(each.node, 0.0)) + every_s
         for each in spares
-        if each.standing is Standing.PRESENT and each.node not in state.avoided_nodes
+        if each.standing is Standing.PRESENT and each.node not in avoided
     }
