@@ -31,13 +31,24 @@ run.enter(train)
 """
 
 
-def job_file(folder: Path, *, script: str, words: Sequence[str] = (), nodes: str, more: str = "") -> Path:
-    """A job file and its script in `folder`. `more` are further lines of the spec, indented by two."""
+def job_file(
+    folder: Path,
+    *,
+    script: str,
+    words: Sequence[str] = (),
+    nodes: str,
+    startup: str = "{preflight: none}",
+    more: str = "",
+) -> Path:
+    """A job file and its script in `folder`. `more` are further lines of the spec, indented by two.
+
+    Without a preflight, which costs each test seconds; a `startup` of "{}" is what a user gets unasked.
+    """
     (folder / "train.py").write_text(script)
     file = folder / "job.yaml"
     file.write_text(
         "apiVersion: holdfast.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: toy}\nspec:\n"
-        f"  entrypoint: {['train.py', *words]}\n  nodes: {nodes}\n{more}"
+        f"  entrypoint: {['train.py', *words]}\n  nodes: {nodes}\n  startup: {startup}\n{more}"
     )
     return file
 

@@ -9,7 +9,7 @@ from holdfast.agent.sensors.simulated_gpu import gpu_uuid
 
 
 def test_a_gpu_that_computes_wrong_one_time_in_fifty_is_evicted_before_the_first_step(tmp_path: Path) -> None:
-    job = job_file(tmp_path, script=TOY, words=["40"], nodes="{min: 2, max: 2, spares: 1}")
+    job = job_file(tmp_path, script=TOY, words=["40"], nodes="{min: 2, max: 2, spares: 1}", startup="{}")
     faults = tmp_path / "faults.yaml"
     faults.write_text("- {at: {step: 0}, do: compute-wrong, node: node-2}\n")
     state = tmp_path / "state"

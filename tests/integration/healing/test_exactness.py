@@ -22,6 +22,7 @@ metadata: {{name: exact}}
 spec:
   entrypoint: ["{script}", "--steps", "{steps}", "--checkpoint-every", "5", "--losses", "{losses}"]
   nodes: {{min: 1, max: {nodes}, spares: {spares}}}
+  startup: {{preflight: none}}
 """
 
 

@@ -18,6 +18,7 @@ metadata: {{name: soak}}
 spec:
   entrypoint: ["{EXAMPLE}", "--steps", "260", "--checkpoint-every", "5", "--batch", "12"]
   nodes: {{min: 1, max: 3, spares: 1}}
+  startup: {{preflight: none}}
 """
 
 FAULTS = """
