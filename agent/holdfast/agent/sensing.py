@@ -5,6 +5,7 @@ import time
 from typing import Final
 
 from holdfast.agent.jobstream import JobStreams
+from holdfast.agent.notices import StandingNotices
 from holdfast.agent.picture import RANKS, Picture
 from holdfast.agent.senses import Senses
 from holdfast.agent.sensors.gpu_union import GpuUnion
@@ -32,6 +33,7 @@ class Sensing:
         self._streams = streams
         self._picture = picture
         self._echo = XidEcho()
+        self._notices = StandingNotices()
         self._union = GpuUnion()
         self._broken: set[str] = set()
         self._logs = tuple(each for each in senses.sensors if isinstance(each, KernelLog))
@@ -41,7 +43,11 @@ class Sensing:
         self._streams.follow(self._tenants.look(now), now)
         node = joined([self._node(now), Reading(unreadable=self._tenants.unreadable)])
         readings = {}
+        late = self._notices.for_newcomers((stream.job for stream in self._streams), now)
+        self._notices.observe(node.events, now)
         for stream in self._streams:
+            if stream.job in late:
+                stream.outbox.observe(late[stream.job], now)
             ranks = joined(self._read(sensor, now, RANKS) for sensor in stream.sensors.values())
             stream.outbox.observe(joined((ranks, node)), now)
             readings[stream.job] = ranks

@@ -236,3 +236,11 @@ def test_the_same_agent_ends_nothing_by_saying_nothing() -> None:
     for at in range(200, 2000, 100):
         node.says(at=at)
     assert node.over == []
+
+
+def test_a_link_that_went_down_is_not_over_because_an_agent_started_anew() -> None:
+    node = Node()
+    node.raises(ConditionKind.LINK_DOWN, at=100.0)
+    for at in range(200, 2000, 100):
+        node.says(at=at, boot="later")
+    assert node.over == []

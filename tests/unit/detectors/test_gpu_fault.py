@@ -297,3 +297,11 @@ def test_a_gpu_that_was_reset_is_judged_anew() -> None:
     assert driver.found == [], "after the reset it is the first, and the cleanup before it is history"
     driver.raises(121, at=120.0)
     assert driver.xids == [121]
+
+
+def test_an_error_from_days_ago_is_history() -> None:
+    driver = Driver()
+    driver.raises(79, at=1_000_000.0, age_s=2 * DAY_S)
+    assert driver.found == []
+    driver.raises(79, at=1_000_000.0, age_s=DAY_S / 2)
+    assert len(driver.found) == 1

@@ -38,6 +38,9 @@ SURROUNDINGS = frozenset(
     )
 )
 
+# Only who saw the link up can say that it went down, so an agent that started anew raises these no more.
+RAISED_BY_A_CHANGE = frozenset((ConditionKind.NVLINK_DOWN, ConditionKind.LINK_DOWN))
+
 _Key = tuple[str, ConditionKind, str, str]  # node, kind, GPU, device
 
 
@@ -119,7 +122,8 @@ class ConditionDetector:
             return
         del self._afresh[node], self._raised_by[node]
         held = {(each.kind, each.gpu, each.device) for each in report.conditions}
-        unseen = [key for keys in self._found.values() for key in keys if key[0] == node and key[1:] not in held]
+        found = (key for keys in self._found.values() for key in keys if key[0] == node)
+        unseen = [key for key in found if key[1:] not in held and key[1] not in RAISED_BY_A_CHANGE]
         for key in unseen:
             _, kind, gpu, device = key
             self._known[key].state = ConditionState.CLEARED

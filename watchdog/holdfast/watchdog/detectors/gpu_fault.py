@@ -33,6 +33,8 @@ from holdfast.watchdog.sample import Reported, Sample
 MERGE_S = 5.0
 # A watched error that comes again on the same GPU within a day is no accident.
 REPETITION_S = 86400.0
+# An agent that was away for longer tells of what it finds in the log; the GPU may have been reset since.
+OLD_S = 86400.0
 # Only GPUs that raised something are remembered, and the least recent are forgotten first.
 GPUS_REMEMBERED = 4096
 XIDS_REMEMBERED = 64
@@ -103,6 +105,8 @@ class GpuFaultDetector:
     def _judge_report(self, report: NodeReport, now: float) -> Iterator[Finding]:
         for event in report.events:
             if not isinstance(event, XidRaised | GpuDisappeared):
+                continue
+            if event.age_s > OLD_S:
                 continue
             key = (report.node, event.gpu)
             gpu = self._gpu(key)
