@@ -3,11 +3,15 @@
 import msgspec
 from peers import JOB, Rig, policy_of, rigged
 
-from holdfast.api.event import FindingMade, InterventionRequested, JobSubmitted
+from holdfast.api.event import FindingMade, InterventionRequested, JobSubmitted, NodeChanged
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.intervention import InterventionAction, InterventionRequest
+from holdfast.api.plan import NodeState
+from holdfast.watchdog.casebook import open_incident
+from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.server.fleet import FleetMemory
 from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.state import JobState
 
 OTHER = "research/other"
 BAD = "node-m2"
@@ -64,3 +68,31 @@ async def test_what_a_job_taught_outlives_it_and_the_watchdog() -> None:
         fresh.recall()
         assert fresh.quarantined == (BAD,)
         assert fresh.repute(BAD, one.clock.now()).reason == f"GPU lost in {JOB}"
+
+
+async def test_a_job_that_takes_the_name_of_another_is_told_as_well() -> None:
+    async with rigged() as rig:
+        one, other = await two_jobs(rig)
+        other.record(JobSubmitted(msgspec.structs.replace(policy_of(nodes=2), job=OTHER, uid="a")))
+        lose_gpu(one)
+        other.record(JobSubmitted(msgspec.structs.replace(policy_of(nodes=2), job=OTHER, uid="b")))
+        assert other.job.state.incarnation == "b"
+        assert other.job.state.avoided_nodes == {BAD}
+
+
+async def test_a_node_that_is_called_well_stays_untrusted_while_it_is_quarantined() -> None:
+    async with rigged() as rig:
+        one, _ = await two_jobs(rig)
+        rig.watchdog.fleet.learn(gpu_lost_elsewhere(one), one.clock.now(), nodes=2)
+        rig.watchdog.fleet.tell(one, one.clock.now())
+        assert [each.node for each in one.job.state.departures] == [BAD]
+        one.record(NodeChanged(BAD, NodeState.READY))
+        one.record(JobSubmitted(msgspec.structs.replace(policy_of(nodes=2), spares=1)))
+        assert [each.node for each in one.job.state.departures] == [BAD]
+
+
+def gpu_lost_elsewhere(host: JobHost) -> list[Effect]:
+    now = host.clock.now()
+    subject = Subject(OTHER, node=BAD)
+    finding = Finding(FindingKind.GPU_LOST, subject, "GPU lost", (), Confidence.CERTAIN, now)
+    return [open_incident(JobState(OTHER), finding, now)[2]]

@@ -178,6 +178,15 @@ def test_a_node_that_other_jobs_do_not_trust_is_left_in_good_order() -> None:
     assert story.state.evictions == ()
     story.tell(NodeReputed("node-2", quarantined=False, score=0.1, reason="passed its tests"))
     assert story.state.avoided == ()
+    assert story.state.departures == ()
+
+
+def test_a_node_that_is_trusted_again_before_it_was_left_is_not_left() -> None:
+    story = running(2)
+    story.tell(NodeReputed("node-2", quarantined=True, score=1.0, reason="XID 48 in research/other"))
+    story.tell(NodeReputed("node-2", quarantined=False, score=0.1, reason="pardoned"))
+    assert story.wait(400).members == ["node-1", "node-2"]
+    assert story.state.departures == ()
 
 
 def test_a_spot_notice_moves_the_ranks_before_the_machine_goes() -> None:
@@ -215,6 +224,7 @@ def test_a_test_beside_the_ranks_of_one_that_is_gone_keeps_nobody_from_forming_a
     story.ask(InterventionAction.TEST, node="node-3")
     for number in (1, 2, 3):
         story.lose(number)
+    story.now += 1
     story.join(1, 2, boot="b").wait(120)
     assert sorted(story.members) == ["node-1", "node-2"]
 
@@ -271,3 +281,30 @@ def test_a_back_off_that_is_over_wakes_nobody_while_a_test_is_waited_for() -> No
     assert isinstance(story.state.desired, Idle)
     assert at is not None
     assert at > story.now
+
+
+def test_what_other_jobs_know_of_nodes_uses_up_nothing_of_what_this_job_may_do() -> None:
+    story = running(4, spares=1)
+    for node in ("elsewhere-1", "elsewhere-2"):
+        story.tell(NodeReputed(node, quarantined=True, score=2.0, reason="GPU lost in team/other"))
+    story.xid(2, 79)
+    assert story.state.phase is not JobPhase.FAILED
+    assert "node-2" not in story.members
+
+
+def test_a_node_that_is_avoided_for_its_repute_and_fails_its_test_is_evicted_once() -> None:
+    story = examined(2).join(3)
+    story.tell(NodeReputed("node-3", quarantined=True, score=1.0, reason="lost in team/other"))
+    answer(story, 3, Verdict.FAILED)
+    assert [order.node for order in story.state.avoided] == ["node-3"]
+    assert story.incident.kind is FindingKind.SELF_TEST
+    story.tell(NodeReputed("node-3", quarantined=False, score=0.0, reason="forgotten"))
+    assert story.state.avoided_nodes == {"node-3"}
+
+
+def test_devices_of_a_node_that_differ_are_told_apart_by_those_of_other_nodes() -> None:
+    story = Story(nodes_max=3, preflight=LIGHT).join(1, 2, 3)
+    for number in (1, 2):
+        answer(story, number, Verdict.PASSED, digest="right")
+    answer(story, 3, Verdict.UNKNOWN, digest="wrong")
+    assert story.state.avoided_nodes == {"node-3"}

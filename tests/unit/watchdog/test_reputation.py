@@ -83,8 +83,25 @@ def test_a_mark_loses_half_its_weight_in_two_weeks_and_a_quarantine_ends_below_h
 
 
 def test_a_pardon_forgives_all() -> None:
-    fleet = judged(pardoned(learned(incident(FindingKind.GPU_LOST)), "n1"), NOW, nodes=100)
-    assert fleet == Fleet()
+    fleet = judged(pardoned(learned(incident(FindingKind.GPU_LOST)), "n1", NOW), NOW, nodes=100)
+    assert (fleet.marks, fleet.quarantined) == ({}, ())
+
+
+def test_what_was_pardoned_is_not_held_against_the_node_when_its_incident_is_closed() -> None:
+    fleet = pardoned(learned(incident(FindingKind.GPU_LOST)), "n1", NOW + 60)
+    assert marked(fleet, incident(FindingKind.GPU_LOST)).marks == {}
+    assert len(marked(fleet, incident(FindingKind.GPU_LOST, at=NOW + 61)).marks["n1"]) == 1
+
+
+def test_incidents_of_jobs_of_one_name_are_not_one_although_their_numbers_are() -> None:
+    losses = [incident(FindingKind.MEMBER_LOST, 1, at=NOW - n * DAY) for n in range(5)]
+    assert learned(*losses).quarantined == ("n1",)
+
+
+def test_nobody_is_trusted_again_because_a_job_ended() -> None:
+    bad = [incident(FindingKind.GPU_LOST, 1, node=f"n{n}", job=f"team/{n}") for n in range(5)]
+    fleet = learned(*bad, nodes=100)
+    assert judged(fleet, NOW, nodes=0) is fleet
 
 
 def test_an_incident_told_again_counts_once_and_a_better_judgement_replaces_the_first() -> None:

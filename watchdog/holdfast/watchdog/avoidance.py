@@ -4,7 +4,8 @@ from holdfast.api.plan import NodeOrder
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.step import changed
 
-KEPT = 256
+# What all jobs keep away from is a twentieth of the nodes at most.
+KEPT = 4096
 
 
 def avoid(state: JobState, order: NodeOrder, now: float) -> JobState:
@@ -18,6 +19,7 @@ def avoid(state: JobState, order: NodeOrder, now: float) -> JobState:
         returned=returned,
         evictions=(*state.evictions, now)[-1024:],
         probation=probation,
+        reputed=tuple(node for node in state.reputed if node != order.node),
     )
 
 

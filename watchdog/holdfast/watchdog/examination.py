@@ -1,17 +1,17 @@
 """What members answer about their devices, and what other jobs know of a node: who may have ranks."""
 
-from holdfast.api.event import Event, MemberTested, NodeReputed
+from holdfast.api.event import Event, FindingMade, MemberTested, NodeReputed
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.plan import NodeOrder
 from holdfast.api.policy import XidAction
 from holdfast.api.selftest import Verdict
 from holdfast.watchdog.avoidance import avoid_reputed
 from holdfast.watchdog.departure import expect
-from holdfast.watchdog.healing import heal
+from holdfast.watchdog.healing import found
 from holdfast.watchdog.probation import advanced, is_canary, readmit
 from holdfast.watchdog.roster import Member
 from holdfast.watchdog.state import Departure, JobState
-from holdfast.watchdog.step import Reason, Step, ignore
+from holdfast.watchdog.step import Reason, Step, changed, ignore
 from holdfast.watchdog.trial import admitted, awaited, compared, examine, failed_checks, not_asked, passed
 
 # A node of another job's bad word is left in good order: what it did for this job may be sound.
@@ -25,31 +25,57 @@ def tested(state: JobState, event: Event, now: float) -> Step:
     if trial is None or member is None:
         return not_asked(state, event)
     state = admitted(state, member.name, now)
-    if event.verdict is Verdict.UNKNOWN:
-        says = f"{member.name} could not be tested: {event.says or 'no reason given'}"
-        return Step(state, (), Reason("self-test", says))
+    # Devices of one node that differ are Unknown to the node itself; what others of their kind computed may tell.
     state, against = compared(state, member.node, event.checks)
     against = failed_checks(event) + against
+    if event.verdict is Verdict.UNKNOWN and not against:
+        says = f"{member.name} could not be tested: {event.says or 'no reason given'}"
+        return Step(state, (), Reason("self-test", says))
     if event.verdict is Verdict.FAILED or against:
-        return heal(state, _finding(state, member, event, against, now), now)
+        return found(state, FindingMade(_finding(state, member, event, against, now)), now)
     state = advanced(passed(state, member, now), member.node, now)
     step = Step(state, (), Reason("self-test", f"{member.name} passed: {trial.reason}"))
     return step.then(lambda after: examine(after, member.name, now)) if is_canary(state, member.node) else step
 
 
+def is_news_of_repute(state: JobState, node: str, *, quarantined: bool) -> bool:
+    """Whether `reputed` would change anything: who is to leave in good order is told of again once it has left."""
+    if not quarantined:
+        return node in state.reputed or any(_is_of_distrust(each, node) for each in state.departures)
+    if node in state.reputed or node in state.avoided_nodes:
+        return False
+    with_ranks = any(state.in_round(each.name) for each in state.members.on_nodes((node,)))
+    return not (with_ranks and any(each.node == node for each in state.departures))
+
+
 def reputed(state: JobState, event: Event, now: float) -> Step:
     """All jobs together know something of a node: keep away from it, or trust it again."""
     assert isinstance(event, NodeReputed)
-    known = event.node in state.reputed
-    if event.quarantined == known or (event.quarantined and event.node in state.avoided_nodes):
+    if not is_news_of_repute(state, event.node, quarantined=event.quarantined):
         return ignore(state, f"node {event.node}: nothing new ({event.reason})")
+    if not event.quarantined and event.node in state.reputed:
+        return readmit(_unsuspected(state, event.node), event.node, now, event.reason)
     if not event.quarantined:
-        return readmit(state, event.node, now, event.reason)
+        return Step(_unsuspected(state, event.node), (), Reason("reputation", f"{event.node}: {event.reason}"))
     if not any(state.in_round(each.name) for each in state.members.on_nodes((event.node,))):
         order = NodeOrder(event.node, event.reason)
-        return Step(avoid_reputed(state, order), (), Reason("reputation", f"node {event.node}: {event.reason}"))
-    says = f"node {event.node} is not trusted: {event.reason}"
+        state = _unsuspected(avoid_reputed(state, order), event.node)
+        return Step(state, (), Reason("reputation", f"node {event.node}: {event.reason}"))
+    says = f"{_distrust(event.node)}: {event.reason}"
     return expect(state, Departure(says, now + LEAVE_S, node=event.node))
+
+
+def _distrust(node: str) -> str:
+    return f"node {node} is not trusted"
+
+
+def _is_of_distrust(departure: Departure, node: str) -> bool:
+    return departure.node == node and departure.reason.startswith(_distrust(node))
+
+
+def _unsuspected(state: JobState, node: str) -> JobState:
+    """The state in which nobody is to leave the node for its repute: it is left, or is trusted again."""
+    return changed(state, departures=tuple(each for each in state.departures if not _is_of_distrust(each, node)))
 
 
 def _finding(state: JobState, member: Member, event: MemberTested, against: list[str], now: float) -> Finding:

@@ -55,7 +55,7 @@ def found(state: JobState, event: Event, now: float) -> Step:
         return _late(state, finding, now)
     if finding.kind not in NODE_FAULTS and (state.phase is JobPhase.SUSPENDED or current is None):
         return ignore(state, "no round is running, so nothing of it can fail")
-    if finding.kind in NODE_FAULTS and finding.subject.node in state.avoided_nodes:
+    if finding.kind in NODE_FAULTS and _is_known_bad(state, finding.subject.node):
         return _known_bad(state, finding, now)
     return heal(state, finding, now)
 
@@ -142,7 +142,8 @@ def _ask_about_spare(state: JobState, incident: Incident, decision: Decision, no
     """A node without ranks that may not be evicted: the job goes on without it, and a human hears of it."""
     assert incident.culprit.node is not None
     order = NodeOrder(incident.culprit.node, decision.reason)  # no incident: kept away from, not cordoned
-    state = changed(state, avoided=(*state.avoided, order))
+    others = tuple(each for each in state.avoided if each.node != order.node)
+    state = changed(state, avoided=(*others, order))
     action = Action(Rung.PAGE, now, f"paged: {decision.reason}", decision.reason)
     state, acted = act(state, (incident.id,), action)
     state, closed = close(
@@ -274,6 +275,11 @@ def rankless_lost(state: JobState, finding: Finding, now: float) -> Step:
         (),
         Reason("member lost", f"{finding.subject} ran no ranks: {finding.cause}"),
     )
+
+
+def _is_known_bad(state: JobState, node: str | None) -> bool:
+    """Whether the node is avoided for what this job found; what others know of it is no proof yet."""
+    return node in state.avoided_nodes and node not in state.reputed
 
 
 def _known_bad(state: JobState, finding: Finding, now: float) -> Step:

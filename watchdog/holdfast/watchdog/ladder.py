@@ -216,12 +216,14 @@ def _within_blast_radius(state: JobState, policy: Policy, wanted: Decision, now:
     """Evictions have a budget, by count in a window and by share of the nodes; beyond it a human decides."""
     budget = policy.evictions
     recent = sum(1 for at in state.evictions if at > now - budget.per_s)
-    nodes = {member.node for member in state.members} | {order.node for order in state.avoided}
+    # What other jobs know of a node is bounded by itself, and must not use up what this job may do for itself.
+    avoided = [order.node for order in state.avoided if order.node not in state.reputed]
+    nodes = {member.node for member in state.members} | set(avoided)
     share = max(1, int(budget.fraction * len(nodes)))
     counted = f"blast radius: {recent} of {budget.count} evictions in {budget.per_s:.0f} s"
-    shared = f"blast radius: {len(state.avoided)} of {share} nodes avoided"
+    shared = f"blast radius: {len(avoided)} of {share} nodes avoided"
     share = max(share, 1 + len(wanted.along))
-    if recent + len(wanted.along) >= budget.count or len(state.avoided) + len(wanted.along) >= share:
+    if recent + len(wanted.along) >= budget.count or len(avoided) + len(wanted.along) >= share:
         return Decision(
             Rung.PAGE,
             f"evicting {wanted.evict} would exceed the eviction budget ({counted}; {shared}); {wanted.reason}",

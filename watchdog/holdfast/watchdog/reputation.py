@@ -70,20 +70,24 @@ class Repute(msgspec.Struct, frozen=True):
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """Every node that was ever the culprit of something that still counts; `quarantined` are kept away from."""
+    """Every node that was ever the culprit of something that still counts; `quarantined` are kept away from.
+
+    What was found before `pardoned_at` counts no more, also when its incident is only closed afterwards.
+    """
 
     marks: dict[str, tuple[Mark, ...]] = {}
     quarantined: tuple[str, ...] = ()
+    pardoned_at: dict[str, float] = {}
 
 
 def marked(fleet: Fleet, incident: Incident) -> Fleet:
     """The fleet that knows of this incident. Told again, or of its later versions, it is the same mark."""
     node = incident.culprit.node
-    if node is None:
+    if node is None or incident.detected_at <= fleet.pardoned_at.get(node, float("-inf")):
         return fleet
-    others = tuple(
-        each for each in fleet.marks.get(node, ()) if (each.job, each.incident) != (incident.job, incident.id)
-    )
+    # The next job of the same name counts its incidents from one again: the time is part of what names a mark.
+    same = (incident.job, incident.id, incident.detected_at)
+    others = tuple(each for each in fleet.marks.get(node, ()) if (each.job, each.incident, each.at) != same)
     weight = weight_of(incident)
     mark = Mark(incident.job, incident.id, incident.cause, weight, incident.detected_at)
     marks = (*others, mark)[-MARKS_KEPT:] if weight else others
@@ -98,13 +102,16 @@ def marked(fleet: Fleet, incident: Incident) -> Fleet:
     return msgspec.structs.replace(fleet, marks=after)
 
 
-def pardoned(fleet: Fleet, node: str) -> Fleet:
-    """The fleet in which nothing is held against the node."""
-    if node not in fleet.marks and node not in fleet.quarantined:
-        return fleet
+def pardoned(fleet: Fleet, node: str, now: float) -> Fleet:
+    """The fleet in which nothing that happened until now is held against the node."""
+    pardoned_at = {known: at for known, at in fleet.pardoned_at.items() if known != node}
+    pardoned_at[node] = now
+    while len(pardoned_at) > NODES_KEPT:
+        del pardoned_at[next(iter(pardoned_at))]
     return Fleet(
         {known: marks for known, marks in fleet.marks.items() if known != node},
         tuple(each for each in fleet.quarantined if each != node),
+        pardoned_at,
     )
 
 
@@ -115,6 +122,8 @@ def judged(fleet: Fleet, now: float, *, nodes: int) -> Fleet:
     limit = {node: TRUST_BELOW if node in fleet.quarantined else QUARANTINE_AT for node in scores}
     bad = [node for node, value in scores.items() if value >= limit[node]]
     worst = sorted(bad, key=lambda node: (node not in fleet.quarantined, -scores[node], node))
+    # Nobody is trusted again because jobs ended and fewer nodes are known.
+    room = max(room, sum(1 for node in bad if node in fleet.quarantined))
     quarantined = tuple(sorted(worst[:room]))
     return fleet if quarantined == fleet.quarantined else msgspec.structs.replace(fleet, quarantined=quarantined)
 

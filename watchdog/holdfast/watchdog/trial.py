@@ -184,6 +184,8 @@ def compared(state: JobState, node: str, checks: tuple[CheckResult, ...]) -> tup
         ):
             against.append(f"{check.check} of {check.device}: {len(others[most])} alike nodes compute otherwise")
             continue  # what is wrong is not remembered as a result that others could be like
+        if check.verdict is not Verdict.PASSED:
+            continue  # neither is what may be
         nodes = (*others.get(check.digest, ()), node)[-KEPT_RESULTS:]
         digests.pop(key, None)
         digests[key] = {**others, check.digest: nodes}

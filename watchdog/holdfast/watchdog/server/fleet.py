@@ -11,7 +11,9 @@ import msgspec
 
 from holdfast.api.errors import Damaged, Unavailable
 from holdfast.api.event import NodeReputed
+from holdfast.api.status import JobPhase
 from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, Pardon
+from holdfast.watchdog.examination import is_news_of_repute
 from holdfast.watchdog.reputation import Fleet, Repute, judged, marked, pardoned, repute_of
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.store.store import START, Fence, Snapshot, Store
@@ -22,6 +24,7 @@ logger = logging.getLogger(__name__)
 NAME = "holdfast.dev/nodes"
 # Marks fade over weeks.
 JUDGE_EVERY_S = 600.0
+ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
 
 class FleetMemory:
@@ -32,7 +35,6 @@ class FleetMemory:
         self._fence = fence
         self._fleet = Fleet()
         self._judged_at = float("-inf")
-        self._told: dict[str, tuple[str, ...]] = {}
 
     def recall(self) -> None:
         """Take up what an earlier run knew. What cannot be read is forgotten: it is known again in time."""
@@ -60,7 +62,7 @@ class FleetMemory:
                 case IncidentOpened() | IncidentUpdated() | IncidentClosed():
                     self._fleet = marked(self._fleet, effect.incident)
                 case Pardon(node=node):
-                    self._fleet = pardoned(self._fleet, node)
+                    self._fleet = pardoned(self._fleet, node, now)
                 case _:
                     pass
         if self._fleet is before and now < self._judged_at + JUDGE_EVERY_S:
@@ -73,18 +75,16 @@ class FleetMemory:
 
     def tell(self, host: JobHost, now: float) -> None:
         """Let a job know whom to keep away from, and whom no more."""
-        quarantined = self._fleet.quarantined
-        if self._told.get(host.job.name) == quarantined or host.job.state.policy is None:
-            return
-        self._told[host.job.name] = quarantined
-        for node in (*quarantined, *(each for each in host.job.state.reputed if each not in quarantined)):
-            repute = self.repute(node, now)
-            word = NodeReputed(node, repute.quarantined, repute.score, repute.reason)
-            host.record(word)
-
-    def forget(self, job: str) -> None:
-        """A job is gone; what it taught stays."""
-        self._told.pop(job, None)
+        if host.job.behind or host.job.state.policy is None or host.job.state.phase in ENDED:
+            return  # told with what it next decides
+        # Asked of the job each time: another may have taken its name, or what was to leave a node may stay.
+        quarantined = frozenset(self._fleet.quarantined)
+        state = host.job.state
+        leaving = {each.node for each in state.departures if each.node is not None}
+        for node in sorted({*quarantined, *state.reputed, *leaving}):
+            if is_news_of_repute(host.job.state, node, quarantined=node in quarantined):
+                repute = self.repute(node, now)
+                host.record(NodeReputed(node, repute.quarantined, repute.score, repute.reason))
 
     def _keep(self, now: float) -> None:
         try:

@@ -87,7 +87,6 @@ class Watchdog:
             return
         self.store.forget(name, fence=self._fence)
         del self._hosts[name]
-        self.fleet.forget(name)
         host.dismiss(Farewell(WSCloseCode.GOING_AWAY, f"job {name} is gone"))
 
     @property
