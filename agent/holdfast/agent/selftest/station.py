@@ -134,7 +134,7 @@ def _reach(station: Station) -> tuple[str, str]:
     if station.device.kind is DeviceKind.CUDA:
         # A single thread of a CPU needs no telling, and this imports half a compiler.
         torch.use_deterministic_algorithms(mode=True)
-        if not torch.backends.cuda.is_built():
+        if torch.version.cuda is None:
             raise RuntimeError(f"torch {torch.__version__} is built without CUDA")
         torch.cuda.set_device(station.device.index)
     return uuid_of(station.device), likeness(station.device, station.terms)
