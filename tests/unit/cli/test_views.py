@@ -112,6 +112,13 @@ def test_what_was_only_reported_did_not_recover_and_cost_nothing() -> None:
     assert last == "incident-1: reported, nothing was changed"
 
 
+def test_a_node_that_left_before_it_had_ranks_cost_no_step() -> None:
+    spare = an_incident(recovered_round=None, recovered_at=100.004, lost_steps=None)
+    assert "It is recovered. It was detected 4 ms after it began; no round had to be healed." in story(spare)
+    *_, last = news(Picture(a_status()), Picture(a_status(), incidents=(spare,)))
+    assert last == "incident-1: over, no round had to be healed"
+
+
 def test_whom_a_preflight_waits_for_is_news() -> None:
     first = Picture(a_status(phase=JobPhase.PREFLIGHT, reason="a, b"))
     second = Picture(a_status(phase=JobPhase.PREFLIGHT, reason="b"))

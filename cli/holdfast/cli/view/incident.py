@@ -47,13 +47,18 @@ def _doubted(incident: Incident, who: Subject) -> str:
 
 def is_report(incident: Incident) -> bool:
     """Whether it was only to be known: nothing was done, and training went on."""
-    return incident.state is IncidentState.RECOVERED and not incident.actions and incident.recovered_round is None
+    return healed_no_round(incident) and not incident.actions
 
 
 def in_one_line(text: str, width: int = CAUSE_WIDTH) -> str:
     """The text without line breaks, cut where it gets too wide for a table."""
     flat = " ".join(text.split())
     return flat if len(flat) <= width else f"{flat[: width - 1]}…"
+
+
+def healed_no_round(incident: Incident) -> bool:
+    """Whether it was over without a new round: a node without ranks left, or the job ended."""
+    return incident.state is IncidentState.RECOVERED and incident.recovered_round is None
 
 
 def rung_text(incident: Incident) -> str:
@@ -136,6 +141,8 @@ def _cost(incident: Incident) -> str:
     detected = f"It was detected {seconds(incident.time_to_detect_s)} after it began"
     if is_report(incident):
         return f"{detected}; nothing was done about it."
+    if healed_no_round(incident):
+        return f"{detected}; no round had to be healed."
     if incident.time_to_recover_s is None:
         return f"{detected}; no new step has completed since."
     lost = "an unknown number of steps" if incident.lost_steps is None else f"{incident.lost_steps} steps"

@@ -2,7 +2,7 @@
 
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase
-from holdfast.cli.view.incident import culprit_text, in_one_line, is_report, rung_text
+from holdfast.cli.view.incident import culprit_text, healed_no_round, in_one_line, is_report, rung_text
 from holdfast.cli.view.picture import Picture
 from holdfast.cli.view.table import number, seconds
 
@@ -48,6 +48,8 @@ def _closed(incident: Incident) -> str:
         return f"{incident.id}: a human is needed"
     if is_report(incident):
         return f"{incident.id}: reported, nothing was changed"
+    if healed_no_round(incident):
+        return f"{incident.id}: over, no round had to be healed"
     lost = "unknown" if incident.lost_steps is None else str(incident.lost_steps)
     return (
         f"{incident.id}: recovered, {rung_text(incident)}; first new step after "
