@@ -4,8 +4,9 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.api.condition import Condition
 from holdfast.api.rankrecord import Phase
-from holdfast.api.telemetry import GpuSample, ProcessState
+from holdfast.api.telemetry import GpuSample, ProcessState, Unreadable
 
 
 class JobPhase(StrEnum):
@@ -84,8 +85,16 @@ class RankStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """One node as its agent last reported it."""
+    """One node as its agent last reported it. `unreadable` are sources of which nothing is known.
+
+    `avoided` is why the job keeps away from it, empty while it does not; `known` is what all jobs together hold
+    against it, empty when nothing.
+    """
 
     node: str
     heard_age_s: float
     gpus: tuple[GpuSample, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+    avoided: str = ""
+    known: str = ""

@@ -5,11 +5,12 @@ import pytest
 from fakewatchdog import FakeWatchdog, fake_watchdog, lay_out
 from wireobjects import JOB, an_incident
 
+from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.event import ClockTicked, JobSubmitted, Journaled
 from holdfast.api.plan import Plan
 from holdfast.api.policy import Policy
 from holdfast.api.status import NodeStatus
-from holdfast.api.telemetry import GpuHealth, GpuSample
+from holdfast.api.telemetry import GpuHealth, GpuSample, Unreadable
 from holdfast.cli.main import answer
 from holdfast.cli.view.incident import incidents_wide_text
 from holdfast.cli.view.nodes import nodes_text, nodes_wide_text
@@ -103,16 +104,32 @@ def test_nodes_are_one_a_line_and_wide_one_gpu_a_line() -> None:
     dark = GpuSample("GPU-2", 1, GpuHealth.UNKNOWN)
     nodes = [NodeStatus("n1", 0.5, (hot, dark)), NodeStatus("n2", 2.0)]
     header, first, second = nodes_text(nodes).splitlines()
-    assert header.split() == ["NODE", "HEARD", "GPUS", "HEALTH", "HOTTEST", "POWER", "BUSY"]
+    assert header.split() == ["NODE", "HEARD", "GPUS", "HEALTH", "HOTTEST", "POWER", "BUSY", "TROUBLE"]
     assert "1 healthy, 1 unknown" in first
-    assert first.split()[-5:] == ["81", "C", "650", "W", "50%"]
-    assert second.split() == ["n2", "2", "s", "ago", "0", "none", "?", "?", "?"]
+    assert first.split()[-6:] == ["81", "C", "650", "W", "50%", "none"]
+    assert second.split() == ["n2", "2", "s", "ago", "0", "none", "?", "?", "?", "none"]
     assert [line.split()[:3] for line in nodes_wide_text(nodes).splitlines()[1:]] == [
         ["n1", "0", "GPU-1"],
         ["n1", "1", "GPU-2"],
         ["n2", "none", "?"],
     ]
     assert nodes_text([]) == nodes_wide_text([]) == "no agent has reported"
+
+
+def test_what_is_wrong_with_a_node_is_said_beside_it() -> None:
+    hot = GpuSample("GPU-1", 0, GpuHealth.HEALTHY, temperature_c=95.0, margin_c=-5.0)
+    narrow = Condition(ConditionKind.PCIE_DEGRADED, ConditionState.RAISED, 5.0, "8 lanes of 16", "GPU-1")
+    over = Condition(ConditionKind.DISK_FULL, ConditionState.CLEARED, 5.0, "half is free")
+    sick = NodeStatus(
+        "n1", 0.5, (hot,), (narrow, over), (Unreadable("nvml", "hangs"),), "xid 79", "GPU lost in a/b"
+    )
+    assert (
+        nodes_text([sick])
+        .splitlines()[1]
+        .endswith(
+            "avoided: xid 79; PcieDegraded; -5 C below slowing down; cannot read nvml; known for: GPU lost in a/b"
+        )
+    )
 
 
 def test_wide_incidents_have_the_whole_cause_and_the_rounds() -> None:

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
+from holdfast.api.condition import ConditionState
 from holdfast.api.status import NodeStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
 from holdfast.cli.view.table import UNKNOWN, number, seconds, table
 
-NODE_HEADERS = ("NODE", "HEARD", "GPUS", "HEALTH", "HOTTEST", "POWER", "BUSY")
+NODE_HEADERS = ("NODE", "HEARD", "GPUS", "HEALTH", "HOTTEST", "POWER", "BUSY", "TROUBLE")
 GPU_HEADERS = ("NODE", "GPU", "UUID", "HEALTH", "TEMPERATURE", "MEMORY", "POWER", "BUSY")
 NOTHING = "no agent has reported"
+# A margin worth a word: the detectors' own is 3 C, for a minute.
+WARM_C = 5.0
 
 
 def nodes_text(nodes: Sequence[NodeStatus]) -> str:
@@ -34,7 +37,22 @@ def _node_row(node: NodeStatus) -> tuple[str, ...]:
         _unit(max(temperatures, default=None), "C"),
         _unit(sum(powers) if powers else None, "W"),
         _percent(sum(busy) / len(busy) if busy else None),
+        _trouble(node),
     )
+
+
+def _trouble(node: NodeStatus) -> str:
+    """What is wrong with it, as short as a column is: all that is known is in `-o yaml`."""
+    held = sorted({each.kind.value for each in node.conditions if each.state is ConditionState.RAISED})
+    margins = [gpu.margin_c for gpu in node.gpus if gpu.margin_c is not None]
+    told = [f"avoided: {node.avoided}"] if node.avoided else []
+    told += held
+    told += [f"{number(min(margins))} C below slowing down"] if margins and min(margins) < WARM_C else []
+    told += (
+        [f"cannot read {', '.join(sorted({each.source for each in node.unreadable}))}"] if node.unreadable else []
+    )
+    told += [f"known for: {node.known}"] if node.known else []
+    return "; ".join(told) or "none"
 
 
 def _healths(gpus: Sequence[GpuSample]) -> str:

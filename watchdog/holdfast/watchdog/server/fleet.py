@@ -49,6 +49,11 @@ class FleetMemory:
         """What is known of a node."""
         return repute_of(self._fleet, node, now)
 
+    def told_of(self, node: str, now: float) -> str:
+        """What is held against a node, in words; empty when nothing."""
+        known = self.repute(node, now)
+        return f"{known.reason} (score {known.score:.1f})" if known.score else ""
+
     @property
     def quarantined(self) -> tuple[str, ...]:
         """The nodes that all jobs are to keep away from, sorted."""

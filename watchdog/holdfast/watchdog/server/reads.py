@@ -84,9 +84,21 @@ async def desired_round(request: web.Request) -> web.Response:
 async def nodes(request: web.Request) -> web.Response:
     host = hosted(request)
     now = host.clock.now()
-    return answer(
-        [NodeStatus(node, now - host.taken_at[node], report.gpus) for node, report in sorted(host.taken.items())]
+    fleet = request.app[WATCHDOG].fleet
+    avoided = {order.node: order.reason for order in host.job.state.avoided}
+    told = (
+        NodeStatus(
+            node,
+            now - host.taken_at[node],
+            report.gpus,
+            report.conditions,
+            report.unreadable,
+            avoided.get(node, ""),
+            fleet.told_of(node, now),
+        )
+        for node, report in sorted(host.taken.items())
     )
+    return answer(list(told))
 
 
 async def journal(request: web.Request) -> web.Response:
