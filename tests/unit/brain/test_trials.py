@@ -1,5 +1,6 @@
 """Self-tests before ranks are given, on probation, of idle spares; and what all jobs know of a node."""
 
+import msgspec
 from story import Story, running
 from trials import answer, asked, examined
 
@@ -11,8 +12,9 @@ from holdfast.api.policy import CorruptionPolicy, NoticeAction, XidAction
 from holdfast.api.round import Idle
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.brain import next_wakeup
+from holdfast.watchdog.brain import advance, next_wakeup
 from holdfast.watchdog.roster import Standing
+from holdfast.watchdog.state import JobState
 from holdfast.watchdog.trial import ask
 
 LIGHT = TestLevel.LIGHT
@@ -308,3 +310,14 @@ def test_devices_of_a_node_that_differ_are_told_apart_by_those_of_other_nodes() 
         answer(story, number, Verdict.PASSED, digest="right")
     answer(story, 3, Verdict.UNKNOWN, digest="wrong")
     assert story.state.avoided_nodes == {"node-3"}
+
+
+def test_idle_members_are_asked_in_an_order_that_a_restart_does_not_change() -> None:
+    # Joined anew a member is the last of its roster; what is remembered of who has no ranks keeps its place.
+    story = examined(1, spares=2)
+    story.join(2)
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(story.state), type=JobState)
+    story.now += 1801
+    live, replayed = (advance(each, ClockTicked(), story.now).state for each in (story.state, again))
+    assert live.trials == replayed.trials
+    assert len(live.trials) == 2

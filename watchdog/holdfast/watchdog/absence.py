@@ -62,9 +62,14 @@ def released(state: JobState, policy: Policy, now: float) -> tuple[str, ...]:
     return tuple(sorted({*away, *leaving, *_surplus(state, policy, leaving)}))
 
 
+def is_given_up(state: JobState) -> bool:
+    """Whether the job holds no pods at all: its spec suspends it. One that somebody paused keeps them, warm."""
+    return state.policy is not None and state.policy.suspend and state.phase is JobPhase.SUSPENDED
+
+
 def next_release(state: JobState) -> float | None:
     """When a lost member counts as lost for good."""
-    if not state.missing:
+    if not state.missing or is_given_up(state):
         return None
     known = frozenset(state.plan.release) if state.plan else frozenset()
     waiting = [each.at for name, each in state.missing.items() if name not in known]

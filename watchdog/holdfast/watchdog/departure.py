@@ -4,6 +4,8 @@ Nothing is broken, so nothing is lost: the round is asked for one more checkpoin
 can take the ranks of who is to leave, it keeps them as long as it can stay.
 """
 
+from collections.abc import Container
+
 import msgspec
 
 from holdfast.api.event import Event, MemberDeparting, NodeDeparting
@@ -136,12 +138,14 @@ def _has_ranks(state: JobState, departure: Departure) -> bool:
     return any(state.in_round(each.name) for each in (*there, *((named,) if named else ())))
 
 
-def _ending(state: JobState, now: float) -> Departure | None:
+def _ending(
+    state: JobState, now: float, stages: Container[DepartureStage] = tuple(DepartureStage)
+) -> Departure | None:
     """The first departure that can wait no longer: just enough time is left for a checkpoint."""
     if not state.departures:
         return None
     wait_s = save_s(state)
-    return next((each for each in _pressing(state) if now >= each.until - wait_s), None)
+    return next((each for each in _pressing(state) if each.stage in stages and now >= each.until - wait_s), None)
 
 
 def _stay_on(state: JobState, now: float) -> Step:
@@ -158,8 +162,8 @@ def _stay_on(state: JobState, now: float) -> Step:
 
 def _stranded(state: JobState, now: float) -> Step:
     """Nobody can take over from one that must go, and the job cannot run without: save what there is, and stay."""
-    ending = _ending(state, now)
-    if ending is None or ending.stage is not DepartureStage.EXPECTED:
+    ending = _ending(state, now, (DepartureStage.EXPECTED,))
+    if ending is None:
         return stay(state)
     says = f"{ending.reason}; nobody can take its ranks"
     if can_save(state) and now < ending.until:

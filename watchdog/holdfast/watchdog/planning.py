@@ -5,7 +5,7 @@ import msgspec
 from holdfast.api.plan import Plan
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.absence import released
+from holdfast.watchdog.absence import is_given_up, released
 from holdfast.watchdog.effect import Publish
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.step import Reason, Step, changed, stay
@@ -16,8 +16,7 @@ def plan(state: JobState, policy: Policy, now: float) -> Step:
     if state.phase is JobPhase.SUCCEEDED or state.phase is JobPhase.FAILED:
         return stay(state)
     known = state.plan
-    # A job that its spec suspends holds nothing; one that somebody paused keeps its members, warm.
-    given_up = policy.suspend and state.phase is JobPhase.SUSPENDED
+    given_up = is_given_up(state)
     wanted = Plan(
         job=state.job,
         number=known.number if known else 1,

@@ -72,8 +72,8 @@ def next_wakeup(state: JobState) -> float | None:
 
 def _next_round_at(state: JobState, policy: Policy) -> float | None:
     """When the round that is owed may be formed."""
-    if state.held:
-        return None
+    if state.held or _waits_for_members(state):
+        return None  # they come, are lost, or their tests are given up: all of that is told
     if state.recovery is not None and state.recovery.not_before:
         return state.recovery.not_before
     if (at := _rest_is_known_at(state)) is not None:
@@ -213,6 +213,11 @@ def _unheard(state: JobState) -> str | None:
     ranked = state.ranked()
     names = [each.name for each in absent if each.standing is Standing.UNKNOWN and each.name in ranked]
     return in_words(names) if names else None
+
+
+def _waits_for_members(state: JobState) -> bool:
+    """Whether a round is owed that waits for members with ranks, whatever the time."""
+    return state.recovery is not None and (_unheard(state) is not None or waiting(state) is not None)
 
 
 def _forming_anew(state: JobState) -> bool:
