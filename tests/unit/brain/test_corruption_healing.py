@@ -199,3 +199,11 @@ def test_two_nodes_that_differ_leave_together_as_far_as_the_budget_goes() -> Non
     story = trained()
     story.resubmit(evictions=EvictionBudget(count=1))
     assert differ(story, 2, step=70, agreed=50, also=also).state.phase is JobPhase.FAILED
+
+
+def test_a_tie_that_comes_back_again_and_again_asks_a_human() -> None:
+    story = agree(running(2, step=50, commit=40), 45)
+    for _ in range(2):
+        tie(story, step=50, agreed=45).run(41, restored=40).run_on(51)
+    assert tie(story, step=52, agreed=45).state.phase is JobPhase.FAILED
+    assert "neither tests nor training again" in story.state.reason

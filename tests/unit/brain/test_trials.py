@@ -321,3 +321,14 @@ def test_idle_members_are_asked_in_an_order_that_a_restart_does_not_change() -> 
     live, replayed = (advance(each, ClockTicked(), story.now).state for each in (story.state, again))
     assert live.trials == replayed.trials
     assert len(live.trials) == 2
+
+
+def test_a_condition_that_a_restart_did_not_mend_restarts_nothing_again() -> None:
+    story = examined(2)
+    fields = {"cause": "DiskFull", "round": None, "asks": XidAction.RESTART}
+    story.find(FindingKind.CONDITION, 2, **fields)
+    number = story.round.number
+    story.run(51)
+    story.now += 100.0
+    story.find(FindingKind.CONDITION, 2, began_at=story.now - 150.0, **fields)
+    assert story.round.number == number

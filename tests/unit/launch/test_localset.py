@@ -25,7 +25,9 @@ def a_round(
 ) -> Shown:
     """What member b is shown."""
     shares = tuple(MemberRanks(member, f"node-{member}", 2 * place, 2) for place, member in enumerate(members))
-    formed = Round("default/j", number, shares, Endpoint("h", 1000 + number), Restore(), entry, "because", fresh, 100)
+    formed = Round(
+        "default/j", number, shares, Endpoint("h", 1000 + number), Restore(), entry, "because", fresh, 100
+    )
     return shown_to(formed, "b")
 
 

@@ -144,3 +144,7 @@ def test_the_reason_names_what_weighs_most() -> None:
     )
     assert repute_of(fleet, "n1", NOW).reason == "GPU lost in team/a; hang in team/a"
     assert repute_of(fleet, "n2", NOW).reason == "nothing is known against it"
+
+
+def test_what_was_only_reported_is_no_proof() -> None:
+    assert learned(replace(incident(FindingKind.CORRUPTION), actions=())).quarantined == ()

@@ -28,6 +28,7 @@ KEPT_FAILURES = 64
 KEPT_SUSPICIONS = 256
 # A script that publishes no steps has made progress when its workers ran this long: longer than most starts take.
 STEADY_S = 60.0
+LASTING = (FindingKind.CONDITION, FindingKind.THERMAL)
 NODE_FAULTS = (
     FindingKind.XID,
     FindingKind.GPU_LOST,
@@ -76,6 +77,8 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     assert policy is not None
     if finding.asks is XidAction.WATCH:
         return _report(state, finding, now)
+    if finding.kind in LASTING and finding.asks is XidAction.RESTART and finding.began_at < state.round_shown_at:
+        return ignore(state, f"{finding.cause} on {finding.subject} lasts, a restart since has not mended it")
     if finding.kind is FindingKind.CORRUPTION and not state.comparable:
         return _ask_whether_replicas(state, finding, now)
     if _ran_steadily(state, now):

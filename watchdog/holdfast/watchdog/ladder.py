@@ -31,6 +31,8 @@ MEMORY_S = 3600.0
 LOSSES_THAT_CONDEMN = 3
 # The second hang on one node does: it costs more and has fewer innocent causes.
 HANGS_THAT_CONDEMN = 2
+# Two devices that differ, pass their tests and differ again will not be told apart by going back once more.
+TIES_THAT_PAGE = 3
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -183,6 +185,10 @@ def _asked(state: JobState, policy: Policy, finding: Finding, now: float) -> Dec
 
 def _corruption(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
     node, at = finding.subject.node, f"after step {finding.step}"
+    if is_disputed(finding) and _strikes(state, finding, now) >= TIES_THAT_PAGE - 1:
+        return Decision(
+            Rung.PAGE, f"replicas differ {at} again, and neither tests nor training again told who is wrong"
+        )
     if is_disputed(finding):
         tests = suspects(state, finding) if policy.preflight is not None else ()
         told = "they are tested, and what follows the last agreement is trained again" if tests else "all go back"

@@ -113,13 +113,12 @@ class JobHost:
         now, offset = self.clock.now(), self.job.offset
         try:
             effects = self.job.observe(sample, now)
+            if effects or self.job.offset != offset:
+                self._carry_out(effects)
+            else:
+                self._tell_operators(decided=False, now=now)
         except Fenced as error:
             self._give_up(error)
-            return
-        if effects or self.job.offset != offset:
-            self._carry_out(effects)
-        else:
-            self._tell_operators(decided=False, now=now)
 
     def record(self, event: Event) -> None:
         """Tell the job a fact."""
