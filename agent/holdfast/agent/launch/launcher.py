@@ -67,7 +67,7 @@ class Launcher:
             attach_grace_s=settings.attach_grace_s,
         )
         self._testing = Testing()
-        self._test_process = TestProcess(settings.run_dir, settings.log_dir)
+        self._test_process = TestProcess(settings.run_dir, settings.log_dir, settings.member)
         self._asked: dict[int, _Born] = {}  # by ticket, until the process id is known
         self._born: dict[int, _Born] = {}  # by process id
         self._failures: dict[int, WorkerFailure] = {}

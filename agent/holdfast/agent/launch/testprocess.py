@@ -30,10 +30,10 @@ class TestProcess:
 
     __test__ = False  # not a test of pytest's
 
-    def __init__(self, run_dir: Path, log_dir: Path) -> None:
+    def __init__(self, run_dir: Path, log_dir: Path, member: str) -> None:
         self._run_dir = run_dir
         self._result = run_dir / "selftest-result.msgpack"
-        self._log = log_dir / "selftest.log"
+        self._log = log_dir / f"{member}.selftest.log"
 
     def request(self, start: StartTest, inherited: Mapping[str, str]) -> Fork:
         """What to ask the warm parent for. Its devices are those that workers get: the same environment."""
