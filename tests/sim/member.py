@@ -260,7 +260,7 @@ class SimulatedMember:
     def _answer(self, wanted: TestWanted) -> None:
         if not self.alive or self._wanted_test is not wanted:
             return
-        verdict = self.world.random.choices(tuple(Verdict), VERDICTS)[0]
+        verdict = Verdict.PASSED if self.world.sound else self.world.random.choices(tuple(Verdict), VERDICTS)[0]
         if self.round is not None:
             verdict = Verdict.UNKNOWN  # a round came between
         event = MemberTested(self.name, wanted.number, wanted.level, verdict)

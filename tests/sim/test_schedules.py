@@ -18,7 +18,7 @@ from holdfast.api.event import InterventionRequested
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.telemetry import GpuDisappeared, XidRaised
 
-SCHEDULES = 2000
+SCHEDULES = 1500
 BATCH = 50
 FAULTS_MAX = 6
 TEST_PATIENCE_S = 125.0  # a member that never answers a self-test is waited for so long
@@ -152,7 +152,7 @@ def live_through(seed: int) -> World:
 
 def live_through_changes(seed: int) -> World:
     """One schedule without a fault: a job whose nodes are drained, whose pods are moved, that is suspended."""
-    world = World(seed)
+    world = World(seed, sound=True)
     world.run(20.0)
     for _ in range(world.random.randint(1, 3)):
         change = world.random.choice(PLANNED)

@@ -42,8 +42,10 @@ def senses_for(policy: Policy) -> Senses:
 class World:
     """The watchdog, its members, the disk they share and the cluster under them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, sound: bool = False) -> None:
+        """`sound`: every device passes its self-tests."""
         self.seed = seed
+        self.sound = sound
         self.random = random.Random(seed)
         self.now = 1000.0
         self._due: list[tuple[float, int, Callable[[], None]]] = []
