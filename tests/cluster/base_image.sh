@@ -54,11 +54,12 @@ make_image() {
 }
 
 # What pip is told on this machine, by files and by the environment, as one file; the folders it names; and the
-# certificates that are trusted. All of it is there while a build runs, read-only, and in no image.
+# certificates that are trusted. All of it is there while a build runs, read-only, and in no image. A constraint of this
+# machine's is left out: the images have their own, and its file is not there.
 options() {
   local conf=$cache/build-pip.conf path
   mkdir -p "$cache"
-  { echo "[global]"; pip_config | sed -n "s/^\(global\|install\|:env:\)\.\([a-z-]*\)='\(.*\)'$/\2 = \3/p" | sort -u -t= -k1,1; } > "$conf"
+  { echo "[global]"; pip_config | sed -n "s/^\(global\|install\|:env:\)\.\([a-z-]*\)='\(.*\)'$/\2 = \3/p" | grep -v '^constraint = ' | sort -u -t= -k1,1; } > "$conf"
   echo "--pull-never"
   echo "--isolation=chroot" # no cgroups are asked for: a builder inside a container has none to give
   echo "--volume=$conf:/etc/pip.conf:ro"
