@@ -5,9 +5,10 @@ from peers import JOB, Rig, policy_of, rigged
 
 from holdfast.api.event import FindingMade, InterventionRequested, JobSubmitted, NodeChanged
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.incident import Action, Rung
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.plan import NodeState
-from holdfast.watchdog.casebook import open_incident
+from holdfast.watchdog.casebook import act, open_incident
 from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.server.fleet import FleetMemory
 from holdfast.watchdog.server.host import JobHost
@@ -95,4 +96,5 @@ def gpu_lost_elsewhere(host: JobHost) -> list[Effect]:
     now = host.clock.now()
     subject = Subject(OTHER, node=BAD)
     finding = Finding(FindingKind.GPU_LOST, subject, "GPU lost", (), Confidence.CERTAIN, now)
-    return [open_incident(JobState(OTHER), finding, now)[2]]
+    state, incident, _ = open_incident(JobState(OTHER), finding, now)
+    return list(act(state, (incident.id,), Action(Rung.SWAP, now, f"evict node {BAD}", "GPU lost"))[1])

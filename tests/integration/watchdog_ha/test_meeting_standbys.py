@@ -54,7 +54,7 @@ async def _one_behind_the_service(replicas: Replicas) -> None:
 
 async def _connected(replica: Replica, peers: str) -> int:
     _, text = await replica.get("/metrics")
-    name = f'holdfast_watchdog_{peers}{{job="{JOB}"}} '
+    name = f'holdfast_watchdog_{peers}{{training_job="{JOB}"}} '
     return next((int(line.removeprefix(name)) for line in str(text).splitlines() if line.startswith(name)), 0)
 
 

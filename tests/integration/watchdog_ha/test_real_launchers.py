@@ -54,7 +54,7 @@ class Training:
 
     async def connected(self, leader: Replica) -> int:
         _, text = await leader.get("/metrics")
-        name = f'holdfast_watchdog_launchers{{job="{JOB}"}} '
+        name = f'holdfast_watchdog_launchers{{training_job="{JOB}"}} '
         return next((int(line.removeprefix(name)) for line in str(text).splitlines() if line.startswith(name)), 0)
 
 
