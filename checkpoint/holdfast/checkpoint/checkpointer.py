@@ -47,9 +47,9 @@ class Checkpointer:
     All ranks make it alike, once per round, after the process group. `data` is what knows its own position, if it
     is not what `steps` is given. `extra` are further objects with state_dict() and load_state_dict(). `uri` is the
     directory (by default the one the round was told), `every_steps` how many completed steps lie between two saves
-    (None: only the last is saved, and what the watchdog asks for), `keep` how many checkpoints stay; one more
-    stays where replicas are compared and the newest ones may not be verified yet. `storage` and `reached` are for
-    tests and for other kinds of storage.
+    (None: only the last is saved, and what the watchdog asks for), `keep` how many checkpoints stay; up to three
+    more stay where replicas are compared and the newest ones may not be verified yet. `storage` and `reached` are
+    for tests and for other kinds of storage.
 
     Without a directory it only counts steps. Raises InvalidInput when something in this cannot be checkpointed.
     """

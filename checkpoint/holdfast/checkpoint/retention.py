@@ -51,4 +51,10 @@ def _to_go_back_to(line: Sequence[Found], retention: Retention) -> list[Found]:
     if not retention.reaches_back:
         return []
     oldest_doubt = line[0].manifest.step - retention.reaches_back
-    return [each for each in line if each.manifest.step <= oldest_doubt][:1]
+    stones: dict[int, Found] = {}  # one for each interval between comparisons, so that one grows old enough
+    for each in line:
+        step = each.manifest.step
+        if step <= oldest_doubt:
+            return [*stones.values(), each]
+        stones.setdefault(-(-step // retention.compared_every), each)
+    return [*stones.values()]

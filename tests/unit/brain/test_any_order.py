@@ -166,6 +166,7 @@ def test_a_replay_says_the_same_and_no_clock_wakes_in_vain(seed: int) -> None:
         testing = {each.name for each in state.members if each.standing is Standing.TESTING}
         assert testing <= set(state.trials)
         assert len(state.avoided) == len(state.avoided_nodes)
+        assert set(state.reputed) <= state.avoided_nodes
     again = initial(JOB)
     for at, event in told:
         again = advance(restarted(again), event, at).state

@@ -15,6 +15,7 @@ from holdfast.api.round import Idle, Tier
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.effect import Examine
+from holdfast.watchdog.reputation import weight_of
 from holdfast.watchdog.roster import Standing
 
 
@@ -174,6 +175,7 @@ def test_ranks_that_never_were_equal_may_be_no_replicas_and_a_human_is_asked() -
     differ(story, 2, step=50, agreed=None)
     assert (story.round.number, story.state.phase, story.state.avoided) == (number, JobPhase.RUNNING, ())
     assert story.incident.state is IncidentState.PAGED
+    assert weight_of(story.incident) == 0.0, "no other job is told to leave the node"
     assert "part=" in story.incident.actions[0].does
     agree(story, 60)
     assert differ(story, 2, step=70, agreed=60).state.avoided_nodes == {"node-2"}
@@ -207,3 +209,11 @@ def test_a_tie_that_comes_back_again_and_again_asks_a_human() -> None:
         tie(story, step=50, agreed=45).run(41, restored=40).run_on(51)
     assert tie(story, step=52, agreed=45).state.phase is JobPhase.FAILED
     assert "neither tests nor training again" in story.state.reason
+
+
+def test_a_restart_after_a_page_does_not_bring_back_what_may_be_wrong() -> None:
+    story = trained()
+    story.resubmit(evictions=EvictionBudget(count=0))
+    assert differ(story, 2, step=70, agreed=50).state.phase is JobPhase.FAILED
+    story.ask(InterventionAction.RESTART)
+    assert story.round.restore.step == 40

@@ -367,3 +367,11 @@ def test_a_growth_that_cannot_be_saved_is_asked_for_again_later() -> None:
     story.wait(60)
     assert len(story.wanted) == 2
     assert story.members == ["node-1", "node-2"]
+
+
+def test_why_a_pod_waited_is_forgotten_with_the_pod() -> None:
+    story = running(2)
+    story.pod(3, PodState.PENDING, "Unschedulable")
+    assert "Unschedulable" in story.state.pending
+    story.pod(3, PodState.GONE, "deleted")
+    assert story.state.pending == ""

@@ -5,6 +5,7 @@ from story import Story, running
 from holdfast.api.event import FindingMade, MemberEntered, RoundProgressed
 from holdfast.api.finding import Confidence, FindingKind
 from holdfast.api.incident import IncidentState, Rung
+from holdfast.api.intervention import InterventionAction
 from holdfast.api.policy import EvictionBudget, RestartBudget
 from holdfast.api.round import Closed, Entry, Idle
 from holdfast.api.status import JobPhase
@@ -314,3 +315,15 @@ def test_a_committed_step_is_known_to_be_complete_before_any_report_says_so() ->
     assert story.state.step == 60
     story.die(1).run(61, restored=60)
     assert story.incident.lost_steps == 0
+
+
+def test_steps_lost_once_are_not_lost_again_with_every_later_round() -> None:
+    story = running(2, spares=1, step=500, commit=50)
+    story.ask(InterventionAction.REWIND, to_step=50)
+    story.run(51, restored=50).run_on(60)
+    before = story.state.ledger
+    story.drain(2).save(60)
+    story.now += 1.0
+    story.run(61, restored=60)
+    assert story.state.fault_step is None
+    assert story.state.ledger.useful_s >= before.useful_s

@@ -1,6 +1,7 @@
 """Self-tests before ranks are given, on probation, of idle spares; and what all jobs know of a node."""
 
 import msgspec
+import pytest
 from story import Story, running
 from trials import answer, asked, examined
 
@@ -8,7 +9,8 @@ from holdfast.api.event import ClockTicked, ConditionOver, MemberTested, NodeDep
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import IncidentState
 from holdfast.api.intervention import InterventionAction, InterventionState
-from holdfast.api.policy import CorruptionPolicy, NoticeAction, XidAction
+from holdfast.api.plan import NodeState
+from holdfast.api.policy import CorruptionPolicy, EvictionBudget, NoticeAction, XidAction
 from holdfast.api.round import Idle
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
@@ -332,3 +334,57 @@ def test_a_condition_that_a_restart_did_not_mend_restarts_nothing_again() -> Non
     story.now += 100.0
     story.find(FindingKind.CONDITION, 2, began_at=story.now - 150.0, **fields)
     assert story.round.number == number
+
+
+@pytest.mark.parametrize("order", [(3, 1, 2, 4), (1, 3, 2, 4), (1, 2, 3, 4), (1, 2, 4, 3)])
+def test_who_computes_otherwise_than_most_is_found_whenever_it_answers(order: tuple[int, ...]) -> None:
+    story = Story(nodes_max=4, preflight=LIGHT, form_grace_s=10.0).join(1, 2, 3, 4)
+    for number in order:
+        answer(story, number, Verdict.PASSED, digest="bb" if number == 3 else "aa")
+    if "node-3" not in story.state.avoided_nodes:  # it was right for all that was known; it is asked again
+        answer(story, 3, Verdict.PASSED, digest="bb")
+    assert story.state.avoided_nodes == {"node-3"}
+
+
+def test_a_node_on_probation_that_does_not_or_cannot_answer_is_not_trusted_for_that() -> None:
+    story = examined(2)
+    story.ask(InterventionAction.EVICT, node="node-2")
+    story.run(51)
+    story.ask(InterventionAction.RETURN, "i2", node="node-2")
+    answer(story, 2, Verdict.UNKNOWN)
+    assert story.state.members.by_name["node-2"].standing is Standing.TESTING
+    first = asked(story)["node-2"].number
+    story.wait(1000)
+    assert asked(story)["node-2"].number > first
+    assert story.state.members.by_name["node-2"].standing is Standing.TESTING
+    story.resubmit(preflight=None)
+    story.wait(130)
+    assert not story.state.probation
+
+
+def test_a_spot_notice_counts_beside_a_drain_and_is_not_called_off_with_it() -> None:
+    story = running(2, spares=0).drain(2)
+    story.tell(NodeDeparting("node-2", "spot instance", 100.0))
+    story.node(2, NodeState.READY)
+    assert [each.until for each in story.state.departures] == [story.now + 100.0]
+    story.wait(101)
+    assert story.wanted, "it was saved before the machine went"
+
+
+def test_a_node_that_is_gone_is_known_for_nothing_when_it_is_back() -> None:
+    story = running(2, spares=1)
+    word = NodeReputed("node-9", quarantined=True, score=2.0, reason="XID 48 elsewhere")
+    story.tell(word)
+    story.gone(9)
+    assert (story.state.avoided, story.state.reputed) == ((), ())
+    story.tell(word)
+    assert story.state.avoided_nodes == {"node-9"}
+
+
+def test_a_page_about_an_untrusted_node_outlasts_what_other_jobs_know_of_it() -> None:
+    story = running(2, spares=1, evictions=EvictionBudget(count=0))
+    story.tell(NodeReputed("node-9", quarantined=True, score=2.0, reason="XID 48 elsewhere"))
+    story.xid(9, 79)
+    assert story.incident.state is IncidentState.PAGED
+    story.tell(NodeReputed("node-9", quarantined=False, score=0.1, reason="long ago"))
+    assert story.state.avoided_nodes == {"node-9"}

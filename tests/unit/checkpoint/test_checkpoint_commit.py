@@ -63,12 +63,21 @@ def test_an_unreadable_one_does_not_count_and_goes_only_behind_enough_readable_o
     assert surplus([], broken, Retention(1)) == []
 
 
-def test_one_that_is_old_enough_to_be_verified_stays_where_replicas_are_compared() -> None:
-    history = found(*((step, 1, None) for step in range(10, 101, 10)))
-    gone = surplus(history, [], Retention(3, compared_every=20))
-    kept = {step for step in range(10, 101, 10) if f"step-{step:08d}" not in gone}
-    assert kept == {60, 80, 90, 100}
-    assert surplus(history[-3:], [], Retention(3, compared_every=20)) == []
+@pytest.mark.parametrize(
+    ("every", "compared_every"), [(20, 100), (10, 20), (50, 100), (5, 5), (100, 20), (7, 100)]
+)
+def test_one_that_is_old_enough_to_be_verified_stays_where_replicas_are_compared(
+    every: int, compared_every: int
+) -> None:
+    there: list[int] = []
+    for step in range(every, 100 * every, every):
+        there.append(step)
+        gone = surplus(found(*((each, 1, None) for each in there)), [], Retention(3, compared_every))
+        there = [each for each in there if f"step-{each:08d}" not in gone]
+        assert there[-3:] == list(range(max(every, step - 2 * every), step + 1, every))
+        assert len(there) <= 6
+        if step > 4 * max(every, compared_every):
+            assert min(there) <= step - 2 * compared_every
 
 
 def test_a_newer_round_shuts_the_older_out() -> None:

@@ -123,7 +123,7 @@ def test_no_more_than_a_share_of_the_nodes_is_kept_away_from_and_those_that_are_
 def test_what_cannot_be_pinned_on_the_node_weighs_nothing() -> None:
 
     unsure = replace(incident(FindingKind.HANG), confidence=Confidence.UNKNOWN)
-    exit_code = incident(FindingKind.PROCESS_EXIT, cause="exit code 1")
+    exit_code = replace(incident(FindingKind.PROCESS_EXIT, cause="exit code 1"), actions=())
     nobody = replace(incident(FindingKind.GPU_LOST), culprit=Subject("team/a"))
     reported = replace(incident(FindingKind.THERMAL), actions=())
     assert [weight_of(each) for each in (unsure, exit_code)] == [0.0, 0.0]

@@ -8,11 +8,12 @@ import pytest
 from holdfast.api.event import Event
 from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round
+from holdfast.api.selftest import TestLevel
 from holdfast.api.status import Checkpoint, Membership, RankStatus
 from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.roster import Member, Roster, Standing
 from holdfast.watchdog.sample import Sample
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.state import JobState, Trial
 from holdfast.watchdog.status import status_of
 
 JOB = "research/gpt"
@@ -99,3 +100,21 @@ def test_the_newest_checkpoint_is_told() -> None:
 def test_a_job_that_is_over_shows_the_last_step_its_launchers_told_of() -> None:
     over = state(step=300, desired=Closed("research/gpt", 9, succeeded=True, reason="done"))
     assert status_of(over, FixedGauge(294), 5.0).step == 300
+
+
+def on_trial(name: str) -> dict[str, Trial]:
+    return {name: Trial(name, 1, TestLevel.LIGHT, "test", at=0.0, bars=True)}
+
+
+def test_a_spare_that_is_tested_takes_nothing_from_those_with_ranks() -> None:
+    roster = Roster.of(member("m1"), member("m2", Standing.TESTING))
+    policy = Policy(JOB, 1, 1, spares=1, processes_per_node=2)
+    found = status_of(state(policy=policy, round=ROUND, members=roster, trials=on_trial("m2")), None, 0.0)
+    assert found.members == Membership(wanted=1, ready=1, spares=0)
+
+
+def test_one_that_is_unknown_and_to_be_tested_is_away_once() -> None:
+    roster = Roster.of(member("m1", Standing.UNKNOWN))
+    policy = Policy(JOB, 1, 1, processes_per_node=2)
+    found = status_of(state(policy=policy, members=roster, trials=on_trial("m1")), None, 0.0)
+    assert found.members == Membership(wanted=1, ready=0, spares=0)

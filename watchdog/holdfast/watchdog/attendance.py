@@ -106,8 +106,9 @@ def entered(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, MemberEntered)
     if state.round is None or event.round != state.round.number:
         return ignore(state, f"{event.member} entered round {event.round}, which is over")
-    known = [step for step in (state.fault_step, event.last_step) if step is not None]
-    state = changed(state, fault_step=max(known, default=None))
+    if not state.progressed:  # what was lost is counted at the round's first step, once
+        known = [step for step in (state.fault_step, event.last_step) if step is not None]
+        state = changed(state, fault_step=max(known, default=None))
     after = with_member(state, event.member, entered_round=event.round, reentrant=event.reentrant)
     broken = state.recovery is not None and bool(state.recovery.incidents)
     if broken or not _running_unseen(after.state):

@@ -6,10 +6,20 @@ from holdfast.watchdog.step import changed
 
 # What all jobs keep away from is a twentieth of the nodes at most.
 KEPT = 4096
+KEPT_TIMES = 1024  # of evictions, for the budget
 
 
 def avoid(state: JobState, order: NodeOrder, now: float) -> JobState:
     """Keep away from a node from now on; it counts against the eviction budget."""
+    return changed(
+        keep_away(state, order),
+        evictions=(*state.evictions, now)[-KEPT_TIMES:],
+        eviction_count=state.eviction_count + 1,
+    )
+
+
+def keep_away(state: JobState, order: NodeOrder) -> JobState:
+    """Give the node no ranks until somebody takes it back, whatever was thought of it before."""
     others = tuple(each for each in state.avoided if each.node != order.node)
     returned = tuple(node for node in state.returned if node != order.node)
     probation = {node: each for node, each in state.probation.items() if node != order.node}
@@ -17,7 +27,6 @@ def avoid(state: JobState, order: NodeOrder, now: float) -> JobState:
         state,
         avoided=(*others, order),
         returned=returned,
-        evictions=(*state.evictions, now)[-1024:],
         probation=probation,
         reputed=tuple(node for node in state.reputed if node != order.node),
     )
@@ -35,6 +44,7 @@ def take_back(state: JobState, nodes: tuple[str, ...]) -> JobState:
     return changed(
         state,
         avoided=tuple(order for order in state.avoided if order.node not in nodes),
+        reputed=tuple(node for node in state.reputed if node not in nodes),
         returned=tuple(dict.fromkeys((*state.returned, *nodes))),
         suspicions=tuple(each for each in state.suspicions if each.node not in nodes),
     )

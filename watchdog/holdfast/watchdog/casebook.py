@@ -118,7 +118,7 @@ def count_loss(state: JobState, round_number: int) -> tuple[JobState, tuple[Effe
         return state, ()  # Unknown stays Unknown
     lost = max(0, state.fault_step - state.restored_step)
     ids = {each.id for each in state.open_incidents() if each.recovered_round == round_number}
-    state = changed(state, ledger=state.ledger.redo(lost, state.fault_step))
+    state = changed(state, ledger=state.ledger.redo(lost, state.fault_step), fault_step=None)
     return _rewrite(state, ids, lambda each: msgspec.structs.replace(each, lost_steps=lost), IncidentUpdated)
 
 

@@ -9,7 +9,7 @@ from holdfast.watchdog.absence import found_again
 from holdfast.watchdog.departure import expect
 from holdfast.watchdog.healing import heal, rankless_lost, seen_again
 from holdfast.watchdog.roster import Member, Standing
-from holdfast.watchdog.state import Departure, JobState
+from holdfast.watchdog.state import Departure, DepartureCause, JobState
 from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
 
 # A pod that is told to end has 30 s unless its spec says otherwise, of which the launcher keeps 5 for itself; the
@@ -31,9 +31,10 @@ def node_changed(state: JobState, event: Event, now: float) -> Step:
             return _gone(state, event, now)
         case NodeState.DRAINING:
             until = now + (state.policy.drain_grace_s if state.policy else DRAIN_GRACE_S)
-            return expect(state, Departure(f"node {event.node}: {event.reason}", until, node=event.node))
+            says = f"node {event.node}: {event.reason}"
+            return expect(state, Departure(says, until, node=event.node, cause=DepartureCause.DRAIN))
         case NodeState.READY:
-            kept = tuple(each for each in state.departures if each.node != event.node)
+            kept = tuple(each for each in state.departures if not _is_drain_of(each, event.node))
             return Step(changed(state, departures=kept), (), Reason("node ready", f"node {event.node} is ready"))
         case _:
             says = f"node {event.node} is {event.state.value}: {event.reason}"
@@ -71,7 +72,12 @@ def is_news(state: JobState, event: NodeChanged | PodChanged) -> bool:
         return waits or _waited(state, event.member) or (known and event.state is not PodState.RUNNING)
     if event.state is not NodeState.READY:
         return True
-    return event.node in state.unready or any(each.node == event.node for each in state.departures)
+    return event.node in state.unready or any(_is_drain_of(each, event.node) for each in state.departures)
+
+
+def _is_drain_of(departure: Departure, node: str) -> bool:
+    """Whether it is off when the node is ready again: that says nothing of a notice, or of what jobs know."""
+    return departure.node == node and departure.cause is DepartureCause.DRAIN
 
 
 def _gone(state: JobState, event: NodeChanged, now: float) -> Step:
@@ -80,6 +86,7 @@ def _gone(state: JobState, event: NodeChanged, now: float) -> Step:
     after = changed(
         state,
         avoided=tuple(order for order in state.avoided if order.node != event.node),
+        reputed=tuple(node for node in state.reputed if node != event.node),
         departures=tuple(each for each in state.departures if each.node != event.node),
     )
     step = Step(after, (), Reason("node gone", f"node {event.node} is gone: {event.reason}"))
@@ -91,7 +98,8 @@ def _gone(state: JobState, event: NodeChanged, now: float) -> Step:
 
 
 def _pod_gone(state: JobState, event: PodChanged, now: float) -> Step:
-    state = changed(state, missing=found_again(state, event.member))
+    pending = "" if _waited(state, event.member) else state.pending
+    state = changed(state, missing=found_again(state, event.member), pending=pending)
     member = state.member(event.member)
     if member is None:
         return Step(state, (), Reason("pod gone", f"pod {event.member} is gone: {event.reason}"))

@@ -14,7 +14,7 @@ from holdfast.watchdog.formation import legal_size
 from holdfast.watchdog.recovery import owe
 from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.saving import ask_for_checkpoint, can_save, cannot_save, conclude, in_force, save_s
-from holdfast.watchdog.state import Departure, DepartureStage, JobState, Recovery
+from holdfast.watchdog.state import Departure, DepartureCause, DepartureStage, JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
 
 # Nodes that are to be left while no member is on them: one may be about to join.
@@ -40,7 +40,9 @@ def node_departing(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, f"{says}; no member of the job is on it")
     match state.policy.notices:
         case NoticeAction.MIGRATE:
-            return expect(state, Departure(says, now + event.within_s, node=event.node))
+            return expect(
+                state, Departure(says, now + event.within_s, node=event.node, cause=DepartureCause.NOTICE)
+            )
         case NoticeAction.CHECKPOINT if cannot_save(state) is None:
             return ask_for_checkpoint(state, says, now)
         case _:
@@ -48,9 +50,9 @@ def node_departing(state: JobState, event: Event, now: float) -> Step:
 
 
 def expect(state: JobState, departure: Departure) -> Step:
-    """Note a departure that somebody else tells of. Said again it is the same one."""
-    who = (departure.member, departure.node)
-    if any((each.member, each.node) == who for each in state.departures):
+    """Note a departure that somebody else tells of. Said again by the same, it is the same one."""
+    who = (departure.cause, departure.member, departure.node)
+    if any((each.cause, each.member, each.node) == who for each in state.departures):
         return ignore(state, f"known already: {departure.reason}")
     return Step(
         changed(state, departures=(*state.departures, departure)), (), Reason("departure", departure.reason)
@@ -133,9 +135,7 @@ def _pressing(state: JobState) -> tuple[Departure, ...]:
 
 def _has_ranks(state: JobState, departure: Departure) -> bool:
     """Whether the departure takes away a member of the newest round."""
-    there = state.members.on_nodes((departure.node,)) if departure.node is not None else []
-    named = state.member(departure.member)
-    return any(state.in_round(each.name) for each in (*there, *((named,) if named else ())))
+    return any(state.in_round(name) for name in state.concerned(departure))
 
 
 def _ending(

@@ -10,9 +10,9 @@ from holdfast.watchdog.departure import expect
 from holdfast.watchdog.healing import found
 from holdfast.watchdog.probation import advanced, is_canary, readmit
 from holdfast.watchdog.roster import Member
-from holdfast.watchdog.state import Departure, JobState
+from holdfast.watchdog.state import Departure, DepartureCause, JobState
 from holdfast.watchdog.step import Reason, Step, changed, ignore
-from holdfast.watchdog.trial import admitted, awaited, compared, examine, failed_checks, not_asked, passed
+from holdfast.watchdog.trial import admitted, again, awaited, compared, examine, failed_checks, not_asked, passed
 
 # A node of another job's bad word is left in good order: what it did for this job may be sound.
 LEAVE_S = 300.0
@@ -24,18 +24,22 @@ def tested(state: JobState, event: Event, now: float) -> Step:
     trial, member = awaited(state, event), state.member(event.member)
     if trial is None or member is None:
         return not_asked(state, event)
-    state = admitted(state, member.name, now)
+    asked_in, state = state, admitted(state, member.name, now)
     # Devices of one node that differ are Unknown to the node itself; what others of their kind computed may tell.
-    state, against = compared(state, member.node, event.checks)
+    state, against, doubted = compared(state, member.node, event.checks)
     against = failed_checks(event) + against
     if event.verdict is Verdict.UNKNOWN and not against:
         says = f"{member.name} could not be tested: {event.says or 'no reason given'}"
-        return Step(state, (), Reason("self-test", says))
+        # Who is to be trusted again proves it: it is asked once more when the time for this answer is up.
+        kept = asked_in if is_canary(state, member.node) else state
+        return Step(kept, (), Reason("self-test", says))
     if event.verdict is Verdict.FAILED or against:
         return found(state, FindingMade(_finding(state, member, event, against, now)), now)
     state = advanced(passed(state, member, now), member.node, now)
     step = Step(state, (), Reason("self-test", f"{member.name} passed: {trial.reason}"))
-    return step.then(lambda after: examine(after, member.name, now)) if is_canary(state, member.node) else step
+    if is_canary(state, member.node):
+        step = step.then(lambda after: examine(after, member.name, now))
+    return step.then(lambda after: again(after, doubted, now)) if doubted else step
 
 
 def is_news_of_repute(state: JobState, node: str, *, quarantined: bool) -> bool:
@@ -45,7 +49,7 @@ def is_news_of_repute(state: JobState, node: str, *, quarantined: bool) -> bool:
     if node in state.reputed or node in state.avoided_nodes:
         return False
     with_ranks = any(state.in_round(each.name) for each in state.members.on_nodes((node,)))
-    return not (with_ranks and any(each.node == node for each in state.departures))
+    return not (with_ranks and any(_is_of_distrust(each, node) for each in state.departures))
 
 
 def reputed(state: JobState, event: Event, now: float) -> Step:
@@ -61,16 +65,12 @@ def reputed(state: JobState, event: Event, now: float) -> Step:
         order = NodeOrder(event.node, event.reason)
         state = _unsuspected(avoid_reputed(state, order), event.node)
         return Step(state, (), Reason("reputation", f"node {event.node}: {event.reason}"))
-    says = f"{_distrust(event.node)}: {event.reason}"
-    return expect(state, Departure(says, now + LEAVE_S, node=event.node))
-
-
-def _distrust(node: str) -> str:
-    return f"node {node} is not trusted"
+    says = f"node {event.node} is not trusted: {event.reason}"
+    return expect(state, Departure(says, now + LEAVE_S, node=event.node, cause=DepartureCause.DISTRUST))
 
 
 def _is_of_distrust(departure: Departure, node: str) -> bool:
-    return departure.node == node and departure.reason.startswith(_distrust(node))
+    return departure.node == node and departure.cause is DepartureCause.DISTRUST
 
 
 def _unsuspected(state: JobState, node: str) -> JobState:

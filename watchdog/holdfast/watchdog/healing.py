@@ -1,7 +1,9 @@
 """From a finding to the round that is owed: open or join the incident, take a rung, record what it changes."""
 
+import msgspec
+
 from holdfast.api.event import Event, FindingMade
-from holdfast.api.finding import Finding, FindingKind
+from holdfast.api.finding import Confidence, Finding, FindingKind
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder
 from holdfast.api.policy import XidAction
@@ -9,7 +11,7 @@ from holdfast.api.round import Closed
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import missed
-from holdfast.watchdog.avoidance import avoid, take_back
+from holdfast.watchdog.avoidance import avoid, keep_away, take_back
 from holdfast.watchdog.casebook import act, close, join_finding, open_incident, same_fault, update
 from holdfast.watchdog.corruption import rewound
 from holdfast.watchdog.effect import Effect, Notify, Pardon, Show
@@ -98,6 +100,8 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     if decision.rung is Rung.PAGE and finding.kind in NODE_FAULTS and not _disturbs(state, finding):
         return _ask_about_spare(state, incident, decision, now).prefixed(effects)
     if decision.rung is Rung.PAGE:
+        if finding.kind is FindingKind.CORRUPTION:
+            state = rewound(state, policy, finding)  # a Restart must not bring back what may be wrong
         return page(state, incident, decision, now).prefixed(effects)
     state, more = _carry_out(state, finding, decision, incident, now)
     return Step(state, effects + more, Reason(finding.kind.value, decision.reason, decision.guards))
@@ -119,7 +123,9 @@ def _ask_whether_replicas(state: JobState, finding: Finding, now: float) -> Step
         f"{finding.subject} and its replicas were never seen equal: either one computed wrong from the start, or "
         "the script's ranks hold different parts of the model, which Run.watch(model, part=...) says"
     )
-    state, incident, opened = open_incident(state, finding, now)
+    # Nobody is proved guilty, whatever the vote says: no other job is to hold it against the node.
+    doubted = msgspec.structs.replace(finding, confidence=Confidence.UNKNOWN)
+    state, incident, opened = open_incident(state, doubted, now)
     action = Action(Rung.PAGE, now, f"paged: {says}", says)
     state, acted = act(state, (incident.id,), action)
     state, closed = close(state, IncidentState.PAGED, now, "nothing was changed", only=incident.id)
@@ -145,8 +151,7 @@ def _ask_about_spare(state: JobState, incident: Incident, decision: Decision, no
     """A node without ranks that may not be evicted: the job goes on without it, and a human hears of it."""
     assert incident.culprit.node is not None
     order = NodeOrder(incident.culprit.node, decision.reason)  # no incident: kept away from, not cordoned
-    others = tuple(each for each in state.avoided if each.node != order.node)
-    state = changed(state, avoided=(*others, order))
+    state = keep_away(state, order)
     action = Action(Rung.PAGE, now, f"paged: {decision.reason}", decision.reason)
     state, acted = act(state, (incident.id,), action)
     state, closed = close(

@@ -26,7 +26,6 @@ PASSING = (FindingKind.CONDITION, FindingKind.THERMAL)
 def readmit(state: JobState, node: str, now: float, says: str) -> Step:
     """Put a node back into service. Without self-tests in the job's policy it is trusted at once."""
     state = take_back(state, (node,))
-    state = changed(state, reputed=tuple(each for each in state.reputed if each != node))
     if state.policy is None or state.policy.preflight is None:
         return Step(state, (), Reason("readmitted", f"node {node}: {says}"))
     probation = dict(state.probation)
@@ -74,7 +73,8 @@ def is_canary(state: JobState, node: str) -> bool:
 
 def ended(state: JobState, now: float) -> Step:
     """Nodes that were the last to be given ranks for long enough are like any other."""
-    over = [each.node for each in state.probation.values() if _is_over(each, now)]
+    untested = state.policy is not None and state.policy.preflight is None  # nobody asks for tests any more
+    over = [each.node for each in state.probation.values() if untested or _is_over(each, now)]
     if not over:
         return stay(state)
     kept = {node: each for node, each in state.probation.items() if node not in over}

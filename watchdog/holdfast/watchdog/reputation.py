@@ -153,13 +153,12 @@ def weight_of(incident: Incident) -> float:
     """How much an incident says against its culprit. What cannot be pinned on the node says nothing."""
     if incident.confidence is Confidence.UNKNOWN and incident.kind is not FindingKind.XID:
         return 0.0
-    if not incident.actions:
-        return REPORTED
+    weight = WEIGHTS.get(incident.kind, 0.0)
     if incident.kind is FindingKind.XID:
-        return PROOF if _blames_hardware(incident.cause) else OTHER_XID
-    if incident.kind is FindingKind.PROCESS_EXIT and not incident.cause.startswith("signal"):
-        return 0.0
-    return WEIGHTS.get(incident.kind, 0.0)
+        weight = PROOF if _blames_hardware(incident.cause) else OTHER_XID
+    elif incident.kind is FindingKind.PROCESS_EXIT and not incident.cause.startswith("signal"):
+        weight = 0.0
+    return weight if incident.actions else min(weight, REPORTED)
 
 
 def _blames_hardware(cause: str) -> bool:

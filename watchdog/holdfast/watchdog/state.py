@@ -51,8 +51,17 @@ class DepartureStage(StrEnum):
     DUE = "Due"  # the next round goes on without it
 
 
+class DepartureCause(StrEnum):
+    """Who tells of a departure. Each may tell of the same node, and takes back only its own word."""
+
+    TOLD = "Told"  # the member was told to end
+    DRAIN = "Drain"  # somebody takes the node out of service; it may be called off
+    NOTICE = "Notice"  # the machine is taken away
+    DISTRUST = "Distrust"  # other jobs hold something against the node
+
+
 class Departure(msgspec.Struct, frozen=True):
-    """Somebody is to leave in good order: one member that was told to end, or whoever is on a node being drained.
+    """Somebody is to leave in good order: one member that was told to end, or whoever is on a node.
 
     `until` is when it is gone, or is waited for no longer.
     """
@@ -62,9 +71,7 @@ class Departure(msgspec.Struct, frozen=True):
     member: str | None = None
     node: str | None = None
     stage: DepartureStage = DepartureStage.EXPECTED
-
-    def concerns(self, member: Member) -> bool:
-        return self.member == member.name or self.node == member.node
+    cause: DepartureCause = DepartureCause.TOLD
 
 
 class Saving(msgspec.Struct, frozen=True):
@@ -156,6 +163,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     restarts: tuple[float, ...] = ()
     restart_count: int = 0
     evictions: tuple[float, ...] = ()
+    eviction_count: int = 0
     avoided: tuple[NodeOrder, ...] = ()
     returned: tuple[str, ...] = ()
     suspicions: tuple[Suspicion, ...] = ()
@@ -198,18 +206,15 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     def leaving_last(self) -> list[str]:
         """Names of the members of the newest round that may stay for now, those first that may stay longest."""
         stays = sorted(self.departures, key=lambda each: -each.until)
-        due = {name for each in stays if each.stage is DepartureStage.DUE for name in self._concerned(each)}
-        names = (name for each in stays for name in self._concerned(each))
+        due = {name for each in stays if each.stage is DepartureStage.DUE for name in self.concerned(each)}
+        names = (name for each in stays for name in self.concerned(each))
         return [name for name in dict.fromkeys(names) if name not in due and self.in_round(name)]
 
-    def _concerned(self, departure: Departure) -> list[str]:
+    def concerned(self, departure: Departure) -> list[str]:
+        """Names of the members that it takes away."""
         there = self.members.on_nodes((departure.node,)) if departure.node is not None else []
         named = self.member(departure.member)
         return [each.name for each in (*there, *((named,) if named else ()))]
-
-    def departing(self, member: Member) -> bool:
-        """Whether the member is to leave in good order."""
-        return member.name in self.leaving
 
     def member(self, name: str | None) -> Member | None:
         """The member of that name, or None."""

@@ -27,7 +27,7 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         loss=gauge.loss() if gauge else None,
         step_time_s=gauge.step_time_s() if gauge else None,
         restarts=state.restart_count,
-        evictions=len(state.evictions),
+        evictions=state.eviction_count,
         incidents_open=len(state.open_incidents()),
         incidents_total=state.incident_count,
         last_checkpoint=state.checkpoints[-1] if state.checkpoints else None,
@@ -57,12 +57,16 @@ def with_trouble(told: JobStatus, trouble: str | None) -> JobStatus:
 
 
 def membership_of(state: JobState) -> Membership:
-    """Members with ranks, or on their way to get some, are ready; those beyond are spares."""
+    """Members with ranks, or on their way to get some, are ready; those beyond are spares.
+
+    Who must pass a self-test first is neither.
+    """
     wanted = state.policy.nodes_max if state.policy else 0
-    there = len(state.members) - len(state.members.absent()) - sum(each.bars for each in state.trials.values())
+    tested = {name for name, each in state.trials.items() if each.bars}
+    away = {*state.members.absent(), *tested}
+    there = len(state.members) - len(away)
     if state.round is None:
         ready = min(there, wanted)
     else:
-        absent, beyond = state.members.absent(), state.members.beyond(state.ranked())
-        ready = there - sum(1 for name in beyond if name not in absent)
+        ready = there - sum(1 for name in state.members.beyond(state.ranked()) if name not in away)
     return Membership(wanted=wanted, ready=ready, spares=there - ready)

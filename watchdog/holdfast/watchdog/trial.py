@@ -39,10 +39,15 @@ def examine(state: JobState, name: str, now: float) -> Step:
     level = state.policy.preflight if state.policy is not None else None
     if member is None or level is None or state.in_round(name):
         return stay(state)
-    probation = state.probation.get(member.node)
-    canary = probation is not None and probation.stage is ProbationStage.CANARY
-    reason = "the node is on probation" if canary else "before it is given ranks"
+    reason = "the node is on probation" if _is_canary(state, name) else "before it is given ranks"
     return ask(state, (name,), level, reason, now, bars=True)
+
+
+def _is_canary(state: JobState, name: str) -> bool:
+    """Whether the member's node has tests to pass before it is trusted again: no answer is none passed."""
+    member = state.member(name)
+    probation = state.probation.get(member.node) if member is not None else None
+    return probation is not None and probation.stage is ProbationStage.CANARY
 
 
 def ask(state: JobState, names: tuple[str, ...], level: TestLevel, reason: str, now: float, *, bars: bool) -> Step:
@@ -120,10 +125,14 @@ def overdue(state: JobState, now: float) -> Step:
     late = [trial.member for trial in takewhile(lambda each: now >= _until(each), state.trials.values())]
     if not late:
         return stay(state)
-    for name in late:
+    trusted = [name for name in late if not _is_canary(state, name)]
+    for name in trusted:
         state = admitted(state, name, now)
-    says = f"{', '.join(late)} did not answer: taken untested"
-    return Step(state, (), Reason("self-test", says))
+    step = Step(state, (), Reason("self-test", f"{', '.join(late)} did not answer: {len(trusted)} taken untested"))
+    for name in late:
+        if name not in trusted:
+            step = step.then(lambda after, name=name: examine(after, name, now))  # type: ignore[misc]
+    return step
 
 
 def due(state: JobState, now: float) -> Step:
@@ -168,9 +177,16 @@ def being_tested(state: JobState) -> str:
     return told if rest <= 0 else f"{told} and {rest} more"
 
 
-def compared(state: JobState, node: str, checks: tuple[CheckResult, ...]) -> tuple[JobState, list[str]]:
-    """The state that remembers what `node` computed, and what speaks against it: most like it say otherwise."""
+def compared(
+    state: JobState, node: str, checks: tuple[CheckResult, ...]
+) -> tuple[JobState, list[str], frozenset[str]]:
+    """The state that remembers what `node` computed, what speaks against it, and whom that speaks against.
+
+    Most devices that are alike decide, in whatever order they answer: what fewer computed is forgotten, and they
+    are to be asked again.
+    """
     against: list[str] = []
+    doubted: set[str] = set()
     digests = dict(state.digests)
     for check in checks:
         if not check.digest:
@@ -187,12 +203,21 @@ def compared(state: JobState, node: str, checks: tuple[CheckResult, ...]) -> tup
             continue  # what is wrong is not remembered as a result that others could be like
         if check.verdict is not Verdict.PASSED:
             continue  # neither is what may be
-        nodes = (*others.get(check.digest, ()), node)[-KEPT_RESULTS:]
+        nodes = (*others.pop(check.digest, ()), node)[-KEPT_RESULTS:]
+        if len(nodes) >= ALIKE_MIN:
+            fewer = [digest for digest, known in others.items() if len(known) < len(nodes)]
+            doubted.update(each for digest in fewer for each in others.pop(digest))
         digests.pop(key, None)
         digests[key] = {**others, check.digest: nodes}
     while len(digests) > KEPT_RESULTS:
         del digests[next(iter(digests))]
-    return changed(state, digests=digests), against
+    return changed(state, digests=digests), against, frozenset(doubted)
+
+
+def again(state: JobState, nodes: frozenset[str], now: float) -> Step:
+    """Ask the members of nodes once more, as soon as they have time: most like them compute otherwise."""
+    names = tuple(each.name for each in state.members.on_nodes(nodes) if each.name not in state.trials)
+    return ask(state, names, TestLevel.LIGHT, "most devices like its own compute otherwise", now, bars=False)
 
 
 def _others(results: dict[str, tuple[str, ...]], node: str) -> dict[str, tuple[str, ...]]:

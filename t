@@ -1,1 +1,0 @@
-hiz8pACA2qteZ8IDwgMSMg2pugDa6wfkQ8WlPFUa5EI
