@@ -1,4 +1,4 @@
-"""Plays launcher, workers and agent in every running pod of a fake cluster: they join, train, save when asked."""
+"""Plays launcher, workers and agent in every running pod of a fake cluster: they join, pass self-tests, train, save when asked."""
 
 import asyncio
 import contextlib
@@ -23,6 +23,7 @@ from holdfast.api.membership import (
 )
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Seat
+from holdfast.api.selftest import Tested, TestWanted, Verdict
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ProcessState, RankSample
 
 TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)
@@ -115,6 +116,8 @@ class PlayedLaunchers:
                 self.seats[pod.name] = shown
                 self.rounds[pod.name] = number
                 await _say(line, RoundEntered(number, reentrant=True))
+            case TestWanted(number=wanted, level=level):
+                await _say(line, Tested(wanted, level, Verdict.PASSED, took_s=0.1))
             case SaveWanted(round=number, number=wanted):
                 self.saves.append(wanted)
                 await _say(line, CheckpointCommitted(number, 7, f"file:///checkpoints/{wanted}", wanted))
