@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from apiserver import ApiServer, Refused
+from apiserver import ApiServer
 from cluster_asks import Ask, copied_chart, definition, kubectl, may, until_served
 from helmchart import CHART, HelmChart, Values, named
 
@@ -144,12 +144,12 @@ def test_an_operator_of_some_namespaces_may_do_nothing_in_others(chart: HelmChar
     assert [ask for ask in mine if not may(cluster, token, ask)] == []
 
 
-def _person(cluster: ApiServer, namespace: str, role: str, account: str) -> str:
-    """The token of somebody bound to a cluster role in the namespace."""
+def _person(cluster: ApiServer, namespace: str, role: str, account: str, *, kind: str = "ClusterRole") -> str:
+    """The token of somebody bound to a role in the namespace."""
     cluster.new_service_account(namespace, account)
     body = {
         "metadata": {"name": account},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
     }
     cluster.call("POST", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", body)
@@ -170,6 +170,9 @@ def test_people_get_the_roles_of_their_work(chart: HelmChart, cluster: ApiServer
         True,
     ]
     assert not may(cluster, oncall, Ask("delete", requests, here)), "an Intervention is a record"
+    reader = _person(cluster, here, "holdfast-reader", "reading", kind="Role")
+    ways = ("holdfast-watchdog", "holdfast-watchdog:http", "https:holdfast-watchdog:http", "holdfast-redis:redis")
+    assert [may(cluster, reader, Ask("get", "services/proxy", here, way)) for way in ways] == [*[True] * 3, False]
 
 
 def test_an_object_of_somebody_else_is_not_taken_over(chart: HelmChart, cluster: ApiServer) -> None:
@@ -185,5 +188,3 @@ def test_the_watchdogs_service_is_found_by_the_name_that_clients_use(chart: Helm
     service = cluster.call("GET", f"/api/v1/namespaces/{chart.namespace}/services/holdfast-watchdog")
     ports = [(port["name"], port["port"]) for port in service["spec"]["ports"]]
     assert ports == [("http", 7077)]
-    with pytest.raises(Refused):
-        cluster.call("GET", f"/api/v1/namespaces/{chart.namespace}/endpoints/holdfast-watchdog-standby")
