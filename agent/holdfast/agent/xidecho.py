@@ -7,8 +7,8 @@ the log cannot be read, the log of what NVML left out.
 
 A GPU that was once seen in a slot is still known by it when it answers no more: that is when most is said of it.
 
-What the second word knows and the first did not, the recovery action that the driver asks for, is kept as the
-XID 154 that says so.
+What the second word knows and the first did not is kept: the recovery action that the driver asks for, as the
+XID 154 that says so; and which fault of a link it was, which only the log tells, as the second word itself.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from holdfast.agent.pciaddress import slot_of, unnamed
 from holdfast.agent.sensors.gpu_detail import GpuDetail
 from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.nvlink5 import LinkFault
 from holdfast.api.telemetry import GpuDisappeared, NodeEvent, XidRaised
 from holdfast.api.xid import RECOVERY_ACTION_CHANGED, RecoveryAction
 
@@ -32,10 +33,11 @@ _WORDS_KEPT: Final = 256  # of one source about one number on one GPU
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """When one source said it (CLOCK_MONOTONIC, seconds), and the recovery action with it."""
+    """When one source said it (CLOCK_MONOTONIC, seconds), and what came with it."""
 
     at: float
     recovery_action: int | None = None
+    link_fault: LinkFault | None = None
 
 
 class XidEcho:
@@ -81,15 +83,19 @@ class XidEcho:
     def _told(
         self, source: str, event: XidRaised | GpuDisappeared, others: Sequence[str], now: float
     ) -> Sequence[NodeEvent]:
-        xid, action = (event.xid, event.recovery_action) if isinstance(event, XidRaised) else (None, None)
-        word = _Word(now - event.age_s, action)
-        first = self._taken([(other, event.gpu, xid) for other in others], word.at)
+        at = now - event.age_s
+        raised = event if isinstance(event, XidRaised) else None
+        word = _Word(at) if raised is None else _Word(at, raised.recovery_action, raised.link_fault)
+        xid = None if raised is None else raised.xid
+        first = self._taken([(other, event.gpu, xid) for other in others], at)
         if first is None:
             self._alone.setdefault((source, event.gpu, xid), deque(maxlen=_WORDS_KEPT)).append(word)
             return (event,)
-        if action in (None, RecoveryAction.NONE, first.recovery_action):
+        if word.link_fault is not None and first.link_fault is None:
+            return (event,)
+        if word.recovery_action in (None, RecoveryAction.NONE, first.recovery_action):
             return ()
-        return (XidRaised(event.gpu, RECOVERY_ACTION_CHANGED, event.age_s, event.text, action),)
+        return (XidRaised(event.gpu, RECOVERY_ACTION_CHANGED, event.age_s, event.text, word.recovery_action),)
 
     def _taken(self, keys: Iterable[tuple[str, str, int | None]], at: float) -> _Word | None:
         """The first word under `keys` that a word said at that time echoes. It is taken out."""

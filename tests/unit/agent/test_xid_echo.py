@@ -5,6 +5,7 @@ import pytest
 from holdfast.agent.sensors.gpu_detail import GpuDetail
 from holdfast.agent.sensors.sensor import Reading, joined
 from holdfast.agent.xidecho import ECHO_S, XidEcho
+from holdfast.api.nvlink5 import LinkFault
 from holdfast.api.telemetry import GpuDisappeared, NodeEvent, PreemptionNoticed, ProcessKilledForMemory, XidRaised
 
 LOG, NVML = "kernel-log", "nvml"
@@ -81,6 +82,18 @@ def test_the_recovery_that_only_the_second_word_knows_is_kept() -> None:
     agent.hear(10.0, log=(raised(94),))
     agent.hear(10.1, nvml=(raised(94, action=1),))
     assert agent.told == [raised(94), raised(154, action=1)]
+
+
+@pytest.mark.parametrize("action", [None, 1])
+def test_which_fault_of_a_link_it_was_is_kept_when_the_log_tells_it_second(action: int | None) -> None:
+    agent = Agent()
+    fault = LinkFault("NETIR_LINK_EVT", "Fatal", 8, 0x4505C6, 0)
+    from_log = XidRaised("GPU-0", 149, 0.0, "NETIR_LINK_EVT Fatal", link_fault=fault)
+    agent.hear(10.0, nvml=(raised(149, action=action),))
+    agent.hear(10.1, log=(from_log,))
+    agent.hear(20.0, log=(from_log,))
+    agent.hear(20.1, nvml=(raised(149),))
+    assert agent.told == [raised(149, action=action), from_log, from_log]
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 1), (1, None), (None, 0)])
