@@ -84,11 +84,18 @@ class RankStatus(msgspec.Struct, frozen=True):
     pid: int | None = None
 
 
-class NodeStatus(msgspec.Struct, frozen=True):
-    """One node as its agent last reported it. `unreadable` are sources of which nothing is known.
+class Hearing(StrEnum):
+    """Whether a node's agent reports."""
 
-    `avoided` is why the job keeps away from it, empty while it does not; `known` is what all jobs together hold
-    against it, empty when nothing.
+    HEARD = "Heard"
+    SILENT = "Silent"  # for so long that what it said of its GPUs says nothing of them now
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """One node as its agent last reported it; `SILENT` leaves its GPUs Unknown.
+
+    `unreadable` are sources of which nothing is known. `avoided` is why the job keeps away from it, empty while it
+    does not; `known` is what all jobs together hold against it, empty when nothing.
     """
 
     node: str
@@ -98,3 +105,4 @@ class NodeStatus(msgspec.Struct, frozen=True):
     unreadable: tuple[Unreadable, ...] = ()
     avoided: str = ""
     known: str = ""
+    hearing: Hearing = Hearing.HEARD

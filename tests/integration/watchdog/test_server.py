@@ -418,6 +418,8 @@ class TestAgents:
             assert rig.watchdog.tally[Count.REPORTS] == 3
             assert (await rig.get(f"/v1/jobs/{JOB}/nodes"))[1][0]["node"] == "n1"
             assert (await rig.status())["step"] == 3
+            rig.watchdog.host(JOB).taken_at["n1"] -= 3600.0
+            assert (await rig.get(f"/v1/jobs/{JOB}/nodes"))[1][0]["hearing"] == "Silent"
 
     async def test_another_boot_counts_from_the_start(self) -> None:
         async with rigged() as rig:

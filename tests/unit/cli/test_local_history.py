@@ -9,7 +9,7 @@ from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.event import ClockTicked, JobSubmitted, Journaled
 from holdfast.api.plan import Plan
 from holdfast.api.policy import Policy
-from holdfast.api.status import NodeStatus
+from holdfast.api.status import Hearing, NodeStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample, Unreadable
 from holdfast.cli.main import answer
 from holdfast.cli.view.incident import incidents_wide_text
@@ -130,6 +130,12 @@ def test_what_is_wrong_with_a_node_is_said_beside_it() -> None:
             "avoided: xid 79; PcieDegraded; -5 C below slowing down; cannot read nvml; known for: GPU lost in a/b"
         )
     )
+
+
+def test_a_node_whose_agent_is_silent_is_said_to_be_so() -> None:
+    silent = NodeStatus("n1", 7200.0, (GpuSample("GPU-1", 0, GpuHealth.UNKNOWN),), hearing=Hearing.SILENT)
+    row = nodes_text([silent]).splitlines()[1]
+    assert row.split() == ["n1", "120", "min", "ago", "1", "1", "unknown", "?", "?", "?", "silent"]
 
 
 def test_wide_incidents_have_the_whole_cause_and_the_rounds() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from holdfast.api.condition import ConditionState
-from holdfast.api.status import NodeStatus
+from holdfast.api.status import Hearing, NodeStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
 from holdfast.cli.view.table import UNKNOWN, number, seconds, table
 
@@ -45,7 +45,8 @@ def _trouble(node: NodeStatus) -> str:
     """What is wrong with it, as short as a column is: all that is known is in `-o yaml`."""
     held = sorted({each.kind.value for each in node.conditions if each.state is ConditionState.RAISED})
     margins = [gpu.margin_c for gpu in node.gpus if gpu.margin_c is not None]
-    told = [f"avoided: {node.avoided}"] if node.avoided else []
+    told = ["silent"] if node.hearing is Hearing.SILENT else []
+    told += [f"avoided: {node.avoided}"] if node.avoided else []
     told += held
     told += [f"{number(min(margins))} C below slowing down"] if margins and min(margins) < WARM_C else []
     told += (

@@ -1,6 +1,6 @@
 """What people and programs read of a job, as JSON."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
@@ -8,7 +8,9 @@ from aiohttp import web
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
-from holdfast.api.status import JobStatus, NodeStatus, RankStatus
+from holdfast.api.policy import Policy
+from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
+from holdfast.api.telemetry import GpuHealth, GpuSample
 from holdfast.watchdog.server.answer import NotFound, answer
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import WATCHDOG
@@ -16,6 +18,7 @@ from holdfast.watchdog.status import status_of, with_trouble
 
 INCIDENTS_MAX = 1000
 JOURNAL_PAGE_LINES = 500
+REPORTS_MISSED: Final = 3  # in a row; then an agent is silent
 
 
 class JournalPage(msgspec.Struct, frozen=True):
@@ -98,7 +101,7 @@ async def nodes(request: web.Request) -> web.Response:
         )
         for node, report in sorted(host.taken.items())
     )
-    return answer(list(told))
+    return answer([as_of_now(each, host.job.state.policy) for each in told])
 
 
 async def journal(request: web.Request) -> web.Response:
@@ -117,6 +120,17 @@ def status(host: JobHost) -> JobStatus:
     """The job as it is now."""
     gauge = host.job.senses.gauge if host.job.senses else None
     return with_trouble(status_of(host.job.state, gauge, host.clock.now()), host.job.trouble)
+
+
+def as_of_now(node: NodeStatus, policy: Policy | None) -> NodeStatus:
+    """The node, with its GPUs Unknown when its agent has been silent; never while no policy says how often."""
+    if policy is None:
+        return node
+    silent_after_s = max(policy.lost_after_s, REPORTS_MISSED * policy.heartbeat_interval_s)
+    if node.heard_age_s <= silent_after_s:
+        return node
+    gpus = tuple(GpuSample(gpu.uuid, gpu.index, GpuHealth.UNKNOWN) for gpu in node.gpus)
+    return msgspec.structs.replace(node, gpus=gpus, hearing=Hearing.SILENT)
 
 
 def _incidents(host: JobHost) -> dict[str, Incident]:
