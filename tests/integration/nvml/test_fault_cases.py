@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pynvml
 import pytest
-from fake_nvml import RESET_REQUIRED, UNKNOWN_ERROR, FakeNvml
+from fake_nvml import GPU_IS_LOST, NO_PERMISSION, RESET_REQUIRED, UNKNOWN_ERROR, FakeNvml
 from nvml_job import NvmlJob
 
 from holdfast.api.condition import ConditionKind
@@ -147,6 +147,17 @@ def driver_comes_back_without_it(job: NvmlJob) -> None:
     job.wait(8.0)
 
 
+def driver_comes_back_and_it_says(code: int) -> Callable[[NvmlJob], None]:
+    def happens(job: NvmlJob) -> None:
+        job.machine.unload_driver()
+        job.wait(5.0)
+        job.machine.gpus[SICK].fail(code)
+        job.machine.load_driver()
+        job.wait(8.0)
+
+    return happens
+
+
 def answers_no_sense(job: NvmlJob) -> None:
     job.machine.gpus[SICK].fail(UNKNOWN_ERROR)
     job.wait(120.0)
@@ -182,10 +193,18 @@ CASES = {
     "xid 154, drain": xids(154, does=EVICT, action=3),
     "xid 167, fatal PCIe time-out": xids(167, does=EVICT),
     "xid 999, unknown to everybody": xids(999, does=NOTHING),
-    "lost": fails(15, EVICT, LOST),
+    "lost": fails(GPU_IS_LOST, EVICT, LOST),
     "lost, with its xid": Case(falls_off_the_bus, EVICT, XID, "xid 79"),
     "unavailable": Case(unavailable, EVICT, LOST),
     "gone after the driver was loaded anew": Case(driver_comes_back_without_it, EVICT, LOST),
+    "lost while the driver was loaded anew": Case(driver_comes_back_and_it_says(GPU_IS_LOST), EVICT, LOST),
+    "has to be reset after the driver was loaded anew": Case(
+        driver_comes_back_and_it_says(RESET_REQUIRED), EVICT, CONDITION, ConditionKind.RECOVERY_NEEDED
+    ),
+    "makes no sense after the driver was loaded anew": Case(driver_comes_back_and_it_says(UNKNOWN_ERROR), NOTHING),
+    "is not to be asked after the driver was loaded anew": Case(
+        driver_comes_back_and_it_says(NO_PERMISSION), NOTHING
+    ),
     "has to be reset": fails(RESET_REQUIRED, EVICT, CONDITION, ConditionKind.RECOVERY_NEEDED),
     "needs a recovery": Case(asks_for_a_reset, EVICT, CONDITION, ConditionKind.RECOVERY_NEEDED),
     "needs no recovery": Case(asks_for_nothing, NOTHING),
@@ -250,7 +269,7 @@ def test_what_a_gpu_does_leads_to_its_action(case: Case, job: NvmlJob) -> None:
 OLD = {
     "xid 79": xids(79, does=EVICT),
     "xid 94": xids(94, does=RESTART),
-    "lost": fails(15, EVICT, LOST),
+    "lost": fails(GPU_IS_LOST, EVICT, LOST),
     "uncorrectable errors": value(NOTHING, ecc_uncorrected=1),
     "hot": value(EVICT, THERMAL, temperature=86, throttle=0x20, utilization=99, for_s=90.0),
     "healthy": value(NOTHING, temperature=70, utilization=99, for_s=60.0),

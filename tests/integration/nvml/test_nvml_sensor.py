@@ -147,6 +147,21 @@ def test_a_gpu_the_driver_does_not_list_after_it_was_loaded_anew_is_gone(
     assert [(type(event), event.gpu) for event in observer.events] == [(GpuDisappeared, machine.gpus[7].uuid)]
 
 
+def test_a_gpu_that_gives_no_name_after_the_driver_was_loaded_anew_is_unknown(
+    machine: FakeNvml, observer: Observer
+) -> None:
+    observer.until(all_are(GpuHealth.HEALTHY))
+    machine.unload_driver()
+    observer.until(all_are(GpuHealth.UNKNOWN))
+    machine.gpus[7].fail(UNKNOWN_ERROR)
+    machine.load_driver()
+    reading = observer.until(lambda reading: len(reading.details) == 7)
+    assert [gpu.index for gpu in reading.gpus if gpu.health is not GpuHealth.HEALTHY] == [7]
+    assert reading.gpus[-1].health is GpuHealth.UNKNOWN
+    assert {one.source for one in reading.unreadable} == {"nvml", machine.gpus[7].uuid}
+    assert observer.events == []
+
+
 def test_an_old_driver_tells_what_it_knows(machine: FakeNvml, observer: Observer) -> None:
     observer.sensor.close()
     machine.make_old()

@@ -26,6 +26,7 @@ from fake_nvml.machine import ABSENT, EVENTS, NAMES, GpuLayout, MachineLayout, V
 
 __all__ = ["FakeGpu", "FakeNvml", "Value", "build", "gpu_uuid"]
 
+NO_PERMISSION = 4
 GPU_IS_LOST = 15
 RESET_REQUIRED = 16
 NOT_LOADED = 9

@@ -19,13 +19,13 @@ class Round:
 
 
 class Session:
-    """GPUs that do not answer at the start have no name yet: they are `nameless`, with the reason."""
+    """GPUs that do not answer at the start give no name: they are `nameless`, why by their number."""
 
     def __init__(self, driver: Driver) -> None:
         """Begin. Raises DriverAbsent."""
         self._driver = driver
         self.gpus: list[GpuLook] = []
-        self.nameless: list[str] = []
+        self.nameless: dict[int, NvmlFailure] = {}
         self._lost: dict[str, str] = {}
         try:
             driver.call("nvmlInit")
@@ -75,4 +75,4 @@ class Session:
             except DriverAbsent:
                 raise
             except NvmlFailure as failure:
-                self.nameless.append(f"GPU {index} does not answer: {failure}")
+                self.nameless[index] = failure

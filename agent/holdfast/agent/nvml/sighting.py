@@ -10,10 +10,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from holdfast.agent.nvml.driver import NvmlFailure
+from holdfast.agent.nvml.driver import GpuLost, NvmlFailure, ResetRequired
 from holdfast.agent.nvml.judgement import GpuJudgement
 from holdfast.agent.nvml.look import GpuLook
-from holdfast.agent.nvml.session import Session
+from holdfast.agent.nvml.session import Round, Session
 from holdfast.agent.sensors.gpu_detail import GpuDetail
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
@@ -116,21 +116,19 @@ class Sighting:
     def look(self, session: Session, now: float, *, deaf: str = "") -> bool:
         """Ask every GPU of the session. Returns whether one is missing. Raises DriverAbsent."""
         look = session.look(now)
-        present = {gpu.uuid: gpu.index for gpu in session.gpus}
         with self._lock:
-            self._indices |= present
-            vanished = dict.fromkeys(self._indices.keys() - present, "the driver does not list it any more")
-            lost = look.lost | vanished
-            for uuid, reason in lost.items():
+            self._miss(look, session)
+            for uuid, reason in look.lost.items():
                 self._tell_gone(uuid, reason)
-            self._gone &= lost.keys()
+            self._gone &= look.lost.keys()
             for detail in look.details:
                 self._judgement.observe(detail, now)
             for uuid in look.reset_required:
                 self._judgement.reset_required(uuid, now)
-            failed = lost | look.reset_required
+            failed = look.lost | look.reset_required
+            nameless = tuple(f"GPU {index} does not answer: {why}" for index, why in session.nameless.items())
             self._silent = False
-            self._seen = _Seen(now, "", look.details, failed, look.unknown, tuple(session.nameless), deaf)
+            self._seen = _Seen(now, "", look.details, failed, look.unknown, nameless, deaf)
         return bool(failed or session.nameless)
 
     def absent(self, reason: str, *, known: Callable[[], bool]) -> bool:
@@ -141,6 +139,21 @@ class Sighting:
             self._silent = silent
             self._seen = _Seen(at=self._clock(), reason=reason)
         return news
+
+    def _miss(self, look: Round, session: Session) -> None:
+        """Add to the look the GPUs that the session cannot name: one that gives no name is known by its number."""
+        present = {gpu.uuid: gpu.index for gpu in session.gpus}
+        self._indices |= present
+        for uuid in self._indices.keys() - present:
+            failure = session.nameless.get(self._indices[uuid])
+            if failure is None:
+                look.lost[uuid] = "the driver does not list it any more"
+            elif isinstance(failure, ResetRequired):
+                look.reset_required[uuid] = str(failure)
+            elif isinstance(failure, GpuLost) or uuid in self._gone:
+                look.lost[uuid] = str(failure)
+            else:
+                look.unknown[uuid] = str(failure)
 
     def _tell_gone(self, uuid: str, reason: str) -> None:
         if uuid not in self._gone:
