@@ -139,9 +139,28 @@ def test_a_status_of_another_version_is_unknown_rather_than_an_error(
     kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kubernetes.answers[f"GET {LIVE}/status"] = NO_ENDPOINTS
+    kubernetes.answers[f"GET {LIVE}/incidents"] = NO_ENDPOINTS
     kubernetes.answers[f"GET {GPT}"] = (200, a_job(step="seven"))
+    assert ask("status", "gpt", "-o", "wide") == 0
+    said = capsys.readouterr().out
+    for fact in ("phase", "checkpoint", "checkpoint at", "avoided nodes"):
+        assert f"{fact:<15}?\n" in said
+    assert "incidents      ? open, ? in all\n" in said
+    assert ask("incidents", "gpt") == 3
+    assert "nothing is recorded of the incidents of research/gpt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("total", "told"), [(1, "0 open, 1 in all"), (2, "? open, 2 in all")])
+def test_an_incident_that_is_not_in_the_record_is_not_said_to_be_over(
+    kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str], total: int, told: str
+) -> None:
+    kubernetes.answers[f"GET {LIVE}/status"] = NO_ENDPOINTS
+    recent = [{"id": "inc-2", "state": "Recovered"}]
+    kubernetes.answers[f"GET {GPT}"] = (200, a_job(phase="Running", incidents=total, recentIncidents=recent))
     assert ask("status", "gpt") == 0
-    assert "phase          ?\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"incidents      {told}\n" in said
+    assert "checkpoint     none\n" in said
 
 
 @pytest.mark.parametrize(

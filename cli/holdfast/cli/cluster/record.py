@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.api.errors import Unavailable
 from holdfast.api.status import Membership
 from holdfast.cli.seen import RecordedIncidents, SeenCheckpoint, SeenStatus, Source
 
@@ -93,7 +94,6 @@ def seen_in(record: JobRecord, now: float) -> SeenStatus:
     """The status as recorded. `now` is the wall clock, which the times in it were written by."""
     status = record.status
     saved, members = status.last_checkpoint, status.members
-    is_open = sum(each.get("state") == "Open" for each in status.recent_incidents)
     return SeenStatus(
         job=record.job,
         phase=status.phase,
@@ -103,7 +103,7 @@ def seen_in(record: JobRecord, now: float) -> SeenStatus:
         world_size=status.world_size,
         step=status.step,
         restarts=status.restarts,
-        incidents_open=is_open if status.incidents is not None else None,
+        incidents_open=_open_incidents(status),
         incidents_total=status.incidents,
         last_checkpoint=SeenCheckpoint(saved.step, saved.uri, at=_seconds(saved.time)) if saved else None,
         now=now,
@@ -113,8 +113,17 @@ def seen_in(record: JobRecord, now: float) -> SeenStatus:
 
 
 def incidents_in(record: JobRecord) -> RecordedIncidents:
-    """The newest incidents, oldest first; the record has the newest first."""
+    """The newest incidents, oldest first; the record has them the other way round. Raises Unavailable."""
+    if record.status.incidents is None:
+        raise Unavailable(f"nothing is recorded of the incidents of {record.job}")
     return RecordedIncidents(record.status.recent_incidents[::-1])
+
+
+def _open_incidents(status: Status) -> int | None:
+    """None when not every incident is kept here: one that is not may be open."""
+    if status.incidents is None or len(status.recent_incidents) < status.incidents:
+        return None
+    return sum(each.get("state") == "Open" for each in status.recent_incidents)
 
 
 def _reason(record: JobRecord) -> str:

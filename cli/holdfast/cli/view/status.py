@@ -22,7 +22,7 @@ def status_wide_text(status: SeenStatus) -> str:
         [
             *_facts(status),
             ("ETTR", ratio(status.ettr)),
-            ("checkpoint at", saved.uri if saved else "none"),
+            ("checkpoint at", saved.uri if saved else _no_checkpoint(status)),
             ("said by", "the watchdog" if status.source is Source.WATCHDOG else "the TrainingJob's status"),
         ]
     )
@@ -54,12 +54,17 @@ def _members(status: SeenStatus) -> str:
 def _checkpoint(status: SeenStatus) -> str:
     saved = status.last_checkpoint
     if saved is None:
-        return "none"
+        return _no_checkpoint(status)
     told = f"step {saved.step}"
     if saved.at is not None and status.now is not None:
         told += f", {seconds(max(0.0, status.now - saved.at))} ago"
     verified = status.verified_step is not None and saved.step <= status.verified_step
     return f"{told}, verified" if verified else told
+
+
+def _no_checkpoint(status: SeenStatus) -> str:
+    """A record that counts no incidents holds nothing that a watchdog ever said, of checkpoints either."""
+    return UNKNOWN if status.incidents_total is None else "none"
 
 
 def job_name(job: str) -> str:
