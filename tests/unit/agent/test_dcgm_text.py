@@ -1,17 +1,28 @@
 """What a dcgm-exporter serves, as GPUs."""
 
 import contextlib
+from dataclasses import astuple
 
+import msgspec
 import pytest
 from dcgm_pages import FIRST, NEWER, UUID, page, xid_line
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.agent.sensors.dcgm_fields import Filling, filling_of
+from holdfast.agent.sensors.dcgm_fields import PREFIX, XID_GAUGES, XID_TOTAL, Filling, filling_of
 from holdfast.agent.sensors.dcgm_text import NotDcgm, sample_of, scrape_of
 from holdfast.agent.sensors.gpu_detail import GpuDetail
-from holdfast.api.telemetry import GpuHealth
+from holdfast.agent.sensors.xid_gauge import XidGauge
+from holdfast.api.telemetry import GpuHealth, NodeReport
 from holdfast.api.xid import RecoveryAction
+
+METRICS = (
+    *FIRST,
+    *NEWER,
+    *XID_GAUGES,
+    XID_TOTAL,
+    *(PREFIX + name for name in ("CLOCKS_EVENT_REASONS", "GPU_RECOVERY_ACTION", "THERMAL_VIOLATION", "FB_TOTAL")),
+)
 
 
 def test_both_generations_of_names_give_the_same_gpus() -> None:
@@ -60,11 +71,26 @@ def test_a_metric_fills_a_detail_in_its_unit(metric: str, filling: Filling | Non
         pytest.param("2147483632", id="blank of 32 bits"),
         pytest.param("NaN", id="not a number"),
         pytest.param("+Inf", id="infinite"),
+        pytest.param("1e25", id="larger than any counter"),
+        pytest.param("9" * 400, id="a whole number larger than any float"),
     ],
 )
 def test_no_value_is_unknown(value: str) -> None:
     text = xid_line("DCGM_FI_DEV_GPU_TEMP", 0, 1).replace("} 1", "} " + value)
     assert scrape_of(text).details[0].temperature_c is None
+
+
+def test_what_is_too_large_in_its_own_unit_is_unknown() -> None:
+    text = xid_line("DCGM_FI_DEV_FB_USED", 0, 9 * 10**17) + xid_line("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 0, 10**25)
+    (gpu,) = scrape_of(text).details
+    assert (gpu.memory_used_bytes, gpu.throttle) == (None, None)
+
+
+def test_labels_that_are_no_numbers_of_anything_are_passed_over() -> None:
+    absurd = "9" * 5000
+    text = xid_line("DCGM_FI_DEV_GPU_TEMP", 0, 50).replace('gpu="0"', f'gpu="{absurd}"')
+    scrape = scrape_of(text + xid_line("DCGM_EXP_XID_ERRORS_TOTAL", 0, 2, f',xid="{absurd}"'))
+    assert ([gpu.index for gpu in scrape.details], scrape.xids[UUID.format(0)].totals) == ([-1], {})
 
 
 def test_a_percentage_under_the_name_of_a_ratio_is_unknown() -> None:
@@ -102,3 +128,24 @@ def test_what_is_not_an_exporters_page_is_said_to_be_none(text: str) -> None:
 def test_any_text_is_a_page_or_none(text: str) -> None:
     with contextlib.suppress(NotDcgm):
         scrape_of(f"DCGM_FI_DEV_GPU_TEMP{text}\nDCGM_FI_DEV_XID_ERRORS{{{text}}} {text}\n")
+
+
+@given(
+    value=st.floats().map(repr) | st.integers().map(str) | st.text("0123456789eE+-.NaInf", max_size=400),
+    label=st.text("0123456789\u0663", max_size=20),
+)
+@example(value="1e25", label="0")
+@example(value="1e305", label="0")
+@example(value="9" * 400, label="9" * 5000)
+def test_whatever_a_page_says_can_be_reported(value: str, label: str) -> None:
+    labels = f'{{gpu="{label}",UUID="GPU-0",xid="{label}"}} {value}'
+    with contextlib.suppress(NotDcgm):
+        scrape = scrape_of("".join(f"{metric}{labels}\n" for metric in METRICS))
+        news = XidGauge()
+        assert news.observe({}, 0.0) == ()
+        report = NodeReport("n0", "a", 1, gpus=tuple(map(sample_of, scrape.details)))
+        events = news.observe(scrape.xids, 1.0)
+        sent = msgspec.msgpack.encode(msgspec.structs.replace(report, events=events))
+        assert msgspec.msgpack.decode(sent, type=NodeReport).events == events
+        for detail in scrape.details:
+            assert all(abs(each) < 2**63 for each in astuple(detail) if isinstance(each, int | float))

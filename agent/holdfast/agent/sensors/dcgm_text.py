@@ -1,6 +1,5 @@
 """What a dcgm-exporter serves, as GPUs. Pure."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +18,8 @@ from holdfast.api.xid import RecoveryAction
 # Source: DCGM_INT32_BLANK, DCGM_FP64_BLANK and DCGM_INT64_BLANK in https://github.com/NVIDIA/DCGM, dcgm_structs.h
 _BLANKS: Final = (range(0x7FFF_FFF0, 0x8000_0000), range(2**47, 2**47 + 16), range(0x7FFF_FFFF_FFFF_FC00, 2**64))
 GPUS_MAX: Final = 64
+_BEYOND: Final = 2**63  # no value is as large, and what is cannot be reported
+_DIGITS_MAX: Final = 9  # of a GPU's or an XID's number
 _WHOLE: Final = frozenset(
     name for name, kind in GpuDetail.__annotations__.items() if kind in (int | None, "int | None")
 )
@@ -94,7 +95,7 @@ class _Gpu:
     def take(self, sample: Sample) -> None:
         value = sample.value
         self._labels = {**sample.labels, **self._labels}
-        if not math.isfinite(value) or any(int(value) in blanks for blanks in _BLANKS):
+        if not _is_told(value) or any(int(value) in blanks for blanks in _BLANKS):
             return
         if sample.name in XID_GAUGES:
             if self.last_xid is None:
@@ -106,18 +107,20 @@ class _Gpu:
 
     def detail(self) -> GpuDetail:
         labels = self._labels
+        index = _number(labels.get("gpu", ""))
         return GpuDetail(
             uuid=self.uuid,
-            index=int(labels["gpu"]) if labels.get("gpu", "").isdecimal() else -1,
+            index=-1 if index is None else index,
             model=labels.get("modelName") or labels.get("model_name"),
             pci_bus_id=labels.get("pci_bus_id"),
             driver_version=next((labels[each] for each in DRIVER_LABELS if each in labels), None),
             **self._values,
         )
 
-    def _total(self, xid: str, value: int) -> None:
-        if xid.isdecimal() and int(xid) > 0:
-            self.xid_totals[int(xid)] = max(value, self.xid_totals.get(int(xid), 0))
+    def _total(self, label: str, value: int) -> None:
+        xid = _number(label)
+        if xid:
+            self.xid_totals[xid] = max(value, self.xid_totals.get(xid, 0))
 
 
 def _samples(text: str) -> list[Sample]:
@@ -138,8 +141,19 @@ def _of_use(metric: str) -> bool:
     return metric in XID_GAUGES or metric == XID_TOTAL or filling_of(metric) is not None
 
 
+def _is_told(value: float) -> bool:
+    """Whether it is a number that can be one of a GPU's."""
+    return abs(value) < _BEYOND  # false of NaN too
+
+
+def _number(label: str) -> int | None:
+    return int(label) if label.isdecimal() and len(label) <= _DIGITS_MAX else None
+
+
 def _value(detail: str, value: float) -> float | int | bool | RecoveryAction | None:
     """`value` in the detail's type, None where it cannot be that."""
+    if not _is_told(value):
+        return None
     if detail == "recovery_action":
         return RecoveryAction(int(value)) if int(value) in tuple(RecoveryAction) else None
     if detail == "utilization_ratio":
