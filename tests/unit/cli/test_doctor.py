@@ -11,7 +11,7 @@ from fakewatchdog import fake_watchdog
 from wireobjects import a_status
 
 from holdfast.api.standing import Standing
-from holdfast.cli.cluster.record import read_record
+from holdfast.cli.cluster.record import JobRecord, read_record
 from holdfast.cli.cluster.rights import CREATE_INTERVENTION, LIST_JOBS
 from holdfast.cli.doctor.checks import examine
 from holdfast.cli.doctor.definitions import difference
@@ -37,6 +37,17 @@ def a_definition(**fields: str) -> dict[str, Any]:
     return {"spec": {"versions": [{"name": "v1alpha1", "schema": schema}]}}
 
 
+def a_job_with(**conditions: str) -> JobRecord:
+    """Its conditions, by type; one that nobody wrote is left out."""
+    written = [
+        {"type": type, "status": status, "reason": "Why", "message": "because"}
+        for type, status in conditions.items()
+    ]
+    return read_record(a_job(conditions=written))
+
+
+SOUND = {"InvalidSpec": "False", "WatchdogReachable": "True"}
+
 WELL = Facts(
     server="https://api",
     namespace="holdfast",
@@ -53,7 +64,7 @@ WELL = Facts(
     agents=Workload("holdfast-agent", 2, 2, 2),
     agent_pods=(PodSeen("a-1", "n1", ready=True), PodSeen("a-2", "n2", ready=True)),
     nodes=(NodeSeen("n1"), NodeSeen("n2")),
-    jobs=(read_record(a_job()),),
+    jobs=(a_job_with(**SOUND),),
     groups=frozenset({"monitoring.coreos.com"}),
 )
 
@@ -69,10 +80,6 @@ def test_a_whole_installation_is_well() -> None:
     findings = examine(WELL)
     assert worst(findings) is Level.OK, findings_text(findings)
     assert all(not each.fix for each in findings)
-
-
-def ill_job(type: str, status: str) -> Any:
-    return read_record(a_job(conditions=[{"type": type, "status": status, "reason": "Why", "message": "because"}]))
 
 
 @pytest.mark.parametrize(
@@ -139,12 +146,24 @@ def ill_job(type: str, status: str) -> Any:
         ("nodes", {"nodes": Unseen("forbidden")}, Level.WARN, "forbidden"),
         (
             "job research/gpt",
-            {"jobs": (ill_job("InvalidSpec", "True"),)},
+            {"jobs": (a_job_with(**SOUND | {"InvalidSpec": "True"}),)},
             Level.FAIL,
-            "True: Why: because",
+            "InvalidSpec is True: Why: because",
         ),
-        ("job research/gpt", {"jobs": (ill_job("WatchdogReachable", "False"),)}, Level.FAIL, "is False"),
-        ("jobs", {"jobs": (ill_job("InvalidSpec", "False"),)}, Level.OK, "all of 1"),
+        (
+            "job research/gpt",
+            {"jobs": (a_job_with(**SOUND | {"WatchdogReachable": "False"}),)},
+            Level.FAIL,
+            "WatchdogReachable is False",
+        ),
+        (
+            "job research/gpt",
+            {"jobs": (a_job_with(**SOUND | {"WatchdogReachable": "Unknown"}),)},
+            Level.WARN,
+            "WatchdogReachable is not known: Why: because",
+        ),
+        ("job research/gpt", {"jobs": (a_job_with(),)}, Level.WARN, "InvalidSpec is not known"),
+        ("jobs", {"jobs": ()}, Level.OK, "all of 0"),
         (
             "intervention a/evict-x",
             {"pending": (InterventionSeen("a/evict-x", "Evict", 90.0),)},

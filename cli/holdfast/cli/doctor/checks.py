@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from holdfast.api.standing import Standing
+from holdfast.cli.cluster.record import JobRecord
 from holdfast.cli.doctor.definitions import difference
 from holdfast.cli.doctor.facts import Facts, PodSeen, Workload
 from holdfast.cli.doctor.finding import Finding, Level, Unseen, unseen
@@ -195,22 +196,27 @@ def _jobs(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.jobs, Unseen):
         yield unseen("jobs", facts.jobs)
         return
-    ill = False
-    for job in facts.jobs:
-        for type, wrong, fix in (
-            (
-                "InvalidSpec",
-                "True",
-                f"correct it: kubectl -n {job.metadata.namespace} edit tj {job.metadata.name}",
-            ),
-            ("WatchdogReachable", "False", "see the watchdog above; training goes on meanwhile"),
-        ):
-            condition = job.condition(type)
-            if condition is not None and condition.status == wrong:
-                ill = True
-                yield Finding(Level.FAIL, f"job {job.job}", f"{type} is {wrong}: {condition.says}", fix)
-    if not ill:
+    ailing = [finding for job in facts.jobs for finding in _ailments(job)]
+    yield from ailing
+    if not ailing:
         yield Finding(Level.OK, "jobs", f"all of {len(facts.jobs)} have a valid spec and a watchdog")
+
+
+def _ailments(job: JobRecord) -> Iterator[Finding]:
+    """What the operator wrote of a job that is wrong, or has not written."""
+    edit = f"correct it: kubectl -n {job.metadata.namespace} edit tj {job.metadata.name}"
+    reach = "see the watchdog above; training goes on meanwhile"
+    for type, well, wrong, fix in (
+        ("InvalidSpec", "False", "True", edit),
+        ("WatchdogReachable", "True", "False", reach),
+    ):
+        condition = job.condition(type)
+        if condition is not None and condition.status == wrong:
+            yield Finding(Level.FAIL, f"job {job.job}", f"{type} is {wrong}: {condition.says}", fix)
+        elif condition is None or condition.status != well:
+            why = f": {condition.says}" if condition is not None and condition.says else ""
+            fix = "see the operator above; it writes this"
+            yield Finding(Level.WARN, f"job {job.job}", f"{type} is not known{why}", fix)
 
 
 def _interventions(facts: Facts) -> Iterator[Finding]:
