@@ -97,9 +97,9 @@ def test_a_percentage_under_the_name_of_a_ratio_is_unknown() -> None:
     assert scrape_of(xid_line("DCGM_FI_DEV_GPU_UTIL_RATIO", 0, 97)).details[0].utilization_ratio is None
 
 
-def test_a_recovery_action_is_the_drivers() -> None:
+def test_a_recovery_action_is_the_drivers_also_one_newer_than_the_table() -> None:
     text = xid_line("DCGM_FI_DEV_GPU_RECOVERY_ACTION", 0, 2) + xid_line("DCGM_FI_DEV_GPU_RECOVERY_ACTION", 1, 99)
-    assert [gpu.recovery_action for gpu in scrape_of(text).details] == [RecoveryAction.NODE_REBOOT, None]
+    assert [gpu.recovery_action for gpu in scrape_of(text).details] == [RecoveryAction.NODE_REBOOT, 99]
 
 
 def test_errors_are_the_last_one_and_totals() -> None:

@@ -12,7 +12,6 @@ from prometheus_client.samples import Sample
 from holdfast.agent.sensors.dcgm_fields import DRIVER_LABELS, XID_GAUGES, XID_TOTAL, filling_of
 from holdfast.agent.sensors.gpu_detail import GpuDetail
 from holdfast.api.telemetry import GpuHealth, GpuSample
-from holdfast.api.xid import RecoveryAction
 
 # DCGM says "no value", and why, with the largest numbers its types hold.
 # Source: DCGM_INT32_BLANK, DCGM_FP64_BLANK and DCGM_INT64_BLANK in https://github.com/NVIDIA/DCGM, dcgm_structs.h
@@ -150,12 +149,10 @@ def _number(label: str) -> int | None:
     return int(label) if label.isdecimal() and len(label) <= _DIGITS_MAX else None
 
 
-def _value(detail: str, value: float) -> float | int | bool | RecoveryAction | None:
+def _value(detail: str, value: float) -> float | int | bool | None:
     """`value` in the detail's type, None where it cannot be that."""
     if not _is_told(value):
         return None
-    if detail == "recovery_action":
-        return RecoveryAction(int(value)) if int(value) in tuple(RecoveryAction) else None
     if detail == "utilization_ratio":
         # DCGM 4.6 gave its percentage the name that is a ratio since 4.7.
         return value if 0.0 <= value <= 1.0 else None
