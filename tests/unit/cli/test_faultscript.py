@@ -11,7 +11,7 @@ from holdfast.api.status import JobPhase, JobStatus, RankStatus
 from holdfast.cli.commands.run import AGAIN, conclude
 from holdfast.cli.embedded.demonstration import demo_faults
 from holdfast.cli.embedded.drill import drills_of
-from holdfast.cli.embedded.faultscript import After, Deed, check_ranks, read_fault_script
+from holdfast.cli.embedded.faultscript import After, Deed, check_whom, read_fault_script
 from holdfast.cli.embedded.injector import Injector, is_due
 from holdfast.cli.exitcode import ExitCode
 from holdfast.cli.view.picture import Picture
@@ -146,9 +146,17 @@ def test_a_rank_that_the_job_never_has_is_refused_before_anything_starts(tmp_pat
         )
     )
     with pytest.raises(InvalidInput) as raised:
-        check_ranks(faults, ranks_max=4)
+        check_whom(faults, nodes_max=2, local_size=2)
     assert str(raised.value) == "faults[2].rank: 4 is not accepted; the job has at most 4 ranks, 0 to 3"
-    check_ranks(faults, ranks_max=5)
+    check_whom(faults, nodes_max=5, local_size=1)
+
+
+def test_a_gpu_that_no_node_has_cannot_compute_wrong(tmp_path: Path) -> None:
+    faults = read_fault_script(script(tmp_path, "- {at: {step: 0}, do: compute-wrong, node: node-1, gpu: 2}\n"))
+    with pytest.raises(InvalidInput) as raised:
+        check_whom(faults, nodes_max=4, local_size=2)
+    assert str(raised.value) == "faults[0].gpu: 2 is not accepted; a node has 2 GPUs, 0 to 1"
+    check_whom(faults, nodes_max=1, local_size=3)
 
 
 class RunWithoutNodes:
@@ -168,6 +176,9 @@ class RunWithoutNodes:
     def names(self) -> tuple[str, ...]:
         return ("node-1",)
 
+    def ever_started(self) -> frozenset[str]:
+        return frozenset({"node-1"})
+
 
 async def test_a_fault_that_finds_nobody_is_told_and_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,6 +189,8 @@ async def test_a_fault_that_finds_nobody_is_told_and_passed_over(
         "- {at: {step: 2}, do: kill-node, node: node-9}\n"
         "- {at: {step: 3}, do: kill-watchdog}\n"
         "- {at: {step: 9999}, do: kill-watchdog}\n"
+        "- {at: {step: 0}, do: compute-wrong, node: node-1}\n"
+        "- {at: {step: 0}, do: compute-wrong, node: node-9}\n"
     )
     told: list[str] = []
     done = asyncio.Event()
@@ -197,7 +210,12 @@ async def test_a_fault_that_finds_nobody_is_told_and_passed_over(
     no_rank = "kill-worker of rank 7: there is no process of that rank; the ranks there are: 0, 1"
     no_node = "kill-node of node-9: that node is not up; the nodes that are: node-1"
     assert [line for line in told if "NOT" in line] == [f"NOT INJECTED: {no_rank}", f"NOT INJECTED: {no_node}"]
-    assert injector.missed == (no_rank, no_node, "kill-watchdog: step 9999 came too late for it")
+    assert injector.missed == (
+        no_rank,
+        no_node,
+        "kill-watchdog: step 9999 came too late for it",
+        "compute-wrong of node-9: that node was never started",
+    )
 
 
 def test_a_drill_that_did_not_happen_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:

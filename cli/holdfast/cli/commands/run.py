@@ -10,7 +10,7 @@ import click
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.status import JobPhase
-from holdfast.cli.embedded.faultscript import check_ranks, read_fault_script
+from holdfast.cli.embedded.faultscript import check_whom, read_fault_script
 from holdfast.cli.embedded.follower import Audience
 from holdfast.cli.embedded.lineaudience import LineAudience
 from holdfast.cli.embedded.placement import Replacing, Terms
@@ -54,7 +54,7 @@ def run(
     """
     job = read_job_file(job_file)
     script = read_fault_script(faults) if faults else ()
-    check_ranks(script, ranks_max=(nodes or job.spec.nodes.max) * job.spec.local_size())
+    check_whom(script, nodes_max=nodes or job.spec.nodes.max, local_size=job.spec.local_size())
     directory = _state_directory(state_dir, job.id)
     _check_listen(listen)
     terms = RunTerms(

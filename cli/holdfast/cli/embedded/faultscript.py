@@ -113,14 +113,20 @@ class _Script(Section):
     faults: tuple[ScriptedFault, ...]
 
 
-def check_ranks(faults: Sequence[ScriptedFault], *, ranks_max: int) -> None:
-    """Raises InvalidInput when a fault names a rank that the job never has."""
+def check_whom(faults: Sequence[ScriptedFault], *, nodes_max: int, local_size: int) -> None:
+    """Raises InvalidInput when a fault names a rank that the job never has, or computes on a GPU no node has."""
+    ranks_max = nodes_max * local_size
     problems = [
         Problem(
             f"faults[{place}].rank", fault.rank, f"the job has at most {ranks_max} ranks, 0 to {ranks_max - 1}"
         )
         for place, fault in enumerate(faults)
         if fault.rank is not None and fault.rank >= ranks_max
+    ]
+    problems += [
+        Problem(f"faults[{place}].gpu", fault.gpu, f"a node has {local_size} GPUs, 0 to {local_size - 1}")
+        for place, fault in enumerate(faults)
+        if fault.do is Deed.COMPUTE_WRONG and (fault.gpu or 0) >= local_size
     ]
     if problems:
         raise InvalidInput(*problems)

@@ -41,14 +41,21 @@ class Injector:
         self._say = say
         self._waiting: list[ScriptedFault] = []
         self._missed: list[str] = []
+        self._wrong: list[ScriptedFault] = []  # nothing to inject: their nodes are started so
 
     @property
     def missed(self) -> tuple[str, ...]:
         """The faults that were not injected so far, and why; those whose time has not come are among them."""
-        return (*self._missed, *(f"{fault}: step {fault.at.step} came too late for it" for fault in self._waiting))
+        started = self._cluster.ever_started()
+        return (
+            *self._missed,
+            *(f"{fault}: step {fault.at.step} came too late for it" for fault in self._waiting),
+            *(f"{fault}: that node was never started" for fault in self._wrong if fault.node not in started),
+        )
 
     async def run(self, script: Sequence[ScriptedFault]) -> None:
         """Do all of it. A fault that finds nobody to happen to is told, kept in `missed`, and passed over."""
+        self._wrong = [fault for fault in script if fault.do is Deed.COMPUTE_WRONG]
         self._waiting = [fault for fault in script if fault.do is not Deed.COMPUTE_WRONG]
         for fault in tuple(self._waiting):
             await self._wait_until_due(fault)
@@ -82,8 +89,6 @@ class Injector:
     async def _do(self, fault: ScriptedFault) -> None:
         self._say(f"injecting: {fault}")
         match fault.do:
-            case Deed.COMPUTE_WRONG:
-                pass  # the node was started so
             case Deed.KILL_WATCHDOG:
                 if self._watchdog.pid is not None:
                     send(self._watchdog.pid, signal.SIGKILL)

@@ -29,6 +29,7 @@ class LocalCluster:
         self._plan: Plan | None = None
         self._up: dict[str, LocalNode] = {}
         self._down: dict[str, float] = {}
+        self._started: set[str] = set()
         self._highest = 0
         self._stillborn = 0
         self._last_words = ""
@@ -47,6 +48,10 @@ class LocalCluster:
     def names(self) -> tuple[str, ...]:
         """The nodes that are up."""
         return tuple(sorted(self._up))
+
+    def ever_started(self) -> frozenset[str]:
+        """The nodes that were ever up."""
+        return frozenset(self._started)
 
     async def run(self) -> None:
         """Match the plan until cancelled. Raises Unavailable when nodes cannot be started at all."""
@@ -94,6 +99,7 @@ class LocalCluster:
             self._say(f"{action.name} takes the place of {action.replaces}")
         self._highest = max(self._highest, int(action.name.rpartition("-")[2]))
         self._up[action.name] = node
+        self._started.add(action.name)
         self.outbox.put(NodeObserved(action.name, NodeState.READY))
         for watch in (self._watch_launcher(node), self._watch_agent(node)):
             watcher = asyncio.create_task(watch)
