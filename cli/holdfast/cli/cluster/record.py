@@ -123,7 +123,7 @@ def _open_incidents(status: Status) -> int | None:
     """None when not every incident is kept here: one that is not may be open."""
     if status.incidents is None or len(status.recent_incidents) < status.incidents:
         return None
-    return sum(each.get("state") == "Open" for each in status.recent_incidents)
+    return len([each for each in status.recent_incidents if each.get("state") == "Open"])
 
 
 def _reason(record: JobRecord) -> str:
