@@ -98,6 +98,12 @@ def test_an_answer_that_makes_no_sense_is_unknown(machine: FakeNvml, observer: O
     assert observer.events == []
 
 
+def test_a_gpu_that_tells_nothing_of_how_it_does_is_unknown(machine: FakeNvml, observer: Observer) -> None:
+    observer.until(all_are(GpuHealth.HEALTHY))
+    machine.gpus[2].set(temperature=None, power_mw=None, utilization=None)
+    observer.until(lambda reading: [gpu.index for gpu in reading.gpus if gpu.health is GpuHealth.UNKNOWN] == [2])
+
+
 def test_a_call_that_hangs_makes_everything_unknown_and_it_recovers(machine: FakeNvml, observer: Observer) -> None:
     machine.gpus[4].set(ecc_uncorrected=2)
     observer.until(raised(ConditionKind.ECC_UNCORRECTED, machine.gpus[4].uuid))

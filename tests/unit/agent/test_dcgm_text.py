@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.agent.sensors.dcgm_fields import PREFIX, XID_GAUGES, XID_TOTAL, Filling, filling_of
-from holdfast.agent.sensors.dcgm_text import NotDcgm, sample_of, scrape_of
-from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.agent.sensors.dcgm_text import NotDcgm, scrape_of
+from holdfast.agent.sensors.gpu_sample import sample_of
 from holdfast.agent.sensors.xid_gauge import XidGauge
 from holdfast.api.telemetry import GpuHealth, NodeReport
 from holdfast.api.xid import RecoveryAction
@@ -40,7 +40,8 @@ def test_both_generations_of_names_give_the_same_gpus() -> None:
 def test_a_sample_that_travels_is_healthy_as_far_as_the_exporter_knows() -> None:
     sample = sample_of(scrape_of(page(FIRST)).details[0])
     assert (sample.health, sample.temperature_c, sample.power_w) == (GpuHealth.HEALTHY, 61.0, 512.5)
-    assert sample_of(GpuDetail(uuid="GPU-x", index=0)).health is GpuHealth.UNKNOWN
+    (unread,) = scrape_of(xid_line("DCGM_FI_DEV_XID_ERRORS", 0, 79)).details
+    assert sample_of(unread).health is GpuHealth.UNKNOWN
 
 
 @pytest.mark.parametrize(

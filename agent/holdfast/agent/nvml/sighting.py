@@ -15,6 +15,7 @@ from holdfast.agent.nvml.judgement import GpuJudgement
 from holdfast.agent.nvml.look import GpuLook
 from holdfast.agent.nvml.session import Round, Session
 from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.agent.sensors.gpu_sample import sample_of
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
 
@@ -164,22 +165,6 @@ class Sighting:
         due = [one for one in self._happened if one.ready or now - one.at > _ACTION_S_MAX]
         self._happened = [one for one in self._happened if one not in due]
         return tuple(replace(one.event, age_s=max(0.0, now - one.at)) for one in due)
-
-
-def sample_of(detail: GpuDetail) -> GpuSample:
-    """What of a GPU's details goes to the watchdog."""
-    return GpuSample(
-        uuid=detail.uuid,
-        index=detail.index,
-        health=GpuHealth.HEALTHY,
-        temperature_c=detail.temperature_c,
-        memory_temperature_c=detail.memory_temperature_c,
-        power_w=detail.power_w,
-        utilization_ratio=detail.utilization_ratio,
-        margin_c=detail.margin_c,
-        throttled_s=detail.thermal_throttled_s,
-        throttle=detail.throttle,
-    )
 
 
 def _samples(seen: _Seen, indices: Mapping[str, int]) -> tuple[GpuSample, ...]:

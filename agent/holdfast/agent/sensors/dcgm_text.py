@@ -11,7 +11,6 @@ from prometheus_client.samples import Sample
 
 from holdfast.agent.sensors.dcgm_fields import DRIVER_LABELS, XID_GAUGES, XID_TOTAL, filling_of
 from holdfast.agent.sensors.gpu_detail import GpuDetail
-from holdfast.api.telemetry import GpuHealth, GpuSample
 
 # DCGM says "no value", and why, with the largest numbers its types hold.
 # Source: DCGM_INT32_BLANK, DCGM_FP64_BLANK and DCGM_INT64_BLANK in https://github.com/NVIDIA/DCGM, dcgm_structs.h
@@ -60,23 +59,6 @@ def scrape_of(text: str) -> Scrape:
     return Scrape(
         details=tuple(sorted((gpu.detail() for gpu in gpus.values()), key=lambda detail: detail.index)),
         xids={uuid: XidsShown(gpu.last_xid, gpu.last_text, dict(gpu.xid_totals)) for uuid, gpu in gpus.items()},
-    )
-
-
-def sample_of(detail: GpuDetail) -> GpuSample:
-    """The part of a detail that travels. A GPU that the exporter can read is healthy as far as it knows."""
-    known = detail.temperature_c is not None or detail.power_w is not None
-    return GpuSample(
-        uuid=detail.uuid,
-        index=detail.index,
-        health=GpuHealth.HEALTHY if known else GpuHealth.UNKNOWN,
-        temperature_c=detail.temperature_c,
-        memory_temperature_c=detail.memory_temperature_c,
-        power_w=detail.power_w,
-        utilization_ratio=detail.utilization_ratio,
-        margin_c=detail.margin_c,
-        throttled_s=detail.thermal_throttled_s,
-        throttle=detail.throttle,
     )
 
 

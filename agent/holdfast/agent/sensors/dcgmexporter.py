@@ -11,8 +11,9 @@ import msgspec
 
 from holdfast.agent.nvml.judgement import GpuJudgement
 from holdfast.agent.sensors.background import Background
-from holdfast.agent.sensors.dcgm_text import GPUS_MAX, NotDcgm, Scrape, sample_of, scrape_of
+from holdfast.agent.sensors.dcgm_text import GPUS_MAX, NotDcgm, Scrape, scrape_of
 from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.agent.sensors.gpu_sample import sample_of
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.agent.sensors.xid_gauge import XidGauge
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
