@@ -11,6 +11,7 @@ asks the workers of a round for one more checkpoint; they agree among themselves
 import msgspec
 
 from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Restored, SaveWanted
+from holdfast.api.memory import NodeMemory
 from holdfast.api.round import Endpoint, Restore
 
 CONTROL_VARIABLE = "HOLDFAST_CONTROL"
@@ -19,7 +20,10 @@ MAX_FRAME_BYTES = 1 << 20
 
 
 class Assignment(msgspec.Struct, frozen=True, tag=True):
-    """Launcher to worker: your part in a round. `fingerprint_every` is as in `Round`."""
+    """Launcher to worker: your part in a round. `fingerprint_every` and `keep` are as in `Round`.
+
+    `memory` None: no snapshots in memory.
+    """
 
     job: str
     round: int
@@ -31,6 +35,8 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
     restore: Restore
     reason: str
     fingerprint_every: int = 0
+    memory: NodeMemory | None = None
+    keep: int | None = None
 
 
 class RoundEnded(msgspec.Struct, frozen=True, tag=True):

@@ -8,7 +8,7 @@ arrives twice or late changes nothing.
 
 import msgspec
 
-from holdfast.api.round import Shown
+from holdfast.api.round import Shown, Tier
 from holdfast.api.selftest import Tested, TestWanted
 
 
@@ -16,10 +16,11 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     """A launcher asks to be a member.
 
     `boot` names this run of the launcher: the same member name with another boot is a new launcher in the same
-    slot. `ports` are free ports it keeps reserved for process-group stores. `held_round` is the round its
-    workers run now (a reconnect), `shown` the greatest number it was ever shown, 0 for none: a watchdog that lost
-    its memory goes on from there. `warm` says that workers can be forked without importing torch. `nodes` is the
-    range (least, most) the launcher was started with; it becomes the job's when nobody has submitted the job.
+    slot. `ports` are free ports it keeps reserved for process-group stores. `held_round` is the round its workers
+    run now (a reconnect), `shown` the greatest number it was ever shown, 0 for none: a watchdog that lost its
+    memory goes on from there. `transfer_port` is where its transfer server listens, 0 without one. `warm` says
+    that workers can be forked without importing torch. `nodes` is the range (least, most) the launcher was
+    started with; it becomes the job's when nobody has submitted the job.
     """
 
     job: str
@@ -33,6 +34,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     held_round: int | None = None
     nodes: tuple[int, int] | None = None
     shown: int = 0
+    transfer_port: int = 0
 
 
 class Warmed(msgspec.Struct, frozen=True, tag=True):
@@ -88,22 +90,30 @@ class WorkersFinished(msgspec.Struct, frozen=True, tag=True):
 class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
     """Rank 0 committed a checkpoint of `step`; `uri` is that checkpoint itself, for people to find it.
 
-    `wanted` is the number of the `SaveWanted` it answers, None for one that was due anyway.
+    `wanted` is the number of the `SaveWanted` it answers, None for one that was due anyway. `stall_s` is how long
+    training stood still for it, `took_s` how long it took until it was committed, both of rank 0; None: Unknown.
     """
 
     round: int
     step: int
     uri: str
     wanted: int | None = None
+    stall_s: float | None = None
+    took_s: float | None = None
 
 
 class Restored(msgspec.Struct, frozen=True, tag=True):
-    """A worker restored `step` (None: started afresh). `skipped` says which damaged ones were passed over."""
+    """A worker restored `step` (None: started afresh) from `tier`.
+
+    `skipped` says which damaged ones were passed over, `healed` what was damaged and taken from a replica instead.
+    """
 
     round: int
     rank: int
     step: int | None
     skipped: tuple[str, ...] = ()
+    tier: Tier = Tier.CHECKPOINT
+    healed: tuple[str, ...] = ()
 
 
 class Departing(msgspec.Struct, frozen=True, tag=True):

@@ -73,6 +73,20 @@ class CorruptionPolicy(msgspec.Struct, frozen=True):
     action: FaultAction = FaultAction.EVICT
 
 
+class MemoryPolicy(msgspec.Struct, frozen=True):
+    """Snapshots in host memory after every `every_steps` steps, each copied to `replicas` other nodes."""
+
+    every_steps: int = 1
+    replicas: int = 1
+
+
+class CheckpointInterval(msgspec.Struct, frozen=True):
+    """How long from one checkpoint to the next: `seconds` or `steps`; both None: as cost and faults suggest."""
+
+    seconds: float | None = None
+    steps: int | None = None
+
+
 class GpuHour(msgspec.Struct, frozen=True):
     """What one GPU costs for an hour. `currency` is an ISO 4217 code."""
 
@@ -92,7 +106,9 @@ class Policy(msgspec.Struct, frozen=True):
     its spec says.
 
     `preflight` is the self-test a member passes before it is given ranks (None: none), `tensor` how many ranks
-    must share one NVLink domain. `condition_actions` and `xid_actions` override the catalogues.
+    must share one NVLink domain. `memory` None: no snapshots in memory; `interval` None: the script alone says
+    when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
+    `xid_actions` override the catalogues.
     """
 
     job: str
@@ -122,6 +138,9 @@ class Policy(msgspec.Struct, frozen=True):
     corruption: CorruptionPolicy = CorruptionPolicy()
     notices: NoticeAction = NoticeAction.MIGRATE
     gpu_hour: GpuHour | None = None
+    memory: MemoryPolicy | None = None
+    interval: CheckpointInterval | None = None
+    keep: int | None = None
 
     def world_sizes_allow(self, members: int) -> bool:
         """Whether `members` nodes make a legal world: within the range, and whole model replicas."""

@@ -13,6 +13,8 @@ from functools import cached_property
 
 import msgspec
 
+from holdfast.api.memory import MemoryOrder, MemoryRound
+
 
 class MemberRanks(msgspec.Struct, frozen=True):
     """A member's share of the round: global ranks first_rank .. first_rank + local_size - 1."""
@@ -42,8 +44,9 @@ class Restore(msgspec.Struct, frozen=True):
     """The restore directive: what a worker loads before its first step of a round.
 
     `step` is the newest step the round may restore; the checkpoint library falls back to an older one when
-    that one proves damaged, and reports the step it truly restored. None with Tier.CHECKPOINT means "the
-    newest intact one found at `uri`" (a watchdog that has not yet seen a commit). `uri` is the place that holds
+    that one proves damaged, and reports the step it truly restored. None means "the newest intact one found at
+    `uri`" (a watchdog that has not yet seen a commit). With Tier.MEMORY a snapshot in the members' memory that is
+    newer than `step` comes first; `step` bounds the checkpoints. `uri` is the place that holds
     the job's checkpoints, as the job names it; empty when only the script knows. `owner` names this life of the
     job: its rounds are numbered from the start, and take over what an earlier life left at the same place.
     """
@@ -66,7 +69,8 @@ class Entry(StrEnum):
 class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     """One agreed membership. `fresh_ranks` must be new processes even when `entry` is REENTER (culprits).
 
-    `fingerprint_every`: ranks fingerprint their parameters after every so many steps; 0: never.
+    `fingerprint_every`: ranks fingerprint their parameters after every so many steps; 0: never. `memory` None:
+    no snapshots are kept in memory. `keep` is how many committed checkpoints stay; None: the script says.
     """
 
     job: str
@@ -78,6 +82,8 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     reason: str
     fresh_ranks: tuple[int, ...] = ()
     fingerprint_every: int = 0
+    memory: MemoryRound | None = None
+    keep: int | None = None
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -130,6 +136,8 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
             local_size=share.local_size,
             fresh_ranks=self._fresh_of(share) if self.fresh_ranks else (),
             fingerprint_every=self.fingerprint_every,
+            memory=None if self.memory is None else self.memory.order_for(place),
+            keep=self.keep,
         )
 
     def _fresh_of(self, share: MemberRanks) -> tuple[int, ...]:
@@ -150,7 +158,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     """One member's part of a round: global ranks first_rank .. first_rank + local_size - 1 of `world_size`.
 
     `place` is the member's among `members`. `fresh_ranks` are those of its own ranks that must be new processes
-    even when `entry` is REENTER. `fingerprint_every` is as in `Round`.
+    even when `entry` is REENTER. `fingerprint_every` and `keep` are as in `Round`.
     """
 
     job: str
@@ -166,6 +174,8 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     local_size: int
     fresh_ranks: tuple[int, ...] = ()
     fingerprint_every: int = 0
+    memory: MemoryOrder | None = None
+    keep: int | None = None
 
 
 class Idle(msgspec.Struct, frozen=True, tag=True):
