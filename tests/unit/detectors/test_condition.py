@@ -230,6 +230,27 @@ def test_an_agent_that_started_anew_and_raises_it_again_or_cannot_see_ends_nothi
     assert len(blind.over) == 1
 
 
+def test_what_an_agent_that_started_anew_raises_itself_does_not_keep_what_it_does_not_see() -> None:
+    node = Node()
+    node.raises(PCIE, at=100.0)
+    another = Condition(ConditionKind.RECOVERY_NEEDED, ConditionState.RAISED, 0.0, "reset", "GPU-1")
+    for at in range(200, 1000, 100):
+        node.says(another, at=at, boot="later")
+    assert [each.cause for each in node.over] == ["PcieDegraded"]
+
+
+def test_what_a_second_run_still_holds_is_over_when_a_third_does_not_see_it() -> None:
+    node = Node()
+    node.raises(PCIE, at=100.0)
+    for at in range(200, 1000, 100):
+        node.says(Condition(PCIE, ConditionState.RAISED, 5.0, "8 lanes of 16", "GPU-0"), at=at, boot="second")
+    for at in range(1000, 1600, 100):
+        node.says(at=at, boot="third")
+    assert node.over == []
+    node.says(at=1600.0, boot="third")
+    assert [each.cause for each in node.over] == ["PcieDegraded"]
+
+
 def test_the_same_agent_ends_nothing_by_saying_nothing() -> None:
     node = Node()
     node.raises(PCIE, at=100.0)

@@ -63,7 +63,7 @@ class ConditionDetector:
         overrides = {kind: given[kind] for kind in ConditionKind if kind in given}
         self._actions = {kind: condition_action(kind, overrides) for kind in ConditionKind}
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
-        self._raised_by: dict[str, str] = {}  # by node with a finding: the run of its agent that raised it last
+        self._raised_by: dict[str, str] = {}  # by node with a finding: the run of its agent that answers for it
         self._afresh: dict[str, tuple[str, float]] = {}  # by such a node: a later run, and since when it sees all
         self._found: dict[tuple[str, ConditionKind], set[_Key]] = {}  # by node and kind, the parts it holds of
 
@@ -73,10 +73,10 @@ class ConditionDetector:
             return ()
         report = sample.report
         proofs = [proof for each in report.conditions for proof in self._judge(report.node, each, now)]
-        if any(isinstance(proof, Finding) for proof in proofs):
-            self._raised_by[report.node] = report.boot
-        elif self._raised_by.get(report.node, report.boot) != report.boot:
+        if self._raised_by.get(report.node, report.boot) != report.boot:
             proofs.extend(self._judge_afresh(report, now))
+        elif any(isinstance(proof, Finding) for proof in proofs):
+            self._raised_by[report.node] = report.boot
         return proofs
 
     def elapse(self, now: float) -> Sequence[Finding | ConditionOver]:
@@ -120,7 +120,8 @@ class ConditionDetector:
             return
         if now - since < AFRESH_S:
             return
-        del self._afresh[node], self._raised_by[node]
+        del self._afresh[node]
+        self._raised_by[node] = report.boot  # what holds on is its own now, for the run after it to see or not
         held = {(each.kind, each.gpu, each.device) for each in report.conditions}
         found = (key for keys in self._found.values() for key in keys if key[0] == node)
         unseen = [key for key in found if key[1:] not in held and key[1] not in RAISED_BY_A_CHANGE]
