@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.agent.sensors.cloud_notice import (
@@ -72,7 +72,11 @@ def test_a_scheduled_event_counts_where_it_takes_this_machine_away(
 
 
 @pytest.mark.parametrize(
-    "body", ["", "[]", "null", "<html>", '{"action": 5}', '{"Events": {}}', '{"Events": [{}]}']
+    "body",
+    [
+        *("", "[]", "null", "<html>", '{"action": 5}', '{"Events": {}}', '{"Events": [{}]}'),
+        pytest.param('{"x": ' + "[" * 100_000 + "]" * 100_000 + "}", id="nested too deeply"),
+    ],
 )
 def test_what_is_not_documented_is_not_a_notice(body: str) -> None:
     with pytest.raises(NotNotice):
@@ -83,6 +87,8 @@ def test_what_is_not_documented_is_not_a_notice(body: str) -> None:
 
 
 @given(st.text(max_size=40))
+@example("Sat, 21 Nov 99999999999999999999 08:00:00 GMT")
+@example("Sat, 21 Nov 2026 08:00:00 +99999999999999")
 def test_any_text_is_a_time_or_none(text: str) -> None:
     parsed = when(text)
     assert parsed is None or parsed.tzinfo is not None

@@ -102,7 +102,7 @@ def when(text: str) -> datetime | None:
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             parsed = parse(text)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             continue
         return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
     return None
@@ -116,5 +116,5 @@ def _seconds_until(text: str, answered: datetime | None, otherwise_s: float) -> 
 def _decoded(body: str, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise NotNotice(f"not what it documents: {error}") from error

@@ -50,7 +50,7 @@ class DcgmExporter:
         self._interval_s = interval_s
         self._patience_s = patience_s
         self._clock = clock
-        self._background = Background(self._watch, name=_NAME)
+        self._background = Background(self._watch, name=_NAME, failed=self._fail)
         self._gauge = XidGauge()
         self._judgement = GpuJudgement(gap_s_max=JUDGED_GAP_S_MAX)
         self._judged_at = float("-inf")
@@ -96,8 +96,7 @@ class DcgmExporter:
             text = await _body(session, self._url)
             scrape = await asyncio.to_thread(scrape_of, text)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            self._failure = _reason(error)
-            self._gauge.gap()
+            self._fail(_reason(error))
             return
         now = self._clock()
         self._events = [
@@ -110,6 +109,10 @@ class DcgmExporter:
             self._judged_at = now
             for detail in scrape.details:
                 self._judgement.observe(detail, now)
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
+        self._gauge.gap()
 
 
 async def _body(session: aiohttp.ClientSession, url: str) -> str:

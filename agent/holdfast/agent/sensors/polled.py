@@ -1,5 +1,6 @@
 """A source that may be slow or hang, looked at on a thread of its own."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from holdfast.api.telemetry import Unreadable
+
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -29,8 +32,9 @@ class Polled(Generic[T]):
     """Calls `look` every `interval_s` and keeps what it gave last.
 
     The thread starts with the first question. A `look` may raise OSError or ValueError: the source cannot be
-    read. One that has not returned for `patience_s` makes the source unreadable until it does; a thread that hangs
-    in the kernel cannot be ended, so it is left behind when the agent ends.
+    read. Whatever else it raises counts the same, and is logged the first time of its kind. A look that has not
+    returned for `patience_s` makes the source unreadable until it does; a thread that hangs in the kernel cannot
+    be ended, so it is left behind when the agent ends.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Polled(Generic[T]):
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._began_at = 0.0
+        self._logged: set[type[Exception]] = set()
 
     def latest(self, now: float) -> Sight[T] | Unreadable | None:
         """The last look, why there is none to trust, or None before the first one is over."""
@@ -81,3 +86,8 @@ class Polled(Generic[T]):
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             return _Failed(Unreadable(self._name, reason), self._clock())
+        except Exception as error:  # unforeseen; without this thread the source would be blind for ever
+            if type(error) not in self._logged:
+                self._logged.add(type(error))
+                _LOG.exception("a source's look failed: source=%s", self._name)
+            return _Failed(Unreadable(self._name, f"the look failed: {error!r}"[:200]), self._clock())

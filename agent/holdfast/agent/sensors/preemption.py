@@ -39,10 +39,11 @@ class PreemptionNotices:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._whose = cloud
+        self._cloud = CLOUDS[cloud]()
         self._base_url = base_url
         self._patience_s = patience_s
         self._clock = clock
-        self._background = Background(self._watch, name=_NAME)
+        self._background = Background(self._watch, name=_NAME, failed=self._fail)
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._news: list[tuple[Notice, float]] = []
         self._asked_at: float | None = None
@@ -70,17 +71,19 @@ class PreemptionNotices:
         self._background.close()
 
     async def _watch(self) -> None:
-        cloud = CLOUDS[self._whose]()
         async with aiohttp.ClientSession() as session:
             metadata = Metadata(session, self._base_url)
             while True:
                 try:
-                    self._take(await cloud.notices(metadata))
+                    self._take(await self._cloud.notices(metadata))
                 except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                    self._failure = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+                    self._fail("no answer in time" if isinstance(error, TimeoutError) else str(error))
                     await asyncio.sleep(_RETRY_S)
                 else:
-                    await asyncio.sleep(cloud.interval_s)
+                    await asyncio.sleep(self._cloud.interval_s)
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
 
     def _take(self, notices: tuple[Notice, ...]) -> None:
         now = self._answered_at = self._clock()
