@@ -31,7 +31,6 @@ NAMES = {"items": {"type": "string", "minLength": 1}}
 NARROWED: Mapping[str, Schema] = {
     "imageRegistry": {"pattern": "^([^/].*[^/])?$"},
     "watchNamespaces": {**NAMES, "uniqueItems": True},
-    "audience": {"minLength": 1},
     "operator.replicas": {"minimum": 1},
     "operator.mode": {"enum": ["act", "observe"]},
     "operator.cordoning": {"enum": ["own", "consume"]},

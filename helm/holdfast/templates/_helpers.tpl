@@ -193,7 +193,7 @@ affinity:
   projected:
     sources:
       - serviceAccountToken:
-          audience: {{ .Values.audience }}
+          audience: holdfast
           expirationSeconds: 3600
           path: token
 {{- end -}}

@@ -147,7 +147,13 @@ class Installation:
             found: dict[str, Any] = self.server.call("GET", f"{path}/{name}").get("status", {})
             return found
 
-        until(lambda: "phase" in status(), lambda: f"job {name} was not taken: {status()}; {self._tails()}")
+        def is_taken() -> bool:
+            return any(
+                (each["type"], each["status"]) == ("WatchdogReachable", "True")
+                for each in status().get("conditions", [])
+            )
+
+        until(is_taken, lambda: f"job {name} was not taken: {status()}; {self._tails()}")
 
     def run(self, user: str | Path, *arguments: str, **environment: str) -> Said:
         """`kubectl ARGUMENTS` as that user, or with that kubeconfig file."""

@@ -14,6 +14,7 @@ from helm_python.chart import lint
 from helmchart import CHART, Manifest, Values, named, notes, one, rendered
 
 from holdfast.agent.settings import parse_settings
+from holdfast.cli.cluster.proxiedline import AUDIENCE, Installation
 from holdfast.operator import program as operator_program
 from holdfast.watchdog import program as watchdog_program
 from holdfast.watchdog.grants import Grants
@@ -209,6 +210,42 @@ def test_every_account_that_asks_the_watchdog_is_granted_its_roles() -> None:
         "agent": {"ingest"},
         "viewer": {"view"},
     }
+
+
+@pytest.mark.parametrize("release", ["holdfast", "prod"])
+@pytest.mark.parametrize("scheme", ["", "https:"])
+def test_readers_may_ask_for_what_the_command_line_asks_for(release: str, scheme: str) -> None:
+    elsewhere: Values = {
+        "viewer": {"serviceAccount": {"create": False}}
+    }  # somebody else makes it, of the same name
+    for made in (rendered(release=release), rendered(elsewhere, release=release)):
+        (reader,) = [
+            each for each in made if each["kind"] == "Role" and each["metadata"]["name"].endswith("reader")
+        ]
+        (watchdog,) = [
+            each["metadata"]["name"]
+            for each in made
+            if each["kind"] == "Service" and each["metadata"]["name"].endswith("-watchdog")
+        ]
+        asked = Installation.of("hf", f"{scheme}{watchdog}:http")
+        named = {rule["resources"][0]: rule["resourceNames"] for rule in reader["rules"]}
+        assert asked.service in named["services/proxy"]
+        assert named["serviceaccounts/token"] == [asked.viewer]
+
+
+def test_tokens_are_made_for_the_audience_that_the_watchdog_and_the_command_line_know() -> None:
+    made = [
+        source["serviceAccountToken"]["audience"]
+        for _, pod in _pods(rendered())
+        for volume in pod.get("volumes", [])
+        for source in volume.get("projected", {}).get("sources", [])
+        if "serviceAccountToken" in source
+    ]
+    assert set(made) == {AUDIENCE}
+    programs = (operator_program.command, watchdog_program.command)
+    assert [param.default for each in programs for param in each.params if param.name == "audience"] == [
+        AUDIENCE
+    ] * 2
 
 
 def test_rights_in_chosen_namespaces_are_roles_there() -> None:
