@@ -353,3 +353,5 @@ def test_the_notes_warn_of_what_would_surprise() -> None:
     assert "WARNING" not in notes()
     assert "history is gone" in notes({"redis": {"persistence": {"enabled": False}}})
     assert "changes nothing" in notes({"operator": {"mode": "observe"}})
+    assert "does not know PodMonitor. None was made." in notes({"metrics": {"podMonitor": {"enabled": True}}})
+    assert "No alert was set up." in notes({"metrics": {"prometheusRule": {"enabled": True}}})
