@@ -1,5 +1,7 @@
 """One picture of the GPUs from the driver itself and from an exporter beside it."""
 
+from dataclasses import replace
+
 from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
 from holdfast.agent.sensors.gpu_union import ECHO_S, GpuUnion
 from holdfast.agent.sensors.sensor import Reading
@@ -40,6 +42,15 @@ def test_an_error_of_a_gpu_that_the_driver_speaks_for_is_the_drivers_to_tell() -
     assert GpuUnion().unite(Reading(gpus=(GpuSample("A", 0, HEALTHY),)), told, 0.0).events == ()
     assert GpuUnion().unite(Reading(gpus=(GpuSample("A", 0, UNKNOWN),)), told, 0.0).events == told.events
     assert GpuUnion().unite(Reading(), told, 0.0).events == told.events
+
+
+def test_while_the_driver_tells_no_events_the_exporters_errors_are_news_unless_the_kernel_told_them() -> None:
+    deaf = Reading(gpus=(GpuSample("A", 0, HEALTHY),), unreadable=(Unreadable("nvml-events", "hangs"),))
+    told = Reading(events=(XidRaised("A", 79, 0.0),))
+    assert GpuUnion().unite(deaf, told, 0.0).events == told.events
+    union = GpuUnion()
+    assert union.unite(replace(deaf, events=told.events), Reading(), 0.0).events == told.events
+    assert union.unite(deaf, told, 30.0).events == ()
 
 
 def test_the_echo_of_an_error_that_the_kernel_told_is_dropped() -> None:

@@ -16,6 +16,7 @@ from holdfast.agent.nvml.look import GpuLook
 from holdfast.agent.nvml.session import Round, Session
 from holdfast.agent.sensors.gpu_detail import GpuDetail
 from holdfast.agent.sensors.gpu_sample import sample_of
+from holdfast.agent.sensors.gpu_union import NVML_EVENTS
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
 
@@ -177,5 +178,5 @@ def _unreadable(seen: _Seen, hang: str) -> tuple[Unreadable, ...]:
     each = [Unreadable(uuid, reason) for uuid, reason in {**seen.failed, **seen.unknown}.items()]
     each += [Unreadable(NAME, reason) for reason in seen.nameless]
     if seen.deaf or hang:
-        each.append(Unreadable(f"{NAME}-events", seen.deaf or hang))
+        each.append(Unreadable(NVML_EVENTS, seen.deaf or hang))
     return tuple(each)

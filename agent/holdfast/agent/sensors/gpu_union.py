@@ -1,7 +1,8 @@
 """One picture of the GPUs from the driver itself and from an exporter beside it. Pure.
 
 The driver's own word comes first; the exporter fills what it does not give. An error that the driver or the kernel
-told is not told again when the exporter notices it, which may take it half a minute.
+told is not told again when the exporter notices it, which may take it half a minute. While the driver tells no
+events, what the exporter notices is news unless the kernel told it.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from holdfast.api.condition import Condition, ConditionState
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeEvent, XidRaised
 
 ECHO_S: Final = 120.0
+NVML_EVENTS: Final = "nvml-events"  # the source that cannot be read while the driver tells no events
 
 
 class GpuUnion:
@@ -30,6 +32,8 @@ class GpuUnion:
             if isinstance(event, XidRaised):
                 self._told[event.gpu, event.xid] = now
         spoken = {sample.uuid for sample in first.gpus if sample.health is not GpuHealth.UNKNOWN}
+        if any(each.source == NVML_EVENTS for each in first.unreadable):
+            spoken = set()
         news = tuple(event for event in filling.events if self._is_news(event, spoken))
         return dataclasses.replace(
             first,
