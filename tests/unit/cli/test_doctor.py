@@ -59,7 +59,7 @@ WELL = Facts(
     lease=LeaseSeen("operator-a", 3.0, 15.0),
     watchdog=Workload("holdfast-watchdog", 2, 2, 2),
     watchdog_pods=(PodSeen("w-1", "n1", ready=True), PodSeen("w-2", "n2", ready=True)),
-    health=Health(None, store_up=True),
+    health=Health(None),
     jobs_read=3,
     agents=Workload("holdfast-agent", 2, 2, 2),
     agent_pods=(PodSeen("a-1", "n1", ready=True), PodSeen("a-2", "n2", ready=True)),
@@ -111,14 +111,13 @@ def test_a_whole_installation_is_well() -> None:
         ("watchdog", {"watchdog": Workload("w", 2, 0, 2)}, Level.FAIL, "0 of 2 ready"),
         (
             "watchdog leader",
-            {"health": Health(None, store_up=True, standing=Standing.STANDBY)},
+            {"health": Health(None, standing=Standing.STANDBY)},
             Level.FAIL,
             "nobody leads: only standbys answer",
         ),
         ("watchdog leader", {"health": Unseen("away")}, Level.WARN, "away"),
         ("watchdog standby", {"watchdog": Workload("w", 2, 1, 2)}, Level.WARN, "there is none that is ready"),
         ("store", {"health": Health("Redis refuses writes")}, Level.FAIL, "Redis refuses writes"),
-        ("store", {"health": Health(None, store_up=False)}, Level.FAIL, "does not reach it"),
         ("store", {"health": Health(None)}, Level.OK, "can record"),
         ("store", {"health": Unseen("away")}, Level.WARN, "away"),
         (
@@ -272,6 +271,16 @@ def test_the_doctor_gathers_what_it_may_see_and_says_what_it_may_not(
     assert lines["jobs"]["says"].startswith("not known: user jane of context test may not do this")
     assert lines["intervention research/e"]["level"] == "FAIL"
     assert lines["rights"]["says"].startswith("you lack ")
+
+
+def test_a_watchdog_that_is_away_is_told_in_the_api_servers_words(
+    kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(kubernetes)
+    kubernetes.answers[f"GET {PROXY}/healthz"] = refusal(503, "ServiceUnavailable", "no endpoints available")
+    assert answer(["doctor", "-o", "json"], Program.KUBECTL) == 1
+    lines = {each["what"]: each for each in json.loads(capsys.readouterr().out)}
+    assert lines["store"]["says"] == "not known: the watchdog does not answer: no endpoints available"
 
 
 def test_the_doctor_says_names_of_what_failed_for_scripts(

@@ -61,10 +61,9 @@ class InterventionSeen:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the watchdog says of itself: `trouble` is why it cannot decide; `store_up` None is Unknown."""
+    """What the watchdog says of itself: `trouble` is why it cannot decide and record."""
 
     trouble: str | None
-    store_up: bool | None = None
     standing: Standing = Standing.LEADING
 
 

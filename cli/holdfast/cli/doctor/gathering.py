@@ -11,7 +11,7 @@ from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.standing import STANDING_HEADER, Standing
 from holdfast.cli.cluster.clustersite import GROUP_PATH, PAGE_OBJECTS, TrainingJobs
 from holdfast.cli.cluster.kubeapi import KubeApi
-from holdfast.cli.cluster.proxiedline import TOKEN_HEADER, Installation, ProxiedLine
+from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.rights import (
     CREATE_INTERVENTION,
     GET_JOB,
@@ -37,7 +37,6 @@ Fact = TypeVar("Fact")
 OPERATOR: Final = "holdfast-operator"
 CORDON_TAINT: Final = "holdfast.dev/cordoned"
 CORDONED_BY: Final = "holdfast.dev/cordoned-by"
-STORE_UP: Final = "holdfast_watchdog_store_up"
 STANDARD_RIGHT: Final = "the right to read the cluster's objects, which an administrator has"
 
 
@@ -161,14 +160,12 @@ class Gathering:
 
     def _health(self) -> Health:
         reply = self._line.reach("GET", "/healthz", None, {})
-        if reply.said() is not None:
-            raise Unavailable(f"the watchdog does not answer: {reply.said()}")
+        if said := reply.said():
+            raise Unavailable(f"the watchdog does not answer: {said.message}")
         trouble = None
         if reply.status >= 400:
             trouble = msgspec.json.decode(reply.content, type=_Unavailable).reason or f"it answered {reply.status}"
-        metrics = self._line.reach("GET", "/metrics", None, {TOKEN_HEADER: self._line.token()})
-        standing = Standing(reply.headers.get(STANDING_HEADER, Standing.LEADING))
-        return Health(trouble, _store_up(metrics.content.decode("utf-8", "replace")), standing)
+        return Health(trouble, Standing(reply.headers.get(STANDING_HEADER, Standing.LEADING)))
 
     def _pending(self) -> tuple[InterventionSeen, ...]:
         return tuple(
@@ -276,12 +273,3 @@ def _cordon(written: str | None) -> str:
         return written or "nothing is written on it"
     incident = f", {by['incident']}" if by.get("incident") else ""
     return f"{by.get('reason', 'no reason')} (job {by.get('job', '?')}{incident})"
-
-
-def _store_up(metrics: str) -> bool | None:
-    """The gauge's value, None when there is none."""
-    for line in metrics.splitlines():
-        name, _, value = line.rpartition(" ")
-        if name.partition("{")[0] == STORE_UP:
-            return value in ("1", "1.0")
-    return None
