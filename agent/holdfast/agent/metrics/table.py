@@ -130,7 +130,7 @@ _NODE = (
     Metric("holdfast_port_errors_total", _COUNTER, "Errors of the port, by its counter.", (*PORT, "counter")),
     Metric("holdfast_port_sent_bytes_total", _COUNTER, "Data sent through the port.", PORT),
     Metric("holdfast_port_received_bytes_total", _COUNTER, "Data received through the port.", PORT),
-    Metric("holdfast_node_memory_total_bytes", _GAUGE, "Memory there is, or that may be used.", NODE),
+    Metric("holdfast_node_memory_total_bytes", _GAUGE, "Memory there is.", NODE),
     Metric("holdfast_node_memory_available_bytes", _GAUGE, "Memory that can still be used.", NODE),
     Metric("holdfast_node_disk_size_bytes", _GAUGE, "Size of the file system.", ("path", "node")),
     Metric("holdfast_node_disk_free_bytes", _GAUGE, "Free space of the file system.", ("path", "node")),

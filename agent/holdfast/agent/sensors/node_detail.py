@@ -49,7 +49,7 @@ class MemoryDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDetail:
-    """The node. `memory` is what the control group allows where that is less. `load` is of one minute."""
+    """The node. `load` is of one minute."""
 
     memory: MemoryDetail | None = None
     load: float | None = None

@@ -24,17 +24,13 @@ class NodeBasics:
     """The sensor.
 
     `disks` are paths on the file systems to watch, each on a thread of its own: a file server that is away hangs
-    whoever asks. `cgroup` is the folder of the control group that the training processes share with the agent,
-    None where they do not: its limit counts where it is below the machine's memory.
+    whoever asks.
     """
 
     name = "node"
 
-    def __init__(
-        self, *, disks: Sequence[str] = (), cgroup: str | None = None, limits: NodeLimits | None = None
-    ) -> None:
-        self._cgroup = cgroup
-        self._judge = NodeJudge(NodeLimits() if limits is None else limits)
+    def __init__(self, *, disks: Sequence[str] = ()) -> None:
+        self._judge = NodeJudge(NodeLimits())
         self._disks = {path: _polled_disk(path) for path in disks}
         self._looked_at = float("-inf")
         self._node = NodeDetail()
@@ -48,7 +44,7 @@ class NodeBasics:
         unreadable: list[Unreadable] = []
         disks = self._read_disks(now, unreadable)
         self._node = NodeDetail(
-            memory=_memory(self._cgroup, unreadable),
+            memory=_memory(unreadable),
             load=_load(),
             uptime_s=now,  # CLOCK_MONOTONIC counts from the boot
             boot_id=_boot_id(),
@@ -89,38 +85,16 @@ def disk_at(path: str) -> DiskDetail:
     )
 
 
-def memory_of(machine: MemoryDetail, cgroup: str) -> MemoryDetail:
-    """The control group's memory where it is limited below the machine's. Raises OSError, ValueError.
-
-    What the group's files occupy and were not used lately can be had back, so that it counts as available.
-    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files, and for version 1
-    https://docs.kernel.org/admin-guide/cgroup-v1/memory.html
-    """
-    folder = Path(cgroup)
-    unified = (folder / "memory.max").exists()
-    limiting = folder / ("memory.max" if unified else "memory.limit_in_bytes")
-    if not limiting.exists():
-        return machine  # the root of all groups has no limit
-    limit = limiting.read_text().strip()
-    if limit == "max" or int(limit) >= machine.total_bytes:
-        return machine
-    used = int((folder / ("memory.current" if unified else "memory.usage_in_bytes")).read_text())
-    spare = _stat(folder / "memory.stat", "inactive_file" if unified else "total_inactive_file")
-    available = max(0, int(limit) - used + spare)
-    return MemoryDetail(total_bytes=int(limit), available_bytes=min(available, machine.available_bytes))
-
-
 def _polled_disk(path: str) -> Polled[DiskDetail]:
     return Polled(
         lambda: disk_at(path), name=f"disk {path}", interval_s=DISK_INTERVAL_S, patience_s=DISK_PATIENCE_S
     )
 
 
-def _memory(cgroup: str | None, unreadable: list[Unreadable]) -> MemoryDetail | None:
+def _memory(unreadable: list[Unreadable]) -> MemoryDetail | None:
     try:
         machine = psutil.virtual_memory()
-        memory = MemoryDetail(total_bytes=machine.total, available_bytes=machine.available)
-        return memory if cgroup is None else memory_of(memory, cgroup)
+        return MemoryDetail(total_bytes=machine.total, available_bytes=machine.available)
     except (OSError, ValueError) as error:
         unreadable.append(Unreadable("memory", str(error)))
         return None
@@ -146,11 +120,3 @@ def _boot_id() -> str | None:
         return Path(BOOT_ID).read_text(encoding="ascii").strip()
     except OSError:
         return None
-
-
-def _stat(path: Path, key: str) -> int:
-    for line in path.read_text().splitlines():
-        name, _, value = line.partition(" ")
-        if name == key:
-            return int(value)
-    return 0
