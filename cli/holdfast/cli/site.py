@@ -93,9 +93,9 @@ def open_site(target: Target) -> Site:
 
 def look_around() -> Surroundings:
     """What there is in this directory and this process's environment."""
-    from holdfast.cli.statedirectory import DEFAULT_PARENT
+    from holdfast.cli.statedirectory import runs_under_here
 
-    if any(DEFAULT_PARENT.glob("*/run.json")):
+    if runs_under_here():
         return Surroundings.LOCAL_RUN
     if os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST"):
         return Surroundings.CLUSTER_ACCESS

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.api.cordon import CordonedBy
 from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, Problem
 from holdfast.operator.action import (
     Action,
@@ -27,7 +28,7 @@ from holdfast.operator.action import (
 from holdfast.operator.cache import Cache, Key
 from holdfast.operator.clusterview import ClusterView, key_of, owner_uid
 from holdfast.operator.faultpoint import Point, reach
-from holdfast.operator.marks import FINALIZER, CordonedBy
+from holdfast.operator.marks import FINALIZER
 from holdfast.operator.nodepatch import Whole, cordoned, uncordoned
 from holdfast.operator.objects import Job, Metadata, Owned, Pod
 from holdfast.operator.refusal import Absent, Conflicting, Declined

@@ -1,8 +1,8 @@
 """Nodes to take out of service and to return. A node that this job did not cordon is never touched."""
 
+from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, read_cordoned_by
 from holdfast.operator.action import Action, Cordon, Uncordon
 from holdfast.operator.case import Case
-from holdfast.operator.marks import CORDON_TAINT, CORDONED_BY, read_cordoned_by
 from holdfast.operator.objects import Node
 from holdfast.operator.observed import Cordoning
 

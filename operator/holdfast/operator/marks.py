@@ -1,6 +1,7 @@
-"""The names Holdfast writes on Kubernetes objects. They are promises: people and policies select by them."""
+"""The names Holdfast writes on Kubernetes objects. They are promises: people and policies select by them.
 
-import msgspec
+Those on a node that was taken out of service are in `holdfast.api.cordon`.
+"""
 
 FINALIZER = "holdfast.dev/wind-up"
 JOB_LABEL = "holdfast.dev/job"
@@ -9,29 +10,8 @@ MADE_FROM = "holdfast.dev/made-from"  # annotation: digest of what a service or 
 QUICK_ENDS = "holdfast.dev/quick-ends"  # annotation: how many pods in a row had ended quickly before this one
 AVOIDS = "holdfast.dev/avoids"  # annotation: host names a pod was made to keep away from
 SHM_SIZE = "holdfast.dev/shm-size"  # annotation a user sets on the template: the size limit of /dev/shm
-CORDON_TAINT = "holdfast.dev/cordoned"
-CORDONED_BY = "holdfast.dev/cordoned-by"  # annotation: which job took the node out of service, and why
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 OUR_PREFIX = "holdfast.dev/"
-
-
-class CordonedBy(msgspec.Struct, frozen=True):
-    """The value of the annotation CORDONED_BY, as JSON. `at` is RFC 3339; `incident` empty: somebody asked."""
-
-    job: str
-    reason: str = ""
-    incident: str = ""
-    at: str = ""
-
-
-def read_cordoned_by(text: str | None) -> CordonedBy | None:
-    """What the annotation says, None when there is none or it is not ours."""
-    if text is None:
-        return None
-    try:
-        return msgspec.json.decode(text, type=CordonedBy)
-    except msgspec.MsgspecError:
-        return None
 
 
 def selector_of(job: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.operator.marks import CORDON_TAINT, CORDONED_BY, CordonedBy, read_cordoned_by
+from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, CordonedBy, read_cordoned_by
 
 Whole = dict[str, Any]
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 
+from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, CordonedBy
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import JobReport, NodeOrder, Plan
 from holdfast.api.status import Checkpoint, JobPhase, JobStatus, Membership
 from holdfast.api.trainingjob import TrainingJob, read_trainingjob
-from holdfast.operator.marks import CORDON_TAINT, CORDONED_BY, FINALIZER, JOB_LABEL, QUICK_ENDS, CordonedBy
+from holdfast.operator.marks import FINALIZER, JOB_LABEL, QUICK_ENDS
 from holdfast.operator.objects import (
     Condition,
     ContainerState,

@@ -1,8 +1,8 @@
 import pytest
 from operator_builders import NOW, TERMS, actions_of, document, node, nodes, observed, order, plan, spec_of
 
+from holdfast.api.cordon import CORDONED_BY, read_cordoned_by
 from holdfast.operator.action import Cordon, Uncordon
-from holdfast.operator.marks import CORDONED_BY, read_cordoned_by
 from holdfast.operator.objects import Node
 from holdfast.operator.observed import Cordoning, Observed, Outcome, Terms
 from holdfast.operator.reconcile import reconcile

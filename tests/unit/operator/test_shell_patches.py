@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.operator.marks import CORDON_TAINT, CORDONED_BY, CordonedBy
+from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, CordonedBy
 from holdfast.operator.mergepatch import merge_patch, without_nulls
 from holdfast.operator.nodepatch import cordoned, uncordoned
 

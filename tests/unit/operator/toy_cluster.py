@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from operator_builders import JOB_ID, TERMS, UID, document, node, report, spec_of
 
+from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, CordonedBy
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.status import JobPhase, Membership
 from holdfast.operator.action import (
@@ -27,7 +28,6 @@ from holdfast.operator.action import (
     Tell,
     Uncordon,
 )
-from holdfast.operator.marks import CORDON_TAINT, CORDONED_BY, CordonedBy
 from holdfast.operator.objects import (
     ContainerState,
     ContainerStatus,

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, read_cordoned_by
 from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.standing import STANDING_HEADER, Standing
 from holdfast.cli.cluster.clustersite import GROUP_PATH, PAGE_OBJECTS, TrainingJobs
@@ -35,8 +36,6 @@ from holdfast.cli.watchdogclient import job_statuses
 
 Fact = TypeVar("Fact")
 OPERATOR: Final = "holdfast-operator"
-CORDON_TAINT: Final = "holdfast.dev/cordoned"
-CORDONED_BY: Final = "holdfast.dev/cordoned-by"
 STANDARD_RIGHT: Final = "the right to read the cluster's objects, which an administrator has"
 
 
@@ -267,9 +266,8 @@ def _node(document: Document) -> NodeSeen:
 
 def _cordon(written: str | None) -> str:
     """Who took a node out of service and why, from what was written on it."""
-    try:
-        by = msgspec.json.decode(written or "", type=dict[str, Any])
-    except msgspec.MsgspecError:
+    by = read_cordoned_by(written)
+    if by is None:
         return written or "nothing is written on it"
-    incident = f", {by['incident']}" if by.get("incident") else ""
-    return f"{by.get('reason', 'no reason')} (job {by.get('job', '?')}{incident})"
+    incident = f", {by.incident}" if by.incident else ""
+    return f"{by.reason or 'no reason'} (job {by.job}{incident})"

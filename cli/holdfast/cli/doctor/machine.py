@@ -13,6 +13,7 @@ from typing import Final
 from holdfast.api.errors import HoldfastError
 from holdfast.cli.doctor.finding import Finding, Level, Unseen
 from holdfast.cli.site import open_site
+from holdfast.cli.statedirectory import runs_under_here
 from holdfast.cli.target import Target
 
 PYTHON_LEAST: Final = (3, 11)
@@ -140,7 +141,7 @@ def _port() -> str | Unseen:
 
 
 def _run(target: Target) -> str | Unseen:
-    if target.state_dir is None and target.watchdog is None and not any(Path(".holdfast").glob("*/run.json")):
+    if target.state_dir is None and target.watchdog is None and not runs_under_here():
         return ""
     try:
         found = open_site(target).statuses()

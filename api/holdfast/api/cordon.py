@@ -1,0 +1,25 @@
+"""How a node says that Holdfast took it out of service: a taint, and an annotation that says who and why."""
+
+import msgspec
+
+CORDON_TAINT = "holdfast.dev/cordoned"
+CORDONED_BY = "holdfast.dev/cordoned-by"  # annotation: which job took the node out of service, and why
+
+
+class CordonedBy(msgspec.Struct, frozen=True):
+    """The value of the annotation CORDONED_BY, as JSON. `at` is RFC 3339; `incident` empty: somebody asked."""
+
+    job: str
+    reason: str = ""
+    incident: str = ""
+    at: str = ""
+
+
+def read_cordoned_by(text: str | None) -> CordonedBy | None:
+    """What the annotation says, None when there is none or it is not ours."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=CordonedBy)
+    except msgspec.MsgspecError:
+        return None
