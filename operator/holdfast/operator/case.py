@@ -132,9 +132,10 @@ class Case:
         return NodeObserved(name, NodeState.GONE, "there is no such node")
 
     @cached_property
-    def _tolerations(self) -> tuple[Toleration, ...]:
+    def _tolerations(self) -> tuple[Toleration, ...] | None:
+        """None when the spec cannot be read: the pods that run were made of an earlier one."""
         template = read_template(self.job.spec.template) if self.job is not None else None
-        return template.tolerations if isinstance(template, Template) else ()
+        return template.tolerations if isinstance(template, Template) else None
 
 
 def open_case(observed: Observed, terms: Terms, now: float) -> Case:

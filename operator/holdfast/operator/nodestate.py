@@ -28,8 +28,8 @@ DEPARTURES = frozenset(
 DEPARTURE_PREFIX = "aws-node-termination-handler/"
 
 
-def state_of(node: Node, terms: Terms, tolerations: Sequence[Toleration]) -> tuple[NodeState, str]:
-    """The state of a node that is there, and why. `tolerations` are the pods'."""
+def state_of(node: Node, terms: Terms, tolerations: Sequence[Toleration] | None) -> tuple[NodeState, str]:
+    """The state of a node that is there, and why. `tolerations` are the pods', None when nobody can tell."""
     ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
     if ready is None:
         return NodeState.UNKNOWN, "the node has no Ready condition"
@@ -47,12 +47,14 @@ def _words(ready: Condition) -> str:
     return ready.message or ready.reason or f"Ready is {ready.status}"
 
 
-def _drains(taint: Taint, terms: Terms, tolerations: Sequence[Toleration]) -> bool:
+def _drains(taint: Taint, terms: Terms, tolerations: Sequence[Toleration] | None) -> bool:
     if taint.key.startswith(OUR_PREFIX) or taint.key in BY_CONDITION or taint.effect == "PreferNoSchedule":
         return False
     if taint.key in terms.maintenance_taints or _departs(taint):
         return True
-    return taint.effect == "NoExecute" and not any(_tolerates(each, taint) for each in tolerations)
+    if taint.effect != "NoExecute" or tolerations is None:
+        return False
+    return not any(_tolerates(each, taint) for each in tolerations)
 
 
 def _departs(taint: Taint) -> bool:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from operator_builders import (
     NOW,
@@ -213,8 +215,14 @@ def test_tolerations_of_the_template_count() -> None:
     tainted = {**nodes(), "n0": node("n0", taints=[Taint("spot", "NoExecute")])}
     assert told(observed(nodes=tainted))["n0"].state is NodeState.DRAINING
     assert told(observed(nodes=tainted, spec=tolerant))["n0"].state is NodeState.READY
-    unreadable = spec_of(document(template={}))
-    assert told(observed(nodes=tainted, spec=unreadable))["n0"].state is NodeState.DRAINING
+
+
+@pytest.mark.parametrize("edited", [{"template": {}}, {"nodes": 4}], ids=["no template", "no spec"])
+def test_a_spec_that_cannot_be_read_moves_nobody_off_a_node_its_pods_may_tolerate(edited: dict[str, Any]) -> None:
+    tainted = {**nodes(), "n0": node("n0", taints=[Taint("spot", "NoExecute")])}
+    assert told(observed(nodes=tainted, spec=spec_of(document(**edited))))["n0"].state is NodeState.READY
+    going = {**nodes(), "n0": node("n0", taints=[Taint("ToBeDeletedByClusterAutoscaler", "NoSchedule")])}
+    assert told(observed(nodes=going, spec=spec_of(document(**edited))))["n0"].state is NodeState.DRAINING
 
 
 def test_pods_that_somebody_else_deletes_leave_and_those_the_plan_lets_go_are_there_until_they_are_gone() -> None:
