@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from peers import INGEST_TOKEN, JOB, TOKEN, LauncherPeer, join, policy_of, rigged
 
-from holdfast.api.event import CheckpointRecorded, MemberJoined
+from holdfast.api.event import CheckpointRecorded, MemberDeparting, MemberJoined
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.membership import (
     Beat,
     CheckpointCommitted,
+    Departing,
     Join,
     Leave,
     Refused,
@@ -30,6 +31,7 @@ from holdfast.api.telemetry import (
     AgentHello,
     NodeReport,
     Pace,
+    PreemptionNoticed,
     ProcessState,
     RankSample,
     ReportTaken,
@@ -262,6 +264,16 @@ class TestBadPeers:
             assert (await good.round_after(shown.number)).world_size == 1
             assert len(events(store, MemberJoined)) == 2
 
+    async def test_a_departure_at_no_time_at_all_is_refused_and_never_recorded(self) -> None:
+        store = MemoryStore()
+        async with rigged(store) as rig:
+            await rig.submit(policy_of(nodes=1))
+            launcher = await rig.launcher("m1")
+            await launcher.enter()
+            await launcher.say(Departing("told to end", float("nan")))
+            assert (await launcher.ended())[0] == 1008
+            assert events(store, MemberDeparting) == []
+
 
 class TestRoles:
     @pytest.mark.parametrize("path", ["/v1/jobs", "/metrics", "/v1/member", "/v1/agent", "/v1/operator"])
@@ -447,9 +459,10 @@ class TestAgents:
             report(1, boot="other"),
             msgspec.structs.replace(report(1), node="n2"),
             msgspec.structs.replace(report(1), events=(XidRaised("GPU-1", 79, float("nan")),)),
+            msgspec.structs.replace(report(1), events=(PreemptionNoticed("cloud", float("inf"), 0.0),)),
             AgentHello("n1", "b1", JOB),
         ],
-        ids=["other boot", "other node", "age is no number", "hello again"],
+        ids=["other boot", "other node", "age is no number", "no end of a notice", "hello again"],
     )
     async def test_a_report_that_cannot_be_true_closes_the_connection(self, bad: object) -> None:
         async with rigged() as rig:

@@ -1,12 +1,29 @@
 """Whatever bytes arrive, decoding gives a message or one of the errors the server answers."""
 
+import math
+
 import msgspec
 import pytest
 from aiohttp import WSMessage, WSMsgType, web
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.api.membership import WorkerExited
+from holdfast.api.condition import Condition, ConditionKind, ConditionState
+from holdfast.api.membership import CollectiveFailed, Departing, FromLauncher, WorkerExited
+from holdfast.api.rankrecord import Phase
+from holdfast.api.telemetry import (
+    GpuDisappeared,
+    GpuHealth,
+    GpuSample,
+    NodeEvent,
+    NodeReport,
+    ParametersFingerprinted,
+    PreemptionNoticed,
+    ProcessKilledForMemory,
+    ProcessState,
+    RankSample,
+    XidRaised,
+)
 from holdfast.watchdog.server import agents, launchers, operators
 from holdfast.watchdog.server.frames import BadMessage, decoded
 
@@ -58,3 +75,72 @@ async def test_a_damaged_message_is_another_message_or_an_answered_error(
     frame[place] = byte
     await survives(bytes(frame[:cut]), peer)
     await survives(bytes(frame), peer)
+
+
+# Nothing is judged by these: what they hold is only shown, or is news in itself when it is no number.
+SHOWN = {"loss", "grad_norm", "memory_temperature_c", "power_w", "utilization_ratio"}
+CONDITION = Condition(ConditionKind.PCIE_DEGRADED, ConditionState.RAISED, 1.0, "8 lanes of 16")
+REPORT = NodeReport(
+    "n0",
+    "b1",
+    1,
+    ranks=(RankSample(1, 0, ProcessState.RUNNING, Phase.FORWARD, 0.1, 0.1, pulse_age_s=0.1, step_time_s=0.5),),
+    gpus=(GpuSample("GPU-0", 0, GpuHealth.HEALTHY, temperature_c=50.0, margin_c=40.0, throttled_s=0.0),),
+    events=(
+        XidRaised("GPU-0", 63, 0.1),
+        GpuDisappeared("GPU-0", 0.1),
+        ParametersFingerprinted(1, 0, 0, 10, 7, 0.1),
+        PreemptionNoticed("cloud", 120.0, 0.1),
+        ProcessKilledForMemory(7, "python", 0.1),
+    ),
+    conditions=(CONDITION,),
+)
+SAID = (WorkerExited(1, 0, 0.1, signal=9), CollectiveFailed(1, 0, 0.1), Departing("told to end", 30.0))
+
+
+def figures(part: msgspec.Struct) -> list[str]:
+    """The fields of a message that hold a number with a fraction."""
+    return [name for name, kind in type(part).__annotations__.items() if kind in (float, float | None)]
+
+
+FIGURES = [
+    pytest.param(of, place, name, id=f"{type(part).__name__}.{name}")
+    for of in ("ranks", "gpus", "events", "conditions")
+    for place, part in enumerate(getattr(REPORT, of))
+    for name in figures(part)
+]
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(("of", "place", "name"), FIGURES)
+def test_a_report_is_refused_for_a_figure_that_is_judged_and_no_number(
+    of: str, place: int, name: str, odd: float
+) -> None:
+    parts = list(getattr(REPORT, of))
+    parts[place] = msgspec.structs.replace(parts[place], **{name: odd})
+    report = msgspec.structs.replace(REPORT, **{of: tuple(parts)})
+    if name in SHOWN:
+        agents.check_finite(report)
+        return
+    with pytest.raises(BadMessage, match="not a finite number"):
+        agents.check_finite(report)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(("message", "name"), [(each, name) for each in SAID for name in figures(each)])
+def test_a_launchers_message_is_refused_for_a_time_that_is_no_number(
+    message: FromLauncher, name: str, odd: float
+) -> None:
+    with pytest.raises(BadMessage, match="no finite number"):
+        launchers.check_finite(msgspec.structs.replace(message, **{name: odd}))
+
+
+def test_what_is_whole_is_taken_and_every_kind_of_message_is_looked_at() -> None:
+    assert {param.values[2] for param in FIGURES} >= SHOWN
+    assert {str(param.id).partition(".")[0] for param in FIGURES} == {
+        *(type(part).__name__ for part in (*REPORT.ranks, *REPORT.gpus, *REPORT.conditions)),
+        *(kind.__name__ for kind in NodeEvent.__args__),
+    }
+    agents.check_finite(REPORT)
+    for message in SAID:
+        launchers.check_finite(message)

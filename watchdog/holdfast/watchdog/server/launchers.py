@@ -1,5 +1,6 @@
 """Launchers: membership messages in, the desired state out."""
 
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -100,10 +101,19 @@ async def _listen(host: JobHost, launcher: LauncherConnection, frames: AsyncIter
             return True
         if isinstance(message, Join):
             raise BadMessage("Join was said before")
+        check_finite(message)
         take = TAKERS.get(type(message))
         if take is not None:
             take(host, launcher, message)
     return False
+
+
+def check_finite(message: FromLauncher) -> None:
+    """A time that is no number would let no timer of the job fire any more. Raises BadMessage."""
+    match message:
+        case Departing(within_s=said_s) | WorkerExited(age_s=said_s) | CollectiveFailed(age_s=said_s):
+            if not math.isfinite(said_s):
+                raise BadMessage(f"{type(message).__name__} tells a time that is no finite number of seconds")
 
 
 def _replace(host: JobHost, launcher: LauncherConnection) -> None:
