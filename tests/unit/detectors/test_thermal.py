@@ -304,8 +304,10 @@ def test_nodes_that_were_hot_some_minutes_ago_do_not_make_a_rack_hot_now() -> No
 
 def test_nodes_that_tell_nothing_do_not_count_as_cool_neighbours() -> None:
     hall, nodes = rack_of(12)
-    hall.run(100.0, **{node: HOT if node in ("n0", "n1", "n2") else COOL for node in nodes[:5]})
+    told = {node: HOT if node in ("n0", "n1", "n2") else COOL for node in nodes[:5]}
+    hall.run(100.0, **told, **dict.fromkeys(nodes[5:9]))  # the last three do not even report
     assert hall.causes == ["rack hot"]
+    assert "3 of 5 nodes of rack r1" in hall.found[0].evidence[0].says
 
 
 def rising(

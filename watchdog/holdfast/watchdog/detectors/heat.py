@@ -38,7 +38,7 @@ class GpuHeat:
     def take(self, sample: GpuSample, at: float, policy: ThermalPolicy) -> None:
         """Take one sample. One that says nothing about heat changes nothing but that time passes."""
         margin_c = sample.margin_c
-        if margin_c is None and sample.throttle is None and sample.throttled_s is None:
+        if not tells_heat(sample):
             return
         if at - self.seen_at > SILENCE_S:
             self._forget(at)
@@ -79,6 +79,11 @@ class GpuHeat:
             # A counter that went back was reset with its driver.
             return max(0.0, sample.throttled_s - self._slowed_s) / (at - self.seen_at)
         return None if sample.throttle is None else float(bool(sample.throttle & HEAT_REASONS))
+
+
+def tells_heat(sample: GpuSample) -> bool:
+    """Whether it says anything about heat. Without it, that is Unknown."""
+    return sample.margin_c is not None or sample.throttle is not None or sample.throttled_s is not None
 
 
 def is_far_from_hot(sample: GpuSample) -> bool:

@@ -23,7 +23,7 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.telemetry import GpuSample, NodeReport
 from holdfast.watchdog.detectors.asks import ASKS
-from holdfast.watchdog.detectors.heat import COOL_C, GpuHeat, is_far_from_hot
+from holdfast.watchdog.detectors.heat import COOL_C, GpuHeat, is_far_from_hot, tells_heat
 from holdfast.watchdog.detectors.rack import CALM_S, TOGETHER_S, Rack
 from holdfast.watchdog.sample import Placed, Reported, Sample
 
@@ -111,7 +111,8 @@ class ThermalDetector:
         hot = [(sample, heat) for sample, heat in warm if heat.hot_since is not None]
         node.look_at = now + self._look_every_s * (1 if hot else 2) - node.early_s
         node.early_s = 0.0
-        rack.look(report.node, hot=bool(hot), at=now)
+        if any(map(tells_heat, report.gpus)):
+            rack.look(report.node, hot=bool(hot), at=now)
         yield from self._judge_hot(report.node, rack, hot, now)
         yield from self._judge_cool(report.node, node, rack, [heat for _, heat in warm], now)
         yield from self._foresee(report.node, rack, warm, now)
