@@ -2,9 +2,11 @@
 
 import ipaddress
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.trust import trusting
 from holdfast.cli.directline import DirectLine
@@ -29,6 +31,9 @@ class WatchdogSource:
 
     def incidents(self) -> tuple[Incident, ...]:
         return self._client.incidents()
+
+    def journal(self, after: int) -> Iterator[Journaled]:
+        return self._client.journal(after)
 
     def client(self) -> WatchdogClient:
         return self._client

@@ -36,16 +36,12 @@ def replay_shown(client: WatchdogClient, show: Show) -> Replay:
     """
     state, offset = brain.initial(client.job), 0
     for _ in range(LOOKS_MAX):
-        onward: int | None = offset
-        while onward is not None:
-            page = client.journal(onward)
-            for line in page.lines:
-                step = turn(brain, state, line.event, line.at)
-                state, offset = step.state, line.offset
-                show(Replayed(line, step.effects, step.reason, state))
-            onward = page.next_after
+        for line in client.journal(offset):
+            step = turn(brain, state, line.event, line.at)
+            state, offset = step.state, line.offset
+            show(Replayed(line, step.effects, step.reason, state))
         kept = {"desired": client.desired(), "plan": client.plan()}
-        if not client.journal(offset).lines:
+        if next(client.journal(offset), None) is None:
             differences = tuple(
                 f"{name}: the journal gives {getattr(state, name)!r}, shown is {value!r}"
                 for name, value in kept.items()

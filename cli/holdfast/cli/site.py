@@ -5,9 +5,11 @@ cluster (`cluster.clustersite`). Each is imported when it is used, so that a rea
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
 from holdfast.cli.seen import RecordedIncidents, SeenStatus
@@ -31,6 +33,10 @@ class JobSource(Protocol):
 
     def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
         """Oldest first; what the record keeps of them where there is one and the watchdog is away."""
+        ...
+
+    def journal(self, after: int) -> Iterator[Journaled]:
+        """Line by line behind the line `after`; of a run on this machine after its end as well."""
         ...
 
     def client(self) -> WatchdogClient:

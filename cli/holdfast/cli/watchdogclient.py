@@ -1,5 +1,6 @@
 """What is read of a job at a watchdog, whichever way its answers come (`Line`)."""
 
+from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -58,9 +59,13 @@ class WatchdogClient:
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._read("nodes", tuple[NodeStatus, ...])
 
-    def journal(self, after: int) -> JournalPage:
-        """One page of the journal, behind the line `after`."""
-        return self._read(f"journal?after={after}", JournalPage)
+    def journal(self, after: int) -> Iterator[Journaled]:
+        """Every line of the journal behind the line `after`, read page by page."""
+        onward: int | None = after
+        while onward is not None:
+            page = self._read(f"journal?after={onward}", JournalPage)
+            yield from page.lines
+            onward = page.next_after
 
     def plan(self) -> Plan | None:
         plan: Plan | None = self._read("plan", Plan | None)  # type: ignore[arg-type]  # msgspec takes a union

@@ -85,6 +85,16 @@ def test_a_watchdog_elsewhere_is_compared_by_what_it_shows(
         assert "plan: the journal gives Plan(" in capsys.readouterr().out
 
 
+def test_a_journal_elsewhere_is_read_page_by_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_watchdog(tmp_path) as fake:
+        flags = by_address(tmp_path, fake, None)
+        first, second = Journaled(1, 100.0, SUBMITTED), Journaled(2, 101.0, ClockTicked())
+        pages = [JournalPage((first,), 1), JournalPage((second,), None)]
+        fake.answers["GET journal"] = lambda: (200, pages.pop(0))
+        assert answer(["journal", *flags, "-o", "name"]) == 0
+    assert capsys.readouterr().out == "event/1\nevent/2\n"
+
+
 def test_a_run_is_found_by_the_name_of_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

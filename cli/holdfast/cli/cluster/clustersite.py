@@ -2,13 +2,15 @@
 
 import time
 import urllib.parse
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
-from holdfast.cli.cluster.kubeapi import KubeApi, Reply, connect
+from holdfast.cli.cluster.kubeapi import KubeApi, Reply, connect, listed
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, seen_in
 from holdfast.cli.cluster.rights import CREATE_INTERVENTION, GET_INTERVENTION, GET_JOB, LIST_JOBS
@@ -22,7 +24,6 @@ GROUP_PATH: Final = "/apis/holdfast.dev/v1alpha1"
 FIELD_MANAGER: Final = "kubectl-holdfast"
 LOOK_FIRST_S: Final = 0.1
 LOOK_MOST_S: Final = 1.0
-PAGE_OBJECTS: Final = 500
 
 
 class ClusterSource:
@@ -44,6 +45,9 @@ class ClusterSource:
             return self._client.incidents()
         except (Unavailable, InvalidInput) as error:
             return incidents_in(self._recorded(error))
+
+    def journal(self, after: int) -> Iterator[Journaled]:
+        return self._client.journal(after)
 
     def client(self) -> WatchdogClient:
         return self._client
@@ -67,15 +71,8 @@ class TrainingJobs:
     def list(self, namespace: str | None) -> tuple[JobRecord, ...]:
         """Those of a namespace, or of all."""
         path = f"{GROUP_PATH}/trainingjobs" if namespace is None else _jobs_path(namespace)
-        found: list[JobRecord] = []
-        query = {"limit": str(PAGE_OBJECTS)}
-        while True:
-            page = self.understood(self._api.ask("GET", path, query=query), str(LIST_JOBS))
-            found += [read_record(item) for item in page["items"]]
-            onward = page["metadata"].get("continue")
-            if not onward:
-                return tuple(found)
-            query["continue"] = onward
+        items = listed(lambda query: self.understood(self._api.ask("GET", path, query=query), str(LIST_JOBS)))
+        return tuple(read_record(item) for item in items)
 
     def get(self, job: str) -> JobRecord:
         namespace, _, name = job.partition("/")

@@ -6,7 +6,7 @@ HoldfastError
 """
 
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from holdfast.cli.target import Target
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 15.0
+PAGE_OBJECTS = 500
 
 
 class Forbidden(HoldfastError):
@@ -115,6 +116,21 @@ class KubeApi:
 def connect(target: Target) -> KubeApi:
     """The API server that `target` means. Raises InvalidInput, Unavailable."""
     return KubeApi(read_credentials(target.kubeconfig, target.context))
+
+
+def listed(page: Callable[[Mapping[str, str]], Any]) -> Iterator[Any]:
+    """The objects of a list, which `page` gets piece by piece for a query. Raises as `page`.
+
+    Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks
+    """
+    query = {"limit": str(PAGE_OBJECTS)}
+    while True:
+        found = page(query)
+        yield from found["items"]
+        onward = found["metadata"].get("continue")
+        if not onward:
+            return
+        query = {**query, "continue": onward}
 
 
 def refusal_of(reply: Reply, right: str, user: str) -> HoldfastError:

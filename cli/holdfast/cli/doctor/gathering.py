@@ -10,8 +10,8 @@ import msgspec
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, read_cordoned_by
 from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.standing import STANDING_HEADER, Standing
-from holdfast.cli.cluster.clustersite import GROUP_PATH, PAGE_OBJECTS, TrainingJobs
-from holdfast.cli.cluster.kubeapi import KubeApi
+from holdfast.cli.cluster.clustersite import GROUP_PATH, TrainingJobs
+from holdfast.cli.cluster.kubeapi import KubeApi, listed
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.rights import (
     CREATE_INTERVENTION,
@@ -98,13 +98,7 @@ class Gathering:
         return found
 
     def _list(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Document]:
-        asked = {"limit": str(PAGE_OBJECTS), **(query or {})}
-        while True:
-            page = self._get(path, asked)
-            yield from page["items"]
-            if not page["metadata"].get("continue"):
-                return
-            asked["continue"] = page["metadata"]["continue"]
+        return listed(lambda page: self._get(path, {**page, **(query or {})}))
 
     def _definitions(self) -> dict[str, Document | None]:
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
