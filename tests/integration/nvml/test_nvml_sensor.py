@@ -33,13 +33,13 @@ def test_healthy_gpus_are_told_with_everything_the_driver_knows(machine: FakeNvm
     machine.gpus[2].set(temperature=71, power_mw=651_000, utilization=97, margin=16, throttle=0x4)
     machine.gpus[2].layout.pids[0] = 4242
     machine.gpus[2].event(pynvml.nvmlEventTypeDoubleBitEccError)  # asks what is else asked seldom
-    reading = observer.until(lambda reading: any(detail.pids == (4242,) for detail in reading.details))
+    reading = observer.until(lambda reading: any(detail.processes == 1 for detail in reading.details))
     assert (reading.unreadable, reading.conditions) == ((), ())
     sample, detail = reading.gpus[2], reading.details[2]
     assert (sample.uuid, sample.index, sample.temperature_c, sample.margin_c) == (machine.gpus[2].uuid, 2, 71, 16)
     assert (sample.power_w, sample.utilization_ratio, sample.throttle) == (651.0, 0.97, 4)
-    assert (detail.model, detail.driver_version) == ("NVIDIA H100 80GB HBM3", "580.95.05")
-    assert (detail.pci_bus_id, detail.pids, len(detail.nvlinks)) == ("00000000:30:00.0", (4242,), 18)
+    assert (detail.model, reading.details[1].processes) == ("NVIDIA H100 80GB HBM3", 0)
+    assert (detail.pci_bus_id, detail.processes, len(detail.nvlinks)) == ("00000000:30:00.0", 1, 18)
     assert (detail.memory_total_bytes, detail.ecc_uncorrected, detail.recovery_action) == (80 << 30, 0, 0)
 
 

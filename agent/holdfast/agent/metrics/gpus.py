@@ -11,6 +11,7 @@ from holdfast.api.telemetry import GpuHealth, GpuSample
 _GAUGES: Final[tuple[tuple[str, Callable[[GpuDetail], float | None]], ...]] = (
     ("holdfast_gpu_temperature_margin_celsius", lambda gpu: gpu.margin_c),
     ("holdfast_gpu_power_limit_watts", lambda gpu: gpu.power_limit_w),
+    ("holdfast_gpu_processes", lambda gpu: gpu.processes),
     ("holdfast_gpu_pcie_width_max", lambda gpu: gpu.pcie_width_max),
     ("holdfast_gpu_pcie_generation_max", lambda gpu: gpu.pcie_generation_max),
 )

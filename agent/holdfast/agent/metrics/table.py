@@ -6,8 +6,6 @@ label holds a pod, a round, an incident or a sentence: each new value of a label
 Ages are exported, not times: no clock of two machines has to agree.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from holdfast.api.metric import Metric, MetricKind
@@ -88,6 +86,7 @@ _GPUS = (
         (*GPU, "reason"),
     ),
     Metric("holdfast_gpu_power_limit_watts", _GAUGE, "The power it may draw.", GPU),
+    Metric("holdfast_gpu_processes", _GAUGE, "Processes that compute on it.", GPU),
     Metric("holdfast_gpu_pcie_width_max", _GAUGE, "Lanes that its PCIe link was made for.", GPU),
     Metric("holdfast_gpu_pcie_generation_max", _GAUGE, "Generation that its PCIe link was made for.", GPU),
     Metric("holdfast_gpu_nvlinks", _GAUGE, "NVLinks by state: up, down.", (*GPU, "state")),
@@ -184,4 +183,3 @@ DCGM_METRICS: Final = (
 
 OWN_METRICS: Final = (*_AGENT, *_RANKS, *_GPUS, *_NODE)
 AGENT_METRICS: Final = (*OWN_METRICS, *DCGM_METRICS)
-BY_NAME: Final[Mapping[str, Metric]] = MappingProxyType({row.name: row for row in AGENT_METRICS})

@@ -74,12 +74,8 @@ class GpuLook:
             uuid=self.uuid,
             index=self.index,
             model=self._ask("nvmlDeviceGetName", handle),
-            serial=self._ask("nvmlDeviceGetSerial", handle),
             pci_bus_id=_bus_id(self._ask("nvmlDeviceGetPciInfo", handle)),
-            driver_version=self._ask("nvmlSystemGetDriverVersion"),
-            slowdown_c=self._threshold(pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-            shutdown_c=self._threshold(pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
-            sm_clock_mhz_max=self._ask("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM),
+            slowdown_c=self._slowdown_c(),
             pcie_generation_max=self._ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
             pcie_width_max=self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
         )
@@ -138,7 +134,7 @@ class GpuLook:
             row_remap_pending=None if rows is None else bool(rows[2]),
             row_remap_failed=None if rows is None else bool(rows[3]),
             nvlinks=self._links.look(),
-            pids=None if processes is None else tuple(process.pid for process in processes),
+            processes=None if processes is None else len(processes),
         )
 
     def _ask(self, function: str, *arguments: Any) -> Any:
@@ -175,7 +171,8 @@ class GpuLook:
         told: int | None = self._ask("nvmlDeviceGetTotalEccErrors", self.handle, error, counter)
         return told
 
-    def _threshold(self, which: int) -> float | None:
+    def _slowdown_c(self) -> float | None:
+        which = pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
         told: float | None = self._ask("nvmlDeviceGetTemperatureThreshold", self.handle, which)
         return told
 

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 PREFIX: Final = "DCGM_FI_DEV_"
 XID_GAUGES: Final = ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR")
 XID_TOTAL: Final = "DCGM_EXP_XID_ERRORS_TOTAL"
-DRIVER_LABELS: Final = ("DCGM_FI_SYSTEM_DRIVER_VERSION", "DCGM_FI_DRIVER_VERSION")
 
 
 class Filling(NamedTuple):
@@ -34,13 +33,11 @@ _FIRST: Final[Mapping[str, Filling]] = MappingProxyType(
         "GPU_TEMP": Filling("temperature_c"),
         "MEMORY_TEMP": Filling("memory_temperature_c"),
         "SLOWDOWN_TEMP": Filling("slowdown_c"),
-        "SHUTDOWN_TEMP": Filling("shutdown_c"),
         "GPU_TEMP_LIMIT": Filling("margin_c"),
         "POWER_USAGE": Filling("power_w"),
         "ENFORCED_POWER_LIMIT": Filling("power_limit_w"),
         "TOTAL_ENERGY_CONSUMPTION": Filling("energy_j", 1e-3),
         "SM_CLOCK": Filling("sm_clock_mhz"),
-        "MAX_SM_CLOCK": Filling("sm_clock_mhz_max"),
         "MEM_CLOCK": Filling("memory_clock_mhz"),
         "GPU_UTIL": Filling("utilization_ratio", 1e-2),
         "FB_USED": Filling("memory_used_bytes", 2.0**20),
@@ -74,12 +71,10 @@ _FIRST: Final[Mapping[str, Filling]] = MappingProxyType(
 _NEWER: Final[Mapping[str, Filling]] = MappingProxyType(
     {
         "GPU_TEMP_SLOWDOWN_CELSIUS": Filling("slowdown_c"),
-        "GPU_TEMP_SHUTDOWN_CELSIUS": Filling("shutdown_c"),
         "GPU_TEMP_MARGIN_CELSIUS": Filling("margin_c"),
         "BOARD_POWER_WATTS": Filling("power_w"),
         "BOARD_POWER_LIMIT_ENFORCED_WATTS": Filling("power_limit_w"),
         "GPU_ENERGY_JOULES_TOTAL": Filling("energy_j"),
-        "SM_MAX_CLOCK_HERTZ": Filling("sm_clock_mhz_max", 1e-6),
         "MEMORY_CLOCK_HERTZ": Filling("memory_clock_mhz", 1e-6),
         "FB_CAPACITY_BYTES": Filling("memory_total_bytes"),
         "GPU_THERMAL_THROTTLE_SECONDS_TOTAL": Filling("thermal_throttled_s"),
@@ -116,6 +111,6 @@ def filling_of(metric: str) -> Filling | None:
         return known
     for suffix, ending, factor in _SUFFIXES:
         first = _FIRST.get(name.removesuffix(suffix)) if name.endswith(suffix) else None
-        if first is not None and first.detail.removesuffix("_max").endswith(ending):
+        if first is not None and first.detail.endswith(ending):
             return Filling(first.detail, factor)
     return None

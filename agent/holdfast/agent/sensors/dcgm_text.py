@@ -9,7 +9,7 @@ from typing import Any, Final
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from holdfast.agent.sensors.dcgm_fields import DRIVER_LABELS, XID_GAUGES, XID_TOTAL, filling_of
+from holdfast.agent.sensors.dcgm_fields import XID_GAUGES, XID_TOTAL, filling_of
 from holdfast.agent.sensors.gpu_detail import GpuDetail
 
 # DCGM says "no value", and why, with the largest numbers its types hold.
@@ -94,7 +94,6 @@ class _Gpu:
             index=-1 if index is None else index,
             model=labels.get("modelName") or labels.get("model_name"),
             pci_bus_id=labels.get("pci_bus_id"),
-            driver_version=next((labels[each] for each in DRIVER_LABELS if each in labels), None),
             **self._values,
         )
 

@@ -22,27 +22,23 @@ class GpuDetail:
     down. `throttle` are NVML's bits of why the clocks are held down now. The `*_throttled_s` counters and all
     error counters only grow until the driver is loaded again; the "aggregate" ones outlive that.
     `utilization_ratio` is from 0 to 1. `recovery_action` is what the driver says it needs, as in
-    `holdfast.api.xid.RecoveryAction` or newer. `pids` are the processes that compute on it.
+    `holdfast.api.xid.RecoveryAction` or newer. `processes` is how many compute on it.
     """
 
     uuid: str
     index: int
     model: str | None = None
-    serial: str | None = None
     pci_bus_id: str | None = None
-    driver_version: str | None = None
 
     temperature_c: float | None = None
     memory_temperature_c: float | None = None
     slowdown_c: float | None = None
-    shutdown_c: float | None = None
     margin_c: float | None = None
 
     power_w: float | None = None
     power_limit_w: float | None = None
     energy_j: float | None = None
     sm_clock_mhz: int | None = None
-    sm_clock_mhz_max: int | None = None
     memory_clock_mhz: int | None = None
     utilization_ratio: float | None = None
     memory_used_bytes: int | None = None
@@ -74,4 +70,4 @@ class GpuDetail:
     nvlinks: tuple[NvlinkDetail, ...] = ()
 
     recovery_action: int | None = None
-    pids: tuple[int, ...] | None = None
+    processes: int | None = None

@@ -54,6 +54,5 @@ class NodeDetail:
     memory: MemoryDetail | None = None
     load: float | None = None
     uptime_s: float | None = None
-    boot_id: str | None = None
     clock: ClockDetail | None = None
     disks: tuple[DiskDetail, ...] = ()

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import psutil
@@ -17,7 +16,6 @@ from holdfast.api.telemetry import Unreadable
 LOOK_INTERVAL_S: Final = 1.0
 DISK_INTERVAL_S: Final = 10.0
 DISK_PATIENCE_S: Final = 60.0
-BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class NodeBasics:
@@ -47,7 +45,6 @@ class NodeBasics:
             memory=_memory(unreadable),
             load=_load(),
             uptime_s=now,  # CLOCK_MONOTONIC counts from the boot
-            boot_id=_boot_id(),
             clock=_clock(unreadable),
             disks=disks,
         )
@@ -111,12 +108,5 @@ def _clock(unreadable: list[Unreadable]) -> ClockDetail | None:
 def _load() -> float | None:
     try:
         return os.getloadavg()[0]
-    except OSError:
-        return None
-
-
-def _boot_id() -> str | None:
-    try:
-        return Path(BOOT_ID).read_text(encoding="ascii").strip()
     except OSError:
         return None

@@ -4,8 +4,6 @@
 holds a rank but that of an open incident's culprit, nor a pod, an incident or a sentence.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from holdfast.api.metric import Metric, MetricKind
@@ -148,4 +146,3 @@ _WORTH = (
 )
 
 WATCHDOG_METRICS: Final = (*_OWN, *_COURSE, *_FAULTS, *_WORTH)
-BY_NAME: Final[Mapping[str, Metric]] = MappingProxyType({row.name: row for row in WATCHDOG_METRICS})
