@@ -28,7 +28,10 @@ Life = Callable[[World], Awaitable[None]]
 
 
 async def live_together(server: ApiServer, folder: Path, lives: Mapping[str, Life]) -> None:
-    """All at the same time, by their names. Raises an ExceptionGroup of those that failed, when all are over."""
+    """All at the same time, by their names. Raises a group of those that failed, when all are over.
+
+    Pytest's own failures and a cancelled life are no `Exception`, and failures all the same.
+    """
 
     async def one(name: str, life: Life) -> None:
         try:
@@ -40,8 +43,8 @@ async def live_together(server: ApiServer, folder: Path, lives: Mapping[str, Lif
             raise
 
     ends = await asyncio.gather(*(one(*each) for each in lives.items()), return_exceptions=True)
-    if failed := [end for end in ends if isinstance(end, Exception)]:
-        raise ExceptionGroup(f"{len(failed)} of {len(lives)} lives failed", failed)
+    if failed := [end for end in ends if isinstance(end, BaseException)]:
+        raise BaseExceptionGroup(f"{len(failed)} of {len(lives)} lives failed", failed)
 
 
 @asynccontextmanager
