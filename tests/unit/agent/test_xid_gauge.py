@@ -56,6 +56,15 @@ def test_gauge_and_totals_together_tell_an_error_once() -> None:
     assert exporter.shows(79, after_s=TOLD_FOR_S, xid_79=2) == [79]
 
 
+def test_repetitions_are_told_as_soon_as_totals_grow_past_what_the_gauge_told() -> None:
+    exporter = Exporter()
+    exporter.shows(0, xid_94=0)
+    assert exporter.shows(94, xid_94=0) == [94]
+    assert [exporter.shows(94, after_s=10.0, xid_94=total) for total in (1, 2, 3)] == [[], [94], [94]]
+    assert exporter.shows(31, after_s=10.0, xid_94=3, xid_31=1) == [31]
+    assert exporter.shows(94, after_s=10.0, xid_94=4, xid_31=2) == [94, 31]
+
+
 def test_what_begins_to_be_shown_after_a_restart_of_the_exporter_is_history() -> None:
     exporter = Exporter()
     exporter.shows(None, xid_31=5)

@@ -2,8 +2,8 @@
 
 The gauge holds the last error for good, so only a change of it is an event; what it shows at the first look
 happened nobody knows when, and is none. Totals by XID tell repetitions too. Where both are there, what one told
-the other does not tell again. After a gap the exporter may have been restarted: what begins to be shown then is
-history.
+the other does not tell again, once for each time. After a gap the exporter may have been restarted: what begins to
+be shown then is history.
 """
 
 from collections.abc import Mapping
@@ -56,9 +56,10 @@ class XidGauge:
         return last != before
 
     def _tell(self, uuid: str, xid: int, source: str, now: float) -> bool:
-        """Whether it is news: not when the other source told it lately."""
+        """Whether it is news: not when the other source told it lately. What is told twice is paired off."""
         told = self._told.get((uuid, xid))
         if told is not None and told[0] != source:
+            del self._told[uuid, xid]
             return False
         self._told[uuid, xid] = (source, now)
         return True
