@@ -152,8 +152,8 @@ def test_before_the_first_round_no_time_has_passed() -> None:
     assert lines(page, "holdfast_job_gpu_hour_cost") == []
 
 
-def finding(kind: FindingKind) -> FindingMade:
-    return FindingMade(Finding(kind, Subject(JOB), "cause", (), Confidence.CERTAIN, 1.0))
+def finding(kind: FindingKind, cause: str = "cause") -> FindingMade:
+    return FindingMade(Finding(kind, Subject(JOB), cause, (), Confidence.CERTAIN, 1.0))
 
 
 class TestCounts:
@@ -197,6 +197,13 @@ class TestCounts:
         assert lines(page, "holdfast_job_fingerprint_disagreements_total") == ["{} 1"]
         assert '{verdict="Failed"} 1' in lines(page, "holdfast_job_self_tests_total")
         assert '{verdict="Passed"} 0' in lines(page, "holdfast_job_self_tests_total")
+
+    def test_a_step_done_again_on_which_all_agree_is_no_second_disagreement(self) -> None:
+        counts = JobCounts()
+        counts.note(finding(FindingKind.CORRUPTION, "fingerprint tie"), ())
+        counts.note(ReplicasAgreed(2, 10), ())
+        counts.note(finding(FindingKind.CORRUPTION, "fingerprint replay"), ())
+        assert (counts.comparisons, counts.disagreements) == (2, 1)
 
 
 def test_counters_say_so_in_their_names_and_nothing_else_does() -> None:

@@ -26,6 +26,9 @@ from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.sample import Reported, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.wording import in_words, ranks_in_words
 
+# The cause of what doing a step again proves: the replicas agree by then, so it is no disagreement of its own.
+REPLAY = "fingerprint replay"
+
 NODES_OF_ONE_FAULT = 2
 # Reports of two nodes may be seconds apart. Short steps are many in that time, those of a large world are few.
 BALLOTS_MIN = 8
@@ -195,7 +198,7 @@ class ReplicaVoteDetector:
                 continue  # who had said it says it again: what is broken may be so in the same way each time
             wrong = frozenset[str]().union(*(nodes for said, nodes in sides.items() if said != value))
             return self._conviction(
-                "fingerprint replay",
+                REPLAY,
                 tuple(Subject(self._job, node=node) for node in sorted(wrong)),
                 f"the replicas now say {value:#018x}: {in_words(wrong)}, which had said otherwise,",
             )
@@ -209,7 +212,7 @@ class ReplicaVoteDetector:
             "nothing is proved"
         )
         named = tuple(Subject(self._job, node=node) for node in nodes)
-        return _Verdict("fingerprint replay", Confidence.UNKNOWN, XidAction.WATCH, named, error)
+        return _Verdict(REPLAY, Confidence.UNKNOWN, XidAction.WATCH, named, error)
 
     def _is_news(self, verdict: _Verdict) -> bool:
         """Replicas that differ go on differing: each verdict is a finding once per round."""

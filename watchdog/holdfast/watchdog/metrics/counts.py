@@ -11,6 +11,7 @@ from holdfast.api.event import Event, FindingMade, MemberTested, ReplicasAgreed
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.selftest import Verdict
+from holdfast.watchdog.detectors.replica_vote import REPLAY
 from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened
 
 
@@ -38,7 +39,9 @@ class JobCounts:
                 self.self_tests[verdict] += 1
             case ReplicasAgreed():
                 self.comparisons += 1
-            case FindingMade(finding=finding) if finding.kind is FindingKind.CORRUPTION:
+            case FindingMade(finding=finding) if (
+                finding.kind is FindingKind.CORRUPTION and finding.cause != REPLAY
+            ):
                 self.comparisons += 1
                 self.disagreements += 1
         ended = []
