@@ -4,7 +4,6 @@ No kubelet runs: the chart's pods are never started. In their place the watchdog
 this machine, and the service's endpoints point at the watchdog.
 """
 
-import http.client
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from apiserver import ApiServer, ApiServerSettings, Refused
+from apiserver import ApiServer, ApiServerSettings
 from helm_python import Chart
 from server_process import ServerProcess
 
@@ -261,12 +260,3 @@ def own_address() -> str:
     usable = [each for each in found if ":" not in each and not each.startswith(("127.", "169.254."))]
     assert usable, "this machine has no address beside loopback, which a service's endpoint needs"
     return usable[0]
-
-
-def refused(call: Callable[[], object]) -> int:
-    """The status the API server refuses with."""
-    try:
-        call()
-    except Refused as error:
-        return error.code
-    return http.client.OK

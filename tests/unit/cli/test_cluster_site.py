@@ -310,7 +310,7 @@ def test_an_unknown_context_or_a_file_that_is_none_is_named(
     assert "--kubeconfig: '/nowhere' is not accepted; there is no such file" in capsys.readouterr().err
     kubernetes.kubeconfig.write_text("{")
     assert ask("status") == 2
-    assert "the file" in capsys.readouterr().err
+    assert "the file is not YAML: " in capsys.readouterr().err
     kubernetes.kubeconfig.write_text("[]")
     assert ask("status") == 2
 

@@ -1,3 +1,4 @@
+import copy
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -55,14 +56,14 @@ WELL = Facts(
     definitions={"trainingjobs": a_definition(entrypoint="array")},
     expected={"trainingjobs": a_definition(entrypoint="array")},
     rights={LIST_JOBS: True},
-    operator=Workload("holdfast-operator", 2, 2, 2),
+    operator=Workload(2, 2),
     lease=LeaseSeen("operator-a", 3.0, 15.0),
-    watchdog=Workload("holdfast-watchdog", 2, 2, 2),
-    watchdog_pods=(PodSeen("w-1", "n1", ready=True), PodSeen("w-2", "n2", ready=True)),
+    watchdog=Workload(2, 2),
+    watchdog_pods=(PodSeen("w-1", "n1"), PodSeen("w-2", "n2")),
     health=Health(None),
     jobs_read=3,
-    agents=Workload("holdfast-agent", 2, 2, 2),
-    agent_pods=(PodSeen("a-1", "n1", ready=True), PodSeen("a-2", "n2", ready=True)),
+    agents=Workload(2, 2),
+    agent_pods=(PodSeen("a-1", "n1"), PodSeen("a-2", "n2")),
     nodes=(NodeSeen("n1"), NodeSeen("n2")),
     jobs=(a_job_with(**SOUND),),
     groups=frozenset({"monitoring.coreos.com"}),
@@ -97,18 +98,18 @@ def test_a_whole_installation_is_well() -> None:
         ("definition trainingjobs", {"expected": {}}, Level.WARN, "is not known"),
         ("definitions", {"definitions": Unseen("forbidden")}, Level.WARN, "not known: forbidden"),
         ("operator", {"operator": None}, Level.FAIL, "there is none in namespace holdfast"),
-        ("operator", {"operator": Workload("o", 2, 0, 0)}, Level.FAIL, "0 of 2 ready"),
+        ("operator", {"operator": Workload(2, 0)}, Level.FAIL, "0 of 2 ready"),
         ("operator", {"operator": Unseen("forbidden")}, Level.WARN, "not known: forbidden"),
         (
             "operator",
-            {"operator_pods": (PodSeen("o-1", "", ready=False, trouble="ImagePullBackOff no such image"),)},
+            {"operator_pods": (PodSeen("o-1", "", trouble="ImagePullBackOff no such image"),)},
             Level.WARN,
             "o-1: ImagePullBackOff no such image",
         ),
         ("operator lease", {"lease": None}, Level.FAIL, "nobody holds it"),
         ("operator lease", {"lease": LeaseSeen("", 1.0, 15.0)}, Level.FAIL, "nobody holds it"),
         ("operator lease", {"lease": LeaseSeen("a", 60.0, 15.0)}, Level.FAIL, "a renewed it 60 s ago"),
-        ("watchdog", {"watchdog": Workload("w", 2, 0, 2)}, Level.FAIL, "0 of 2 ready"),
+        ("watchdog", {"watchdog": Workload(2, 0)}, Level.FAIL, "0 of 2 ready"),
         (
             "watchdog leader",
             {"health": Health(None, standing=Standing.STANDBY)},
@@ -116,7 +117,7 @@ def test_a_whole_installation_is_well() -> None:
             "nobody leads: only standbys answer",
         ),
         ("watchdog leader", {"health": Unseen("away")}, Level.WARN, "away"),
-        ("watchdog standby", {"watchdog": Workload("w", 2, 1, 2)}, Level.WARN, "there is none that is ready"),
+        ("watchdog standby", {"watchdog": Workload(2, 1)}, Level.WARN, "there is none that is ready"),
         ("store", {"health": Health("Redis refuses writes")}, Level.FAIL, "Redis refuses writes"),
         ("store", {"health": Health(None)}, Level.OK, "can record"),
         ("store", {"health": Unseen("away")}, Level.WARN, "away"),
@@ -127,8 +128,8 @@ def test_a_whole_installation_is_well() -> None:
             "you lack the right to create",
         ),
         ("reading", {"jobs_read": Unseen("no endpoints")}, Level.FAIL, "no endpoints"),
-        ("agent", {"agents": Workload("a", 3, 2, 3)}, Level.FAIL, "ready on 2 of 3 nodes"),
-        ("agent", {"agents": Workload("a", 0, 0, 0)}, Level.WARN, "it is meant for no node"),
+        ("agent", {"agents": Workload(3, 2)}, Level.FAIL, "ready on 2 of 3 nodes"),
+        ("agent", {"agents": Workload(0, 0)}, Level.WARN, "it is meant for no node"),
         ("agent", {"agents": None}, Level.FAIL, "there is none"),
         (
             "nodes without an agent",
@@ -203,8 +204,14 @@ def test_a_definition_is_compared_by_its_versions_and_fields() -> None:
 def test_the_generated_definitions_are_equal_to_themselves() -> None:
     from holdfast.cli.doctor.gathering import expected_definitions
 
-    for definition in expected_definitions().values():
+    definitions = expected_definitions()
+    assert set(definitions) == {"trainingjobs", "interventions"}
+    for definition in definitions.values():
         assert difference(definition, definition) == ""
+    altered = copy.deepcopy(definitions["trainingjobs"])
+    schema = altered["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["spec"]["properties"]["nodes"]["properties"]["spares"]
+    assert difference(altered, definitions["trainingjobs"]) == "spec.nodes.spares is missing"
 
 
 def test_each_finding_is_a_line_and_what_to_do_below_it() -> None:

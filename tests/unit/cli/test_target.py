@@ -5,8 +5,6 @@ import pytest
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.cli.target import Breadth, Place, Program, Surroundings, Target, only_one, place_of, split_job
 
-ANYWHERE = tuple(Surroundings)
-
 
 def never() -> Surroundings:
     raise AssertionError("a flag says it: nobody looks around")

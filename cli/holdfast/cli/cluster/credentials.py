@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 
 DEFAULT_NAMESPACE = "default"
@@ -63,7 +65,7 @@ def _read_file(config: Any, configuration: Any, files: str, context: str | None)
         contexts, current = config.list_kube_config_contexts(files)
     except (config.ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(Problem("--kubeconfig", files, f"the file cannot be used: {error}")) from error
-    except Exception as error:  # the YAML parser's, which this module does not import
+    except yaml.YAMLError as error:
         raise InvalidInput(Problem("--kubeconfig", files, f"the file is not YAML: {_flat(error)}")) from error
     known = {each["name"]: each.get("context") or {} for each in contexts}
     name = context if context is not None else (current or {}).get("name")

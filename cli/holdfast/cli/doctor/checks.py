@@ -61,7 +61,7 @@ def _definitions(facts: Facts) -> Iterator[Finding]:
 
 
 def _operator(facts: Facts) -> Iterator[Finding]:
-    yield from _workload(facts, "operator", facts.operator, facts.operator_pods, enough=1)
+    yield from _workload(facts, "operator", facts.operator, facts.operator_pods)
     lease = facts.lease
     logs = f"kubectl -n {facts.namespace} logs -l app.kubernetes.io/component=operator"
     if isinstance(lease, Unseen):
@@ -78,7 +78,7 @@ def _operator(facts: Facts) -> Iterator[Finding]:
 
 
 def _watchdog(facts: Facts) -> Iterator[Finding]:
-    yield from _workload(facts, "watchdog", facts.watchdog, facts.watchdog_pods, enough=1)
+    yield from _workload(facts, "watchdog", facts.watchdog, facts.watchdog_pods)
     watchdog, health = facts.watchdog, facts.health
     if isinstance(watchdog, Unseen) or watchdog is None:
         return
@@ -97,12 +97,7 @@ def _watchdog(facts: Facts) -> Iterator[Finding]:
 
 
 def _workload(
-    facts: Facts,
-    name: str,
-    workload: Workload | Unseen | None,
-    pods: tuple[PodSeen, ...] | Unseen,
-    *,
-    enough: int,
+    facts: Facts, name: str, workload: Workload | Unseen | None, pods: tuple[PodSeen, ...] | Unseen
 ) -> Iterator[Finding]:
     """Whether a part is there and ready."""
     if isinstance(workload, Unseen):
@@ -116,7 +111,7 @@ def _workload(
     why = "; " + _listed([f"{pod.name}: {pod.trouble}" for pod in troubled]) if troubled else ""
     says = f"{workload.ready} of {workload.desired} ready{why}"
     fix = f"kubectl -n {facts.namespace} describe pods -l app.kubernetes.io/component={name}"
-    if workload.ready < enough:
+    if workload.ready == 0:
         yield Finding(Level.FAIL, name, says, fix)
     elif troubled:
         yield Finding(Level.WARN, name, says, fix)
@@ -158,7 +153,7 @@ def _reading(facts: Facts) -> Iterator[Finding]:
 def _agents(facts: Facts) -> Iterator[Finding]:
     agents = facts.agents
     if isinstance(agents, Unseen) or agents is None:
-        yield from _workload(facts, "agent", agents, facts.agent_pods, enough=1)
+        yield from _workload(facts, "agent", agents, facts.agent_pods)
         return
     says = f"ready on {agents.ready} of {agents.desired} nodes"
     fix = f"kubectl -n {facts.namespace} get pods -l app.kubernetes.io/component=agent -o wide"

@@ -16,10 +16,8 @@ Document = dict[str, Any]
 class Workload:
     """A Deployment or DaemonSet. `desired` and `ready` are pods; None of `Facts` means there is none."""
 
-    name: str
     desired: int
     ready: int
-    updated: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +26,7 @@ class PodSeen:
 
     name: str
     node: str
-    ready: bool
     trouble: str = ""
-    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,26 +215,18 @@ def _nothing(server: str, namespace: str, why: Unseen) -> Facts:
 def _workload(document: Document | Unseen | None) -> Workload | Unseen | None:
     if document is None or isinstance(document, Unseen):
         return document
-    status, name = document.get("status") or {}, document["metadata"]["name"]
+    status = document.get("status") or {}
     if document.get("kind") == "DaemonSet" or "desiredNumberScheduled" in status:
-        desired, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
-        return Workload(name, desired, ready, status.get("updatedNumberScheduled", 0))
-    return Workload(
-        name, document["spec"].get("replicas", 1), status.get("readyReplicas", 0), status.get("updatedReplicas", 0)
-    )
+        return Workload(status.get("desiredNumberScheduled", 0), status.get("numberReady", 0))
+    return Workload(document["spec"].get("replicas", 1), status.get("readyReplicas", 0))
 
 
 def _pod(document: Document) -> PodSeen:
     status = document.get("status") or {}
     states = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
     conditions = {each["type"]: each for each in status.get("conditions", [])}
-    return PodSeen(
-        document["metadata"]["name"],
-        document["spec"].get("nodeName", ""),
-        conditions.get("Ready", {}).get("status") == "True",
-        _pod_trouble(status, states, conditions),
-        sum(each.get("restartCount", 0) for each in states),
-    )
+    name, node = document["metadata"]["name"], document["spec"].get("nodeName", "")
+    return PodSeen(name, node, _pod_trouble(status, states, conditions))
 
 
 def _pod_trouble(status: Document, states: list[Document], conditions: Mapping[str, Document]) -> str:
