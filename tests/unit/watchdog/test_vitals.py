@@ -36,6 +36,17 @@ def test_a_rank_not_heard_of_lately_is_stale() -> None:
     assert told.heard_age_s == 10.0 - 6.9
 
 
+def test_what_stale_ranks_said_last_is_not_the_present() -> None:
+    silent = sample(0, loss=9.0, grad_norm=math.nan, step_time_s=4.0, tokens=100, progress_age_s=1.0)
+    heard = sample(1, loss=2.0, grad_norm=1.0, step_time_s=0.5, tokens=100)
+    told = vitals(silent, heard, heard_at=(6.0, 9.0))
+    assert (told.loss, told.grad_norm) == (Spread(2.0, 2.0, 2.0, 2.0), Spread(1.0, 1.0, 1.0, 1.0))
+    assert (told.nonfinite, told.slowest_rank, told.tokens_per_s) == (0, 1, 200.0)
+    assert (told.heard_age_s, told.progress_age_s) == (4.0, 5.0)
+    alone = vitals(silent, heard_at=(6.0,))
+    assert (alone.loss, alone.step_s, alone.slowest_rank, alone.tokens_per_s) == (None, None, None, None)
+
+
 def test_the_rank_furthest_behind_is_told_with_the_age_of_its_report() -> None:
     assert (
         vitals(sample(0, progress_age_s=2.0), sample(1, progress_age_s=1.0), heard_at=(9.0, 8.5)).progress_age_s

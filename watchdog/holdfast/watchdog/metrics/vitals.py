@@ -31,8 +31,8 @@ class Spread(msgspec.Struct, frozen=True):
 class Vitals(msgspec.Struct, frozen=True):
     """All ranks as one. None is Unknown.
 
-    `fresh` ranks were heard of lately, `stale` ones not lately. `heard_age_s` and `progress_age_s` are the
-    greatest over the ranks.
+    `fresh` ranks were heard of lately, `stale` ones not lately: what those said last is not the present, and only
+    their ages are told. `heard_age_s` and `progress_age_s` are the greatest over the ranks.
     """
 
     fresh: int = 0
@@ -93,15 +93,16 @@ class _Gathering:
 
     def take(self, samples: Sequence[RankSample], heard_at: Sequence[float]) -> None:
         ages = [self._now - at for at in heard_at]
+        fresh = [each for age, each in zip(ages, samples, strict=True) if age <= self._stale_after_s]
         self._heard += len(ages)
-        self._stale += sum([age > self._stale_after_s for age in ages])
+        self._stale += len(ages) - len(fresh)
         self._heard_age_s = max(self._heard_age_s, *ages)
         behind = [age + sample.progress_age_s for age, sample in zip(ages, samples, strict=True)]
         self._progress_age_s = max(self._progress_age_s, *behind)
-        self._loss.take(_known(samples, lambda sample: sample.loss))
-        self._grad_norm.take(_known(samples, lambda sample: sample.grad_norm))
-        self._step_s.take(_known(samples, lambda sample: sample.step_time_s))
-        self._take_speed(samples)
+        self._loss.take(_known(fresh, lambda sample: sample.loss))
+        self._grad_norm.take(_known(fresh, lambda sample: sample.grad_norm))
+        self._step_s.take(_known(fresh, lambda sample: sample.step_time_s))
+        self._take_speed(fresh)
 
     def _take_speed(self, samples: Sequence[RankSample]) -> None:
         timed = [(each.step_time_s, each.rank) for each in samples if each.step_time_s is not None]
