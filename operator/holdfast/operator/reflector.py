@@ -42,7 +42,9 @@ class _Event(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-class _Listed(msgspec.Struct, frozen=True):
+class _Versioned(msgspec.Struct, frozen=True):
+    """A list, or a bookmark."""
+
     metadata: _ListMetadata
 
 
@@ -52,10 +54,6 @@ class _RawPage(msgspec.Struct, frozen=True):
 
 class _Nameable(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
-
-
-class _Versioned(msgspec.Struct, frozen=True):
-    metadata: _ListMetadata
 
 
 class Reflector(Generic[T]):
@@ -75,6 +73,7 @@ class Reflector(Generic[T]):
         self._cache = cache
         self._restarted = restarted
         self._version = ""
+        self._relist_at = 0.0  # as the running loop's clock says
         self._page = msgspec.json.Decoder(_page_of(resource.shape))
         self._object = msgspec.json.Decoder(resource.shape)
         self._event = msgspec.json.Decoder(_Event)
@@ -88,30 +87,28 @@ class Reflector(Generic[T]):
         while True:
             try:
                 await self._follow()
-                told = ""
             except Expired:
                 self._version = ""
                 self._restarted()
             except (HoldfastError, msgspec.MsgspecError) as error:
                 self._restarted()
-                if str(error) != told:
+                # Not each try of an outage is told of, but each outage is.
+                if str(error) != told or self._backoff.failures == 0:
                     told = str(error)
                     logger.warning("cannot watch plural=%s error=%s", self._resource.plural, error)
             await asyncio.sleep(self._backoff.next_s())
 
     async def _follow(self) -> NoReturn:
-        """List if there is nothing to go on from, then watch. Ends only by an error."""
+        """List if there is nothing to go on from or it is time again, then watch. Ends only by an error."""
         loop = asyncio.get_running_loop()
-        relist_at = loop.time() + RELIST_S * random.uniform(0.9, 1.1)
-        if not self._version:
-            await self._list()
         while True:
+            if not self._version or loop.time() >= self._relist_at:
+                await self._list()
+                self._relist_at = loop.time() + RELIST_S * random.uniform(0.9, 1.1)
             started = loop.time()
             await self._watch()
             if loop.time() - started < 1.0:
                 raise Unavailable(f"the API server ended the watch of {self._resource.plural} at once")
-            if loop.time() > relist_at:
-                raise Expired(410, "Expired", "it is time to list again")
 
     async def _list(self) -> None:
         begun = self._cache.begin_list()
@@ -119,7 +116,7 @@ class Reflector(Generic[T]):
         query = self._query() | {"limit": str(PAGE_OBJECTS)}
         while True:
             request = Request("GET", self._resource.path(self._namespace), query)
-            page = msgspec.json.decode(content := await self._api.ask(request), type=_Listed)
+            page = msgspec.json.decode(content := await self._api.ask(request), type=_Versioned)
             items += self._items_of(content)
             if not page.metadata.continue_:
                 break

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from fake_api import ScriptedServer
 
 from holdfast.operator.cache import Cache
@@ -11,6 +12,9 @@ from holdfast.operator.objects import Pod
 from holdfast.operator.reflector import Reflector
 from holdfast.operator.refusal import Expired
 from holdfast.operator.resource import PODS
+
+BOOKMARK = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "15"}}}
+BROKEN = {"type": "ERROR", "object": {"code": 500, "message": "broken"}}
 
 
 def pod(name: str, version: str, **status: Any) -> dict[str, Any]:
@@ -82,12 +86,32 @@ async def test_a_watch_that_is_refused_as_too_old_is_answered_with_a_new_list() 
 
 
 async def test_a_broken_watch_goes_on_from_the_last_bookmark() -> None:
-    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "15"}}}
-    broken = {"type": "ERROR", "object": {"code": 500, "message": "broken"}}
-    server = ScriptedServer(lists=[page("7", pod("a", "1"))], watches=[[bookmark, broken]])
+    server = ScriptedServer(lists=[page("7", pod("a", "1"))], watches=[[BOOKMARK, BROKEN]])
     mirror = Mirror(server)
     await mirror.until(lambda: len(server.asked) == 3)
     assert server.asked[2].query["resourceVersion"] == "15"
+    await mirror.close()
+
+
+async def test_a_watch_that_keeps_breaking_is_listed_again_all_the_same_when_it_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.operator.reflector.RELIST_S", 0.0)
+    server = ScriptedServer(lists=[page("7", pod("a", "1")), page("20", pod("b", "19"))], watches=[[BROKEN]])
+    mirror = Mirror(server)
+    await mirror.until(lambda: mirror.names == ["b"])
+    assert mirror.restarts == 1
+    await mirror.close()
+
+
+async def test_each_outage_is_told_of_once_though_all_are_told_in_the_same_words(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("holdfast.operator.reflector.RETRY_FIRST_S", 0.001)
+    server = ScriptedServer(lists=[page("7")], watches=[[BROKEN], [BROKEN], [BOOKMARK, BROKEN], [BROKEN]])
+    mirror = Mirror(server)
+    await mirror.until(lambda: mirror.restarts == 4)
+    assert [each.levelname for each in caplog.records] == ["WARNING", "WARNING"]
     await mirror.close()
 
 
