@@ -211,7 +211,7 @@ class HangDetector:
     def _is_fresh(self, absent: Sequence[int], now: float) -> bool:
         """Whether every rank, or the node of an absent rank, was heard of within a lost member's time."""
         oldest = now - self._policy.lost_after_s
-        nodes = {share.node for rank in absent if (share := self._round.share_of(rank)) is not None}
+        nodes = {share.node for rank in absent if (share := self._round.member_of(rank)) is not None}
         return all(each.at >= oldest for each in self._seen.values()) and all(
             self._node_at.get(node, -math.inf) >= oldest for node in nodes
         )

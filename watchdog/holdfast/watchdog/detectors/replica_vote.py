@@ -235,7 +235,7 @@ class ReplicaVoteDetector:
         }
 
     def _nodes(self, ranks: Sequence[int]) -> frozenset[str]:
-        shares = (self._round.share_of(rank) for rank in ranks)
+        shares = (self._round.member_of(rank) for rank in ranks)
         return frozenset(share.node for share in shares if share is not None)
 
     def _finding(self, verdict: _Verdict, ballot: Ballot, evidence: tuple[Evidence, ...]) -> Finding:

@@ -1,6 +1,5 @@
 """The round that counts: what every detector of round-bound faults must know about it."""
 
-from bisect import bisect_right
 from collections.abc import Container, Sequence
 
 from holdfast.api.finding import Subject
@@ -53,7 +52,7 @@ class RoundInForce:
 
     def has(self, member: str) -> bool:
         """Whether `member` has ranks in the round that runs."""
-        return any(share.member == member for share in self.shares)
+        return self._round is not None and member in self._round.names
 
     def samples_in(self, report: NodeReport) -> Sequence[RankSample]:
         """The samples of a report that count: of this round, and of ranks that its node runs."""
@@ -70,17 +69,13 @@ class RoundInForce:
             self._ranks_of_node = _ranks_of_node(self._round)
         return self._ranks_of_node.get(node, ())
 
-    def share_of(self, rank: int) -> MemberRanks | None:
-        """Who runs `rank`, None when it is outside the world. A binary search."""
-        place = bisect_right(self.shares, rank, key=lambda share: share.first_rank) - 1
-        if place < 0:
-            return None
-        share = self.shares[place]
-        return share if rank < share.first_rank + share.local_size else None
+    def member_of(self, rank: int) -> MemberRanks | None:
+        """Who runs `rank`, None when it is outside the world."""
+        return self._round.member_of(rank) if self._round else None
 
     def subject(self, rank: int) -> Subject:
         """`rank` with the member and node that run it."""
-        share = self.share_of(rank)
+        share = self.member_of(rank)
         if share is None:
             return Subject(self._job, rank=rank)
         return Subject(self._job, node=share.node, member=share.member, rank=rank)
