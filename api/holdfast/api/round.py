@@ -90,13 +90,9 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
         """Where each member is in `ranks`. Built when first asked for: it is asked for with every message."""
         return {share.member: place for place, share in enumerate(self.ranks)}
 
-    @property
+    @cached_property
     def names(self) -> KeysView[str]:
         """The members' names, in rank order. The same object each time."""
-        return self._names
-
-    @cached_property
-    def _names(self) -> KeysView[str]:
         return self._places.keys()
 
     @cached_property
