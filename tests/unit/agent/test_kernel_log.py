@@ -143,11 +143,17 @@ def test_a_damaged_bookmark_is_a_first_start(damage: str, ring: Ring, tmp_path: 
     assert xids(look(ring.sensor(tmp_path), 101.0)) == [94]
 
 
-def test_a_bookmark_that_cannot_be_written_stops_nothing(ring: Ring, tmp_path: Path) -> None:
-    sensor = ring.sensor(tmp_path / "nowhere")
+def test_a_bookmark_that_cannot_be_written_stops_nothing_and_is_written_when_it_can(
+    ring: Ring, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sensor = ring.sensor(tmp_path / "later")
     for now in (100.0, 110.0, 120.0):
         ring.say(XID_94, at=now)
         assert xids(look(sensor, now)) == [94]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["kernel log's place not kept"]
+    (tmp_path / "later").mkdir()
+    look(sensor, 130.0)
+    assert (tmp_path / "later" / "kernel-log.json").exists()
     sensor.close()
 
 

@@ -61,6 +61,7 @@ class KernelLog:
         self._left_at: float | None = None
         if self._kept is not None and self._goes_on(self._kept):
             source.place, self._history, self._left_at = self._kept.place, None, self._kept.read_at
+        self._unkept = False
         self._begun = False
         self._history_until = float("-inf")
         self._settled: tuple[Place, float] | None = None
@@ -178,10 +179,11 @@ class KernelLog:
             return
         try:
             write_bookmark(self._state_file, bookmark)
-            self._kept = bookmark
+            self._kept, self._unkept = bookmark, False
         except OSError as error:
-            _LOG.warning("kernel log's place not kept: file=%s reason=%s", self._state_file, error.strerror)
-            self._state_file = None
+            if not self._unkept:
+                self._unkept = True
+                _LOG.warning("kernel log's place not kept: file=%s reason=%s", self._state_file, error.strerror)
 
 
 def _says_the_same(bookmark: Bookmark, kept: Bookmark) -> bool:
