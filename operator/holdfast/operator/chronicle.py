@@ -13,8 +13,10 @@ from holdfast.api.status import JobPhase
 from holdfast.operator.action import Action, Cordon, CreatePod, SetFinalizer, Uncordon
 from holdfast.operator.case import Case, Decision
 from holdfast.operator.departure import WITHOUT_CHECKPOINT, waiting
+from holdfast.operator.objects import Pod
 from holdfast.operator.observed import KubeEvent
-from holdfast.operator.podstate import state_of
+from holdfast.operator.podstate import ran_from_to, state_of
+from holdfast.operator.timestamp import seconds_of
 
 MESSAGE_LENGTH_MAX = 1000  # the API server takes 1024 bytes
 NAMES_SHOWN = 5
@@ -142,12 +144,21 @@ def _lost_a_checkpoint(case: Case) -> bool:
 
 
 def _lost(case: Case) -> list[str]:
-    """Who left since, and why. Ended pods of before are kept for their logs: they lead to a new pod only once."""
+    """Who left since, and why. Ended pods are kept for their logs: they lead to a new pod only once.
+
+    One that ended before the newest pod was made has been replaced already.
+    """
     roll = case.roll
-    gone = [f"{pod.metadata.name} ({state_of(pod)[1]})" for pod in (*roll.ended, *roll.leaving)]
+    newest = max((_created_at(pod) for pod in (*roll.there, *roll.ended)), default=0.0)
+    ended = [pod for pod in roll.ended if ran_from_to(pod)[1] >= newest]
+    gone = [f"{pod.metadata.name} ({state_of(pod)[1]})" for pod in (*ended, *roll.leaving)]
     moved = [f"{pod.metadata.name} (its node is to be left)" for pod in roll.stranded]
     released = [f"{pod.metadata.name} (released)" for pod in roll.released]
     return [*moved, *released, *reversed(gone)]
+
+
+def _created_at(pod: Pod) -> float:
+    return seconds_of(pod.metadata.creation_timestamp) or 0.0
 
 
 def _names(names: list[str]) -> str:

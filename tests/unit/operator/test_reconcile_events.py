@@ -118,6 +118,11 @@ def test_many_names_are_counted_instead_of_listed() -> None:
 
 def test_growing_replaces_nobody() -> None:
     assert "MemberReplaced" not in reasons(observed(plan=plan(4)))
+    kept_for_its_logs = ended_pod(0, ended_at=NOW - 60)
+    replaced = (kept_for_its_logs, pod(1), pod(2, created_at=NOW - 50))
+    assert "MemberReplaced" not in reasons(observed(pods=replaced, plan=plan(3)))
+    not_yet_replaced = (kept_for_its_logs, pod(1), pod(2, created_at=NOW - 70))
+    assert "MemberReplaced" in reasons(observed(pods=not_yet_replaced, plan=plan(3)))
 
 
 def test_nothing_is_said_of_a_job_the_watchdog_does_not_know() -> None:
