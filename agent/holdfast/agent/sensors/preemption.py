@@ -63,7 +63,7 @@ class PreemptionNotices:
                 PreemptionNoticed(str(self._whose), notice.within_s, max(0.0, now - at), notice.text[:200])
                 for notice, at in news
             ),
-            unreadable=(Unreadable(f"{_NAME} {self._whose}", self._failure),) if away else (),
+            unreadable=(Unreadable(_NAME, f"{self._whose}: {self._failure}"),) if away else (),
         )
 
     def close(self) -> None:
