@@ -208,7 +208,7 @@ def test_a_mount_that_is_missing_ends_in_one_sentence(flags: tuple[str, ...], po
     assert "Traceback" not in result.stderr
 
 
-async def test_two_hundred_pods_cost_less_than_a_hundredth_of_a_core(
+async def test_two_hundred_pods_cost_less_than_two_hundredths_of_a_core(
     watchdog: FakeWatchdog, pods: Path, flags: tuple[str, ...]
 ) -> None:
     for number in range(200):
