@@ -51,6 +51,19 @@ async def test_nobody_else_may(url: str, tmp_path: Path) -> None:
     assert await _status(url, "/metrics", SCRAPING) == 401
 
 
+async def test_a_token_that_cannot_be_read_is_told_of_once_until_it_can_be(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        caplog.clear()
+        (tmp_path / "token").unlink()
+        assert [await _status(url, "/metrics", SCRAPING) for _ in range(2)] == [401, 401]
+        told = [each for each in caplog.records if each.name.endswith("server.scraping")]
+        assert ["No such file" in each.getMessage() for each in told] == [True]
+        (tmp_path / "token").write_text(SCRAPING)
+        assert await _status(url, "/metrics", SCRAPING) == 200
+
+
 async def test_prometheus_gets_the_format_it_accepts(url: str) -> None:
     for accept, called in (("", "text/plain"), ("application/openmetrics-text", "application/openmetrics-text")):
         headers = {**bearer(SCRAPING), "Accept": accept}
