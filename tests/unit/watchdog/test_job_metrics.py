@@ -126,10 +126,10 @@ def test_labels_are_bounded() -> None:
 
 
 def test_budgets_are_told_by_how_much_of_them_is_used() -> None:
-    page = faults(state(restarts=(29.0, 31.0, 129.0), evictions=(79.0, 81.0)), now=130.0)
+    page = faults(state(restarts=(29.0, 31.0, 129.0), evictions=(79.0, 81.0), eviction_count=1030), now=130.0)
     assert lines(page, "holdfast_job_restart_budget_used_ratio") == ["{} 0.5"]
     assert lines(page, "holdfast_job_eviction_budget_used_ratio") == ["{} 0.5"]
-    assert lines(page, "holdfast_job_evictions_total") == ["{} 2"]
+    assert lines(page, "holdfast_job_evictions_total") == ["{} 1030"], "more than the budget remembers"
 
 
 def test_time_is_useful_lost_or_suspended_and_a_gpu_has_a_price() -> None:

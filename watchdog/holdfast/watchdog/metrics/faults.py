@@ -19,7 +19,7 @@ def write_faults(page: Page, state: JobState, counts: JobCounts, *, now: float) 
     """Incidents with their culprits, budgets, and the nodes that are avoided."""
     job = state.job
     page.put("holdfast_job_restarts_total", state.restart_count, job)
-    page.put("holdfast_job_evictions_total", len(state.evictions), job)
+    page.put("holdfast_job_evictions_total", state.eviction_count, job)
     _write_budgets(page, state, now)
     of_kind = Counter(each.kind for each in state.open_incidents())
     for kind in FindingKind:
