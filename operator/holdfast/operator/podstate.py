@@ -83,8 +83,12 @@ def _condition(pod: Pod, type_: str) -> Condition | None:
 
 
 def _terminated(pod: Pod) -> list[Terminated]:
-    states = (each.state.terminated for each in pod.status.container_statuses)
-    return [each for each in states if each is not None]
+    """Of the init containers when no other began: one of them failed."""
+    status = pod.status
+    for statuses in (status.container_statuses, status.init_container_statuses):
+        if ended := [each.state.terminated for each in statuses if each.state.terminated is not None]:
+            return ended
+    return []
 
 
 def _worst(terminated: list[Terminated]) -> Terminated | None:

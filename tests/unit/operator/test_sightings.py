@@ -21,6 +21,7 @@ from operator_builders import (
 from holdfast.api.plan import NodeObserved, NodeState, PodObserved, PodState
 from holdfast.api.status import JobPhase
 from holdfast.operator.action import Tell
+from holdfast.operator.crashloop import FIRST_WAIT_S, crash_loop
 from holdfast.operator.nodestate import state_of
 from holdfast.operator.objects import (
     Condition,
@@ -38,6 +39,7 @@ from holdfast.operator.podstate import ran_from_to
 from holdfast.operator.podstate import state_of as pod_state_of
 from holdfast.operator.reconcile import reconcile
 from holdfast.operator.template import Toleration
+from holdfast.operator.timestamp import text_of
 
 MAINTENANCE = Terms("w:1", "image", maintenance_taints=("example.com/maintenance",))
 DRAINING = NodeState.DRAINING
@@ -149,6 +151,30 @@ def waiting_in_init(reason: str) -> Pod:
 )
 def test_a_pods_state_is_told_in_words_for_people(given: Pod, state: PodState, says: str) -> None:
     assert pod_state_of(given) == (state, says)
+
+
+def failed_in_init(ended: Terminated) -> Pod:
+    """Its trainer never began."""
+    fetched = ContainerStatus("fetch", state=ContainerState(terminated=Terminated(0, "Completed")))
+    failed = ContainerStatus("launcher", state=ContainerState(terminated=ended))
+    made = pod(0, phase="Failed", waiting=Waiting("PodInitializing"), created_at=NOW - 3600)
+    trainers = made.status.container_statuses
+    status = PodStatus("Failed", container_statuses=trainers, init_container_statuses=(fetched, failed))
+    return Pod(made.metadata, made.spec, status)
+
+
+def test_a_pod_whose_init_container_failed_ended_as_that_did() -> None:
+    given = failed_in_init(Terminated(3, "Error", "disk full", text_of(NOW - 9), text_of(NOW - 2)))
+    assert pod_state_of(given) == (PodState.GONE, "exit code 3: disk full")
+    assert ran_from_to(given) == (NOW - 9, NOW - 2)
+
+
+def test_a_pod_that_fails_in_its_init_container_again_and_again_is_a_crash_loop() -> None:
+    given = failed_in_init(Terminated(3, "Error", "disk full", text_of(NOW - 9), text_of(NOW - 2)))
+    newest = crash_loop((given,), NOW).newest
+    assert newest is not None
+    assert (newest.count, newest.due) == (1, NOW - 2 + FIRST_WAIT_S)
+    assert newest.says() == "gpt-0 ended 7 s after its start: exit code 3: disk full"
 
 
 def test_long_last_words_are_cut() -> None:
