@@ -3,7 +3,6 @@
 from grafana import GREEN, GREY, RED, YELLOW, Dashboard, Query, Row, Variable, graph, states, table
 
 HERE = '{node=~"$node"}'
-DCGM = '{Hostname=~"$node"}'
 GPU = "{{node}} GPU {{gpu}}"
 NODE = Variable(name="node", label="Node", query="label_values(holdfast_agent_build_info, node)", every=True)
 
@@ -128,9 +127,9 @@ LOAD = Row(
         ),
         graph(
             "GPU memory used",
-            "In MiB, as dcgm-exporter 4.8 and older tell it.",
-            Query(expr=f"max by (Hostname, gpu) (DCGM_FI_DEV_FB_USED{DCGM})", legend="{{Hostname}} GPU {{gpu}}"),
-            unit="decmbytes",
+            "Of what each has.",
+            Query(expr=f"holdfast:gpu_memory_used_bytes{HERE}", legend=GPU),
+            unit="bytes",
         ),
         graph(
             "SM clock",
@@ -152,24 +151,15 @@ ERRORS = Row(
         graph(
             "Memory errors",
             "Since the driver was loaded: corrected, and not.",
-            Query(
-                expr=f"max by (Hostname, gpu) (DCGM_FI_DEV_ECC_SBE_VOL_TOTAL{DCGM})",
-                legend="{{Hostname}} GPU {{gpu}} corrected",
-            ),
-            Query(
-                expr=f"max by (Hostname, gpu) (DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{DCGM})",
-                legend="{{Hostname}} GPU {{gpu}} uncorrected",
-            ),
+            Query(expr=f"holdfast:gpu_memory_errors_corrected_total{HERE}", legend=f"{GPU} corrected"),
+            Query(expr=f"holdfast:gpu_memory_errors_uncorrected_total{HERE}", legend=f"{GPU} uncorrected"),
             unit="none",
             runbooks=("HoldfastEccUncorrected", "HoldfastGpuMemoryWearing"),
         ),
         graph(
             "Remapped rows",
             "Of the GPUs' memory, for uncorrected errors.",
-            Query(
-                expr=f"max by (Hostname, gpu) (DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{DCGM})",
-                legend="{{Hostname}} GPU {{gpu}}",
-            ),
+            Query(expr=f"holdfast:gpu_remapped_rows_total{HERE}", legend=GPU),
             unit="none",
             runbooks=("HoldfastRowRemapFailed", "HoldfastGpuMemoryWearing"),
         ),
@@ -184,10 +174,7 @@ ERRORS = Row(
         graph(
             "PCIe lanes",
             "Those the links run on, and those they were made for.",
-            Query(
-                expr=f"max by (Hostname, gpu) (DCGM_FI_DEV_PCIE_LINK_WIDTH{DCGM})",
-                legend="{{Hostname}} GPU {{gpu}}",
-            ),
+            Query(expr=f"holdfast:gpu_pcie_lanes{HERE}", legend=GPU),
             Query(expr=f"max by (node, gpu) (holdfast_gpu_pcie_width_max{HERE})", legend=f"{GPU}, made for"),
             unit="none",
             width=8,

@@ -27,6 +27,26 @@ RENAMED = {
         2619000000,
     ),
     "holdfast:gpu_pcie_replays_total": ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", 4, "DCGM_FI_DEV_PCIE_REPLAY_TOTAL", 4),
+    "holdfast:gpu_memory_used_bytes": ("DCGM_FI_DEV_FB_USED", 3, "DCGM_FI_DEV_FB_USED_BYTES", 3145728),
+    "holdfast:gpu_remapped_rows_total": (
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+        2,
+        "DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL",
+        2,
+    ),
+    "holdfast:gpu_memory_errors_corrected_total": (
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+        5,
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+        5,
+    ),
+    "holdfast:gpu_memory_errors_uncorrected_total": (
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        1,
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        1,
+    ),
+    "holdfast:gpu_pcie_lanes": ("DCGM_FI_DEV_PCIE_LINK_WIDTH", 16, "DCGM_FI_DEV_PCIE_LINK_WIDTH", 16),
     "holdfast:gpu_last_xid": ("DCGM_FI_DEV_XID_ERRORS", 79, "DCGM_FI_DEV_XID_ERROR", 79),
 }
 

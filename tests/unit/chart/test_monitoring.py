@@ -75,6 +75,18 @@ def test_every_metric_that_is_asked_for_is_exported() -> None:
                 assert asked - known == set(), panel["title"]
 
 
+def test_dashboards_ask_for_gpus_by_what_is_recorded_of_either_generation() -> None:
+    for dashboard in DASHBOARDS:
+        raw = {
+            name
+            for panel in panels(dashboard)
+            for target in panel["targets"]
+            for name in asked_for(target["expr"])
+            if name.startswith("DCGM_")
+        }
+        assert raw == set(), f"{dashboard.stem}: record it in rules/recording.yaml"
+
+
 def test_the_alert_about_xids_knows_those_that_the_catalogue_lays_to_hardware() -> None:
     hardware = [
         row.xid
