@@ -9,6 +9,7 @@ from holdfast.api.finding import Finding
 from holdfast.api.intervention import InterventionRequest
 from holdfast.api.plan import NodeState, PodState
 from holdfast.api.policy import Policy
+from holdfast.api.round import Tier
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 
 
@@ -19,7 +20,7 @@ class JobSubmitted(msgspec.Struct, frozen=True, tag=True):
 
 
 class MemberJoined(msgspec.Struct, frozen=True, tag=True):
-    """A launcher connected. Fields as in `membership.Join`."""
+    """A launcher connected. Fields as in `membership.Join`; `transfer` is its transfer server, "" without one."""
 
     member: str
     node: str
@@ -30,6 +31,7 @@ class MemberJoined(msgspec.Struct, frozen=True, tag=True):
     warm: bool
     held_round: int | None = None
     shown: int = 0
+    transfer: str = ""
 
 
 class MemberWarmed(msgspec.Struct, frozen=True, tag=True):
@@ -80,11 +82,16 @@ class CheckpointRecorded(msgspec.Struct, frozen=True, tag=True):
 
 
 class RestoreReported(msgspec.Struct, frozen=True, tag=True):
-    """Rank 0 restored `step` in `round`, passing over the damaged ones in `skipped`."""
+    """Rank 0 restored `step` in `round` from `tier`, passing over the damaged ones in `skipped`.
+
+    `healed` is what was damaged and taken from a replica.
+    """
 
     round: int
     step: int | None
     skipped: tuple[str, ...] = ()
+    tier: Tier = Tier.CHECKPOINT
+    healed: tuple[str, ...] = ()
 
 
 class RoundProgressed(msgspec.Struct, frozen=True, tag=True):
@@ -150,11 +157,12 @@ class NodeReputed(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeChanged(msgspec.Struct, frozen=True, tag=True):
-    """The operator saw a node change."""
+    """The operator saw a node change. `rack` is its failure domain, empty while it is not known."""
 
     node: str
     state: NodeState
     reason: str = ""
+    rack: str = ""
 
 
 class PodChanged(msgspec.Struct, frozen=True, tag=True):

@@ -21,6 +21,7 @@ from holdfast.api.policy import (
     CorruptionPolicy,
     EvictionBudget,
     GpuHour,
+    MemoryPolicy,
     NoticeAction,
     Policy,
     RestartBudget,
@@ -87,8 +88,8 @@ class Startup(Section):
 class MemorySnapshots(Section):
     """Snapshots in host memory, and their copies in another failure domain."""
 
-    every_steps: Annotated[int, Field(ge=1)] = 1
-    """Steps from one snapshot to the next."""
+    every_steps: Annotated[int, Field(ge=0)] = 1
+    """Steps from one snapshot to the next; 0: none are taken."""
     replicas: Annotated[int, Field(ge=0)] = 1
     """Copies of each snapshot on other nodes."""
 
@@ -101,7 +102,7 @@ class CheckpointSpec(Section):
     interval: Interval = None
     """auto, a duration such as 10m, or a number of steps such as 500steps."""
     keep: Annotated[int, Field(ge=1)] = 3
-    """Committed checkpoints that are kept; older ones are deleted."""
+    """Committed checkpoints that are kept, unless the script says how many; older ones are deleted."""
     memory: MemorySnapshots = MemorySnapshots()
     """Snapshots in host memory."""
 
@@ -248,6 +249,10 @@ def read_trainingjob(document: Mapping[str, Any]) -> TrainingJob:
 POD_FORM_GRACE_S = 30.0
 
 
+def _memory(wanted: MemorySnapshots) -> MemoryPolicy | None:
+    return MemoryPolicy(wanted.every_steps, wanted.replicas) if wanted.every_steps else None
+
+
 def policy_of(job: TrainingJob) -> Policy:
     """The job's policy in plain values; seconds and ratios instead of texts."""
     spec, faults = job.spec, job.spec.fault_policy
@@ -268,6 +273,8 @@ def policy_of(job: TrainingJob) -> Policy:
         hang_timeout_s=None if hang is None else hang.total_seconds(),
         startup_timeout_s=spec.startup.timeout.total_seconds(),
         checkpoint_uri=spec.checkpoint.uri or "",
+        memory=_memory(spec.checkpoint.memory),
+        keep=spec.checkpoint.keep,
         xid_actions=dict(faults.xid),
         condition_actions={kind.value: action for kind, action in faults.conditions.items()},
         preflight=TestLevel(spec.startup.preflight.value)

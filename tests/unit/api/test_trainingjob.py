@@ -8,6 +8,7 @@ from holdfast.api.policy import (
     CorruptionPolicy,
     EvictionBudget,
     GpuHour,
+    MemoryPolicy,
     NoticeAction,
     Policy,
     RestartBudget,
@@ -135,7 +136,14 @@ def test_a_policy_has_the_default_numbers_when_nothing_is_asked_for() -> None:
         nodes_max=1,
         preflight=TestLevel.LIGHT,
         corruption=CorruptionPolicy(fingerprint_every=100),
+        memory=MemoryPolicy(every_steps=1, replicas=1),
+        keep=3,
     )
+
+
+def test_no_snapshots_are_taken_every_zero_steps() -> None:
+    spec = {**MINIMAL["spec"], "checkpoint": {"memory": {"everySteps": 0}}}
+    assert policy_of(read_trainingjob({**MINIMAL, "spec": spec})).memory is None
 
 
 def test_a_policy_carries_everything_the_job_says() -> None:
@@ -169,6 +177,8 @@ def test_a_policy_carries_everything_the_job_says() -> None:
         tensor=8,
         corruption=CorruptionPolicy(fingerprint_every=100),
         gpu_hour=GpuHour(2.5, "USD"),
+        memory=MemoryPolicy(every_steps=1, replicas=1),
+        keep=3,
     )
 
 

@@ -74,7 +74,8 @@ class Story:
         for number in numbers:
             name = f"node-{number}"
             ports = (7000 + 10 * number, 7001 + 10 * number)
-            self.tell(MemberJoined(name, name, boot, f"10.0.0.{number}", self.size, ports, warm, held))
+            host = f"10.0.0.{number}"
+            self.tell(MemberJoined(name, name, boot, host, self.size, ports, warm, held, transfer=f"{host}:7900"))
         return self
 
     @property
@@ -125,8 +126,8 @@ class Story:
         assert self.state.plan is not None
         return self.state.plan
 
-    def node(self, number: int, state: NodeState, reason: str = "") -> "Story":
-        self.tell(NodeChanged(f"node-{number}", state, reason))
+    def node(self, number: int, state: NodeState, reason: str = "", rack: str = "") -> "Story":
+        self.tell(NodeChanged(f"node-{number}", state, reason, rack))
         return self
 
     def drain(self, number: int) -> "Story":

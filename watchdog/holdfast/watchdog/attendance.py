@@ -49,6 +49,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         entered_round=known.entered_round if keeps and known else None,
         finished_round=known.finished_round if keeps and known else None,
         reentrant=known.reentrant if keeps and known else False,
+        transfer=event.transfer,
     )
     after_join = changed(
         state,

@@ -122,6 +122,16 @@ def count_loss(state: JobState, round_number: int) -> tuple[JobState, tuple[Effe
     return _rewrite(state, ids, lambda each: msgspec.structs.replace(each, lost_steps=lost), IncidentUpdated)
 
 
+def note(state: JobState, round_number: int, at: float, says: str) -> tuple[JobState, tuple[Effect, ...]]:
+    """Add a line to the open incidents that `round_number` is to heal."""
+    ids = {each.id for each in state.open_incidents() if each.recovered_round == round_number}
+
+    def noted(incident: Incident) -> Incident:
+        return msgspec.structs.replace(incident, timeline=_bounded((*incident.timeline, Moment(at, says))))
+
+    return _rewrite(state, ids, noted, IncidentUpdated)
+
+
 def close(
     state: JobState, outcome: IncidentState, at: float, says: str, *, only: str | None = None
 ) -> tuple[JobState, tuple[Effect, ...]]:

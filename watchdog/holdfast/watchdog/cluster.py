@@ -17,6 +17,7 @@ from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
 # Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
 LEAVING_S = 25.0
 UNREADY_KEPT = 16_384
+RACKS_KEPT = 65_536
 
 
 def node_changed(state: JobState, event: Event, now: float) -> Step:
@@ -25,7 +26,7 @@ def node_changed(state: JobState, event: Event, now: float) -> Step:
     unready = tuple(each for each in state.unready if each != event.node)
     if event.state in (NodeState.NOT_READY, NodeState.GONE):
         unready = (*unready, event.node)[-UNREADY_KEPT:]
-    state = changed(state, unready=unready)
+    state = changed(state, unready=unready, racks=_racks(state, event))
     match event.state:
         case NodeState.GONE:
             return _gone(state, event, now)
@@ -39,6 +40,15 @@ def node_changed(state: JobState, event: Event, now: float) -> Step:
         case _:
             says = f"node {event.node} is {event.state.value}: {event.reason}"
             return Step(state, (), Reason("node changed", says))
+
+
+def _racks(state: JobState, event: NodeChanged) -> dict[str, str]:
+    """The racks known after it. A node that is gone may come back somewhere else."""
+    if event.state is NodeState.GONE:
+        return {node: rack for node, rack in state.racks.items() if node != event.node}
+    if not event.rack or len(state.racks) >= RACKS_KEPT:
+        return state.racks
+    return {**state.racks, event.node: event.rack}
 
 
 def pod_changed(state: JobState, event: Event, now: float) -> Step:
@@ -70,7 +80,7 @@ def is_news(state: JobState, event: NodeChanged | PodChanged) -> bool:
         known = event.member in state.members or event.member in state.missing
         waits = event.state is PodState.PENDING and bool(event.reason)
         return waits or _waited(state, event.member) or (known and event.state is not PodState.RUNNING)
-    if event.state is not NodeState.READY:
+    if event.state is not NodeState.READY or event.rack not in ("", state.racks.get(event.node)):
         return True
     return event.node in state.unready or any(_is_drain_of(each, event.node) for each in state.departures)
 

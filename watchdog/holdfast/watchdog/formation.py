@@ -6,8 +6,10 @@ shards move. Without spares the round shrinks to the largest legal size; it grow
 
 import msgspec
 
+from holdfast.api.memory import MemoryRound
 from holdfast.api.policy import Policy
 from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round, Tier
+from holdfast.watchdog.copies import plan_copies
 from holdfast.watchdog.roster import Member
 from holdfast.watchdog.state import JobState, Recovery
 
@@ -79,7 +81,18 @@ def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortag
         reason=recovery.reason,
         fresh_ranks=_fresh_ranks(state, recovery, seats),
         fingerprint_every=policy.corruption.fingerprint_every,
+        memory=_memory(state, policy, seats, number),
+        keep=policy.keep,
     )
+
+
+def _memory(state: JobState, policy: Policy, seats: tuple[Member, ...], number: int) -> MemoryRound | None:
+    """What the round says of snapshots. Where history was given up, or nothing was counted, they count anew."""
+    if policy.memory is None:
+        return None
+    before = state.round.memory if state.round is not None else None
+    since = number if before is None or state.rewind is not None else before.since_round
+    return plan_copies(policy.memory, seats, state.racks, since_round=since)
 
 
 def _unheard(state: JobState, seats: tuple[Member, ...]) -> frozenset[str]:
@@ -111,16 +124,16 @@ def _fresh_ranks(state: JobState, recovery: Recovery, seats: tuple[Member, ...])
 
 
 def restore_directive(state: JobState, policy: Policy) -> Restore:
-    """What the next round restores: what a rewind asked for, else the newest committed checkpoint.
+    """What the next round restores: what a rewind asked for, else the newest snapshot or committed checkpoint.
 
     Without a commit on record the library looks for itself: an earlier run may have left one at the same place,
     which the script may name when the job does not.
     """
     if state.rewind is not None:
         return state.rewind
-    if state.checkpoints:
-        return Restore(Tier.CHECKPOINT, state.checkpoints[-1].step, policy.checkpoint_uri, owner=state.incarnation)
-    return Restore(Tier.CHECKPOINT, None, policy.checkpoint_uri, owner=state.incarnation)
+    tier = Tier.MEMORY if policy.memory is not None else Tier.CHECKPOINT
+    step = state.checkpoints[-1].step if state.checkpoints else None
+    return Restore(tier, step, policy.checkpoint_uri, owner=state.incarnation)
 
 
 GROWTH = "more members are ready: the round grows"

@@ -2,8 +2,9 @@
 
 from holdfast.api.event import CheckpointRecorded, Event, RestoreReported, RoundProgressed
 from holdfast.api.incident import IncidentState
+from holdfast.api.round import Tier
 from holdfast.api.status import Checkpoint, JobPhase
-from holdfast.watchdog.casebook import close, count_loss
+from holdfast.watchdog.casebook import close, count_loss, note
 from holdfast.watchdog.corruption import is_verified, lowered
 from holdfast.watchdog.formation import GROWTH, can_grow
 from holdfast.watchdog.saving import awaited, saved
@@ -75,9 +76,14 @@ def restored(state: JobState, event: Event, now: float) -> Step:
     verified = lowered(state.verified_step, event.step)
     after = changed(state, checkpoints=kept, restored_step=step, verified_step=verified)
     says = f"round {event.round} begins after step {step}"
+    if event.tier is Tier.MEMORY:
+        says += ", from memory"
     if event.skipped:
         says += f"; passed over {'; '.join(event.skipped)}"
-    return Step(after, (), Reason("restored", says))
+    if event.healed:
+        says += f"; healed {'; '.join(event.healed)}"
+    after, effects = note(after, event.round, now, says)
+    return Step(after, effects, Reason("restored", says))
 
 
 def _bounded(state: JobState, known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:

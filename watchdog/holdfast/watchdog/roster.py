@@ -27,7 +27,10 @@ THERE = (Standing.PRESENT, Standing.TESTING)
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One launcher that joined. `reentrant` once it said that all its workers can re-enter."""
+    """One launcher that joined. `reentrant` once it said that all its workers can re-enter.
+
+    `transfer` is its transfer server as "host:port", empty without one.
+    """
 
     name: str
     node: str
@@ -41,6 +44,7 @@ class Member(msgspec.Struct, frozen=True):
     entered_round: int | None = None
     finished_round: int | None = None
     reentrant: bool = False
+    transfer: str = ""
 
 
 class Roster(msgspec.Struct, frozen=True, dict=True):

@@ -138,7 +138,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     `verified_step` is the last step after which all replicas were equal (None: never compared), `trials` the
     self-tests that are waited for by member, `tested_at` when a node last passed one, `digests` what was computed
     by whom: check and kind of device, result, nodes. `probation` are nodes that are being trusted again, `reputed`
-    those avoided for what other jobs know of them.
+    those avoided for what other jobs know of them. `racks` are the failure domains of nodes, as far as the cluster
+    tells.
     """
 
     job: str
@@ -188,6 +189,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     digests: dict[str, dict[str, tuple[str, ...]]] = {}
     probation: dict[str, Probation] = {}
     reputed: tuple[str, ...] = ()
+    racks: dict[str, str] = {}
 
     @property
     def held(self) -> bool:

@@ -135,8 +135,9 @@ def _joined(host: JobHost, launcher: LauncherConnection, join: Join, cluster: Cl
         policy = Policy(join.job, *join.nodes, processes_per_node=join.local_size)
         host.record(JobSubmitted(cluster.applied_to(policy)))
     host.observe(Connected(launcher.member, launcher.node))
-    fields = {name: getattr(join, name) for name in MemberJoined.__struct_fields__}
-    host.record(MemberJoined(**fields))
+    fields = {name: getattr(join, name) for name in MemberJoined.__struct_fields__ if name != "transfer"}
+    transfer = f"{join.address}:{join.transfer_port}" if join.transfer_port else ""
+    host.record(MemberJoined(**fields, transfer=transfer))
     host.show_desired(launcher)
 
 
@@ -156,6 +157,8 @@ def _check(join: Join) -> None:
         raise BadMessage(f"local_size: {join.local_size} is not accepted; give 1 to {LOCAL_SIZE_MAX}")
     if join.nodes is not None and not 1 <= join.nodes[0] <= join.nodes[1] <= NODES_MAX:
         raise BadMessage(f"nodes: {join.nodes} is not accepted; give a range within 1 to {NODES_MAX}")
+    if not 0 <= join.transfer_port <= 65535:
+        raise BadMessage(f"transfer_port: {join.transfer_port} is not accepted; give a TCP port, or 0 for none")
     if not 1 <= len(join.ports) <= PORTS_MAX or not all(1 <= port <= 65535 for port in join.ports):
         raise BadMessage(f"ports: {join.ports[:4]} is not accepted; reserve 1 to {PORTS_MAX} TCP ports")
 
@@ -197,7 +200,7 @@ def _restored(host: JobHost, launcher: LauncherConnection, message: Restored) ->
         # Said again after a reconnect. Taken as news it would set the job back to where the round began.
         host.tally.add(Count.DUPLICATE_MESSAGES)
         return
-    host.record(RestoreReported(message.round, message.step, message.skipped))
+    host.record(RestoreReported(message.round, message.step, message.skipped, message.tier, message.healed))
 
 
 # Beats say nothing but that the launcher lives, which every message does.

@@ -53,7 +53,7 @@ async def _listen(host: JobHost, frames: AsyncIterator[FromOperator]) -> None:
             case NodeObserved():
                 if message.rack:
                     host.observe(Placed(message.node, message.rack))
-                host.see(NodeChanged(message.node, message.state, message.reason))
+                host.see(NodeChanged(message.node, message.state, message.reason, message.rack))
             case PodObserved():
                 host.see(PodChanged(message.member, message.node, message.state, message.reason))
             case OperatorHello():

@@ -1,0 +1,130 @@
+"""Snapshots in memory, as rounds speak of them: who keeps whose copies, and when a snapshot may be restored."""
+
+from random import Random
+
+import pytest
+from story import Story
+
+from holdfast.api.event import RestoreReported
+from holdfast.api.intervention import InterventionAction
+from holdfast.api.memory import MemoryOrder, MemoryRound
+from holdfast.api.plan import NodeState
+from holdfast.api.policy import MemoryPolicy
+from holdfast.api.round import Tier
+from holdfast.watchdog.copies import plan_copies
+from holdfast.watchdog.roster import Member, Standing
+
+
+def member(number: int, node: str | None = None, *, serves: bool = True) -> Member:
+    name = f"node-{number}"
+    transfer = f"10.0.0.{number}:7900" if serves else ""
+    return Member(
+        name,
+        node or name,
+        "a",
+        "h",
+        1,
+        (1,),
+        warm=True,
+        standing=Standing.PRESENT,
+        joined_at=0.0,
+        transfer=transfer,
+    )
+
+
+def keepers(seats: list[Member], racks: dict[str, str], replicas: int = 1) -> tuple[tuple[int, ...], ...]:
+    return plan_copies(MemoryPolicy(1, replicas), seats, racks, since_round=1).keepers
+
+
+def remembering(nodes: int, *, spares: int = 0) -> Story:
+    story = Story(nodes_max=nodes, spares=spares, memory=MemoryPolicy())
+    return story.join(*range(1, nodes + spares + 1)).run(1)
+
+
+def memory(story: Story) -> MemoryRound:
+    assert story.round.memory is not None
+    return story.round.memory
+
+
+class TestPlacement:
+    def test_a_copy_is_kept_in_another_rack(self) -> None:
+        seats = [member(number) for number in range(4)]
+        racks = {"node-0": "r1", "node-1": "r1", "node-2": "r2", "node-3": "r2"}
+        assert keepers(seats, racks) == ((2,), (3,), (0,), (1,))
+
+    def test_without_racks_the_next_node_keeps_it(self) -> None:
+        assert keepers([member(number) for number in range(3)], {}) == ((1,), (2,), (0,))
+
+    def test_a_member_on_the_same_node_is_no_keeper(self) -> None:
+        seats = [member(0, "a"), member(1, "a"), member(2, "b")]
+        assert keepers(seats, {}) == ((2,), (2,), (0,))
+
+    def test_who_serves_nothing_keeps_nothing(self) -> None:
+        seats = [member(0), member(1, serves=False), member(2)]
+        assert keepers(seats, {}) == ((2,), (), (0,))
+
+    def test_alone_nobody_keeps_anything(self) -> None:
+        assert keepers([member(0)], {}, replicas=2) == ((),)
+
+    def test_more_copies_than_nodes_are_as_many_as_there_are_nodes(self) -> None:
+        assert keepers([member(0), member(1), member(2)], {}, replicas=5) == ((1, 2), (2, 0), (0, 1))
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_copies_leave_the_rack_and_are_spread(self, seed: int) -> None:
+        random = Random(seed)
+        size = random.randint(2, 12)
+        racks = {f"node-{number}": f"r{number // size}" for number in range(size * random.randint(2, 5))}
+        found = keepers([member(number) for number in range(len(racks))], racks, 1)
+        assert all(racks[f"node-{place}"] != racks[f"node-{keeper}"] for place, (keeper,) in enumerate(found))
+        assert len({keeper for (keeper,) in found}) == len(racks)
+
+
+class TestDirective:
+    def test_a_fault_is_healed_from_memory_or_the_newest_checkpoint(self) -> None:
+        story = remembering(2)
+        first = story.round.number
+        story.commit(40).run_on(55).die(1)
+        assert (story.round.restore.tier, story.round.restore.step) == (Tier.MEMORY, 40)
+        assert memory(story).since_round == first
+
+    def test_without_snapshots_nothing_is_said_of_them(self) -> None:
+        story = Story(nodes_max=2).join(1, 2).run(1).commit(40).die(1)
+        assert story.round.restore.tier is Tier.CHECKPOINT
+        assert story.round.memory is None
+
+    def test_what_a_rewind_gave_up_is_not_remembered(self) -> None:
+        story = remembering(2).commit(40).run_on(55)
+        story.ask(InterventionAction.REWIND, to_step=40)
+        rewound = story.round
+        assert (rewound.restore.tier, memory(story).since_round) == (Tier.CHECKPOINT, rewound.number)
+        story.run(41, restored=40).die(1).wait(15)
+        assert (story.round.restore.tier, memory(story).since_round) == (Tier.CHECKPOINT, story.round.number)
+        after = story.run(41, restored=40).commit(42).run_on(60)
+        since = memory(after).since_round
+        after.die(1)
+        assert (story.round.restore.tier, memory(story).since_round) == (Tier.MEMORY, since)
+
+    def test_members_are_told_the_addresses_of_their_keepers(self) -> None:
+        story = remembering(2)
+        seat = story.round.seat_of(story.members[0])
+        assert seat is not None
+        assert seat.memory == MemoryOrder(1, story.round.number, ("10.0.0.2:7900",))
+
+    def test_copies_follow_the_racks_that_the_cluster_tells(self) -> None:
+        story = remembering(4)
+        for number in (1, 2):
+            story.node(number, NodeState.READY, rack="left")
+        for number in (3, 4):
+            story.node(number, NodeState.READY, rack="right")
+        story.die(1)
+        assert memory(story).keepers == ((2,), (3,), (0,), (1,))
+
+    def test_the_incident_says_from_where_the_round_began(self) -> None:
+        story = remembering(2).commit(40).run_on(55).die(1)
+        number = story.round.number
+        story.tell(RestoreReported(number, 54, ("step-00000054: torn",), Tier.MEMORY, ("block 3 of rank 1",)))
+        (said,) = [each.what for each in story.incident.timeline if "begins after" in each.what]
+        assert said == (
+            f"round {number} begins after step 54, from memory; passed over step-00000054: torn; "
+            "healed block 3 of rank 1"
+        )
