@@ -169,6 +169,15 @@ def test_the_power_brake_counts_when_it_lasts_and_other_reasons_do_not() -> None
     assert gpu.cleared() == {ConditionKind.POWER_BRAKE}
 
 
+def test_the_time_of_what_has_to_last_stands_still_while_its_value_is_unknown() -> None:
+    gpu = Watched()
+    gpu.looks(4, throttle=0x80)
+    gpu.looks(600, throttle=None)
+    assert gpu.raised() == set()
+    gpu.looks(3, throttle=0x80)
+    assert gpu.raised() == {(ConditionKind.POWER_BRAKE, "")}
+
+
 STORMS = {
     "corrected memory errors": (ConditionKind.ECC_CORRECTED_STORM, "", "ecc_corrected", 600),
     "replays": (ConditionKind.PCIE_REPLAYS, "", "pcie_replays", 80),

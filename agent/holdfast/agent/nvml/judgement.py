@@ -1,6 +1,6 @@
 """Which conditions a GPU's values prove, and which they prove to be over. Pure; the rules are in api/condition.py.
 
-A value that is Unknown proves nothing: what was raised stays raised, and what has to last a while starts again.
+A value that is Unknown proves nothing: what was raised stays raised, and the time of what must last stands still.
 """
 
 from collections.abc import Iterator
