@@ -9,7 +9,6 @@ people.
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -19,6 +18,7 @@ from holdfast.operator.apiserver import JSON, ApiServer, Request
 from holdfast.operator.objects import Metadata, Object
 from holdfast.operator.refusal import Absent, Conflicting
 from holdfast.operator.resource import Resource
+from holdfast.operator.timestamp import precise_text_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,16 +44,26 @@ LEASES = Resource("/apis/coordination.k8s.io/v1", "leases", "Lease", Lease)
 
 
 class Elector:
-    """One candidate. `where` is the Lease's namespace and name; `clock` is monotonic seconds."""
+    """One candidate. `where` is the Lease's namespace and name.
+
+    `clock` is monotonic seconds, and all that counts; `wall` is seconds since the epoch, for people to read.
+    """
 
     def __init__(
-        self, api: ApiServer, where: tuple[str, str], identity: str, lease_s: float, clock: Callable[[], float]
+        self,
+        api: ApiServer,
+        where: tuple[str, str],
+        identity: str,
+        lease_s: float,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
     ) -> None:
         self._api = api
         self._where = where
         self._identity = identity
         self._lease_s = lease_s
         self._clock = clock
+        self._wall = wall
         self._held: Lease | None = None
         self._until = float("-inf")
         self._rival = ""  # the version of the Lease somebody else holds, and since when it has been that
@@ -123,7 +133,7 @@ class Elector:
         if spec.holder_identity and unchanged_s < max(spec.lease_duration_seconds, 1):
             return
         sent_at = self._clock()
-        taken = {"acquireTime": _now(), "leaseTransitions": spec.lease_transitions + 1}
+        taken = {"acquireTime": self._now(), "leaseTransitions": spec.lease_transitions + 1}
         self._holds(await self._write(lease, self._claim() | taken), sent_at)
 
     def _unchanged_s(self, version: str, seen_at: float) -> float:
@@ -156,7 +166,7 @@ class Elector:
         return {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": max(1, round(self._lease_s)),
-            "renewTime": _now(),
+            "renewTime": self._now(),
         }
 
     async def _read(self) -> Lease:
@@ -169,7 +179,7 @@ class Elector:
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {"name": name, "namespace": namespace},
-            "spec": self._claim() | {"acquireTime": _now(), "leaseTransitions": 0},
+            "spec": self._claim() | {"acquireTime": self._now(), "leaseTransitions": 0},
         }
         content = await self._ask("POST", LEASES.path(namespace), manifest)
         return msgspec.json.decode(content, type=Lease)
@@ -179,7 +189,7 @@ class Elector:
         whole = {
             "acquireTime": lease.spec.acquire_time,
             "leaseTransitions": lease.spec.lease_transitions,
-            "renewTime": _now(),
+            "renewTime": self._now(),
         }
         namespace, name = self._where
         manifest = {
@@ -200,6 +210,5 @@ class Elector:
         timeout_s = self._lease_s * RENEW
         return await self._api.ask(Request(verb, path, body=body, content=JSON, timeout_s=timeout_s))
 
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    def _now(self) -> str:
+        return precise_text_of(self._wall())

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from holdfast.api.errors import HoldfastError
@@ -27,6 +26,7 @@ from holdfast.operator.refusal import Absent
 from holdfast.operator.resource import INTERVENTIONS, JOBS, NODES, PODS, SERVICES, Resource, budgets
 from holdfast.operator.settings import Settings
 from holdfast.operator.statuswriter import EventRecorder
+from holdfast.operator.timestamp import text_of
 from holdfast.operator.watchdog import Watchdog
 from holdfast.operator.worklist import Worklist
 from holdfast.operator.writes import Writes
@@ -58,9 +58,11 @@ class Operation:
             settings.identity,
             settings.lease_s,
             self._clock,
+            wall,
         )
         self._reflectors: list[Reflector[Any]] = []
         self._foreman: Foreman | None = None
+        self._watchdog_ca = ""
 
     def waiting_for(self) -> str:
         """In words, empty when it sees the whole cluster."""
@@ -69,7 +71,9 @@ class Operation:
         return ", ".join(each.plural for each in self._reflectors if not each.synced.is_set())
 
     async def run(self) -> NoReturn:
-        """Until cancelled. Raises InvalidInput at start, Fenced when another operator may lead."""
+        """Until cancelled. Raises InvalidInput or Unavailable at start, Fenced when another operator may lead."""
+        # Now, not once it leads: a standby that could never lead is no standby.
+        self._watchdog_ca = self._watchdog.authority()
         await self._api.open()
         try:
             resource = budgets(await self._budget_api())
@@ -106,7 +110,7 @@ class Operation:
         settings = self._settings
         terms = Terms(
             watchdog=settings.watchdog,
-            watchdog_ca=self._watchdog.authority(),
+            watchdog_ca=self._watchdog_ca,
             launcher_image=settings.launcher_image,
             audience=settings.audience,
             mode=settings.mode,
@@ -174,7 +178,7 @@ class Operation:
         self._metrics.actions.labels(kind).inc()
 
     def _wall_text(self) -> str:
-        return datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return text_of(self._wall())
 
 
 async def _stop(task: "asyncio.Task[Any]") -> None:

@@ -1,4 +1,4 @@
-"""Kubernetes' timestamps (RFC 3339, whole seconds, UTC) and wall seconds since the epoch."""
+"""Kubernetes' timestamps (RFC 3339, UTC) and wall seconds since the epoch."""
 
 from datetime import UTC, datetime
 
@@ -15,5 +15,10 @@ def seconds_of(text: str | None) -> float | None:
 
 
 def text_of(seconds: float) -> str:
-    """The timestamp of `seconds`, a fraction cut off."""
+    """The timestamp of `seconds`, in whole seconds: a fraction is cut off."""
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def precise_text_of(seconds: float) -> str:
+    """With microseconds, as Kubernetes wants the times of a Lease."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

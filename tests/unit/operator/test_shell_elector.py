@@ -9,6 +9,7 @@ from holdfast.api.errors import Fenced
 from holdfast.operator.elector import Elector
 
 WHERE = ("ns", "operator")
+WALL = 1_800_000_000.25
 
 
 class Clock:
@@ -20,7 +21,7 @@ class Clock:
 
 
 def candidate(server: LeaseServer, identity: str, clock: Clock, lease_s: float = 15.0) -> Elector:
-    return Elector(server, WHERE, identity, lease_s, clock)  # type: ignore[arg-type]
+    return Elector(server, WHERE, identity, lease_s, clock, lambda: WALL)  # type: ignore[arg-type]
 
 
 async def test_the_first_candidate_leads_and_the_second_does_not() -> None:
@@ -31,6 +32,8 @@ async def test_the_first_candidate_leads_and_the_second_does_not() -> None:
         async with asyncio.timeout(0.2):
             await two.win()
     assert (one.leads(), two.leads()) == (True, False)
+    assert server.lease is not None
+    assert server.lease["spec"]["acquireTime"] == "2027-01-15T08:00:00.250000Z"
 
 
 async def test_leadership_ends_by_the_clock_though_nothing_is_heard() -> None:
@@ -71,7 +74,7 @@ async def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
 async def test_a_leader_that_cannot_renew_ends_in_time() -> None:
     server = LeaseServer()
     loop = asyncio.get_running_loop()
-    one = Elector(server, WHERE, "one", 0.3, loop.time)  # type: ignore[arg-type]
+    one = Elector(server, WHERE, "one", 0.3, loop.time, lambda: WALL)  # type: ignore[arg-type]
     await one.win()
     server.away = True
     started = loop.time()
@@ -83,7 +86,7 @@ async def test_a_leader_that_cannot_renew_ends_in_time() -> None:
 
 async def test_a_leader_whose_lease_was_taken_ends_at_once() -> None:
     server = LeaseServer()
-    one = Elector(server, WHERE, "one", 0.5, asyncio.get_running_loop().time)  # type: ignore[arg-type]
+    one = Elector(server, WHERE, "one", 0.5, asyncio.get_running_loop().time, lambda: WALL)  # type: ignore[arg-type]
     await one.win()
     assert server.lease is not None
     server.lease["spec"]["holderIdentity"] = "two"
@@ -94,7 +97,7 @@ async def test_a_leader_whose_lease_was_taken_ends_at_once() -> None:
 
 async def test_a_renewal_somebody_else_got_in_front_of_is_made_again() -> None:
     server = LeaseServer()
-    one = Elector(server, WHERE, "one", 0.3, asyncio.get_running_loop().time)  # type: ignore[arg-type]
+    one = Elector(server, WHERE, "one", 0.3, asyncio.get_running_loop().time, lambda: WALL)  # type: ignore[arg-type]
     await one.win()
     assert server.lease is not None
     server.lease["metadata"]["resourceVersion"] = "100"  # a label was added, say
