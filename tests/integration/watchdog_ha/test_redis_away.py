@@ -79,9 +79,11 @@ async def test_a_redis_that_hangs_does_not_hold_up_those_who_read(replicas: Repl
 async def test_a_watchdog_that_starts_before_redis_waits_for_it(replicas: Replicas) -> None:
     replicas.redis.stop()
     early = await replicas.start("early")
-    await until(lambda: early.get("/healthz"), "it says why", lambda answer: answer[0] == 503)
     # Nobody could do better: were it not ready, an installation would wait for it while Redis is away.
-    assert await early.get("/readyz") == (200, {"status": "standby", "fence": None})
+    ready = await until(lambda: early.get("/readyz"), "it has asked", lambda answer: answer[0] == 200)
+    assert ready == (200, {"status": "standby", "fence": None})
+    status, body = await early.get("/healthz")
+    assert (status, body["reason"].startswith("redis://")) == (503, True), body
     replicas.redis.start()
     await until(early.fence, "it leads")
 

@@ -108,6 +108,8 @@ class Watchdog:
 
     def trouble(self) -> str | None:
         """Why decisions cannot be recorded, None while they can."""
+        if self.standing is Standing.STARTING:
+            return "the store has not been asked yet"
         return self._store_trouble or next(
             (host.job.trouble for host in self._hosts.values() if host.job.trouble), None
         )
