@@ -38,7 +38,7 @@ def hosted(request: web.Request) -> JobHost:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """Whether decisions can be made and recorded. Needs no token and tells no more than that."""
+    """Whether the store answers. Needs no token and tells no more than that."""
     trouble = request.app[WATCHDOG].trouble()
     if trouble is None:
         return answer({"status": "ok"})

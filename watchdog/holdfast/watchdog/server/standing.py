@@ -1,8 +1,8 @@
-"""Whether this watchdog lives, leads, and can decide: for probes, and for whoever comes while it stands by.
+"""Whether this watchdog lives, leads, and has its store: for probes, and for whoever comes while it stands by.
 
 /livez     200 while the program runs; ending it over anything else would help nobody
 /readyz    200 while it leads, with its fence, and while it could take over; 503 until it has asked for the lock
-/healthz   200 while decisions can be made and recorded
+/healthz   200 while the store answers: who leads can record what it decides
 
 Every answer of one that does not lead carries `X-Holdfast-Standing`. What only a leader can answer is refused with
 503, and the connection is closed: a client that kept it would ask the same standby for ever.
