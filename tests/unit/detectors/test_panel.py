@@ -1,11 +1,22 @@
 """All detectors of one job."""
 
+from collections import Counter
+
 from signals import broke, exited, policy, started
 
 from holdfast.api.finding import FindingKind
 from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors import detectors_for
+from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetector
+from holdfast.watchdog.detectors.condition import ConditionDetector
 from holdfast.watchdog.detectors.detector import Detector
+from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
+from holdfast.watchdog.detectors.hang import HangDetector
+from holdfast.watchdog.detectors.member_lost import MemberLostDetector
+from holdfast.watchdog.detectors.preemption import PreemptionDetector
+from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
+from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
+from holdfast.watchdog.detectors.thermal import ThermalDetector
 from holdfast.watchdog.sample import Disconnected
 
 
@@ -17,8 +28,19 @@ def on(policy: Policy) -> tuple[Detector, ...]:
 
 
 def test_there_is_one_detector_of_each_class() -> None:
-    detectors = detectors_for(policy())
-    assert len({type(each) for each in detectors}) == len(detectors)
+    assert Counter(type(each) for each in detectors_for(policy())) == Counter(
+        (
+            PreemptionDetector,
+            GpuFaultDetector,
+            ConditionDetector,
+            ThermalDetector,
+            ReplicaVoteDetector,
+            MemberLostDetector,
+            ProcessExitDetector,
+            HangDetector,
+            CollectiveFailedDetector,
+        )
+    )
 
 
 def test_a_killed_worker_whose_peers_collectives_fail_is_one_finding() -> None:
