@@ -1,0 +1,44 @@
+"""What a snapshot in memory says of itself."""
+
+import msgspec
+
+from holdfast.checkpoint.index import Stored
+
+
+class SnapshotRecord(msgspec.Struct, frozen=True):
+    """One rank's share of the state after `step` completed steps, as `round` of the job's life `owner` left it.
+
+    The image is the exact content of the rank's file of a checkpoint, called `file`; `entries` and `paths` say
+    what lies where in it, as `part.Part` does. `parent` is the step that the round had restored, None when it
+    started afresh. `keepers` are the transfer servers ("host:port") that are to hold a copy.
+    """
+
+    owner: str
+    round: int
+    rank: int
+    world_size: int
+    step: int
+    batches: int
+    file: str
+    image_bytes: int
+    entries: dict[str, Stored]
+    paths: dict[str, tuple[str | int, ...]]
+    parent: int | None = None
+    keepers: tuple[str, ...] = ()
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Grows from older to newer: a newer round comes after every step of an older one."""
+        return self.round, self.step
+
+
+_DECODER = msgspec.msgpack.Decoder(SnapshotRecord)
+
+
+def encode(record: SnapshotRecord) -> bytes:
+    return msgspec.msgpack.encode(record)
+
+
+def decode(words: bytes | memoryview) -> SnapshotRecord:
+    """Raises msgspec.MsgspecError when the bytes are no record."""
+    return _DECODER.decode(words)

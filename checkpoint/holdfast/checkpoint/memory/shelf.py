@@ -1,0 +1,125 @@
+"""A worker's own arenas: which of them the next snapshot may overwrite."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.api.errors import Damaged
+from holdfast.checkpoint.memory.arena import Arena, Held
+
+ARENAS = 3
+"""The newest snapshot, the newest that has its copies, and one to write to."""
+
+_OWN = re.compile(r"slot-(\d{3})\.(\d+)\.own")
+
+
+def own_name(slot: int, number: int) -> str:
+    """The file of a worker's arena. It is named by the worker's local rank: whatever rank it has in the next
+    round, it takes over the memory that is there.
+    """
+    return f"slot-{slot:03d}.{number}.own"
+
+
+def is_own(name: str) -> bool:
+    return _OWN.fullmatch(name) is not None
+
+
+class Shelf:
+    """The arenas of one worker, found again when the worker starts anew.
+
+    Only snapshots of this `owner` and of rounds from `since_round` on are worth keeping.
+    """
+
+    def __init__(self, folder: Path, slot: int, *, owner: str, since_round: int = 0, arenas: int = ARENAS) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._owner = owner
+        self._since_round = since_round
+        self._paths = [folder / own_name(slot, number) for number in range(arenas)]
+        self._arenas = [_find(path) for path in self._paths]
+        self._pinned: list[Arena] = []
+        self._making = threading.Lock()
+
+    def prepare(self, capacity_bytes: int, *, arenas: int = 1, record_bytes: int = 0) -> None:
+        """Make that many of the missing arenas now, so that no snapshot has to wait for it. For a background
+        thread; raises as `free` does.
+        """
+        for number in range(min(arenas, len(self._paths))):
+            with self._making:
+                if self._arenas[number] is None:
+                    self._with_room(number, capacity_bytes, record_bytes)
+
+    def free(self, capacity_bytes: int, *, now_s: float, keepers: int = 0, record_bytes: int = 0) -> Arena | None:
+        """An arena with at least that room that may be overwritten; None when none may be now: the snapshot is
+        then left out, since training waits for no network.
+
+        `now_s` is the machine's monotonic clock. Never given: the newest complete one; one pinned or held by
+        somebody who reads it; with `keepers`, the newest that has a copy elsewhere. Raises OSError (ENOSPC) when
+        there is no memory for it.
+        """
+        with self._making:
+            kept = self._kept(keepers)
+            for number, arena in enumerate(self._arenas):
+                if arena is None or not (number in kept or arena in self._pinned or arena.is_held(now_s)):
+                    return self._with_room(number, capacity_bytes, record_bytes)
+        return None
+
+    @contextmanager
+    def pinned(self, arena: Arena) -> Iterator[None]:
+        """For as long as this lasts the arena is not given away: a durable save reads it."""
+        self._pinned.append(arena)
+        try:
+            yield
+        finally:
+            self._pinned.remove(arena)
+
+    def pin(self, arena: Arena) -> None:
+        """As `pinned`, until `unpin`."""
+        self._pinned.append(arena)
+
+    def unpin(self, arena: Arena) -> None:
+        self._pinned.remove(arena)
+
+    def close(self) -> None:
+        """The arenas stay, for whoever comes next."""
+        for arena in self._arenas:
+            if arena is not None:
+                arena.close()
+        self._arenas = [None] * len(self._arenas)
+
+    def _kept(self, keepers: int) -> set[int]:
+        """The newest complete one, and the newest that has a copy when there are keepers."""
+        held = {number: found for number, arena in enumerate(self._arenas) if (found := self._worth(arena))}
+        newest = sorted(held, key=lambda number: held[number].record.age)
+        copied = [number for number in newest if held[number].copies]
+        return set(newest[-1:]) | set(copied[-1:] if keepers else ())
+
+    def _worth(self, arena: Arena | None) -> Held | None:
+        found = None if arena is None else arena.read()
+        if found is None or found.record.owner != self._owner or found.record.round < self._since_round:
+            return None
+        return found
+
+    def _with_room(self, number: int, capacity_bytes: int, record_bytes: int) -> Arena:
+        arena = self._arenas[number]
+        if (
+            arena is not None
+            and arena.capacity_bytes >= capacity_bytes
+            and arena.record_room_bytes >= record_bytes
+        ):
+            return arena
+        if arena is not None:  # Gone before its successor is made: both may not fit.
+            self._arenas[number] = None
+            arena.close()
+            self._paths[number].unlink(missing_ok=True)
+        made = Arena.create(self._paths[number], capacity_bytes, record_bytes)
+        self._arenas[number] = made
+        return made
+
+
+def _find(path: Path) -> Arena | None:
+    try:
+        return Arena.open(path)
+    except (Damaged, OSError):
+        return None

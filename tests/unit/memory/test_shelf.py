@@ -1,0 +1,132 @@
+"""Which of a worker's arenas the next snapshot may overwrite."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.checkpoint.index import StoredObject
+from holdfast.checkpoint.memory.arena import Arena
+from holdfast.checkpoint.memory.record import SnapshotRecord
+from holdfast.checkpoint.memory.shelf import Shelf, is_own, own_name
+
+KIB = 1 << 10
+
+
+def a_record(step: int, **changes: object) -> SnapshotRecord:
+    entries = {"x": StoredObject(file="f", start=0, length_bytes=8)}
+    record = SnapshotRecord("life", 2, 0, 1, step, step, "f", 8, entries, {"x": ("x",)})
+    return msgspec.structs.replace(record, **changes)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path, 0, owner="life")
+
+
+def take(shelf: Shelf, step: int, *, keepers: int = 0, copied: int = 0, now_s: float = 0.0) -> Arena | None:
+    arena = shelf.free(64 * KIB, now_s=now_s, keepers=keepers)
+    if arena is not None:
+        arena.begin()
+        arena.complete(a_record(step))
+        arena.mark_copied(arena.generation, copied)
+    return arena
+
+
+def steps(folder: Path) -> set[int]:
+    held = [Arena.open(path).read() for path in folder.iterdir()]
+    return {found.record.step for found in held if found is not None}
+
+
+def test_without_keepers_two_arenas_take_turns(shelf: Shelf, tmp_path: Path) -> None:
+    for step in range(1, 6):
+        assert take(shelf, step) is not None
+        assert step in steps(tmp_path)
+    assert steps(tmp_path) == {4, 5}
+
+
+def test_the_newest_that_has_a_copy_stays_while_newer_ones_have_none(shelf: Shelf, tmp_path: Path) -> None:
+    take(shelf, 1, keepers=1, copied=1)
+    for step in range(2, 6):
+        assert take(shelf, step, keepers=1) is not None
+        assert {1, step} <= steps(tmp_path)
+
+
+def test_a_snapshot_is_left_out_while_every_arena_is_needed(shelf: Shelf, tmp_path: Path) -> None:
+    take(shelf, 1, keepers=1, copied=1)
+    sent = take(shelf, 2, keepers=1)
+    assert sent is not None
+    sent.hold(sent.generation, until_s=10.0)
+    assert take(shelf, 3, keepers=1) is not None
+    assert take(shelf, 4, keepers=1, now_s=9.0) is None
+    assert steps(tmp_path) == {1, 2, 3}
+    assert take(shelf, 4, keepers=1, now_s=10.0) is sent  # Whoever read it has died.
+
+
+def test_a_pinned_arena_is_not_given_away(shelf: Shelf, tmp_path: Path) -> None:
+    saved = take(shelf, 1)
+    assert saved is not None
+    with shelf.pinned(saved):
+        for step in range(2, 6):
+            take(shelf, step)
+            assert {1, step} <= steps(tmp_path)
+    assert take(shelf, 6) is saved
+
+
+def test_a_torn_arena_is_the_first_to_be_written_again(shelf: Shelf, tmp_path: Path) -> None:
+    take(shelf, 1)
+    torn = take(shelf, 2)
+    assert torn is not None
+    torn.begin()
+    again = Shelf(tmp_path, 0, owner="life")
+    arena = again.free(64 * KIB, now_s=0.0)
+    assert arena is not None
+    assert arena.path == torn.path
+    assert steps(tmp_path) == {1}
+
+
+def test_an_older_round_counts_as_older_whatever_its_step(shelf: Shelf, tmp_path: Path) -> None:
+    take(shelf, 90)
+    arena = shelf.free(64 * KIB, now_s=0.0)
+    assert arena is not None
+    arena.begin()
+    arena.complete(a_record(5, round=3))
+    take(shelf, 6)
+    assert steps(tmp_path) == {5, 6}
+
+
+@pytest.mark.parametrize(("owner", "since_round"), [("another life", 0), ("life", 3)])
+def test_what_counts_no_more_may_be_overwritten(tmp_path: Path, owner: str, since_round: int) -> None:
+    old = Shelf(tmp_path, 0, owner="life")
+    first = take(old, 1)
+    new = Shelf(tmp_path, 0, owner=owner, since_round=since_round)
+    arena = new.free(64 * KIB, now_s=0.0)
+    assert first is not None
+    assert arena is not None
+    assert arena.path == first.path
+
+
+def test_an_image_that_outgrew_its_arena_gets_a_larger_one(shelf: Shelf, tmp_path: Path) -> None:
+    take(shelf, 1)
+    take(shelf, 2)
+    arena = shelf.free(128 * KIB, now_s=0.0)
+    assert arena is not None
+    assert arena.capacity_bytes == 128 * KIB
+    assert steps(tmp_path) == {2}
+    with_records = shelf.free(128 * KIB, now_s=0.0, record_bytes=16 << 20)
+    assert with_records is not None
+    assert with_records.record_room_bytes == 16 << 20
+
+
+def test_arenas_made_beforehand_are_the_ones_given(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.prepare(64 * KIB, arenas=2)
+    made = {path.stat().st_ino for path in tmp_path.iterdir()}
+    assert len(made) == 2
+    for step in range(1, 4):
+        take(shelf, step)
+    assert {path.stat().st_ino for path in tmp_path.iterdir()} == made
+
+
+def test_names_tell_a_workers_own_arenas_from_others() -> None:
+    assert is_own(own_name(3, 1))
+    assert not is_own("rank-00003.0.copy")
