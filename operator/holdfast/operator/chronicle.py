@@ -20,6 +20,7 @@ from holdfast.operator.timestamp import seconds_of
 
 MESSAGE_LENGTH_MAX = 1000  # the API server takes 1024 bytes
 NAMES_SHOWN = 5
+OF_ACTIONS = frozenset(("MemberReplaced", "NodeCordoned", "NodeReturned", "WoundUp"))
 
 
 def chronicle(case: Case, decision: Decision, status: Mapping[str, Any]) -> tuple[KubeEvent, ...]:
@@ -53,6 +54,11 @@ def unsaid(events: Iterable[KubeEvent], failed: Iterable[Action]) -> tuple[KubeE
         for each in events
         if not any(each.reason == reason and each.message.startswith(start) for reason, start in taken_back)
     )
+
+
+def only_now(events: Iterable[KubeEvent]) -> tuple[KubeEvent, ...]:
+    """Those that no later look comes to: as long as the status could not be written, the others come again."""
+    return tuple(each for each in events if each.reason in OF_ACTIONS)
 
 
 def _spec(case: Case, conditions: Mapping[str, Any]) -> Iterable[KubeEvent]:

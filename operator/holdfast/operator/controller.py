@@ -13,12 +13,12 @@ from holdfast.api.metadata import API_VERSION
 from holdfast.api.trainingjob import TrainingJob, read_trainingjob
 from holdfast.operator.action import Action, Tell
 from holdfast.operator.applying import Applier, Fault
-from holdfast.operator.chronicle import unsaid
+from holdfast.operator.chronicle import only_now, unsaid
 from holdfast.operator.clusterview import ClusterView, key_of
 from holdfast.operator.dryrun import ASK_AGAIN_S, DryRun
 from holdfast.operator.jobline import JobLine
 from holdfast.operator.objects import Job
-from holdfast.operator.observed import KubeEvent, Observed, Outcome, Terms
+from holdfast.operator.observed import KubeEvent, Mode, Observed, Outcome, Terms
 from holdfast.operator.reconcile import reconcile
 from holdfast.operator.refusal import Conflicting, Declined
 from holdfast.operator.statuswriter import EventRecorder, write_status
@@ -63,6 +63,11 @@ class Controller:
         self._readings: dict[str, Reading] = {}
         self._told: dict[str, str] = {}
         self._refusals: dict[str, frozenset[KubeEvent]] = {}
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything may be changed, or is only looked at."""
+        return self._terms.mode is Mode.ACT
 
     async def look(self, job: Job, line: JobLine) -> float | None:
         """One look. When to look again though nothing changes, None: no need. Raises Trouble, Fenced."""
@@ -113,19 +118,26 @@ class Controller:
     async def _tell_people(self, job: Job, outcome: Outcome, faults: list[Fault]) -> None:
         """Status and events, though some action failed; then Trouble for what did."""
         key = key_of(job.metadata)
-        events = (*self._news_of(key, faults), *unsaid(outcome.events, [action for action, _ in faults]))
+        events = unsaid(outcome.events, [action for action, _ in faults])
+        news = self._news_of(key, faults)
         newest = self._view.job(key)
         troubles = [f"{type(action).__name__}: {error}" for action, error in faults]
         if newest is not None and newest.metadata.uid == job.metadata.uid:
             try:
                 if outcome.status is not None:
                     await write_status(self._view, self._hands.writes, newest, outcome.status)
-                for event in events:
-                    await self._hands.recorder.record(newest, event)
             except Fenced:
                 raise
             except HoldfastError as error:
                 troubles.append(f"status: {error}")
+                events = only_now(events)
+            try:
+                for event in (*news, *events):
+                    await self._hands.recorder.record(newest, event)
+            except Fenced:
+                raise
+            except HoldfastError as error:
+                troubles.append(f"event: {error}")
         if troubles:
             raise Trouble("; ".join(dict.fromkeys(troubles)))
 

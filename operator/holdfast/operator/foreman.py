@@ -109,7 +109,7 @@ class Foreman:
 
     async def _part_with(self, key: str) -> None:
         """Its object is gone. Whoever took our finalizer away kept the watchdog from hearing of it."""
-        if key in self._lines:
+        if key in self._lines and self._controller.acts:
             await self._watchdog.forget(key)
         await self._hang_up(key)
         self._controller.forget(key)

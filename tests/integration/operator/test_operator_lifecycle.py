@@ -2,9 +2,11 @@
 
 from fake_kubelet import FakeKubelet
 from fake_watchdog_for_operator import FakeOperatorWatchdog
-from operator_rig import Cluster, OperatorProcess, add_nodes, condition, eventually, phase
+from operator_rig import Cluster, OperatorProcess, add_nodes, condition, eventually, job_manifest, phase
 
+from holdfast.api.policy import Policy
 from holdfast.api.status import JobPhase
+from holdfast.api.trainingjob import policy_of, read_trainingjob
 
 
 async def test_an_applied_job_gets_its_pods_and_runs(
@@ -129,11 +131,7 @@ async def test_pods_stay_while_the_watchdog_is_away(
     await cluster.apply()
     await kubelet.wait_running(2)
     await watchdog.close()
-
-    async def noticed() -> bool:
-        return await operator.metric("holdfast_operator_watchdog_connected") == 0
-
-    await eventually("the lost line noticed", noticed)
+    await eventually("the lost line noticed", lambda: _lines(operator, 0))
     await kubelet.end_pod("gpt-0", 1)
     await watchdog.open()
     await cluster.until_pods("gpt-1", "gpt-2")
@@ -143,13 +141,27 @@ async def test_pods_stay_while_the_watchdog_is_away(
 async def test_an_operator_that_observes_says_what_it_would_do_and_does_nothing(
     cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
 ) -> None:
+    known = watchdog.job(cluster.id())
+    known.policy = _policy(cluster)
     operator.start("--mode", "observe")
     await cluster.apply()
     job = await cluster.until("observing", lambda job: condition(job, "Observing") == "True")
+    await eventually("a line to the watchdog", lambda: _lines(operator, 1))
     assert job is not None
     assert "finalizers" not in job["metadata"]
     assert cluster.pods_created == {}
-    assert watchdog.job(cluster.id()).policy is None
+    await cluster.delete()
+    await eventually("the line given up", lambda: _lines(operator, 0))
+    assert (watchdog.forgotten, known.submissions, known.nodes, known.pods) == ([], 0, {}, {})
+
+
+async def _lines(operator: OperatorProcess, count: int) -> bool:
+    return await operator.metric("holdfast_operator_watchdog_connected") == count
+
+
+def _policy(cluster: Cluster) -> Policy:
+    """Of a job that somebody else told the watchdog of."""
+    return policy_of(read_trainingjob(job_manifest(cluster.namespace, "gpt")))
 
 
 def _nodes_max(watchdog: FakeOperatorWatchdog, cluster: Cluster) -> int:

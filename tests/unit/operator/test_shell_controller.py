@@ -1,0 +1,73 @@
+"""One look at one job, though something of it fails."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from operator_builders import NOW, TERMS, document, ended_pod, job_object, node, plan, pod, report
+
+from holdfast.operator.action import Action
+from holdfast.operator.apiserver import Request
+from holdfast.operator.clusterview import ClusterView
+from holdfast.operator.controller import Controller, Hands, Trouble
+from holdfast.operator.dryrun import DryRun
+from holdfast.operator.objects import Job
+from holdfast.operator.refusal import refusal
+from holdfast.operator.statuswriter import EventRecorder
+from holdfast.operator.timestamp import text_of
+from holdfast.operator.writes import Writes
+
+
+class OtherWriters:
+    """An API server that takes everything but the status, as long as others write the job, too."""
+
+    def __init__(self) -> None:
+        self.others_write = True
+        self.told: list[str] = []
+
+    async def ask(self, request: Request, guard: Callable[[], None] | None = None) -> bytes:
+        given = msgspec.json.decode(request.body or b"{}")
+        if request.path.endswith("/events"):
+            self.told.append(given["reason"])
+        if request.path.endswith("/status") and self.others_write:
+            raise refusal(409, b'{"reason": "Conflict"}')
+        return msgspec.json.encode(given | {"metadata": {"name": "gpt", "namespace": "research"}})
+
+
+class DoneAtOnce:
+    """Whatever is to be done is."""
+
+    async def apply(self, job: Job, actions: Sequence[Action]) -> list[Any]:
+        return []
+
+
+class HealthyLine:
+    """The watchdog wants two members."""
+
+    plan, report = plan(), report()
+
+    def heard_age_s(self) -> float:
+        return 0.0
+
+    def tell(self, seen: object) -> None:
+        list(seen)  # type: ignore[call-overload]
+
+
+async def test_what_was_done_is_told_though_the_status_cannot_be_written_and_nothing_is_told_twice() -> None:
+    server, view = OtherWriters(), ClusterView(*(lambda name: None,) * 3)
+    job = Job(job_object().metadata, msgspec.Raw(msgspec.json.encode(document()["spec"])))
+    view.jobs.replace("", [job], view.jobs.begin_list())
+    view.nodes.replace("", [node(f"n{each}") for each in range(3)], view.nodes.begin_list())
+    view.pods.replace("", [pod(0), ended_pod(1)], view.pods.begin_list())
+    writes = Writes(server, lambda: True)  # type: ignore[arg-type]
+    recorder = EventRecorder(writes, "one", lambda: text_of(NOW))
+    hands = Hands(writes, DoneAtOnce(), recorder, DryRun(writes, TERMS, lambda: 0.0))  # type: ignore[arg-type]
+    controller = Controller(view, hands, TERMS, lambda: NOW)
+    with pytest.raises(Trouble, match=r"status: .*409"):
+        await controller.look(job, HealthyLine())  # type: ignore[arg-type]
+    assert server.told == ["MemberReplaced"]
+    server.others_write = False
+    view.pods.replace("", [pod(0), ended_pod(1), pod(2)], view.pods.begin_list())
+    await controller.look(job, HealthyLine())  # type: ignore[arg-type]
+    assert server.told == ["MemberReplaced", "JobAccepted", "Running"]
