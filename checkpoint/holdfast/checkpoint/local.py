@@ -9,9 +9,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.checkpoint.filewriter import write_file
+from holdfast.checkpoint.manifest import FileRecord
 
 _LOCK_NAME = "fence.lock"
-_VECTOR_MAX = 512  # Buffers per writev call; Linux allows 1024.
 
 
 def parse_uri(uri: str) -> Path:
@@ -38,13 +39,8 @@ class LocalStorage:
     def uri(self) -> str:
         return self._root.as_uri()
 
-    def write(self, name: str, parts: Sequence[memoryview]) -> None:
-        descriptor = os.open(self._root / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        try:
-            _write_all(descriptor, parts)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
+        return write_file(self._root / name, parts)
 
     def read(self, name: str, offset: int, length_bytes: int) -> bytes:
         descriptor = os.open(self._root / name, os.O_RDONLY)
@@ -98,13 +94,3 @@ class LocalStorage:
             yield
         finally:
             os.close(descriptor)  # Closing gives the lock back, also when the process dies.
-
-
-def _write_all(descriptor: int, parts: Sequence[memoryview]) -> None:
-    left = [part.cast("B") for part in parts if part.nbytes]
-    while left:
-        written = os.writev(descriptor, left[:_VECTOR_MAX])
-        while left and written >= left[0].nbytes:
-            written -= left.pop(0).nbytes
-        if written:
-            left[0] = left[0][written:]

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.checkpoint.claims import ChunkKey
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.index import Index, Stored, StoredChunk, StoredObject, StoredTensor, find_gap
-from holdfast.checkpoint.manifest import FileRecord, record_of
+from holdfast.checkpoint.manifest import FileRecord
 from holdfast.checkpoint.snapshot import Slot, Snapshot, cut, padded_bytes
 from holdfast.checkpoint.storage import Storage
 
@@ -32,8 +32,8 @@ def write_part(storage: Storage, folder: str, snapshot: Snapshot, *, rank: int, 
         end += len(packed)
     content = cut(snapshot, slots) + [memoryview(packed) for packed in objects.values()]
     storage.make(folder)
-    storage.write(f"{folder}/{file}", content)
-    return Part(file=file, record=record_of(content), entries=entries, paths=dict(snapshot.paths))
+    record = storage.write(f"{folder}/{file}", content)
+    return Part(file=file, record=record, entries=entries, paths=dict(snapshot.paths))
 
 
 def merge(parts: Sequence[Part]) -> Index:

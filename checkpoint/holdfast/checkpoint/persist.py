@@ -18,7 +18,7 @@ from holdfast.checkpoint.claims import ChunkKey, Claim, share_out
 from holdfast.checkpoint.commit import commit, retire
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import SaveFailed
-from holdfast.checkpoint.manifest import FileRecord, Manifest, record_of
+from holdfast.checkpoint.manifest import FileRecord, Manifest
 from holdfast.checkpoint.naming import staged_name
 from holdfast.checkpoint.part import Part, merge, records, write_part
 from holdfast.checkpoint.retention import Retention
@@ -151,8 +151,7 @@ class Persister:
             (metadata.FILE_NAME, metadata.encode(whole)),
             (index.FILE_NAME, index.encode(whole)),
         ):
-            self._storage.write(f"{folder}/{name}", [memoryview(content)])
-            files[name] = record_of([memoryview(content)])
+            files[name] = self._storage.write(f"{folder}/{name}", [memoryview(content)])
         document = manifest.encode(
             Manifest(
                 format=manifest.FORMAT,

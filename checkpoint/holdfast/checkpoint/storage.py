@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from holdfast.checkpoint.manifest import FileRecord
+
 
 class Files(Protocol):
     """The bytes. Object stores can do all of it."""
 
-    def write(self, name: str, parts: Sequence[memoryview]) -> None:
-        """Store `parts` one after the other, replacing what was there; durable on return."""
+    def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
+        """Store `parts` one after the other, replacing what was there; durable on return, but for the name until
+        its folder is synced. The record is of the bytes that were given to the storage.
+        """
 
     def read(self, name: str, offset: int, length_bytes: int) -> bytes:
         """What is stored there; shorter than asked for at the end of the file."""

@@ -11,6 +11,7 @@ from msgspec import structs
 from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.checkpoint.local import LocalStorage
+from holdfast.checkpoint.manifest import FileRecord
 from holdfast.checkpoint.storage import Storage
 
 NEWEST = Restore(tier=Tier.CHECKPOINT)
@@ -79,11 +80,11 @@ class FullDisk(LocalStorage):
 
     failures = 0
 
-    def write(self, name: str, parts: Sequence[memoryview]) -> None:
+    def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
         if self.failures and name.endswith(".distcp"):
             self.failures -= 1
             raise OSError(errno.ENOSPC, "No space left on device", name)
-        super().write(name, parts)
+        return super().write(name, parts)
 
 
 class StaleHandle(LocalStorage):

@@ -21,8 +21,9 @@ class Drawer:
     def uri(self) -> str:
         return "drawer:"
 
-    def write(self, name: str, parts: Sequence[memoryview]) -> None:
+    def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
         self.content[name] = b"".join(parts)
+        return record_of(parts)
 
     def read(self, name: str, offset: int, length_bytes: int) -> bytes:
         self._require(name)
