@@ -24,6 +24,9 @@ SILENT_S = 10.0
 MESSAGE_LENGTH_MAX = 2000
 STALE_INTERVALS = 3
 STALE_S_MIN = 60.0
+STALE_S_UNTIMED = 7200.0
+"""Where the interval is no time: the same as of the alert HoldfastCheckpointStale. Nobody wants to train two hours
+anew."""
 
 
 class Truth(StrEnum):
@@ -156,17 +159,17 @@ def _checkpoint_healthy(case: Case) -> Verdict:
     if newest is None:
         return Verdict(type_, Truth.UNKNOWN, "NoneYet", "no checkpoint was committed yet")
     allowed_s = _stale_after_s(case)
-    if status.phase is JobPhase.RUNNING and allowed_s is not None and status.now - newest.at > allowed_s:
+    if status.phase is JobPhase.RUNNING and status.now - newest.at > allowed_s:
         says = f"no checkpoint was committed for more than {allowed_s:g} s"
         return Verdict(type_, Truth.FALSE, "Stale", says)
     return Verdict(type_, Truth.TRUE, "Committed", "")
 
 
-def _stale_after_s(case: Case) -> float | None:
-    """Only an interval in time says when a checkpoint is late."""
+def _stale_after_s(case: Case) -> float:
+    """After what time a checkpoint is late."""
     interval = case.job.spec.checkpoint.interval if case.job is not None else None
     seconds = getattr(interval, "total_seconds", None)
-    return None if seconds is None else max(STALE_S_MIN, STALE_INTERVALS * seconds())
+    return STALE_S_UNTIMED if seconds is None else max(STALE_S_MIN, STALE_INTERVALS * seconds())
 
 
 def _capacity_available(case: Case) -> Verdict:

@@ -306,8 +306,11 @@ def checkpointed(interval: str, age_s: float, phase: JobPhase = JobPhase.RUNNING
     ("seen", "expected"),
     [
         (observed(report=report(last_checkpoint=None)), ("Unknown", "NoneYet")),
-        (checkpointed("auto", 99_999.0), ("True", "Committed")),
-        (checkpointed("500steps", 99_999.0), ("True", "Committed")),
+        (checkpointed("auto", 7200.0), ("True", "Committed")),
+        (checkpointed("auto", 7201.0), ("False", "Stale")),
+        (checkpointed("500steps", 7200.0), ("True", "Committed")),
+        (checkpointed("500steps", 7201.0), ("False", "Stale")),
+        (checkpointed("auto", 99_999.0, JobPhase.RECOVERING), ("True", "Committed")),
         (checkpointed("10m", 1800.0), ("True", "Committed")),
         (checkpointed("10m", 1801.0), ("False", "Stale")),
         (checkpointed("1s", 59.0), ("True", "Committed")),
