@@ -75,7 +75,8 @@ def wind_up(case: Case, deleted_at: float) -> Decision:
         actions += force(case, roll.leaving, "the job is deleted and its node cannot let it go")
         return Decision((*actions, *belongings), f"{why.value}; {len(pods)} pods are to go", LOOK_AGAIN_S)
     forget = (Forget(),) if case.connected else ()
-    return Decision((*belongings, *forget, SetFinalizer(held=False)), f"{why.value}; nothing is left")
+    left = f"{len(pods)} pods that nobody can end are left to Kubernetes" if pods else "nothing is left"
+    return Decision((*belongings, *forget, SetFinalizer(held=False)), f"{why.value}; {left}")
 
 
 def _suspension(case: Case) -> tuple[Action, ...]:

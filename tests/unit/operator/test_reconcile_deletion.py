@@ -117,7 +117,12 @@ def test_no_wait_is_for_ever() -> None:
     assert acted(decide(deleted(since_s=601, report=endless))) == {DeletePod}
     stuck = (pod(0, deleted=True, deletion_grace_s=30),)
     assert acted(decide(deleted(since_s=700, report=STILL, pods=stuck))) == set()
-    assert acted(decide(deleted(since_s=721, report=STILL, pods=stuck))) == {Forget, SetFinalizer}
+    let_go = decide(deleted(since_s=721, report=STILL, pods=stuck))
+    assert acted(let_go) == {Forget, SetFinalizer}
+    (said,) = [each.message for each in let_go.events if each.reason == "WoundUp"]
+    assert said == "the job is still; 1 pods that nobody can end are left to Kubernetes"
+    (said,) = [each.message for each in decide(deleted(report=STILL, pods=())).events if each.reason == "WoundUp"]
+    assert said == "the job is still; nothing is left"
 
 
 def test_a_refused_spec_cannot_be_suspended_and_does_not_hold_the_job() -> None:
