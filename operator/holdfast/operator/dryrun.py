@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.api.errors import HoldfastError, InvalidSpec
+from holdfast.api.errors import Fenced, HoldfastError, InvalidSpec
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.observed import Terms
 from holdfast.operator.podbuilder import blueprint
@@ -39,15 +39,22 @@ class DryRun:
         self._verdicts: dict[str, Verdict] = {}
 
     async def refused(self, job: TrainingJob) -> str | None:
-        """What the API server says against a pod of it; None when it takes it, or cannot be asked now."""
+        """What the API server says against a pod of it; None when it takes it, or could not be asked yet.
+
+        Raises Fenced.
+        """
         uid, generation = job.metadata.uid or "", job.metadata.generation or 0
         held = self._verdicts.get(job.id)
-        if held is not None and (held.uid, held.generation) == (uid, generation) and self._stands(held):
+        if held is not None and (held.uid, held.generation) != (uid, generation):
+            held = None  # of an earlier template
+        if held is not None and self._stands(held):
             return held.refused
         try:
             refused = await self._try(job)
+        except Fenced:
+            raise
         except HoldfastError:
-            return None
+            return held.refused if held is not None else None
         self._verdicts[job.id] = Verdict(uid, generation, refused, self._clock())
         return refused
 
