@@ -73,12 +73,17 @@ class MemberFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 class CheckpointRecorded(msgspec.Struct, frozen=True, tag=True):
-    """A checkpoint of `step` was committed by `round`, for the request `wanted` where there was one."""
+    """A checkpoint of `step` was committed by `round`, for the request `wanted` where there was one.
+
+    What it cost is as in `membership.CheckpointCommitted`.
+    """
 
     round: int
     step: int
     uri: str
     wanted: int | None = None
+    stall_s: float | None = None
+    took_s: float | None = None
 
 
 class RestoreReported(msgspec.Struct, frozen=True, tag=True):

@@ -31,12 +31,25 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A committed checkpoint. `at` is the watchdog's clock."""
+    """A committed checkpoint. `at` is the watchdog's clock.
+
+    `stall_s` is how long training stood still for it, `took_s` how long until it was committed; None: Unknown.
+    """
 
     step: int
     uri: str
     round: int
     at: float
+    stall_s: float | None = None
+    took_s: float | None = None
+
+
+class Cadence(msgspec.Struct, frozen=True):
+    """How far apart checkpoints are, in seconds or steps, and why."""
+
+    says: str
+    every_s: float | None = None
+    steps: int | None = None
 
 
 class JobStatus(msgspec.Struct, frozen=True):
@@ -44,7 +57,7 @@ class JobStatus(msgspec.Struct, frozen=True):
 
     `ettr` is the useful training time over the wall time since the first round was shown, suspensions left out;
     None before that. `verified_step` is the last step after which all replicas held equal parameters; None: they
-    were never compared.
+    were never compared. `cadence` None: the script alone says when a checkpoint is due.
     """
 
     job: str
@@ -65,6 +78,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     now: float
     ettr: float | None = None
     verified_step: int | None = None
+    cadence: Cadence | None = None
 
 
 class RankStatus(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import Metadata
 from holdfast.api.policy import (
     FORM_GRACE_S,
+    CheckpointInterval,
     CorruptionPolicy,
     EvictionBudget,
     GpuHour,
@@ -27,7 +28,7 @@ from holdfast.api.policy import (
     RestartBudget,
     ThermalPolicy,
 )
-from holdfast.api.quantity import Duration, Interval
+from holdfast.api.quantity import Duration, Interval, Steps
 from holdfast.api.section import Section, contradiction, parse
 from holdfast.api.selftest import TestLevel
 
@@ -253,6 +254,12 @@ def _memory(wanted: MemorySnapshots) -> MemoryPolicy | None:
     return MemoryPolicy(wanted.every_steps, wanted.replicas) if wanted.every_steps else None
 
 
+def _interval(wanted: timedelta | Steps | None) -> CheckpointInterval:
+    if isinstance(wanted, timedelta):
+        return CheckpointInterval(seconds=wanted.total_seconds())
+    return CheckpointInterval(steps=None if wanted is None else wanted.count)
+
+
 def policy_of(job: TrainingJob) -> Policy:
     """The job's policy in plain values; seconds and ratios instead of texts."""
     spec, faults = job.spec, job.spec.fault_policy
@@ -275,6 +282,7 @@ def policy_of(job: TrainingJob) -> Policy:
         checkpoint_uri=spec.checkpoint.uri or "",
         memory=_memory(spec.checkpoint.memory),
         keep=spec.checkpoint.keep,
+        interval=_interval(spec.checkpoint.interval),
         xid_actions=dict(faults.xid),
         condition_actions={kind.value: action for kind, action in faults.conditions.items()},
         preflight=TestLevel(spec.startup.preflight.value)

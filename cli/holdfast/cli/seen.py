@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.api.status import JobStatus, Membership
+from holdfast.api.status import Cadence, JobStatus, Membership
 
 
 class Source(StrEnum):
@@ -47,6 +47,7 @@ class SeenStatus(msgspec.Struct, frozen=True):
     now: float | None = None
     ettr: float | None = None
     verified_step: int | None = None
+    cadence: Cadence | None = None
     source: Source = Source.WATCHDOG
 
 

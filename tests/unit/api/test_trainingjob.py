@@ -5,6 +5,7 @@ import pytest
 
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.policy import (
+    CheckpointInterval,
     CorruptionPolicy,
     EvictionBudget,
     GpuHour,
@@ -137,8 +138,24 @@ def test_a_policy_has_the_default_numbers_when_nothing_is_asked_for() -> None:
         preflight=TestLevel.LIGHT,
         corruption=CorruptionPolicy(fingerprint_every=100),
         memory=MemoryPolicy(every_steps=1, replicas=1),
+        interval=CheckpointInterval(),
         keep=3,
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "interval"),
+    [
+        ("auto", CheckpointInterval()),
+        ("10m", CheckpointInterval(seconds=600.0)),
+        ("500steps", CheckpointInterval(steps=500)),
+    ],
+)
+def test_the_interval_of_checkpoints_is_a_time_a_number_of_steps_or_left_open(
+    written: str, interval: CheckpointInterval
+) -> None:
+    spec = {**MINIMAL["spec"], "checkpoint": {"interval": written}}
+    assert policy_of(read_trainingjob({**MINIMAL, "spec": spec})).interval == interval
 
 
 def test_no_snapshots_are_taken_every_zero_steps() -> None:
@@ -178,6 +195,7 @@ def test_a_policy_carries_everything_the_job_says() -> None:
         corruption=CorruptionPolicy(fingerprint_every=100),
         gpu_hour=GpuHour(2.5, "USD"),
         memory=MemoryPolicy(every_steps=1, replicas=1),
+        interval=CheckpointInterval(),
         keep=3,
     )
 

@@ -50,7 +50,7 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
         says = f"step {event.step} is on record or older than what is"
         return ignore(state, says) if step.state is state else step
     earlier = tuple(each for each in state.checkpoints if each.step < event.step)
-    checkpoint = Checkpoint(event.step, event.uri, event.round, now)
+    checkpoint = Checkpoint(event.step, event.uri, event.round, now, event.stall_s, event.took_s)
     kept = _bounded(state, (*earlier, checkpoint))
     # What every rank has saved, every rank has completed. A rewind has done its work once it is saved.
     rewind = None if state.round.restore == state.rewind else state.rewind
@@ -74,7 +74,15 @@ def restored(state: JobState, event: Event, now: float) -> Step:
     step = event.step or 0
     kept = tuple(each for each in state.checkpoints if each.step <= step)
     verified = lowered(state.verified_step, event.step)
-    after = changed(state, checkpoints=kept, restored_step=step, verified_step=verified)
+    # A planned change has none of the faults that storage is for.
+    needed = event.tier is not Tier.MEMORY and _heals(state, event.round)
+    after = changed(
+        state,
+        checkpoints=kept,
+        restored_step=step,
+        verified_step=verified,
+        storage_restores=state.storage_restores + needed,
+    )
     says = f"round {event.round} begins after step {step}"
     if event.tier is Tier.MEMORY:
         says += ", from memory"
@@ -84,6 +92,11 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         says += f"; healed {'; '.join(event.healed)}"
     after, effects = note(after, event.round, now, says)
     return Step(after, effects, Reason("restored", says))
+
+
+def _heals(state: JobState, round_number: int) -> bool:
+    """Whether the round was formed because of a fault."""
+    return any(each.recovered_round == round_number for each in state.open_incidents())
 
 
 def _bounded(state: JobState, known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:

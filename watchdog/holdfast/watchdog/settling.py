@@ -15,6 +15,7 @@ from holdfast.watchdog.casebook import act, close
 from holdfast.watchdog.departure import may_part, next_departure, part
 from holdfast.watchdog.effect import Effect, Show
 from holdfast.watchdog.formation import GROWTH, Shortage, can_grow, form, legal_size, next_number
+from holdfast.watchdog.pacing import next_due, pace
 from holdfast.watchdog.planning import plan
 from holdfast.watchdog.probation import ended, next_end
 from holdfast.watchdog.roster import Standing
@@ -50,6 +51,7 @@ def settle(state: JobState, now: float) -> Step:
         .then(lambda after: part(after, now))
         .then(lambda after: _suspension(after, now))
         .then(lambda after: _growth(after, now))
+        .then(lambda after: pace(after, now))
         .then(lambda after: _next_round(after, policy, now))
         .then(lambda after: plan(after, policy, now))
     )
@@ -66,6 +68,7 @@ def next_wakeup(state: JobState) -> float | None:
         _growth_at(state),
         next_trial(state),
         next_end(state),
+        next_due(state),
     )
     return min((each for each in wakeups if each is not None), default=None)
 

@@ -139,7 +139,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     self-tests that are waited for by member, `tested_at` when a node last passed one, `digests` what was computed
     by whom: check and kind of device, result, nodes. `probation` are nodes that are being trusted again, `reputed`
     those avoided for what other jobs know of them. `racks` are the failure domains of nodes, as far as the cluster
-    tells.
+    tells. `paced_at` is when a checkpoint was last asked for because it was due, `storage_restores` how many
+    faults needed one.
     """
 
     job: str
@@ -190,6 +191,8 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     probation: dict[str, Probation] = {}
     reputed: tuple[str, ...] = ()
     racks: dict[str, str] = {}
+    paced_at: float = 0.0
+    storage_restores: int = 0
 
     @property
     def held(self) -> bool:

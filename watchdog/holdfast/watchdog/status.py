@@ -5,6 +5,7 @@ import msgspec
 from holdfast.api.plan import JobReport
 from holdfast.api.round import Round
 from holdfast.api.status import JobStatus, Membership
+from holdfast.watchdog.pacing import cadence_of
 from holdfast.watchdog.senses import Gauge
 from holdfast.watchdog.state import JobState
 
@@ -35,6 +36,7 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         now=now,
         ettr=state.ledger.ettr(now),
         verified_step=state.verified_step,
+        cadence=cadence_of(state),
     )
 
 

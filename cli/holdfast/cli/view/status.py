@@ -23,6 +23,7 @@ def status_wide_text(status: SeenStatus) -> str:
             *_facts(status),
             ("ETTR", ratio(status.ettr)),
             ("checkpoint at", saved.uri if saved else _no_checkpoint(status)),
+            ("checkpoints", status.cadence.says if status.cadence else "when the script says"),
             ("said by", "the watchdog" if status.source is Source.WATCHDOG else "the TrainingJob's status"),
         ]
     )

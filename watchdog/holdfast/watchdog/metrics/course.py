@@ -8,6 +8,7 @@ from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.metrics.vitals import Spread, Vitals
+from holdfast.watchdog.pacing import cadence_of
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.status import membership_of
 
@@ -30,6 +31,10 @@ def write_course(page: Page, state: JobState, *, now: float) -> None:
         newest = state.checkpoints[-1]
         page.put("holdfast_job_checkpoint_step", newest.step, job)
         page.put("holdfast_job_checkpoint_age_seconds", max(0.0, now - newest.at), job)
+        page.put("holdfast_job_checkpoint_stall_seconds", newest.stall_s, job)
+    cadence = cadence_of(state)
+    page.put("holdfast_job_checkpoint_interval_seconds", cadence.every_s if cadence else None, job)
+    page.put("holdfast_job_storage_restores_total", state.storage_restores, job)
 
 
 def write_vitals(page: Page, job: str, vitals: Vitals, steps: Iterable[int | None]) -> None:

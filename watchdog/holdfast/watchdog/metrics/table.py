@@ -77,6 +77,9 @@ _COURSE = (
     Metric("holdfast_job_heard_age_seconds", _GAUGE, "Since the rank heard of longest ago was heard of.", JOB),
     Metric("holdfast_job_checkpoint_step", _GAUGE, "Step of the newest checkpoint.", JOB),
     Metric("holdfast_job_checkpoint_age_seconds", _GAUGE, "Since the newest checkpoint was committed.", JOB),
+    Metric("holdfast_job_checkpoint_stall_seconds", _GAUGE, "How long the newest stopped training.", JOB),
+    Metric("holdfast_job_checkpoint_interval_seconds", _GAUGE, "How far apart they are to be.", JOB),
+    Metric("holdfast_job_storage_restores_total", _COUNTER, "Faults that a checkpoint was needed for.", JOB),
     Metric(
         "holdfast_job_verified_step",
         _GAUGE,

@@ -189,7 +189,13 @@ def _committed(host: JobHost, launcher: LauncherConnection, message: CheckpointC
     if message.wanted is None and any(each.round == message.round and each.step >= message.step for each in known):
         host.tally.add(Count.DUPLICATE_MESSAGES)  # within a round steps only grow: said again after a reconnect
         return
-    host.record(CheckpointRecorded(message.round, message.step, message.uri, message.wanted))
+    stall_s, took_s = _cost(message.stall_s), _cost(message.took_s)
+    host.record(CheckpointRecorded(message.round, message.step, message.uri, message.wanted, stall_s, took_s))
+
+
+def _cost(seconds: float | None) -> float | None:
+    """What is no length of time is Unknown: the interval between checkpoints follows from it."""
+    return seconds if seconds is not None and math.isfinite(seconds) and seconds >= 0.0 else None
 
 
 def _restored(host: JobHost, launcher: LauncherConnection, message: Restored) -> None:

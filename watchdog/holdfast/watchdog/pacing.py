@@ -1,0 +1,84 @@
+"""When the job's next checkpoint is due: as its spec says, or as cost and faults suggest.
+
+Of the faults those count that a checkpoint on storage was needed for: what memory heals loses next to nothing.
+"""
+
+from statistics import median
+
+from holdfast.api.status import Cadence
+from holdfast.watchdog.cadence import between_failures_s, daly_s
+from holdfast.watchdog.saving import ask_for_checkpoint, can_save, in_force
+from holdfast.watchdog.state import JobState
+from holdfast.watchdog.step import Step, changed, stay
+
+# The first one comes soon: it is something to fall back to, and tells what one costs.
+FIRST_S = 60.0
+LEAST_S = 60.0
+MOST_S = 3600.0  # also what an estimate that is wrong may cost at most
+COSTS_LOOKED_AT = 5
+
+
+def pace(state: JobState, now: float) -> Step:
+    """Ask for a checkpoint when one is due."""
+    cadence = cadence_of(state)
+    if cadence is None or not _may_ask(state) or not _is_due(state, cadence, now):
+        return stay(state)
+    asked = ask_for_checkpoint(state, f"due {cadence.says}", now)
+    return Step(changed(asked.state, paced_at=now), asked.effects, asked.reason)
+
+
+def next_due(state: JobState) -> float | None:
+    """When time alone makes one due, None when it does not."""
+    cadence = cadence_of(state)
+    if cadence is None or cadence.every_s is None or not _may_ask(state):
+        return None
+    return _last_at(state) + cadence.every_s
+
+
+def cadence_of(state: JobState) -> Cadence | None:
+    """How far apart checkpoints are to be and why, None where the script alone says."""
+    policy = state.policy
+    if policy is None or policy.interval is None:
+        return None
+    if policy.interval.steps is not None:
+        return Cadence(f"every {policy.interval.steps} steps, as the spec says", steps=policy.interval.steps)
+    if policy.interval.seconds is not None:
+        return Cadence(f"every {policy.interval.seconds:.0f} s, as the spec says", every_s=policy.interval.seconds)
+    if not state.checkpoints:
+        every_s = FIRST_S if not state.paced_at else MOST_S
+        return Cadence(f"after {every_s:.0f} s: what one costs is not known yet", every_s=every_s)
+    return _optimum(state)
+
+
+def _optimum(state: JobState) -> Cadence:
+    stalls = [each.stall_s for each in state.checkpoints[-COSTS_LOOKED_AT:] if each.stall_s is not None]
+    if not stalls:
+        return Cadence(f"every {MOST_S:.0f} s: the script does not tell what one costs", every_s=MOST_S)
+    cost_s, nodes = median(stalls), len(state.round.ranks) if state.round else 1
+    seen_s = _last_at(state) - (state.ledger.began_at or _last_at(state))
+    apart_s = between_failures_s(nodes, state.storage_restores, seen_s)
+    took_s = max((each.took_s or 0.0 for each in state.checkpoints[-COSTS_LOOKED_AT:]), default=0.0)
+    best_s = daly_s(cost_s, apart_s)
+    every_s = min(max(best_s, LEAST_S, 2.0 * took_s), MOST_S)
+    says = (
+        f"every {every_s:.0f} s: one costs {cost_s:.3g} s, and {nodes} nodes need one every {apart_s / 3600:.3g} h"
+        f" ({state.storage_restores} needed so far), for which {best_s:.0f} s is best"
+    )
+    return Cadence(says, every_s=every_s)
+
+
+def _may_ask(state: JobState) -> bool:
+    return in_force(state) and state.recovery is None and state.saving is None and can_save(state)
+
+
+def _is_due(state: JobState, cadence: Cadence, now: float) -> bool:
+    if cadence.steps is not None:
+        last = max(state.checkpoints[-1].step if state.checkpoints else 0, state.restored_step or 0)
+        return state.step is not None and state.step >= last + cadence.steps
+    return cadence.every_s is not None and now >= _last_at(state) + cadence.every_s
+
+
+def _last_at(state: JobState) -> float:
+    """When the last checkpoint was committed or asked for in vain, or the round began that has none yet."""
+    committed = state.checkpoints[-1].at if state.checkpoints else 0.0
+    return max(committed, state.paced_at, state.round_shown_at)
