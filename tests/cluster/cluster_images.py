@@ -65,25 +65,6 @@ def basic_archives(folder: Path) -> list[Path]:
     ]
 
 
-def from_buildah(image: str, folder: Path) -> Path:
-    """The archive of an image in buildah's store, under the same name; made again only when the image changed.
-
-    Raises CalledProcessError when buildah has no such image.
-    """
-    inspect = ["buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", image]
-    identity = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout.strip()
-    path = folder / f"{image.replace('/', '_').replace(':', '_')}.tar"
-    stamp = path.with_suffix(".id")
-    if not stamp.exists() or stamp.read_text() != identity:
-        folder.mkdir(parents=True, exist_ok=True)
-        stamp.unlink(missing_ok=True)
-        path.unlink(missing_ok=True)  # buildah adds to an archive that is there
-        push = ["buildah", "push", "--quiet", image, f"docker-archive:{path}:{image}"]
-        subprocess.run(push, check=True, capture_output=True, timeout=IMPORT_S_MAX)
-        stamp.write_text(identity)
-    return path
-
-
 def program_files(name: str) -> dict[str, Path | str]:
     """A program of this machine as bin/NAME, with the shared libraries it is linked to where it looks for them."""
     found = shutil.which(name)

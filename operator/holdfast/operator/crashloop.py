@@ -37,13 +37,12 @@ class QuickEnd:
 class CrashLoop:
     """`newest` is the newest quick end, None when there is none; `count` goes on the next pod.
 
-    `held` places stay empty for now; `changes_at` is when that changes next. `keep` are names of pods that are
-    still needed to know all this.
+    `keep` are names of pods that are still needed to know this: the place of each stays empty for now.
+    `changes_at` is when that changes next.
     """
 
     newest: QuickEnd | None = None
     count: int = 0
-    held: int = 0
     changes_at: float | None = None
     keep: frozenset[str] = frozenset()
 
@@ -59,7 +58,6 @@ def crash_loop(ended: Sequence[Pod], now: float) -> CrashLoop:
     return CrashLoop(
         newest=looping,
         count=max((each.count for each in quick), default=0),
-        held=len(held),
         changes_at=min((*held.values(), *over), default=None),
         keep=frozenset(held),
     )

@@ -15,10 +15,11 @@ import yaml
 
 from holdfast.api.interventionspec import InterventionSpec, InterventionStatus
 from holdfast.api.jobstatus import TrainingJobStatus
+from holdfast.api.metadata import API_VERSION
 from holdfast.api.trainingjob import JobSpec
 from holdfast.operator.crdschema import Half, Schema, structural
 
-GROUP, VERSION = "holdfast.dev", "v1alpha1"
+GROUP, VERSION = API_VERSION.split("/")
 TEMPLATES = Path("helm/holdfast/templates/crds")
 RULES = "x-kubernetes-validations"
 RULES_SINCE = "1.25.0-0"
@@ -159,7 +160,7 @@ def _definition(
         "description": about,
         "required": ["spec"],
         "properties": {
-            "apiVersion": {"type": "string", "description": "holdfast.dev/v1alpha1"},
+            "apiVersion": {"type": "string", "description": API_VERSION},
             "kind": {"type": "string", "description": names["kind"]},
             "metadata": {"type": "object"},
             "spec": spec,

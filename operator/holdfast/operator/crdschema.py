@@ -29,8 +29,8 @@ _READ = frozenset(
         "required",
         "items",
         "additionalProperties",
+        "exclusiveMinimum",
     }
-    | {"exclusiveMinimum", "propertyNames"}
 )
 # Defaults that depend on another field: a fixed one would hide that the field was left out.
 _FOLLOWING = frozenset({("Nodes", "max")})

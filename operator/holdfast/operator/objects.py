@@ -59,7 +59,6 @@ class ContainerState(Object, frozen=True, gc=False):
 
 class ContainerStatus(Object, frozen=True, gc=False):
     name: str
-    ready: bool = False
     state: ContainerState = ContainerState()
 
 

@@ -7,13 +7,6 @@ import msgspec
 from holdfast.operator.objects import Condition
 
 
-class RecordedMembers(msgspec.Struct, frozen=True):
-    wanted: int = 0
-    ready: int = 0
-    spares: int = 0
-    pods: int = 0
-
-
 class RecordedIncident(msgspec.Struct, frozen=True):
     id: str = ""
     state: str = ""
@@ -31,13 +24,12 @@ class Recorded(msgspec.Struct, frozen=True, rename="camel"):
     observed_generation: int | None = None
     phase: str | None = None
     round: int | None = None
-    members: RecordedMembers | None = None
+    members: dict[str, Any] | None = None
     last_checkpoint: RecordedCheckpoint | None = None
     recent_incidents: tuple[RecordedIncident, ...] = ()
     pods_created: int | None = None
     started_at: str | None = None
     finished_at: str | None = None
-    progressed_at: str | None = None
     conditions: tuple[Condition, ...] = ()
 
     def condition(self, type_: str) -> Condition | None:

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from holdfast.api.metadata import API_VERSION
 from holdfast.operator.marks import JOB_LABEL
 from holdfast.operator.objects import Asked, Job, Node, Owned, Pod
 
 T = TypeVar("T")
 
-HOLDFAST = "/apis/holdfast.dev/v1alpha1"
+HOLDFAST = f"/apis/{API_VERSION}"
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,10 @@ LOGS_KEPT = 3
 
 @dataclass(frozen=True, slots=True)
 class Staffing:
-    """`missing` members have no pod; `creates` may be fewer for now, for the `reason`."""
+    """`creates` may be fewer than are missing for now, for the `reason`."""
 
     creates: tuple[CreatePod, ...] = ()
     deletes: tuple[DeletePod, ...] = ()
-    missing: int = 0
     reason: str = ""
 
 
@@ -133,11 +132,11 @@ def _creation(case: Case, job: TrainingJob, deletes: tuple[DeletePod, ...], miss
     loop, says = case.crash_loop, f"{missing} pods are missing"
     if not case.connected:
         # Nobody would take them in, and the job may be over: its last pods end while the watchdog is away.
-        return Staffing(deletes=deletes, missing=missing, reason=f"{says}; the watchdog is away")
-    count = max(0, missing - loop.held)
+        return Staffing(deletes=deletes, reason=f"{says}; the watchdog is away")
+    count = max(0, missing - len(loop.keep))
     creates = _creates(case, job, count)
     held = f"; {missing - count} of them are held back" if count < missing else ""
-    return Staffing(creates, deletes, missing, f"{says}{held}")
+    return Staffing(creates, deletes, f"{says}{held}")
 
 
 def _creates(case: Case, job: TrainingJob, count: int) -> tuple[CreatePod, ...]:

@@ -27,7 +27,7 @@ CHATTY = ("Ready", "Progressing", "CapacityAvailable")
 """Conditions whose messages are the brain's and the scheduler's words of the moment."""
 FROM_WATCHDOG = (
     *("round", "members", "worldSize", "step", "restarts", "lastCheckpoint", "goodput"),
-    *("recentIncidents", "incidents", "startedAt", "finishedAt", "observedGeneration"),
+    *("recentIncidents", "incidents", "startedAt", "finishedAt"),
 )
 
 

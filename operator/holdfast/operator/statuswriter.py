@@ -6,17 +6,17 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.api.metadata import API_VERSION
 from holdfast.operator.clusterview import ClusterView
 from holdfast.operator.faultpoint import Point, reach
 from holdfast.operator.mergepatch import merge_patch, without_nulls
 from holdfast.operator.objects import Job, Metadata, Object
 from holdfast.operator.observed import KubeEvent
 from holdfast.operator.refusal import Absent, Conflicting
-from holdfast.operator.resource import HOLDFAST, JOBS, Resource
+from holdfast.operator.resource import JOBS, Resource
 from holdfast.operator.writes import FIELD_MANAGER, Writes
 
 MESSAGE_LENGTH_MAX: Final = 1024  # the API server refuses longer ones
-API_VERSION: Final = HOLDFAST.removeprefix("/apis/")
 
 
 class Counted(Object, frozen=True, gc=False):
@@ -29,22 +29,21 @@ class Counted(Object, frozen=True, gc=False):
 EVENTS = Resource("/api/v1", "events", "Event", Counted)
 
 
-async def write_status(view: ClusterView, writes: Writes, job: Job, status: Mapping[str, Any]) -> bool:
-    """Make it the job's status, if it is not that already; whether anything was written.
+async def write_status(view: ClusterView, writes: Writes, job: Job, status: Mapping[str, Any]) -> None:
+    """Make it the job's status, if it is not that already.
 
     Raises Conflicting when the job changed meanwhile: whoever decided on this status decided on an older job.
     """
     held = msgspec.json.decode(job.status) if bytes(job.status) else {}
     patch = merge_patch(held, without_nulls(status))
     if not patch:
-        return False
+        return
     version = {"uid": job.metadata.uid, "resourceVersion": job.metadata.resource_version}
     where = (job.metadata.namespace, job.metadata.name)
     reach(Point.BEFORE_STATUS)
     with view.jobs.writing(*where) as flight:
         flight.landed(await writes.merge(JOBS, where, {"metadata": version, "status": patch}, "status"))
     reach(Point.AFTER_STATUS)
-    return True
 
 
 class EventRecorder:

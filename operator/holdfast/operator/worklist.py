@@ -39,9 +39,9 @@ class Worklist:
         now = self._clock()
         return sum(1 for at in self._due.values() if at <= now)
 
-    def add(self, key: str, after_s: float = 0.0) -> None:
-        """Look at `key` in `after_s` seconds, or when it is due anyway if that is sooner."""
-        at = max(self._clock() + after_s, self._not_before.get(key, 0.0))
+    def add(self, key: str) -> None:
+        """Look at `key` now, or as soon as its pause is over."""
+        at = max(self._clock(), self._not_before.get(key, 0.0))
         if key in self._due and self._due[key] <= at:
             return
         self._due[key] = at

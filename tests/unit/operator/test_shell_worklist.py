@@ -117,11 +117,13 @@ async def test_a_dropped_key_comes_back_only_when_it_was_added_meanwhile() -> No
 
 async def test_the_earliest_key_comes_first() -> None:
     worklist, clock = fresh()
-    worklist.add("late", after_s=5.0)
-    worklist.add("soon", after_s=1.0)
-    worklist.add("late", after_s=0.5)
-    clock.now += 2.0
-    assert [await taken(worklist), await taken(worklist)] == ["late", "soon"]
+    for key, again_after_s in (("late", 5.0), ("soon", 1.0), ("never", 900.0)):
+        worklist.add(key)
+        assert await taken(worklist) == key
+        worklist.done(key, again_after_s)
+    clock.now += 10.0
+    worklist.add("never")
+    assert [await taken(worklist) for _ in range(4)] == ["soon", "late", "never", None]
 
 
 @pytest.mark.parametrize(
