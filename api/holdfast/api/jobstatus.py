@@ -1,8 +1,6 @@
 """The status of a TrainingJob as the operator writes it and people read it. Nothing decides by it."""
 
-from typing import Annotated
-
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
 from holdfast.api.section import Section
 from holdfast.api.status import JobPhase
@@ -35,14 +33,10 @@ class CheckpointStatus(Section):
 
 
 class Goodput(Section):
-    """Useful time over wall time, and what was lost."""
+    """Useful time over wall time."""
 
     ettr: float | None = None
     """Useful training time over wall time since the first round, suspensions left out."""
-    lost_gpu_hours: Annotated[float | None, Field(alias="lostGPUHours")] = None
-    """GPU hours spent on steps that were lost and on recovery."""
-    lost_money: float | None = None
-    """What they cost, in the currency of the spec."""
 
 
 class TrainingJobStatus(Section):
@@ -67,7 +61,7 @@ class TrainingJobStatus(Section):
     last_checkpoint: CheckpointStatus | None = None
     """The newest committed checkpoint."""
     goodput: Goodput | None = None
-    """Useful time over wall time, and what was lost."""
+    """Useful time over wall time."""
     recent_incidents: tuple[dict[str, JsonValue], ...] = ()
     """The newest incidents, newest first."""
     incidents: int | None = None

@@ -121,13 +121,13 @@ def test_what_only_the_api_server_sets_is_accepted() -> None:
     metadata = {"name": "gpt", "uid": "1-2", "resourceVersion": "7", "generation": 3, "managedFields": [{"a": 1}]}
     status = {
         "phase": "Running",
-        "goodput": {"ettr": 0.98, "lostGPUHours": 61.2},
+        "goodput": {"ettr": 0.98},
         "conditions": [{"type": "Ready"}],
     }
     job = read_trainingjob({**MINIMAL, "metadata": metadata, "status": status})
     assert job.status is not None
     assert job.status.goodput is not None
-    assert job.status.goodput.lost_gpu_hours == 61.2
+    assert job.status.goodput.ettr == 0.98
 
 
 def test_a_policy_has_the_default_numbers_when_nothing_is_asked_for() -> None:
