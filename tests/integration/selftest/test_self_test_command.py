@@ -49,7 +49,7 @@ def test_two_processes_give_the_same_digests_and_a_fault_in_every_run_is_seen_by
     golden = tmp_path / "golden.json"
     code, tested = selftest("--record", str(golden), "--tensor", "8")
     assert code == 0
-    # Without a driver nobody knows the NVLink domains, which spoils nothing that is exact.
+    # The CPU is in no NVLink domain, driver or not, which spoils nothing that is exact.
     assert {each.check for each in of(tested, Verdict.UNKNOWN)} == {"bandwidth-device", "topology"}
     code, tested = selftest("--golden", str(golden), "--inject", "stuck:check=product-fp16")
     assert code == 1
@@ -92,6 +92,18 @@ def test_eight_ranks_asked_of_a_domain_of_four_gpus_fail_with_that_sentence(tmp_
     (failed,) = of(tested, Verdict.FAILED)
     assert (code, failed.check, failed.device) == (1, "topology", "node")
     assert failed.says == "tensor parallel size 8 asked of a 4-GPU NVLink domain"
+
+
+@pytest.mark.parametrize("stranger", ["cuda:0", "MIG-5c89d62b-0000-4000-8000-000000000000", "cpu"])
+def test_a_device_that_the_driver_cannot_name_leaves_the_domains_unknown(tmp_path: Path, stranger: str) -> None:
+    machine = FakeNvml(tmp_path)
+    drill = tmp_path / "drill.json"
+    drill.write_text(json.dumps({"devices": [gpu_uuid(0), stranger]}))
+    given = ("--drill", str(drill), "--tensor", "2", "--repeat", "1")
+    code, tested = selftest(*given, environment=machine.environment())
+    (topology,) = [each for each in tested.checks if each.check == "topology"]
+    assert (code, topology.verdict) == (0, Verdict.UNKNOWN)
+    assert topology.says.endswith(f"the driver knows no GPU by the name of {stranger}")
 
 
 def test_probe_tells_it_as_a_table_and_its_exit_code() -> None:

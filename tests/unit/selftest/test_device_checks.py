@@ -103,25 +103,23 @@ def test_a_rate_is_judged_by_the_data_sheet_of_the_model(model: str, rate: float
 
 
 @pytest.mark.parametrize(
-    ("tensor", "domains", "verdict"),
+    ("tensor", "largest", "verdict"),
     [
-        (8, (8,), Verdict.PASSED),
-        (4, (4, 4), Verdict.PASSED),
-        (2, (8,), Verdict.PASSED),
-        (8, (4, 4), Verdict.FAILED),
-        (3, (8,), Verdict.FAILED),
-        (2, (1, 1), Verdict.FAILED),
+        (8, 8, Verdict.PASSED),
+        (4, 4, Verdict.PASSED),
+        (2, 8, Verdict.PASSED),
+        (8, 4, Verdict.FAILED),
+        (3, 8, Verdict.FAILED),
+        (2, 1, Verdict.FAILED),
         (8, Unreadable("nvml", "no driver"), Verdict.UNKNOWN),
     ],
 )
-def test_ranks_that_share_a_domain_must_fit_it(
-    tensor: int, domains: tuple[int, ...] | Unreadable, verdict: Verdict
-) -> None:
-    assert judge_domains(BLANK, tensor, domains).verdict is verdict
+def test_ranks_that_share_a_domain_must_fit_it(tensor: int, largest: int | Unreadable, verdict: Verdict) -> None:
+    assert judge_domains(BLANK, tensor, largest).verdict is verdict
 
 
 def test_what_does_not_fit_is_said() -> None:
-    says = judge_domains(BLANK, 8, (4, 4)).says
+    says = judge_domains(BLANK, 8, 4).says
     assert says == "tensor parallel size 8 asked of a 4-GPU NVLink domain"
 
 

@@ -7,12 +7,11 @@ from holdfast.api.selftest import CheckResult, Verdict
 from holdfast.api.telemetry import Unreadable
 
 
-def judge_domains(blank: CheckResult, tensor: int, domains: Sequence[int] | Unreadable) -> CheckResult:
-    """`domains` are the sizes of the NVLink domains among the GPUs that are tested. Pure."""
-    if isinstance(domains, Unreadable):
-        says = f"the NVLink domains are not known: {domains.reason}"
+def judge_domains(blank: CheckResult, tensor: int, largest: int | Unreadable) -> CheckResult:
+    """`largest`: how many of the GPUs that are tested share one NVLink domain at most. Pure."""
+    if isinstance(largest, Unreadable):
+        says = f"the NVLink domains are not known: {largest.reason}"
         return CheckResult(blank.check, blank.device, Verdict.UNKNOWN, says, blank.took_s)
-    largest = max(domains, default=0)
     says = f"tensor parallel size {tensor} asked of a {largest}-GPU NVLink domain"
     if largest < tensor or largest % tensor:
         return CheckResult(blank.check, blank.device, Verdict.FAILED, says, blank.took_s)
@@ -21,10 +20,10 @@ def judge_domains(blank: CheckResult, tensor: int, domains: Sequence[int] | Unre
 
 def check_topology(tensor: int, tested: Sequence[str], blank: CheckResult) -> CheckResult:
     """Ask NVML for the domains; `tested` are the names of the devices whose ranks are to share one."""
-    return judge_domains(blank, tensor, _domains(tested))
+    return judge_domains(blank, tensor, _largest(tested))
 
 
-def _domains(tested: Sequence[str]) -> tuple[int, ...] | Unreadable:
+def _largest(tested: Sequence[str]) -> int | Unreadable:
     try:
         # Only here: a test on the CPU needs no driver and no binding to it.
         from holdfast.agent.nvml.driver import Driver
@@ -34,5 +33,8 @@ def _domains(tested: Sequence[str]) -> tuple[int, ...] | Unreadable:
     domains = nvlink_domains(Driver(time.monotonic))
     if isinstance(domains, Unreadable):
         return domains
-    sizes = [sum(uuid in tested for uuid in group) for group in domains.groups]
-    return tuple(size for size in sizes if size)
+    known = {uuid for group in domains.groups for uuid in group}
+    # A GPU that was not reached has told no UUID, and neither a slice of one nor a CPU has links of its own.
+    if strange := [name for name in tested if name not in known]:
+        return Unreadable("nvml", f"the driver knows no GPU by the name of {', '.join(strange)}")
+    return domains.largest(tested)
