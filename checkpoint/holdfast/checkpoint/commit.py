@@ -68,19 +68,40 @@ def _remove_aside(storage: Storage, aside: str) -> None:
 
 
 def retire(storage: Storage, retention: Retention, *, round: int, token: str) -> None:
-    """Delete what `surplus` names. Readers see each of them whole or not at all.
+    """Delete what `surplus` names. Readers see each of them whole or not at all, also after a loss of power.
 
     Raises Fenced when a newer round has entered, OSError when the storage fails.
     """
     with storage.exclusive():
         fence.require(storage, round)
-        for name in surplus(*discover(storage), retention):
-            doomed = doomed_name(name, token)
-            storage.rename(name, doomed)
-            storage.remove(doomed)
+        _retire(storage, retention, token)
+
+
+def make_room(storage: Storage, retention: Retention, *, round: int, token: str) -> None:
+    """Delete all that may go. For when the disk is short, while nothing is being saved: what saves of this round
+    have left goes too. Raises as `retire` does.
+    """
+    with storage.exclusive():
+        fence.require(storage, round)
+        _sweep(storage, round + 1)
+        _retire(storage, retention, token)
+
+
+def _retire(storage: Storage, retention: Retention, token: str) -> None:
+    """Also finishes what an earlier call could not delete."""
+    doomed = surplus(*discover(storage), retention)
+    for name in doomed:
+        storage.rename(name, doomed_name(name, token))
+    if doomed:
+        storage.sync()
+    for name in filter(is_doomed, storage.names()):
+        storage.remove(name)
 
 
 def _sweep(storage: Storage, round: int) -> None:
+    """Put back what was set aside and not replaced; delete what else was left, and what rounds before `round` have
+    staged.
+    """
     names = storage.names()
     for name in tuple(names):
         final = set_aside_from(name)

@@ -68,7 +68,11 @@ class LocalStorage:
         return shutil.disk_usage(self._root).free
 
     def make(self, folder: str = "") -> None:
-        (self._root / folder).mkdir(parents=True, exist_ok=True)
+        """Above the root it is durable at once; below, `sync` and `rename` see to it."""
+        missing = [each for each in (self._root, *self._root.parents) if not each.exists()]
+        os.makedirs(self._root / folder, exist_ok=True)
+        for made in missing:
+            _sync(made.parent)
 
     def rename(self, source: str, target: str) -> None:
         os.rename(self._root / source, self._root / target)
@@ -80,11 +84,7 @@ class LocalStorage:
             return
 
     def sync(self, folder: str = "") -> None:
-        descriptor = os.open(self._root / folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(self._root / folder)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -94,3 +94,11 @@ class LocalStorage:
             yield
         finally:
             os.close(descriptor)  # Closing gives the lock back, also when the process dies.
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

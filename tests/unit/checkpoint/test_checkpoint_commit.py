@@ -3,7 +3,7 @@ from drawer import Drawer, PowerCut, manifest_of, put
 
 from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint import fence
-from holdfast.checkpoint.commit import commit, open_directory, retire
+from holdfast.checkpoint.commit import commit, make_room, open_directory, retire
 from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage, read_manifest
 from holdfast.checkpoint.retention import Retention, surplus
 
@@ -190,7 +190,7 @@ def test_of_two_set_aside_from_one_name_one_is_put_back() -> None:
     assert drawer.names() == ["fence", "step-00000004"]
 
 
-def test_retiring_dies_between_two_deletions_and_is_finished_by_the_next_round() -> None:
+def test_retiring_dies_between_two_renames_and_is_finished_by_the_next_time() -> None:
     drawer = Drawer()
     for step in (1, 2, 3, 4):
         put(drawer, f"step-{step:08d}", manifest_of(step))
@@ -200,6 +200,30 @@ def test_retiring_dies_between_two_deletions_and_is_finished_by_the_next_round()
     drawer.renames_until_death = None
     retire(drawer, Retention(2), round=1, token="bb")
     assert drawer.names() == ["step-00000003", "step-00000004"]
+
+
+def test_what_could_not_be_deleted_is_deleted_the_next_time() -> None:
+    drawer = Drawer()
+    for step in (1, 2):
+        put(drawer, f"step-{step:08d}", manifest_of(step))
+    drawer.removals_until_success = 1
+    with pytest.raises(OSError, match="busy"):
+        retire(drawer, Retention(1), round=1, token="aa")
+    assert drawer.names() == ["step-00000001.gone-aa", "step-00000002"]
+    retire(drawer, Retention(1), round=1, token="aa")
+    assert drawer.names() == ["step-00000002"]
+
+
+def test_making_room_deletes_what_no_save_in_flight_can_need() -> None:
+    drawer = Drawer()
+    for name in ("step-00000001", "step-00000002", "step-00000003.tmp-7-aa", "step-00000003.tmp-8-bb"):
+        put(drawer, name, manifest_of(int(name[5:13])))
+    put(drawer, "step-00000002.old-cc", manifest_of(2))
+    make_room(drawer, Retention(1), round=7, token="aa")
+    assert drawer.names() == ["step-00000002", "step-00000003.tmp-8-bb"]
+    open_directory(drawer, round=9)
+    with pytest.raises(Fenced):
+        make_room(drawer, Retention(1), round=7, token="aa")
 
 
 @pytest.mark.parametrize(
