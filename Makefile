@@ -16,10 +16,10 @@ check: $(STAMP)
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 	$(RUN)/lint-imports --no-cache
-	$(RUN)/pytest tests/unit
+	$(RUN)/pytest -n auto tests/unit
 
 test-unit: $(STAMP)
-	$(RUN)/pytest tests/unit
+	$(RUN)/pytest -n auto tests/unit
 
 test-contract: $(STAMP)
 	$(RUN)/pytest tests/contract
