@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Restore, Tier
-from holdfast.checkpoint import randomness
+from holdfast.checkpoint import candidate, randomness
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import NothingToRestore
 from holdfast.checkpoint.local import LocalStorage, parse_uri
@@ -160,8 +160,8 @@ class Checkpointer:
         if self.storage is not None:
             number = self.run.assignment.round
             opening = open_together(self.storage, self._council, round=number, restore=restore)
-            restorer = Restorer(self.storage, self._council, state)
-            position = restorer.restore(opening.candidates, skipped=opening.unreadable)
+            candidates = [candidate.committed(self.storage, name) for name in opening.candidates]
+            position = Restorer(self._council, state).restore(candidates, skipped=opening.unreadable)
             lineage = Lineage(round=opening.number, parent=position.step, token=opening.token)
             self._saver = self._open_saver(self.storage, lineage, number)
         if position.step is None and restore.tier is not Tier.NONE and restore.step is not None:

@@ -14,14 +14,15 @@ import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
 from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.round import Tier
 from holdfast.checkpoint import randomness
+from holdfast.checkpoint.candidate import Candidate
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.optimizerstate import make_room
 from holdfast.checkpoint.shard import shard_of
 from holdfast.checkpoint.state import SCHEDULER, TrainingState, data_name, random_prefix
-from holdfast.checkpoint.storage import Files
 from holdfast.checkpoint.stored import StoredCheckpoint
 
 
@@ -44,7 +45,8 @@ _WORDS = msgspec.msgpack.Decoder(_Word)
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where training goes on. `skipped` says which newer checkpoints were passed over, and why.
+    """Where training goes on. `skipped` says which newer candidates were passed over, and why; `tier` from where
+    it was restored, NONE where it was not; `healed` how many damaged blocks, over all ranks, were had elsewhere.
 
     `batches` is what each rank of this world has taken; the data has yet to pass over `to_drop` of them, which
     are none where it took its own state.
@@ -56,6 +58,8 @@ class Position:
     batches: int = 0
     to_drop: int = 0
     skipped: tuple[str, ...] = ()
+    tier: Tier = Tier.NONE
+    healed: int = 0
     saved_world_size: int = 0
     random: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
@@ -76,12 +80,11 @@ class _Reading:
 class Restorer:
     """Reads candidates into one rank's training state."""
 
-    def __init__(self, files: Files, council: Council, state: TrainingState) -> None:
-        self._files = files
+    def __init__(self, council: Council, state: TrainingState) -> None:
         self._council = council
         self._state = state
 
-    def restore(self, candidates: Sequence[str], *, skipped: Sequence[str]) -> Position:
+    def restore(self, candidates: Sequence[Candidate], *, skipped: Sequence[str]) -> Position:
         """Apply the first of `candidates` that is intact on every rank; step None when there is none.
 
         Collective; `candidates` are the same on all ranks. Raises, on every rank alike, Unfit when an intact one
@@ -89,21 +92,21 @@ class Restorer:
         """
         passed_over = list(skipped)
         is_new = not self._state.optimizer.state
-        for name in candidates:
+        for candidate in candidates:
             if is_new:
                 self._state.optimizer.state.clear()
-            taken = self._read(name)
+            taken = self._read(candidate)
             reason = self._agree(taken if isinstance(taken, _Word) else _Word(_Finding.INTACT))
             if reason is None and isinstance(taken, tuple):
                 checkpoint, reading = taken
                 self._apply(reading)
-                return self._position(checkpoint.manifest, reading, passed_over)
-            passed_over.append(f"{name}: {reason}")
+                return self._position(checkpoint.manifest, reading, passed_over, candidate.tier)
+            passed_over.append(f"{candidate.name}: {reason}")
         if is_new:  # Reading has made a state, as after a first step.
             self._state.optimizer.state.clear()
         return Position(skipped=tuple(passed_over))
 
-    def _position(self, found: Manifest, reading: _Reading, passed_over: Sequence[str]) -> Position:
+    def _position(self, found: Manifest, reading: _Reading, passed_over: Sequence[str], tier: Tier) -> Position:
         # All ranks together have taken this many; where it does not come out even, some are seen again.
         batches = found.batches * found.world_size // self._council.world_size
         return Position(
@@ -111,13 +114,14 @@ class Restorer:
             batches=batches,
             to_drop=batches if reading.data is None else 0,
             skipped=tuple(passed_over),
+            tier=tier,
             saved_world_size=found.world_size,
             random=reading.random,
         )
 
-    def _read(self, name: str) -> "tuple[StoredCheckpoint, _Reading] | _Word":
+    def _read(self, candidate: Candidate) -> "tuple[StoredCheckpoint, _Reading] | _Word":
         try:
-            checkpoint = StoredCheckpoint(self._files, name)
+            checkpoint = candidate.open()
             reading = self._read_sharded(checkpoint)
             self._read_own(checkpoint, reading)
             checkpoint.verify_share(self._council.rank, self._council.world_size)
@@ -126,7 +130,7 @@ class Restorer:
         except Unfit as misfit:
             return _Word(_Finding.UNFIT, str(misfit))
         except OSError as error:
-            return _Word(_Finding.UNAVAILABLE, f"{name} cannot be read: {error}")
+            return _Word(_Finding.UNAVAILABLE, f"{candidate.name} cannot be read: {error}")
         return checkpoint, reading
 
     def _agree(self, word: _Word) -> str | None:

@@ -9,7 +9,8 @@ from holdfast.api.errors import Damaged
 from holdfast.checkpoint import archive, index
 from holdfast.checkpoint.discovery import read_manifest
 from holdfast.checkpoint.errors import Unfit
-from holdfast.checkpoint.index import Box, StoredChunk, StoredObject, StoredTensor
+from holdfast.checkpoint.index import Box, Index, StoredChunk, StoredObject, StoredTensor
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.storage import Files
 from holdfast.checkpoint.verified import VerifiedFile
 
@@ -19,15 +20,24 @@ class StoredCheckpoint:
     it cannot be read now.
     """
 
-    def __init__(self, files: Files, name: str) -> None:
-        """Reads the manifest and the index; no tensor yet."""
+    def __init__(self, files: Files, name: str, manifest: Manifest, index: Index) -> None:
+        """`files` holds what the manifest lists below `name/`. Nothing is read yet."""
         self.name = name
-        self.manifest = read_manifest(files, name)
+        self.manifest = manifest
         self._files = {
-            file: VerifiedFile(files, f"{name}/{file}", record) for file, record in self.manifest.files.items()
+            file: VerifiedFile(files, f"{name}/{file}", record) for file, record in manifest.files.items()
         }
-        whole = self._file(index.FILE_NAME).read(0, self.manifest.files[index.FILE_NAME].size_bytes)
-        self._index = index.decode(bytes(whole))
+        self._index = index
+
+    @classmethod
+    def open(cls, files: Files, name: str) -> "StoredCheckpoint":
+        """A checkpoint in storage: reads its manifest and index, no tensor yet."""
+        manifest = read_manifest(files, name)
+        record = manifest.files.get(index.FILE_NAME)
+        if record is None:
+            raise Damaged(f"the manifest of {name} does not list {index.FILE_NAME}")
+        whole = VerifiedFile(files, f"{name}/{index.FILE_NAME}", record).read(0, record.size_bytes)
+        return cls(files, name, manifest, index.decode(bytes(whole)))
 
     def names(self, prefix: str = "") -> list[str]:
         return [name for name in self._index.entries if name.startswith(prefix)]
