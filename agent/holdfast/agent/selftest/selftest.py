@@ -4,7 +4,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ from holdfast.agent.selftest.memory import SHARES, check_memory
 from holdfast.agent.selftest.minimodel import Shape, minimodel
 from holdfast.agent.selftest.product import Arithmetic, products
 from holdfast.agent.selftest.repetition import promise, repeats_of
-from holdfast.agent.selftest.station import Bench, Check, Station
+from holdfast.agent.selftest.station import START, Bench, Check, Station
 from holdfast.agent.selftest.supervision import Limits, supervise
 from holdfast.agent.selftest.surroundings import kept_as_found
 from holdfast.api.selftest import CheckResult, Tested, TestLevel, Verdict
@@ -117,18 +117,35 @@ def _results(order: Order, limits: Limits) -> Sequence[CheckResult]:
     failed = {each.device for each in results if each.verdict is Verdict.FAILED}
     # A device that is known to be wrong would spoil every sum, and then nobody knows whose fault it is.
     sound = [
-        device
+        replace(device, name=station[0].device)
         for device, station in zip(order.devices, found, strict=True)
         if not any(each.device in failed for each in station)
     ]
     names = sorted({each.device for each in results})
-    return [*results, *_all_reduced(order, sound, limits), *_topology(order, names, limits)]
+    together = (*_all_reduced(order, sound, limits), *_topology(order, names, limits))
+    return [*results, *together, *_bandwidths(order, sound, limits)]
 
 
 def _station(order: Order, device: Device) -> Station:
     checks = [Check(each.name, partial(_repeat, order, device, each)) for each in _arithmetic(order, device)]
     checks.append(Check("memory", partial(_memory, order, device)))
-    checks.append(Check("bandwidth-device", partial(_own_memory, device)))
+    return Station(device, tuple(checks), order.terms, order.injections)
+
+
+def _bandwidths(order: Order, sound: Sequence[Device], limits: Limits) -> list[CheckResult]:
+    """One device after the other: a data sheet promises what a link moves that nobody else uses meanwhile."""
+    found = [supervise([_bandwidth_station(order, device)], limits)[0] for device in sound]
+    # These devices were reached before. When there is no time left for it again, the bandwidths alone are Unknown.
+    return [
+        result
+        for station in found
+        for result in station
+        if (result.check, result.verdict) != (START, Verdict.UNKNOWN)
+    ]
+
+
+def _bandwidth_station(order: Order, device: Device) -> Station:
+    checks = [Check("bandwidth-device", partial(_own_memory, device))]
     if device.kind is DeviceKind.CUDA:
         checks.append(Check("bandwidth-host", partial(_host, device)))
         if len(order.devices) > 1:
