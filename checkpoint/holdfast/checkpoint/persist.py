@@ -15,7 +15,7 @@ import msgspec
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import index, manifest, metadata
 from holdfast.checkpoint.claims import ChunkKey, Claim, share_out
-from holdfast.checkpoint.commit import commit, retire
+from holdfast.checkpoint.commit import commit, make_room, retire
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.manifest import FileRecord, Manifest
@@ -42,6 +42,7 @@ Reached = Callable[[SavePoint], object]
 
 
 class Outcome(StrEnum):
+    GRANTED = "Granted"
     COMMITTED = "Committed"
     FAILED = "Failed"
     FENCED = "Fenced"
@@ -70,6 +71,7 @@ class _Verdict(msgspec.Struct, frozen=True):
 
 _PARTS = msgspec.msgpack.Decoder(Part | _Failure)
 _VERDICTS = msgspec.msgpack.Decoder(_Verdict)
+_SIZES = msgspec.msgpack.Decoder(int)
 _CLAIMS = msgspec.msgpack.Decoder(list[Claim])
 
 
@@ -94,15 +96,12 @@ class Persister:
         the ranks cannot talk to each other any more.
         """
         folder = staged_name(snapshot.step, round=self._lineage.round, token=self._lineage.token)
-        self._agree_on_shares(snapshot.claims())
+        claims = snapshot.claims()
+        self._agree_on_shares(claims)
+        self._require_room(sum(claim.size_bytes for claim in claims if claim.key in self._share))
         part = self._write(folder, snapshot)
         said = self._council.gather(msgspec.msgpack.encode(part))
-        verdict = self._conclude(folder, snapshot, said) if self._council.rank == 0 else None
-        heard = _VERDICTS.decode(self._council.broadcast(msgspec.msgpack.encode(verdict)))
-        if heard.outcome is Outcome.FENCED:
-            raise Fenced(heard.reason)
-        if heard.outcome is Outcome.FAILED:
-            raise SaveFailed(heard.reason)
+        self._hear(self._conclude(folder, snapshot, said) if self._council.rank == 0 else None)
 
     def tidy(self) -> None:
         """Delete the checkpoints that need not be kept. For rank 0, after a save. What fails is tried again
@@ -123,6 +122,35 @@ class Persister:
         self._share = share_out(everything)[self._council.rank]
         self._digests = digests
 
+    def _require_room(self, share_bytes: int) -> None:
+        """See that the files of all ranks will fit, before the first of them is begun."""
+        said = self._council.gather(msgspec.msgpack.encode(share_bytes))
+        self._hear(self._find_room(sum(map(_SIZES.decode, said))) if self._council.rank == 0 else None)
+
+    def _find_room(self, needed_bytes: int) -> _Verdict:
+        try:
+            if self._storage.free_bytes() < needed_bytes:
+                make_room(self._storage, self._retention, round=self._lineage.round, token=self._lineage.token)
+            free_bytes = self._storage.free_bytes()
+        except Exception as error:  # As in `_write`.
+            return self._failed(error)
+        if free_bytes < needed_bytes:
+            reason = f"the disk is full at {self._storage.uri} ({needed_bytes} bytes needed, {free_bytes} free)"
+            return _Verdict(outcome=Outcome.FAILED, reason=reason)
+        return _Verdict(outcome=Outcome.GRANTED)
+
+    def _hear(self, verdict: _Verdict | None) -> None:
+        """Raise what rank 0 has decided, on every rank."""
+        heard = _VERDICTS.decode(self._council.broadcast(msgspec.msgpack.encode(verdict)))
+        if heard.outcome is Outcome.FENCED:
+            raise Fenced(heard.reason)
+        if heard.outcome is Outcome.FAILED:
+            raise SaveFailed(heard.reason)
+
+    def _failed(self, error: Exception) -> _Verdict:
+        outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.FAILED
+        return _Verdict(outcome=outcome, reason=self._explain(error))
+
     def _write(self, folder: str, snapshot: Snapshot) -> Part | _Failure:
         try:
             part = write_part(self._storage, folder, snapshot, rank=self._council.rank, share=self._share)
@@ -139,8 +167,7 @@ class Persister:
             self._reached(SavePoint.AFTER_RENAME)
         except Exception as error:  # As in `_write`.
             self._discard(folder)
-            outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.FAILED
-            return _Verdict(outcome=outcome, reason=self._explain(error))
+            return self._failed(error)
         return _Verdict(outcome=Outcome.COMMITTED)
 
     def _complete(self, folder: str, snapshot: Snapshot, parts: Sequence[Part]) -> None:
