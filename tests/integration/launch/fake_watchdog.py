@@ -12,6 +12,7 @@ from aiohttp import WSMsgType, web
 from holdfast.api.membership import FromLauncher, Join, Refused, SaveWanted
 from holdfast.api.round import Closed, Desired, Endpoint, Entry, Idle, MemberRanks, Restore, Round, shown_to
 from holdfast.api.selftest import TestWanted
+from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
 
 TOKEN = "test-token"
 JOB = "default/test"
@@ -30,6 +31,10 @@ class Heard:
 def _frame(shown: Desired | SaveWanted | TestWanted, member: str) -> bytes:
     is_request = isinstance(shown, SaveWanted | TestWanted)
     return msgspec.msgpack.encode(shown if is_request else shown_to(shown, member))
+
+
+def _standby() -> web.Response:
+    return web.Response(status=STANDBY_STATUS, headers={STANDING_HEADER: Standing.STANDBY})
 
 
 @dataclass
@@ -146,7 +151,7 @@ class FakeWatchdog:
         if self.standby or not is_known:
             self.turned_away += 1
             self._changed.set()
-            return web.Response(status=503 if self.standby else 401)
+            return _standby() if self.standby else web.Response(status=401)
         connection = web.WebSocketResponse()
         await connection.prepare(request)
         member = ""

@@ -120,7 +120,8 @@ async def test_a_token_that_expires_is_replaced_while_training_goes_on(
 
 async def test_a_standby_is_asked_until_it_leads(watchdog: FakeWatchdog, nodes: Nodes) -> None:
     watchdog.standby = True
-    await nodes.start("a", watchdog.endpoint, *WAITS)
+    node = await nodes.start("a", watchdog.endpoint, *WAITS)
     await watchdog.was_turning_away(3)
     watchdog.standby = False
     await watchdog.wait_for(Join)
+    assert "the watchdog is away" not in node.output.read_text()  # a standby is no fault to tell of
