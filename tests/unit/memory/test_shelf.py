@@ -8,7 +8,7 @@ import pytest
 from holdfast.checkpoint.index import StoredObject
 from holdfast.checkpoint.memory.arena import Arena
 from holdfast.checkpoint.memory.record import SnapshotRecord
-from holdfast.checkpoint.memory.shelf import Shelf, is_own, own_name
+from holdfast.checkpoint.memory.shelf import Shelf, own_name, slot_of
 
 KIB = 1 << 10
 
@@ -128,5 +128,14 @@ def test_arenas_made_beforehand_are_the_ones_given(shelf: Shelf, tmp_path: Path)
 
 
 def test_names_tell_a_workers_own_arenas_from_others() -> None:
-    assert is_own(own_name(3, 1))
-    assert not is_own("rank-00003.0.copy")
+    assert slot_of(own_name(3, 1)) == 3
+    assert slot_of("rank-00003.0.copy") is None
+
+
+def test_arenas_deleted_under_a_worker_are_made_anew(shelf: Shelf, tmp_path: Path) -> None:
+    take(shelf, 1)
+    take(shelf, 2)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    take(shelf, 3)
+    assert steps(tmp_path) == {3}

@@ -17,7 +17,7 @@ import errno
 import mmap
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ import msgspec
 import xxhash
 
 from holdfast.api.errors import Damaged, InvalidInput, Problem
-from holdfast.checkpoint.manifest import BLOCK_BYTES
+from holdfast.checkpoint.manifest import BLOCK_BYTES, hash_block
 from holdfast.checkpoint.memory import record as wire
 from holdfast.checkpoint.memory.record import SnapshotRecord
 
@@ -62,9 +62,10 @@ class Held:
 class Arena:
     """One mapped file. `image` is writable memory of `capacity_bytes`."""
 
-    def __init__(self, path: Path, memory: mmap.mmap) -> None:
+    def __init__(self, path: Path, memory: mmap.mmap, inode: int) -> None:
         self.path = path
         self._memory = memory
+        self._inode = inode
         view = memoryview(memory)
         self._words = view[:_PAGE].cast("Q")
         self.capacity_bytes = self._words[_AT_CAPACITY]
@@ -87,7 +88,7 @@ class Arena:
         size = _image_start(capacity_bytes, record_room) + _whole_pages(capacity_bytes)
         unfinished = path.with_name(f".{path.name}.new")
         try:
-            memory = _allocate(unfinished, size)
+            memory, inode = _allocate(unfinished, size)
             words = memoryview(memory)[:_PAGE].cast("Q")
             words[_AT_FORMAT], words[_AT_CAPACITY], words[_AT_RECORD_ROOM] = _FORMAT, capacity_bytes, record_room
             words[_AT_MAGIC] = _MAGIC
@@ -95,14 +96,15 @@ class Arena:
         except OSError:
             unfinished.unlink(missing_ok=True)
             raise
-        return cls(path, memory)
+        return cls(path, memory, inode)
 
     @classmethod
     def open(cls, path: Path) -> "Arena":
         """The arena at `path`. Raises Damaged when the file is none, OSError when there is no file."""
         descriptor = os.open(path, os.O_RDWR)
         try:
-            size = os.fstat(descriptor).st_size
+            status = os.fstat(descriptor)
+            size = status.st_size
             if size < _PAGE:
                 raise Damaged(f"{path} is too short to be an arena")
             memory = mmap.mmap(descriptor, size)
@@ -114,7 +116,7 @@ class Arena:
         capacity, record_room = words[_AT_CAPACITY], words[_AT_RECORD_ROOM]
         if record_room % _PAGE or _image_start(capacity, record_room) + _whole_pages(capacity) != size:
             raise Damaged(f"{path} does not have the size that its header says")
-        return cls(path, memory)
+        return cls(path, memory, status.st_ino)
 
     @property
     def record_room_bytes(self) -> int:
@@ -124,6 +126,19 @@ class Arena:
     def generation(self) -> int:
         """Even: complete (or never written, at 0). Odd: being written, or given up while it was."""
         return self._words[_AT_GENERATION]
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Changes whenever what `read` returns does: cheap to look at often."""
+        return self.generation, self._words[_AT_SEAL_DIGEST], self._words[_AT_COPIES]
+
+    @property
+    def is_at_path(self) -> bool:
+        """Whether this is what its name leads to: the file may have been deleted or replaced."""
+        try:
+            return self.path.stat().st_ino == self._inode
+        except OSError:
+            return False
 
     def begin(self) -> None:
         """From here on, what was in the arena counts no more and the image may be written."""
@@ -217,6 +232,12 @@ class Arena:
         return found if _digest(generation, found) == self._words[at_digest] else None
 
 
+def hashes(arena: Arena, image_bytes: int) -> Iterator[str]:
+    """The hash of each block of the image, as it is read."""
+    for start in range(0, image_bytes, BLOCK_BYTES):
+        yield hash_block(arena.image[start : min(start + BLOCK_BYTES, image_bytes)])
+
+
 def block_count(image_bytes: int) -> int:
     return -(-image_bytes // BLOCK_BYTES)
 
@@ -238,12 +259,13 @@ def _digest(generation: int, content: bytes) -> int:
     return xxhash.xxh3_64_intdigest(content, seed=generation)
 
 
-def _allocate(path: Path, size: int) -> mmap.mmap:
+def _allocate(path: Path, size: int) -> tuple[mmap.mmap, int]:
+    """The file, mapped, and its inode."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         # Without this, memory that is not there would show as a signal that kills the writer.
         os.posix_fallocate(descriptor, 0, size)
-        memory = mmap.mmap(descriptor, size)
+        memory, inode = mmap.mmap(descriptor, size), os.fstat(descriptor).st_ino
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -253,7 +275,7 @@ def _allocate(path: Path, size: int) -> mmap.mmap:
     finally:
         os.close(descriptor)
     _populate(memory)
-    return memory
+    return memory, inode
 
 
 def _populate(memory: mmap.mmap) -> None:

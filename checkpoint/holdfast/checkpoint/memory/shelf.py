@@ -22,8 +22,10 @@ def own_name(slot: int, number: int) -> str:
     return f"slot-{slot:03d}.{number}.own"
 
 
-def is_own(name: str) -> bool:
-    return _OWN.fullmatch(name) is not None
+def slot_of(name: str) -> int | None:
+    """The local rank of the worker whose arena has this file name, None for any other name."""
+    match = _OWN.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 class Shelf:
@@ -59,6 +61,8 @@ class Shelf:
         there is no memory for it.
         """
         with self._making:
+            # What was deleted under a worker would take snapshots that nobody finds.
+            self._arenas = [arena if arena is not None and arena.is_at_path else None for arena in self._arenas]
             kept = self._kept(keepers)
             for number, arena in enumerate(self._arenas):
                 if arena is None or not (number in kept or arena in self._pinned or arena.is_held(now_s)):

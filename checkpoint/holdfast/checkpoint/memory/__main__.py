@@ -1,0 +1,115 @@
+"""The transfer server as a process: `python -m holdfast.checkpoint.memory`. The launcher starts one a node."""
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from holdfast.checkpoint.memory.holdings import Holdings
+from holdfast.checkpoint.memory.protocol import parse_address
+from holdfast.checkpoint.memory.server import LOOK_EVERY_S, Server
+
+_LOG = logging.getLogger(__name__)
+
+_LOCK_NAME = "server.lock"
+_NICENESS = 10
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    key = _read_key(options.key_file)
+    if not key:
+        raise SystemExit("the key is empty: give the job's owner token in a file or on standard input")
+    _yield_to_training()
+    options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = _lock(options.folder)
+    try:
+        with socket.create_server(options.listen, family=_family(options.listen[0]), backlog=256) as listener:
+            host, port = listener.getsockname()[:2]
+            if options.port_file is not None:
+                _write_whole(options.port_file, f"{port}\n")
+            _LOG.info("serving snapshots folder=%s address=%s:%d", options.folder, host, port)
+            server = Server(Holdings(options.folder, key), ceiling_bytes_s=options.mb_s * 1e6)
+            asyncio.run(_serve(server, listener))
+    finally:
+        os.close(lock)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m holdfast.checkpoint.memory", description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="the node's folder for snapshots, in /dev/shm")
+    parser.add_argument(
+        "--listen", type=_address, default=("0.0.0.0", 0), help="host:port; port 0 takes a free one (0.0.0.0:0)"
+    )
+    parser.add_argument("--port-file", type=Path, help="the port is written here once the server listens")
+    parser.add_argument("--key-file", type=Path, help="holds the job's owner token; standard input when left out")
+    parser.add_argument(
+        "--mb-s",
+        type=float,
+        default=2000.0,
+        help="copies leave this node no faster, in 10^6 bytes a second (2000)",
+    )
+    return parser
+
+
+def _address(text: str) -> tuple[str, int]:
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _read_key(path: Path | None) -> str:
+    return (sys.stdin.read() if path is None else path.read_text()).strip()
+
+
+def _yield_to_training() -> None:
+    """Run when training leaves a core idle, or nearly so; a node that forbids it is served all the same."""
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _lock(folder: Path) -> int:
+    """One server a folder: wait until the one of a launcher that died has gone. Freed by closing."""
+    descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def _write_whole(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.new")
+    unfinished.write_text(text)
+    os.replace(unfinished, path)
+
+
+async def _serve(server: Server, listener: socket.socket) -> None:
+    """Until a signal, or until the launcher that started this has died: the next one starts another."""
+    serving = asyncio.create_task(server.serve(listener))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, serving.cancel)
+    parent = os.getppid()
+    while not serving.done():
+        if os.getppid() != parent:
+            serving.cancel()
+        await asyncio.wait([serving], timeout=LOOK_EVERY_S)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+
+
+if __name__ == "__main__":
+    sys.exit(main())

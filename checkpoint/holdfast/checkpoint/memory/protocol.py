@@ -1,0 +1,159 @@
+"""What transfer servers and workers say to each other over TCP.
+
+A frame is a four-byte little-endian length and that many bytes of msgpack. The server speaks first (`Challenge`);
+nothing but `Hello` is heard before the caller has proved that it knows the job's key, which itself is never sent.
+Then the caller asks and the server answers, one question at a time. `Content` is followed by that many raw bytes.
+`Put` is answered by `Ready`; then the image's bytes follow, and `Sealed` with the hashes of their blocks, which is
+answered by `Kept`. Anything may be answered by `Refused`.
+"""
+
+import hmac
+from typing import Final
+
+import msgspec
+
+from holdfast.checkpoint.memory.record import SnapshotRecord
+
+VERSION: Final = 1
+LENGTH_BYTES: Final = 4
+GREETING_BYTES_MAX: Final = 1 << 10
+REQUEST_BYTES_MAX: Final = 64 << 20  # A record of 300,000 tensors, or the hashes of an image of 8 TiB.
+ANSWER_BYTES_MAX: Final = 192 << 20
+READ_BYTES_MAX: Final = 256 << 20
+
+
+class Challenge(msgspec.Struct, frozen=True, tag=True):
+    """`nonce` is to be signed with the key."""
+
+    version: int
+    nonce: bytes
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    proof: bytes
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """The proof was right."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """No, and why."""
+
+    reason: str
+
+
+class Listing(msgspec.Struct, frozen=True, tag=True):
+    """What do you hold? Answered by `Holdings`."""
+
+
+class Item(msgspec.Struct, frozen=True, array_like=True):
+    """One complete snapshot on a node. `is_copy`: it is kept for a rank of another node."""
+
+    round: int
+    step: int
+    rank: int
+    world_size: int
+    image_bytes: int
+    is_copy: bool
+    is_sealed: bool
+    copies: int
+
+
+class Holdings(msgspec.Struct, frozen=True, tag=True):
+    items: tuple[Item, ...]
+
+
+class Which(msgspec.Struct, frozen=True):
+    """One rank's snapshot of one step of one round."""
+
+    rank: int
+    round: int
+    step: int
+
+
+class Describe(msgspec.Struct, frozen=True, tag=True):
+    """Answered by `Description`."""
+
+    which: Which
+
+
+class Description(msgspec.Struct, frozen=True, tag=True):
+    """`blocks` as in a manifest: taken now when nobody had taken them before."""
+
+    record: SnapshotRecord
+    blocks: tuple[str, ...]
+
+
+class Read(msgspec.Struct, frozen=True, tag=True):
+    """Bytes of an image; the image's end cuts them short. Answered by `Content`."""
+
+    which: Which
+    offset: int
+    length_bytes: int
+
+
+class Block(msgspec.Struct, frozen=True, tag=True):
+    """A block of whatever image, by its hash. Answered by `Content`."""
+
+    hash: str
+
+
+class Content(msgspec.Struct, frozen=True, tag=True):
+    """So many bytes follow."""
+
+    length_bytes: int
+
+
+class Put(msgspec.Struct, frozen=True, tag=True):
+    """Keep a copy of this. Answered by `Ready`, or by `Kept` when it is there already."""
+
+    record: SnapshotRecord
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Send the image."""
+
+
+class Sealed(msgspec.Struct, frozen=True, tag=True):
+    """What the sender read: the hashes of the image's blocks."""
+
+    blocks: tuple[str, ...]
+
+
+class Kept(msgspec.Struct, frozen=True, tag=True):
+    """The copy is whole, verified, and counts."""
+
+
+Question = Listing | Describe | Read | Block | Put
+Answer = Holdings | Description | Content | Ready | Kept | Refused
+
+Greeting = Challenge | Welcome | Refused
+
+HELLOS: Final = msgspec.msgpack.Decoder(Hello)
+QUESTIONS: Final = msgspec.msgpack.Decoder(Question)
+SEALS: Final = msgspec.msgpack.Decoder(Sealed)
+ANSWERS: Final = msgspec.msgpack.Decoder(Answer)
+GREETINGS: Final = msgspec.msgpack.Decoder(Greeting)
+
+
+def frame(message: msgspec.Struct) -> bytes:
+    words = msgspec.msgpack.encode(message)
+    return len(words).to_bytes(LENGTH_BYTES, "little") + words
+
+
+def prove(key: str, nonce: bytes) -> bytes:
+    """What shows that the key is known. Source: RFC 2104."""
+    return hmac.digest(key.encode(), nonce, "sha256")
+
+
+def is_proof(proof: bytes, key: str, nonce: bytes) -> bool:
+    return hmac.compare_digest(proof, prove(key, nonce))
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """ "host:port", an IPv6 host in brackets. Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)

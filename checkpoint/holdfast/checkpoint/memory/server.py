@@ -1,0 +1,161 @@
+"""A node's transfer server: shows peers what lies in the node's memory, keeps copies for them, sends its own."""
+
+import asyncio
+import logging
+import socket
+import time
+
+from holdfast.checkpoint.memory import protocol
+from holdfast.checkpoint.memory.arena import Held, hashes
+from holdfast.checkpoint.memory.channel import PATIENCE_S, Channel, Misspoken, welcome
+from holdfast.checkpoint.memory.copier import Copier
+from holdfast.checkpoint.memory.holdings import Holding, Holdings, outdated
+from holdfast.checkpoint.memory.keeper import Keeper
+from holdfast.checkpoint.memory.protocol import (
+    Block,
+    Content,
+    Describe,
+    Description,
+    Listing,
+    Put,
+    Question,
+    Read,
+    Refused,
+    Which,
+)
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.05
+"""A look costs some tens of microseconds; a snapshot waits for its copy this much longer at the most."""
+
+_CALLERS_MAX = 1024
+_IDLE_S = 600.0  # A rank that restores may have much to do between two questions.
+_REST_S = 0.2
+
+
+class Server:
+    """Serves `holdings` on a listening socket until the folder is gone or `serve` is cancelled."""
+
+    def __init__(self, holdings: Holdings, *, ceiling_bytes_s: float, patience_s: float = PATIENCE_S) -> None:
+        self._holdings = holdings
+        self._keeper = Keeper(holdings)
+        self._copier = Copier(holdings, ceiling_bytes_s=ceiling_bytes_s, patience_s=patience_s)
+        self._patience_s = patience_s
+        self._callers: set[asyncio.Task[None]] = set()
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Returns when the folder has been removed: there is nothing to serve any more."""
+        self._holdings.look()
+        self._holdings.drop(self._holdings.strays())
+        accepting = asyncio.create_task(self._accept(listener))
+        try:
+            while self._look():  # noqa: ASYNC110 - shared memory tells nobody that it has changed
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            tasks = [accepting, *self._callers]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._copier.stop()
+
+    def _look(self) -> bool:
+        """False when the folder is gone."""
+        try:
+            self._holdings.look()
+        except FileNotFoundError:
+            return False
+        self._holdings.drop(outdated(self._holdings.all()))
+        self._copier.look(time.monotonic())
+        return True
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        listener.settimeout(0)
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:  # Out of descriptors, for example.
+                _LOG.warning("no caller could be taken reason=%s", error)
+                await asyncio.sleep(_REST_S)
+                continue
+            if len(self._callers) >= _CALLERS_MAX:
+                connection.close()
+                continue
+            task = asyncio.create_task(self._attend(connection))
+            self._callers.add(task)
+            task.add_done_callback(self._callers.discard)
+
+    async def _attend(self, connection: socket.socket) -> None:
+        peer = Channel(connection, patience_s=self._patience_s)
+        try:
+            await welcome(peer, self._holdings.owner)
+            while True:
+                question = await peer.hear(protocol.QUESTIONS, limit=protocol.REQUEST_BYTES_MAX, idle_s=_IDLE_S)
+                await self._answer(peer, question)
+        except Misspoken as error:
+            _LOG.warning("a caller was turned away reason=%s", error)
+        except OSError as error:  # Gone, or it hangs: it will call again.
+            _LOG.debug("a caller has left reason=%s", error)
+        except Exception:
+            _LOG.exception("a caller could not be served")
+        finally:
+            peer.close()
+
+    async def _answer(self, peer: Channel, question: Question) -> None:
+        match question:
+            case Listing():
+                self._holdings.look()
+                await peer.say(protocol.Holdings(self._holdings.items()))
+            case Describe(which):
+                await peer.say(await self._describe(which))
+            case Read(which, offset, length_bytes):
+                await self._read(peer, which, offset, length_bytes)
+            case Block(wanted):
+                await _show(peer, self._holdings.find_block(wanted))
+            case Put():
+                await peer.say(await self._keeper.keep(peer, question))
+
+    async def _describe(self, which: Which) -> Description | Refused:
+        found = self._find(which)
+        if found is None:
+            return _ABSENT
+        holding, held = found
+        blocks = held.blocks or await _seal(holding, held)
+        return Description(record=held.record, blocks=blocks)
+
+    async def _read(self, peer: Channel, which: Which, offset: int, length_bytes: int) -> None:
+        found = self._find(which)
+        if found is None or offset < 0 or not 0 <= length_bytes <= protocol.READ_BYTES_MAX:
+            await peer.say(_ABSENT)
+            return
+        holding, held = found
+        await _show(peer, holding.arena.image[: held.record.image_bytes][offset : offset + length_bytes])
+
+    def _find(self, which: Which) -> tuple[Holding, Held] | None:
+        found = self._holdings.find(which)
+        if found is None:
+            self._holdings.look()
+            found = self._holdings.find(which)
+        return found
+
+
+_ABSENT = Refused("no such snapshot is here")
+
+
+async def _seal(holding: Holding, held: Held) -> tuple[str, ...]:
+    blocks = []
+    for block in hashes(holding.arena, held.record.image_bytes):
+        blocks.append(block)
+        await asyncio.sleep(0)
+    holding.arena.seal(held.generation, blocks)
+    return tuple(blocks)
+
+
+async def _show(peer: Channel, content: memoryview | None) -> None:
+    """What is overwritten meanwhile arrives mixed: who reads has the hashes, and finds out."""
+    if content is None:
+        await peer.say(_ABSENT)
+        return
+    await peer.say(Content(content.nbytes))
+    await peer.send(content)
