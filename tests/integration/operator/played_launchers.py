@@ -1,4 +1,4 @@
-"""Plays launcher, workers and agent in every running pod of a fake cluster: they join, pass self-tests, train, save when asked."""
+"""Plays launcher, workers and agent in every running pod of a fake cluster: they join, test, train and save."""
 
 import asyncio
 import contextlib
