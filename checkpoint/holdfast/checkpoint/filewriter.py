@@ -134,6 +134,8 @@ class _Writing:
                     raise
                 self._stop_bypassing()
                 continue
+            if not written:
+                raise OSError(errno.EIO, "the file system takes nothing and does not say why")
             if not self._is_direct:
                 start_writing(self._descriptor, offset, written)
             stride, offset = stride[written:], offset + written
