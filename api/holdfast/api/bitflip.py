@@ -1,7 +1,8 @@
 """Corruption on request: one bit of one rank's parameters is flipped in memory. For drills and tests only.
 
 A training process looks for requests only where the environment variable `CORRUPTIBLE_VARIABLE` is set, in its run
-directory. A request is a file of its own, so that whoever takes it, by removing it, is the only one to act on it.
+directory; a launcher takes drills of self-tests only there, too. A request is a file of its own, so that whoever
+takes it, by removing it, is the only one to act on it.
 """
 
 import os

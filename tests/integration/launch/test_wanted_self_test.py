@@ -10,6 +10,7 @@ from fake_watchdog import FakeWatchdog
 from launch_harness import SCRIPTS, Node, Nodes, line_in, no_process_left
 
 from holdfast.agent.selftest.injection import DRILL_FILE
+from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
 from holdfast.api.membership import Beat, Join, RoundEntered, WorkersFinished
 from holdfast.api.selftest import Tested, TestLevel, TestWanted, Verdict
 
@@ -24,12 +25,13 @@ def wanted(number: int) -> TestWanted:
 async def start(
     watchdog: FakeWatchdog, nodes: Nodes, *entrypoint: str, drill: dict[str, list[str]] | None = None
 ) -> Node:
-    """A launcher that has joined, and found this drill in its run directory."""
+    """A launcher that has joined, and takes this drill, which lies in its run directory."""
     folder = nodes.folder / "a"
     folder.mkdir()
     if drill is not None:
         (folder / DRILL_FILE).write_text(json.dumps(drill))
-    node = await nodes.start("a", watchdog.endpoint, *(entrypoint or (DDP,)))
+    armed = () if drill is None else ("env", f"{CORRUPTIBLE_VARIABLE}=1")
+    node = await nodes.start("a", watchdog.endpoint, *(entrypoint or (DDP,)), prefix=armed)
     await watchdog.wait_for(Join)
     return node
 

@@ -6,11 +6,12 @@ import pytest
 from wireobjects import a_rank, a_status
 
 from holdfast.agent.sensors.simulated_gpu import gpu_uuid
+from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
 from holdfast.api.errors import InvalidInput
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
 from holdfast.cli.commands.run import AGAIN, conclude
 from holdfast.cli.embedded.demonstration import demo_faults
-from holdfast.cli.embedded.drill import drills_of
+from holdfast.cli.embedded.drill import drills_of, variables_of
 from holdfast.cli.embedded.faultscript import After, Deed, check_whom, read_fault_script
 from holdfast.cli.embedded.injector import Injector, is_due
 from holdfast.cli.exitcode import ExitCode
@@ -231,3 +232,16 @@ def test_a_node_that_computes_wrong_is_started_with_a_drill_for_its_own_gpus(tmp
     assert list(drills) == ["node-2"]
     assert drills["node-2"].devices == (gpu_uuid("node-2", 0), gpu_uuid("node-2", 1))
     assert drills["node-2"].inject == (f"flip:probability=0.02:seed=7:device={gpu_uuid('node-2', 1)}",)
+
+
+@pytest.mark.parametrize(
+    ("fault", "armed"),
+    [
+        ("{at: {step: 5}, do: flip-bit, rank: 0}", True),
+        ("{at: {step: 0}, do: compute-wrong, node: node-2}", True),
+        ("{at: {step: 5}, do: kill-watchdog}", False),
+    ],
+)
+def test_corruption_is_allowed_only_where_the_script_asks_for_it(tmp_path: Path, fault: str, armed: bool) -> None:
+    faults = read_fault_script(script(tmp_path, f"- {fault}\n"))
+    assert (CORRUPTIBLE_VARIABLE in variables_of(faults)) is armed

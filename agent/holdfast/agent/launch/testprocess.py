@@ -18,6 +18,7 @@ from holdfast.agent.launch.environment import without_token
 from holdfast.agent.launch.logfile import tail
 from holdfast.agent.launch.settings import EntrypointKind
 from holdfast.agent.selftest.injection import DRILL_FILE
+from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
 from holdfast.api.selftest import Tested
 
 _MODULE: Final = "holdfast.agent.selftest"
@@ -42,7 +43,9 @@ class TestProcess:
         self._log.unlink(missing_ok=True)
         argv = [_MODULE, "--level", wanted.level.value, "--number", str(wanted.number)]
         argv += ["--tensor", str(wanted.tensor), "--result", str(self._result)]
-        if (drill := self._run_dir / DRILL_FILE).exists():
+        drill = self._run_dir / DRILL_FILE
+        # Armed as bit flips are: a file that was left behind must not let the CPU stand in for real GPUs.
+        if inherited.get(CORRUPTIBLE_VARIABLE) and drill.exists():
             argv += ["--drill", str(drill)]
         return Fork(
             ticket=start.ticket,

@@ -1,15 +1,22 @@
-"""The self-tests of a node that go wrong, as a fault script asks for them."""
+"""What goes wrong in the processes of a node themselves, as a fault script asks for it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast.agent.selftest.injection import Drill
 from holdfast.agent.sensors.simulated_gpu import gpu_uuid
+from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
 from holdfast.cli.embedded.faultscript import Deed, ScriptedFault
 
 # How rarely known bad parts went wrong: one run of fifty. Source: AEGIS-SDC (OSDI 2026).
 PROBABILITY: Final = 0.02
 SEED: Final = 7
+_CORRUPTING: Final = frozenset({Deed.FLIP_BIT, Deed.COMPUTE_WRONG})
+
+
+def variables_of(faults: Sequence[ScriptedFault]) -> Mapping[str, str]:
+    """What the processes of all nodes need in their environment, so that corruption reaches them on request."""
+    return {CORRUPTIBLE_VARIABLE: "1"} if any(fault.do in _CORRUPTING for fault in faults) else {}
 
 
 def drills_of(faults: Sequence[ScriptedFault], *, gpus: int) -> Mapping[str, Drill]:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
 from holdfast.api.errors import Unavailable
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import policy_of
-from holdfast.cli.embedded.drill import drills_of
-from holdfast.cli.embedded.faultscript import Deed, ScriptedFault
+from holdfast.cli.embedded.drill import drills_of, variables_of
+from holdfast.cli.embedded.faultscript import ScriptedFault
 from holdfast.cli.embedded.follower import Audience, follow
 from holdfast.cli.embedded.injector import Injector
 from holdfast.cli.embedded.link import WatchdogLink
@@ -143,7 +142,7 @@ def _node_terms(terms: RunTerms, address: str) -> NodeTerms:
         entrypoint=terms.prepared.entrypoint,
         working_directory=terms.prepared.working_directory,
         heartbeat_interval_s=job.spec.fault_policy.heartbeat.interval.total_seconds(),
-        variables={CORRUPTIBLE_VARIABLE: "1"} if any(fault.do is Deed.FLIP_BIT for fault in terms.faults) else {},
+        variables=variables_of(terms.faults),
         drills=drills_of(terms.faults, gpus=job.spec.local_size()),
     )
 

@@ -1,0 +1,28 @@
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.launch.effect import StartTest
+from holdfast.agent.launch.testprocess import TestProcess
+from holdfast.agent.selftest.injection import DRILL_FILE
+from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
+from holdfast.api.selftest import TestLevel, TestWanted
+
+
+def takes_drill(folder: Path, environment: Mapping[str, str]) -> bool:
+    start = StartTest(-1, TestWanted(1, TestLevel.LIGHT, "preflight"))
+    return str(folder / DRILL_FILE) in TestProcess(folder, folder, "a").request(start, environment).argv
+
+
+@pytest.mark.parametrize("environment", [{}, {CORRUPTIBLE_VARIABLE: ""}])
+def test_a_drill_that_was_left_behind_is_not_taken(tmp_path: Path, environment: Mapping[str, str]) -> None:
+    (tmp_path / DRILL_FILE).write_text("{}")
+    assert not takes_drill(tmp_path, environment)
+
+
+def test_a_drill_is_taken_where_corruption_is_allowed(tmp_path: Path) -> None:
+    armed = {CORRUPTIBLE_VARIABLE: "1"}
+    assert not takes_drill(tmp_path, armed)
+    (tmp_path / DRILL_FILE).write_text("{}")
+    assert takes_drill(tmp_path, armed)
