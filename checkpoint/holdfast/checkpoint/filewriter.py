@@ -127,16 +127,17 @@ class _Writing:
 
     def _write(self, stride: memoryview, offset: int) -> None:
         while stride.nbytes:
+            was_direct = self._is_direct  # Another thread may find out meanwhile that the disk refuses that.
             try:
                 written = os.pwrite(self._descriptor, stride, offset)
             except OSError as error:
-                if not self._is_direct or error.errno not in _REFUSALS:
+                if not was_direct or error.errno not in _REFUSALS:
                     raise
                 self._stop_bypassing()
                 continue
             if not written:
                 raise OSError(errno.EIO, "the file system takes nothing and does not say why")
-            if not self._is_direct:
+            if not was_direct:
                 start_writing(self._descriptor, offset, written)
             stride, offset = stride[written:], offset + written
 
