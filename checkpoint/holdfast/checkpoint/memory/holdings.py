@@ -158,4 +158,5 @@ def _item(holding: Holding, held: Held) -> Item:
         is_copy=holding.is_copy,
         is_sealed=held.blocks is not None,
         copies=held.copies,
+        parent=record.parent,
     )

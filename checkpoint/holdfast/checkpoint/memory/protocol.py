@@ -48,7 +48,7 @@ class Listing(msgspec.Struct, frozen=True, tag=True):
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True):
-    """One complete snapshot on a node. `is_copy`: it is kept for a rank of another node."""
+    """One complete snapshot on a node, `is_copy` when it is of another node's rank. `parent` as in the record."""
 
     round: int
     step: int
@@ -58,13 +58,14 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     is_copy: bool
     is_sealed: bool
     copies: int
+    parent: int | None
 
 
 class Holdings(msgspec.Struct, frozen=True, tag=True):
     items: tuple[Item, ...]
 
 
-class Which(msgspec.Struct, frozen=True):
+class Which(msgspec.Struct, frozen=True, array_like=True):
     """One rank's snapshot of one step of one round."""
 
     rank: int

@@ -1,0 +1,218 @@
+"""Finding the newest step of which every rank's snapshot is in some node's memory."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from holdfast.api.control import Assignment
+from holdfast.api.memory import NodeMemory
+from holdfast.api.round import Tier
+from holdfast.checkpoint import manifest
+from holdfast.checkpoint.candidate import Candidate
+from holdfast.checkpoint.council import Council
+from holdfast.checkpoint.discovery import Found, lineage
+from holdfast.checkpoint.errors import SaveFailed
+from holdfast.checkpoint.manifest import FileRecord, Manifest, hash_block
+from holdfast.checkpoint.memory.arena import hashes
+from holdfast.checkpoint.memory.holdings import Holdings
+from holdfast.checkpoint.memory.images import Images
+from holdfast.checkpoint.memory.peers import PATIENCE_S, Peers
+from holdfast.checkpoint.memory.protocol import Description, Item, Which
+from holdfast.checkpoint.naming import committed_name
+from holdfast.checkpoint.part import Part, merge
+from holdfast.checkpoint.stored import StoredCheckpoint
+
+_LOG = logging.getLogger(__name__)
+
+LIMIT = 2
+"""So many steps are described to all ranks. When both turn out damaged, something is wrong with the memory."""
+
+
+class _Node(msgspec.Struct, frozen=True):
+    """What one rank says: its node's transfer server and what lies in its node's memory. One rank of a node speaks
+    for it; the others say nothing.
+    """
+
+    server: str = ""
+    since_round: int = 0
+    items: tuple[Item, ...] = ()
+
+
+_NODES = msgspec.msgpack.Decoder(_Node)
+_DESCRIPTIONS = msgspec.msgpack.Decoder(tuple[Description, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Somebody holds an image: the rank that speaks for the node, and the node's transfer server."""
+
+    speaker: int
+    server: str
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A step of which the image of every rank of its world is somewhere: `places` by rank."""
+
+    round: int
+    step: int
+    world_size: int
+    places: Mapping[int, Sequence[_Place]]
+
+    def ranks(self) -> Iterator[tuple[Which, Sequence[_Place]]]:
+        for rank in range(self.world_size):
+            yield Which(rank=rank, round=self.round, step=self.step), self.places[rank]
+
+    def manifest(self, records: Sequence[Description] = ()) -> Manifest:
+        return Manifest(
+            format=manifest.FORMAT,
+            step=self.step,
+            round=self.round,
+            parent=self.places[0][0].item.parent,
+            world_size=self.world_size,
+            batches=records[0].record.batches if records else 0,
+            files={each.record.file: FileRecord(each.record.image_bytes, each.blocks) for each in records},
+        )
+
+
+class Recollection:
+    """What the memory of the job's nodes holds: candidates, newest first, and blocks by their hash."""
+
+    def __init__(self, holdings: Holdings, peers: Peers, servers: Sequence[str]) -> None:
+        self.candidates: tuple[Candidate, ...] = ()
+        self._holdings = holdings
+        self._peers = peers
+        self._servers = servers
+
+    def fetch(self, block_hash: str) -> bytes | None:
+        """A block of any image in memory, verified; None when nobody that was asked has it."""
+        own = self._holdings.find_block(block_hash)
+        if own is not None and hash_block(own) == block_hash:
+            return bytes(own)
+        return self._peers.block(block_hash, self._servers)
+
+    def candidate(self, whole: _Whole, described: Sequence[Description]) -> Candidate | None:
+        """None when an image's description is missing, or they do not add up to one state."""
+        by_rank = {each.record.rank: each for each in described}
+        if any(_which(by_rank.get(which.rank)) != which for which, _ in whole.ranks()):
+            return None
+        records = [by_rank[rank] for rank in range(whole.world_size)]
+        found = whole.manifest(records)
+        whiches = {by_rank[which.rank].record.file: which for which, _ in whole.ranks()}
+        servers = {by_rank[which.rank].record.file: _servers(places) for which, places in whole.ranks()}
+        try:
+            index = merge(
+                [
+                    Part(each.record.file, found.files[each.record.file], each.record.entries, each.record.paths)
+                    for each in records
+                ]
+            )
+        except SaveFailed as error:
+            _LOG.warning("a step in memory is not whole step=%d reason=%s", whole.step, error)
+            return None
+        images = Images(self._holdings, self._peers, whiches, servers)
+        name = _name(whole.round, whole.step)
+        return Candidate(name, lambda: StoredCheckpoint(images, name, found, index), Tier.MEMORY)
+
+    def close(self) -> None:
+        """The restore is over. Candidates cannot be read any more where that takes a peer."""
+        self._peers.close()
+
+
+def recollect(
+    council: Council,
+    assignment: Assignment,
+    *,
+    after: tuple[int, int] | None = None,
+    limit: int = LIMIT,
+    patience_s: float = PATIENCE_S,
+) -> Recollection:
+    """Collective: every rank of a round that may restore from memory calls it, also one whose node keeps none.
+
+    `after` is the (round, step) of the newest checkpoint in storage, with rounds numbered as this life of the job
+    does: only what is newer counts. A step counts when every rank of the world that took it is found, in a round
+    that was not given up since. Raises what a collective of `council` raises, and nothing else.
+    """
+    memory, owner = assignment.memory, assignment.restore.owner
+    holdings = Holdings(Path("" if memory is None else memory.folder), owner)
+    said = _look(holdings, memory, speaks=assignment.local_rank == 0)
+    nodes = [_NODES.decode(words) for words in council.exchange(msgspec.msgpack.encode(said))]
+    keepers = () if memory is None else memory.order.keepers
+    servers = dict.fromkeys([*keepers, *(node.server for node in nodes if node.items and node.server)])
+    recollection = Recollection(holdings, Peers(owner, patience_s=patience_s), tuple(servers))
+    candidates = []
+    for whole in _wholes(nodes, after)[:limit]:
+        mine = tuple(_describe(holdings, whole, council.rank))
+        heard = council.exchange(msgspec.msgpack.encode(mine))
+        described = [each for words in heard for each in _DESCRIPTIONS.decode(words)]
+        candidate = recollection.candidate(whole, described)
+        if candidate is not None:
+            candidates.append(candidate)
+    recollection.candidates = tuple(candidates)
+    return recollection
+
+
+def _look(holdings: Holdings, memory: NodeMemory | None, *, speaks: bool) -> _Node:
+    if memory is None:
+        return _Node()
+    try:
+        holdings.look()
+    except OSError:
+        return _Node(since_round=memory.order.since_round)
+    items = holdings.items() if speaks else ()
+    return _Node(server=memory.server, since_round=memory.order.since_round, items=items)
+
+
+def _wholes(nodes: Sequence[_Node], after: tuple[int, int] | None) -> list[_Whole]:
+    """The steps of which every rank's image is somewhere, newest first along one line of descent."""
+    since_round = max((node.since_round for node in nodes), default=0)
+    steps: dict[tuple[int, int, int], dict[int, list[_Place]]] = {}
+    for speaker, node in enumerate(nodes):
+        for item in node.items:
+            if item.round >= since_round and (after is None or (item.round, item.step) > after):
+                places = steps.setdefault((item.round, item.step, item.world_size), {})
+                places.setdefault(item.rank, []).append(_Place(speaker, node.server, item))
+    wholes = {
+        _name(round, step): _Whole(round, step, world_size, places)
+        for (round, step, world_size), places in steps.items()
+        if len(places) == world_size
+    }
+    line = lineage([Found(name=name, manifest=whole.manifest()) for name, whole in wholes.items()])
+    return [wholes[each.name] for each in line]
+
+
+def _describe(holdings: Holdings, whole: _Whole, rank: int) -> Iterator[Description]:
+    """Those images of the step that this rank speaks for."""
+    for which, places in whole.ranks():
+        if min(places, key=_order).speaker != rank:
+            continue
+        found = holdings.find(which)
+        if found is None:  # Gone since; nobody else speaks for it, so this step is left out on all ranks.
+            continue
+        holding, held = found
+        yield Description(held.record, held.blocks or tuple(hashes(holding.arena, held.record.image_bytes)))
+
+
+def _which(described: Description | None) -> Which | None:
+    if described is None:
+        return None
+    return Which(rank=described.record.rank, round=described.record.round, step=described.record.step)
+
+
+def _servers(places: Sequence[_Place]) -> tuple[str, ...]:
+    """Who may be asked for an image, its rank's own node first."""
+    ordered = sorted(places, key=lambda place: (place.item.is_copy, place.speaker))
+    return tuple(place.server for place in ordered if place.server)
+
+
+def _order(place: _Place) -> tuple[bool, bool, int]:
+    """Who speaks for an image: hashes taken long ago come before those taken now, a rank's own before a copy."""
+    return not place.item.is_sealed, place.item.is_copy, place.speaker
+
+
+def _name(round: int, step: int) -> str:
+    return f"{committed_name(step)} in memory of round {round}"
