@@ -15,6 +15,7 @@ from holdfast.watchdog import brain
 from holdfast.watchdog.turn import FAILED_RULE, turn
 
 if TYPE_CHECKING:
+    from nodememory import Image
     from world import World
 
 
@@ -57,6 +58,14 @@ class Invariants:
         given_up = set(plan.release) & state.ranked()
         self.require(not given_up, f"{sorted(given_up)} were released while they train")
         self.require(plan.members > 0, "a job that trains was given up")
+
+    def remembered(self, images: tuple[Image, ...]) -> None:
+        """What a rewind gave up is not restored from memory."""
+        rewound_by = self.world.training.rewound_by
+        old = min(image.round for image in images)
+        self.require(
+            old >= rewound_by, f"a snapshot of round {old} was restored after round {rewound_by} went back"
+        )
 
     def check(self) -> None:
         self._at_most_one_round_trains()

@@ -119,7 +119,9 @@ class SimulatedMember:
         held = self.held.number if isinstance(self.held, Round) else None
         ports = (7000, 7001)
         size = world.policy.processes_per_node
-        join = MemberJoined(self.name, self.node, self.boot, "127.0.0.1", size, ports, self.warm, held)
+        join = MemberJoined(
+            self.name, self.node, self.boot, "127.0.0.1", size, ports, self.warm, held, transfer=f"{self.name}:1"
+        )
 
         def arrive() -> None:
             desired = world.joined(self, join)

@@ -9,7 +9,7 @@ from member import Worker
 
 from holdfast.api.event import CheckpointRecorded, RestoreReported
 from holdfast.api.membership import SaveWanted
-from holdfast.api.round import Round
+from holdfast.api.round import Round, Tier
 from holdfast.api.telemetry import ParametersFingerprinted
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Training:
         self.stepped: list[tuple[float, int]] = []  # (when, round) of the newest steps
         self._began: set[int] = set()
         self.ever_wrong: set[str] = set()  # nodes on which parameters were ever wrong by themselves
+        self.rewound_by = 0  # the newest round that gave up what came before it
         self._tainted: set[int] = set()  # steps whose checkpoint holds what is wrong
         self._wanted: dict[int, int] = {}  # by round: the number of the checkpoint that was asked for
 
@@ -56,15 +57,26 @@ class Training:
             return
         self._began.add(round.number)
         self.world.disk.raise_fence(round.number)
-        start = self.world.disk.newest(round.restore.step)
+        start, tier, wrong = self._restore(round)
         for share in round.ranks:
-            # Everybody loads the same checkpoint.
+            # Everybody loads parts of the same.
             member = self.world.members[share.member]
-            member.wrong = set(range(share.local_size)) if start in self._tainted else set()
+            member.wrong = set(range(share.local_size)) if wrong else set()
         first = self.world.members[round.ranks[0].member]
-        event = RestoreReported(round.number, start)
+        event = RestoreReported(round.number, start, tier=tier)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
         self.world.after(self.step_time_s, lambda: self.step(round, (start or 0) + 1))
+
+    def _restore(self, round: Round) -> tuple[int | None, Tier, bool]:
+        """Where the round begins, from where, and whether what it begins with is wrong."""
+        start = self.world.disk.newest(round.restore.step)
+        if round.restore.tier is not Tier.MEMORY:
+            self.rewound_by = round.number
+        elif round.memory is not None and (images := self.world.memory.newest(round)):
+            self.world.invariants.remembered(images)
+            if images[0].step > (start or 0):
+                return images[0].step, Tier.MEMORY, any(image.wrong for image in images)
+        return start, Tier.CHECKPOINT, start in self._tainted
 
     def step(self, round: Round, step: int) -> None:
         """One step of all ranks; a round in which somebody is missing stands still."""
@@ -78,6 +90,8 @@ class Training:
         # Members that cannot be reached may train on in a round that is over; the fence stops their commits.
         if all(member.in_touch for member in members):
             self.stepped = [*self.stepped, (self.world.now, round.number)][-8:]
+        if round.memory is not None:
+            self.world.memory.take(round, step)
         if round.fingerprint_every and step % round.fingerprint_every == 0:
             self._fingerprint(round, step)
         wanted = self._wanted.pop(round.number, None)

@@ -12,12 +12,20 @@ from collections.abc import Callable
 from disk import Disk
 from invariants import Invariants
 from member import SimulatedMember
+from nodememory import Memory
 from training import Training
 
 from holdfast.api.event import JobSubmitted, MemberJoined, NodeChanged
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import NodeState, Plan
-from holdfast.api.policy import CorruptionPolicy, EvictionBudget, Policy, RestartBudget
+from holdfast.api.policy import (
+    CheckpointInterval,
+    CorruptionPolicy,
+    EvictionBudget,
+    MemoryPolicy,
+    Policy,
+    RestartBudget,
+)
 from holdfast.api.round import Desired
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
@@ -52,6 +60,7 @@ class World:
         self._count = 0
         self.policy = self._draw_policy()
         self.disk = Disk()
+        self.memory = Memory(self)
         self.training = Training(self)
         self.members: dict[str, SimulatedMember] = {}
         self.nodes_made = 0
@@ -83,6 +92,8 @@ class World:
             evictions=EvictionBudget(count=self.random.randint(1, 4), fraction=self.random.choice((0.05, 1.0))),
             restarts=RestartBudget(backoff_s=self.random.choice((1.0, 10.0))),
             preflight=self.random.choice((None, None, None, TestLevel.LIGHT)),
+            memory=self.random.choice((None, MemoryPolicy(), MemoryPolicy(replicas=2))),
+            interval=self.random.choice((None, CheckpointInterval(), CheckpointInterval(steps=7))),
             corruption=CorruptionPolicy(fingerprint_every=self.random.choice((0, 4)), self_test_every_s=20.0),
         )
 
@@ -236,6 +247,7 @@ class World:
         self.note(f"{member.name} gone: {why}")
         member.die()
         self.members.pop(member.name, None)
+        self.memory.forget(member.name)
         self.draining.discard(member.node)
         self.after(self.jitter(0.2, 1.0), lambda: self._tell_node(NodeChanged(member.node, NodeState.GONE, why)))
         self.after(REPLACEMENT_S, self.follow_plan)
