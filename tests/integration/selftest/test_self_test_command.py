@@ -122,6 +122,20 @@ def test_probe_tells_it_as_a_table_and_its_exit_code() -> None:
     assert ended.returncode == 1
 
 
+def test_an_answer_that_cannot_be_written_down_blames_no_device(tmp_path: Path) -> None:
+    result = str(tmp_path / "gone" / "result")
+    ended = subprocess.run(
+        [sys.executable, "-m", "holdfast.agent.selftest", "--device=cpu", "--repeat=1", "--result", result],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert ended.stderr.startswith("holdfast selftest: ")
+    assert "No such file or directory" in ended.stderr
+
+
 @pytest.mark.parametrize("end", ["in order", "killed"])
 def test_what_a_gpu_was_set_to_is_put_back_even_when_the_test_is_killed(tmp_path: Path, end: str) -> None:
     setting, back = tmp_path / "power", tmp_path / "back"

@@ -63,6 +63,8 @@ def selftest(**given: object) -> None:
         tested = _run(flags)
     except HoldfastError as error:
         _end(USAGE if isinstance(error, InvalidInput) else _UNAVAILABLE, str(error))
+    except OSError as error:
+        _end(_UNAVAILABLE, str(error))  # exit code 1 would say that a device failed
     click.echo(_json(tested) if flags.as_json else as_text(tested))
     sys.exit(EXIT_CODES[tested.verdict])
 

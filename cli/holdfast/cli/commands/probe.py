@@ -49,7 +49,8 @@ def probe(form: Format, inject: tuple[str, ...], **given: object) -> ExitCode:
     # In a process of its own: it forks and kills, and this one stays without torch.
     ended = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if not ended.stdout:
-        return ExitCode(ended.returncode) if ended.returncode in list(ExitCode) else ExitCode.FAILED
+        # It was refused, or it was killed or broke off: then nobody knows about the devices.
+        return ExitCode.INVALID if ended.returncode == ExitCode.INVALID else ExitCode.UNAVAILABLE
     tested = msgspec.json.decode(ended.stdout, type=Tested)
     failed = [f"{each.device}/{each.check}" for each in tested.checks if each.verdict is Verdict.FAILED]
     emit(Shown(value=tested, table=lambda: selftest_text(tested), names=lambda: failed), form)
