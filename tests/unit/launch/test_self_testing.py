@@ -1,3 +1,5 @@
+import pytest
+
 from holdfast.agent.launch.effect import KillWorker, Report, StartTest
 from holdfast.agent.launch.testing import Testing
 from holdfast.api.selftest import Tested, TestLevel, TestWanted, Verdict
@@ -48,6 +50,18 @@ def test_the_same_number_is_the_same_request() -> None:
     testing.ended(passed(1))
     assert testing.want(wanted(1)) == [Report(passed(1))]
     assert testing.settle(free=True, round_=None) == []
+
+
+@pytest.mark.parametrize(
+    "other", [TestWanted(1, TestLevel.FULL, "preflight"), TestWanted(1, TestLevel.LIGHT, "preflight", tensor=8)]
+)
+def test_a_watchdog_that_numbers_anew_is_not_answered_with_another_test(other: TestWanted) -> None:
+    testing = running()
+    assert testing.want(other) == [KillWorker(50)]
+    testing = running()
+    testing.ended(passed(1))
+    assert testing.want(other) == []
+    assert testing.settle(free=True, round_=None) == [StartTest(-2, other)]
 
 
 def test_a_round_ends_the_test_at_once_and_it_is_answered_unknown() -> None:

@@ -34,14 +34,17 @@ class Testing:
     def __init__(self) -> None:
         self._waiting: TestWanted | None = None
         self._run: _Run | None = None
-        self._answer: Tested | None = None
+        self._answer: tuple[TestWanted, Tested] | None = None
         self._tickets = itertools.count(-1, -1)  # those of workers are positive
 
     def want(self, request: TestWanted) -> list[Effect]:
-        """The watchdog asks. `settle` then says whether it can begin."""
-        if self._answer is not None and self._answer.number == request.number:
-            return [Report(self._answer)]
-        if self._run is not None and not self._run.dropped and self._run.request.number == request.number:
+        """The watchdog asks. `settle` then says whether it can begin.
+
+        A watchdog that forgot everything numbers anew: a request is the same when all of it is.
+        """
+        if self._answer is not None and self._answer[0] == request:
+            return [Report(self._answer[1])]
+        if self._run is not None and not self._run.dropped and self._run.request == request:
             return []
         self._waiting = request
         return self._drop()
@@ -75,9 +78,6 @@ class Testing:
         run, self._run = self._run, None
         if run.dropped:
             return []
-        if isinstance(result, Tested):
-            self._answer = result
-            return [Report(result)]
         return [self._answered(run.request, result)]
 
     def _drop(self) -> list[Effect]:
@@ -86,7 +86,9 @@ class Testing:
         self._run.dropped = True
         return [KillWorker(self._run.pid)] if self._run.pid is not None else []
 
-    def _answered(self, request: TestWanted, why: str) -> Effect:
-        """Answer that nothing was found out."""
-        self._answer = Tested(request.number, request.level, Verdict.UNKNOWN, 0.0, says=why)
-        return Report(self._answer)
+    def _answered(self, request: TestWanted, result: Tested | str) -> Effect:
+        """Answer with what was found out, or why nothing was."""
+        if isinstance(result, str):
+            result = Tested(request.number, request.level, Verdict.UNKNOWN, 0.0, says=result)
+        self._answer = request, result
+        return Report(result)
