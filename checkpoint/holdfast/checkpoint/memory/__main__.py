@@ -11,6 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
+from holdfast.checkpoint.memory.channel import PATIENCE_S
 from holdfast.checkpoint.memory.holdings import Holdings
 from holdfast.checkpoint.memory.protocol import parse_address
 from holdfast.checkpoint.memory.server import LOOK_EVERY_S, Server
@@ -36,7 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
             if options.port_file is not None:
                 _write_whole(options.port_file, f"{port}\n")
             _LOG.info("serving snapshots folder=%s address=%s:%d", options.folder, host, port)
-            server = Server(Holdings(options.folder, key), ceiling_bytes_s=options.mb_s * 1e6)
+            server = Server(
+                Holdings(options.folder, key), ceiling_bytes_s=options.mb_s * 1e6, patience_s=options.patience_s
+            )
             asyncio.run(_serve(server, listener))
     finally:
         os.close(lock)
@@ -56,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=2000.0,
         help="copies leave this node no faster, in 10^6 bytes a second (2000)",
+    )
+    parser.add_argument(
+        "--patience-s", type=float, default=PATIENCE_S, help="a peer that is silent for so long is given up (10)"
     )
     return parser
 

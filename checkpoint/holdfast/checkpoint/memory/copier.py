@@ -22,9 +22,6 @@ HOLD_S = 5.0
 
 _CLEARING_BYTES_S = 200e6
 
-PAUSE_S = 5.0
-"""For how long a keeper that failed is left alone."""
-
 
 @dataclass(slots=True)
 class _Newest:
@@ -48,7 +45,7 @@ class Copier:
         self._patience_s = patience_s
         self._running: dict[int, asyncio.Task[None]] = {}
         self._newest: dict[int, _Newest] = {}
-        self._paused_until_s: dict[str, float] = {}
+        self._paused_until_s: dict[str, float] = {}  # A keeper that failed is left alone for a while.
 
     def look(self, now_s: float) -> None:
         """Start on each worker's newest snapshot that lacks its hashes or a copy and is not under way."""
@@ -189,7 +186,7 @@ class Copier:
     def _pause(self, keeper: str, error: OSError) -> None:
         if keeper not in self._paused_until_s:  # Said once, until it works again.
             _LOG.warning("no copies of snapshots keeper=%s reason=%s", keeper, error or type(error).__name__)
-        self._paused_until_s[keeper] = time.monotonic() + PAUSE_S
+        self._paused_until_s[keeper] = time.monotonic() + self._patience_s / 2
 
     def _praise(self, keeper: str) -> None:
         if self._paused_until_s.pop(keeper, None) is not None:

@@ -1,0 +1,147 @@
+"""Real transfer servers, each the node of one folder, and workers that take snapshots into it."""
+
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.checkpoint.index import StoredObject
+from holdfast.checkpoint.memory.arena import Arena, Held, capacity_for
+from holdfast.checkpoint.memory.client import Peer
+from holdfast.checkpoint.memory.protocol import Which
+from holdfast.checkpoint.memory.record import SnapshotRecord
+from holdfast.checkpoint.memory.shelf import Shelf
+
+KEY = "a-life-of-the-job"
+PATIENCE_S = 30.0
+MIB = 1 << 20
+
+
+class Node:
+    """A memory folder and the server that serves it."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        self.home = home
+        self.folder = home / "memory"
+        self.folder.mkdir(parents=True)
+        self.options = options
+        (home / "key").write_text(KEY)
+        self.port = free_port()
+        self.process = self.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        """Returns once it listens."""
+        told = self.home / "port"
+        told.unlink(missing_ok=True)
+        with (self.home / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "holdfast.checkpoint.memory", "--folder", str(self.folder)),
+                    *("--listen", self.address, "--port-file", str(told), "--key-file", str(self.home / "key")),
+                    *self.options,
+                ],
+                stderr=log,
+            )
+        wait_until(told.exists)
+        return self.process
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=PATIENCE_S)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        return self.process.wait(timeout=PATIENCE_S)
+
+    def log(self) -> str:
+        return (self.home / "log").read_text()
+
+    def held(self, step: int, rank: int = 0) -> Held | None:
+        """What lies in this node's memory of that rank and step."""
+        for path in sorted(self.folder.glob("*.own")) + sorted(self.folder.glob("*.copy")):
+            found = Arena.open(path).read()
+            if found is not None and (found.record.rank, found.record.step) == (rank, step):
+                return found
+        return None
+
+    def content(self, which: Which, size: int) -> bytes:
+        """The image as this node's server gives it out."""
+        peer = Peer(self.address, KEY)
+        found = bytearray(size)
+        assert peer.read(which, 0, memoryview(found)) == size
+        peer.close()
+        return bytes(found)
+
+
+class Worker:
+    """Takes snapshots, as a rank does after a step."""
+
+    def __init__(self, node: Node, *, rank: int = 0, world_size: int = 1, slot: int = 0, round: int = 1) -> None:
+        self.rank, self.world_size, self.round = rank, world_size, round
+        self.shelf = Shelf(node.folder, slot, owner=KEY)
+
+    def snapshot(self, step: int, content: bytes, *keepers: Node | str) -> Arena:
+        wait_until(lambda: self._free(len(content), len(keepers)) is not None)
+        arena = self._free(len(content), len(keepers))
+        assert arena is not None
+        arena.begin()
+        arena.image[: len(content)] = content
+        arena.complete(self.record(step, len(content), *keepers))
+        return arena
+
+    def record(self, step: int, size: int, *keepers: Node | str) -> SnapshotRecord:
+        file, name = f"__{self.rank}_0.distcp", f"part.{self.rank}"
+        return SnapshotRecord(
+            owner=KEY,
+            round=self.round,
+            rank=self.rank,
+            world_size=self.world_size,
+            step=step,
+            batches=step,
+            file=file,
+            image_bytes=size,
+            entries={name: StoredObject(file=file, start=0, length_bytes=size)},
+            paths={name: (name,)},
+            keepers=tuple(each if isinstance(each, str) else each.address for each in keepers),
+        )
+
+    def _free(self, size: int, keepers: int) -> Arena | None:
+        return self.shelf.free(capacity_for(size), now_s=time.monotonic(), keepers=keepers)
+
+
+@contextmanager
+def nodes(home: Path, count: int, *options: str) -> Iterator[list[Node]]:
+    made = [Node(home / f"node{number}", *options) for number in range(count)]
+    try:
+        yield made
+    finally:
+        for node in made:
+            if node.process.poll() is None:
+                node.stop()
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < ends, "waited in vain"
+        time.sleep(0.01)
