@@ -70,6 +70,15 @@ def test_an_answer_to_an_older_request_counts_for_nothing() -> None:
     assert isinstance(story.state.desired, Idle)
 
 
+def test_an_answer_from_before_the_watchdog_forgot_everything_is_not_one_to_another_question() -> None:
+    story = Story(nodes_max=1, preflight=TestLevel.FULL).join(1)
+    number = asked(story)["node-1"].number
+    story.tell(MemberTested("node-1", number, LIGHT, Verdict.PASSED))
+    assert isinstance(story.state.desired, Idle)
+    story.tell(MemberTested("node-1", number, TestLevel.FULL, Verdict.PASSED))
+    assert story.members == ["node-1"]
+
+
 def test_a_member_that_reconnects_is_still_to_be_tested_and_not_asked_anew() -> None:
     story = Story(nodes_max=1, preflight=LIGHT).join(1)
     number = asked(story)["node-1"].number

@@ -19,12 +19,12 @@ def answer(
     *,
     digest: str = "",
     like: str = "H100",
-    level: TestLevel = TestLevel.LIGHT,
 ) -> Story:
     """Member `node-number` answers the newest test asked of it."""
     name = f"node-{number}"
     check = CheckResult("matmul bf16", f"GPU-{number}", verdict, "as it is", 0.5, like, digest)
-    story.tell(MemberTested(name, asked(story)[name].number, TestLevel.LIGHT, verdict, (check,)))
+    wanted = asked(story)[name]
+    story.tell(MemberTested(name, wanted.number, wanted.level, verdict, (check,)))
     return story
 
 

@@ -87,7 +87,8 @@ def awaited(state: JobState, event: Event) -> Trial | None:
     """The test that a member's answer belongs to; None when nobody waits for it."""
     assert isinstance(event, MemberTested)
     trial = state.trials.get(event.member)
-    return trial if trial is not None and trial.number == event.number else None
+    is_asked = trial is not None and (trial.number, trial.level) == (event.number, event.level)
+    return trial if is_asked else None
 
 
 def admitted(state: JobState, name: str, now: float) -> JobState:
