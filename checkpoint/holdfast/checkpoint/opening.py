@@ -16,13 +16,16 @@ from holdfast.checkpoint.storage import Storage
 
 class Opening(msgspec.Struct, frozen=True, tag=True):
     """Candidates newest first; `unreadable` are passed over without a look. `token` marks this process's work,
-    `number` is what the round is called in the directory.
+    `number` is what the round is called in the directory. `newest` is the (round, step) of the first candidate,
+    with rounds numbered as this life of the job does; those of an earlier life come out below 1.
     """
 
     token: str
     number: int = 0
     candidates: tuple[str, ...] = ()
+    newest: tuple[int, int] | None = None
     unreadable: tuple[str, ...] = ()
+    newest: tuple[int, int] | None = None
 
 
 class _Kind(StrEnum):
@@ -72,10 +75,13 @@ def _open(storage: Storage, round: int, restore: Restore) -> Opening | _Refusal:
         return _Refusal(kind=_Kind.DAMAGED, reason=str(error))
     except OSError as error:
         return _Refusal(kind=_Kind.UNAVAILABLE, reason=f"{storage.uri} cannot be opened: {error}")
+    line = lineage(found, limit=restore.step)
+    earlier = number - round
     return Opening(
         token=token,
         number=number,
-        candidates=tuple(each.name for each in lineage(found, limit=restore.step)),
+        candidates=tuple(each.name for each in line),
+        newest=(line[0].manifest.round - earlier, line[0].manifest.step) if line else None,
         unreadable=tuple(
             f"{each.name}: {each.reason}"
             for each in unreadable

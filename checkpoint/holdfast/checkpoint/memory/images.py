@@ -55,6 +55,10 @@ class Images:
                 reasons.append(f"{server}: {error or type(error).__name__}")
         raise Damaged(f"{name} is out of reach ({'; '.join(reasons) or 'no server is known'})")
 
+    def open(self, name: str) -> "_Image":
+        """For reading into memory that is there already."""
+        return _Image(self, name)
+
     def size_bytes(self, name: str) -> int:
         raise _read_only(name)
 
@@ -66,6 +70,23 @@ class Images:
 
     def free_bytes(self) -> int:
         return 0
+
+
+class _Image:
+    """An `OpenFile`."""
+
+    def __init__(self, images: Images, name: str) -> None:
+        self._images = images
+        self._name = name
+
+    def read_into(self, offset: int, memory: memoryview) -> int:
+        return self._images.read_into(self._name, offset, memory)
+
+    def expect(self, offset: int, length_bytes: int) -> None:
+        """It is in memory already, here or there."""
+
+    def close(self) -> None:
+        """Connections are kept for the next one."""
 
 
 def _file(name: str) -> str:

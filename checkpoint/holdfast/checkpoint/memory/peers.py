@@ -47,7 +47,10 @@ class Peers:
 
     def block(self, wanted: str, addresses: Iterable[str]) -> bytes | None:
         """The block with this hash from the first that has it, verified; None when nobody does."""
+        ends_s = time.monotonic() + self._patience_s
         for address in list(addresses)[:_ASKED_MAX]:
+            if time.monotonic() > ends_s:
+                break
             try:
                 found = self.ask(address, lambda peer: peer.block(wanted))
             except OSError:
