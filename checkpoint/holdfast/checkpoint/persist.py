@@ -15,7 +15,7 @@ import msgspec
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import index, manifest, metadata
 from holdfast.checkpoint.claims import ChunkKey, Claim, share_out
-from holdfast.checkpoint.commit import commit, make_room, retire
+from holdfast.checkpoint.commit import commit, retire
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.manifest import FileRecord, Manifest
@@ -104,12 +104,19 @@ class Persister:
         self._hear(self._conclude(folder, snapshot, said) if self._council.rank == 0 else None)
 
     def tidy(self) -> None:
-        """Delete the checkpoints that need not be kept. For rank 0, after a save. What fails is tried again
-        after the next one.
+        """Delete the checkpoints that need not be kept, and what failed saves have left. For rank 0, after a save.
+        What fails is tried again after the next one.
         """
         try:
+            self._clear()
+        except Fenced as error:
+            _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
+
+    def _clear(self) -> None:
+        """Raises Fenced."""
+        try:
             retire(self._storage, self._retention, round=self._lineage.round, token=self._lineage.token)
-        except (OSError, Fenced) as error:
+        except OSError as error:
             _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
 
     def _agree_on_shares(self, claims: Sequence[Claim]) -> None:
@@ -130,7 +137,7 @@ class Persister:
     def _find_room(self, needed_bytes: int) -> _Verdict:
         try:
             if self._storage.free_bytes() < needed_bytes:
-                make_room(self._storage, self._retention, round=self._lineage.round, token=self._lineage.token)
+                self._clear()
             free_bytes = self._storage.free_bytes()
         except Exception as error:  # As in `_write`.
             return self._failed(error)
