@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from collections.abc import Collection
 
 from holdfast.checkpoint import fence
 from holdfast.checkpoint.discovery import discover
@@ -31,7 +32,7 @@ def open_directory(storage: Storage, *, owner: str = "", round: int) -> int:
     storage.make()
     with storage.exclusive():
         number = fence.admit(storage, owner=owner, round=round)
-        _sweep(storage, number)
+        _sweep(storage, before=number)
         fence.enter(storage, owner=owner, round=round)
     return number
 
@@ -44,7 +45,7 @@ def commit(storage: Storage, staged: str, *, step: int, round: int) -> None:
     aside first and deleted last; a death between the two renames leaves it, and `open_directory` puts it back.
 
     Raises Fenced when a newer round has entered, OSError when the storage fails. An older one that cannot be
-    deleted is no failure: the newer stands, and `open_directory` clears the older away.
+    deleted is no failure: the newer stands, and `retire` clears the older away.
     """
     final = committed_name(step)
     # Fresh each time: what an earlier attempt has set aside and not deleted is not in the way.
@@ -54,7 +55,12 @@ def commit(storage: Storage, staged: str, *, step: int, round: int) -> None:
         replaces = final in storage.names()
         if replaces:
             storage.rename(final, aside)
-        storage.rename(staged, final)
+        try:
+            storage.rename(staged, final)
+        except OSError:
+            if replaces:
+                storage.rename(aside, final)
+            raise
         storage.sync()
         if replaces:
             _remove_aside(storage, aside)
@@ -68,51 +74,44 @@ def _remove_aside(storage: Storage, aside: str) -> None:
 
 
 def retire(storage: Storage, retention: Retention, *, round: int, token: str) -> None:
-    """Delete what `surplus` names. Readers see each of them whole or not at all, also after a loss of power.
+    """Delete what `surplus` names and whatever could not be deleted before. For while `round` saves nothing.
 
-    Raises Fenced when a newer round has entered, OSError when the storage fails.
+    Readers see each checkpoint whole or not at all, also after a loss of power. Raises Fenced when a newer round
+    has entered, OSError when the storage fails.
     """
     with storage.exclusive():
         fence.require(storage, round)
-        _retire(storage, retention, token)
+        _sweep(storage, before=round + 1)
+        doomed = {name: doomed_name(name, token) for name in surplus(*discover(storage), retention)}
+        for name, doomed_as in doomed.items():
+            storage.rename(name, doomed_as)
+        _delete(storage, doomed.values())
 
 
-def make_room(storage: Storage, retention: Retention, *, round: int, token: str) -> None:
-    """Delete all that may go. For when the disk is short, while nothing is being saved: what saves of this round
-    have left goes too. Raises as `retire` does.
-    """
-    with storage.exclusive():
-        fence.require(storage, round)
-        _sweep(storage, round + 1)
-        _retire(storage, retention, token)
-
-
-def _retire(storage: Storage, retention: Retention, token: str) -> None:
-    """Also finishes what an earlier call could not delete."""
-    doomed = surplus(*discover(storage), retention)
-    for name in doomed:
-        storage.rename(name, doomed_name(name, token))
-    if doomed:
-        storage.sync()
-    for name in filter(is_doomed, storage.names()):
-        storage.remove(name)
-
-
-def _sweep(storage: Storage, round: int) -> None:
-    """Put back what was set aside and not replaced; delete what else was left, and what rounds before `round` have
-    staged.
+def _sweep(storage: Storage, *, before: int) -> None:
+    """Put back what was set aside and not replaced, then delete all else that is no checkpoint. What is staged
+    by round `before` and later ones stays.
     """
     names = storage.names()
+    leftovers: list[str] = []
     for name in tuple(names):
         final = set_aside_from(name)
         if final is not None and final not in names:
             storage.rename(name, final)
             names.append(final)
-        elif final is not None or is_doomed(name) or _is_leftover(name, round):
-            storage.remove(name)
-    storage.sync()
+        elif final is not None or is_doomed(name) or _is_staged(name, before):
+            leftovers.append(name)
+    _delete(storage, leftovers)
 
 
-def _is_leftover(name: str, round: int) -> bool:
+def _delete(storage: Storage, names: Collection[str]) -> None:
+    """The names are durable before the files go, or a loss of power could bring back what is half deleted."""
+    if names:
+        storage.sync()
+    for name in names:
+        storage.remove(name)
+
+
+def _is_staged(name: str, before: int) -> bool:
     staged_by = staging_round(name)
-    return staged_by is not None and staged_by < round
+    return staged_by is not None and staged_by < before

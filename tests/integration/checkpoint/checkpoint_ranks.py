@@ -31,7 +31,7 @@ DIMENSION = 6  # Not a multiple of 4: some ranks hold less than others, and of t
 PATIENCE_S = 60.0
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["holdfast.checkpoint", "torch.distributed.fsdp", "torch._dynamo"])
+_CONTEXT.set_forkserver_preload(["holdfast.checkpoint.checkpointer", "torch.distributed.fsdp", "torch._dynamo"])
 
 
 @dataclass

@@ -48,7 +48,8 @@ class Drawer:
             self.renames_until_death -= 1
             if self.renames_until_death < 0:
                 raise PowerCut
-        assert source in self.names()
+        if source not in self.names():
+            raise FileNotFoundError(2, "No such file or directory", source)
         is_folder = source not in self.content
         assert not is_folder or target not in self.names()
         for name in [name for name in self.content if name == source or name.startswith(f"{source}/")]:

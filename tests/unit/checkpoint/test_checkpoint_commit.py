@@ -3,7 +3,7 @@ from drawer import Drawer, PowerCut, manifest_of, put
 
 from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint import fence
-from holdfast.checkpoint.commit import commit, make_room, open_directory, retire
+from holdfast.checkpoint.commit import commit, open_directory, retire
 from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage, read_manifest
 from holdfast.checkpoint.retention import Retention, surplus
 
@@ -149,6 +149,15 @@ def test_a_straggler_of_a_life_that_was_displaced_does_not_take_the_directory_ba
             open_directory(drawer, owner=displaced, round=9)
 
 
+def test_a_replaced_checkpoint_is_put_back_when_its_successor_cannot_take_its_place() -> None:
+    drawer = Drawer()
+    put(drawer, "step-00000004", manifest_of(4, round=1), content=b"old")
+    with pytest.raises(OSError, match="No such file"):
+        commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2)
+    assert drawer.names() == ["step-00000004"]
+    assert drawer.content["step-00000004/__0_0.distcp"] == b"old"
+
+
 @pytest.mark.parametrize("renames", [0, 1, 2])
 def test_a_replaced_checkpoint_is_never_lost_wherever_the_process_dies(renames: int) -> None:
     drawer = Drawer()
@@ -214,16 +223,16 @@ def test_what_could_not_be_deleted_is_deleted_the_next_time() -> None:
     assert drawer.names() == ["step-00000002"]
 
 
-def test_making_room_deletes_what_no_save_in_flight_can_need() -> None:
+def test_retiring_deletes_what_no_save_in_flight_can_need() -> None:
     drawer = Drawer()
     for name in ("step-00000001", "step-00000002", "step-00000003.tmp-7-aa", "step-00000003.tmp-8-bb"):
         put(drawer, name, manifest_of(int(name[5:13])))
     put(drawer, "step-00000002.old-cc", manifest_of(2))
-    make_room(drawer, Retention(1), round=7, token="aa")
+    retire(drawer, Retention(1), round=7, token="aa")
     assert drawer.names() == ["step-00000002", "step-00000003.tmp-8-bb"]
     open_directory(drawer, round=9)
     with pytest.raises(Fenced):
-        make_room(drawer, Retention(1), round=7, token="aa")
+        retire(drawer, Retention(1), round=7, token="aa")
 
 
 @pytest.mark.parametrize(
