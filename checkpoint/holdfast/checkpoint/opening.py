@@ -25,7 +25,6 @@ class Opening(msgspec.Struct, frozen=True, tag=True):
     candidates: tuple[str, ...] = ()
     newest: tuple[int, int] | None = None
     unreadable: tuple[str, ...] = ()
-    newest: tuple[int, int] | None = None
 
 
 class _Kind(StrEnum):

@@ -1,4 +1,4 @@
-"""How a checkpoint in storage compares with snapshots in memory, whose rounds are numbered by this life of the job."""
+"""How a checkpoint in storage compares with snapshots in memory, whose rounds this life of the job numbers."""
 
 from pathlib import Path
 
