@@ -31,6 +31,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 from figure import Figure, measured, publish, unmeasured
+from meter import MEGABYTE, cpu_s
 
 from holdfast.api import rankrecord
 from holdfast.api.control import record_file_name
@@ -40,7 +41,6 @@ from holdfast.api.telemetry import AgentHello, FromAgent, Pace, ReportTaken
 RANKS: Final = 8
 GPUS: Final = 8
 TOKEN: Final = "bench"
-MEGABYTE: Final = 1e6
 SETTLE_S: Final = 3.0  # imports and the first connection are paid once, not every second
 SCRAPE_EVERY_S: Final = 5.0
 SERVERS: Final = Path(__file__).parents[1] / "tests" / "servers"
@@ -224,12 +224,6 @@ async def scrape(run_dir: Path) -> Scrape:
     assert "holdfast_rank_step{" in text
     assert text.count("DCGM_FI_DEV_GPU_TEMP{") == GPUS
     return Scrape(took_s, len(text.encode()), sum(not line.startswith("#") for line in text.splitlines()))
-
-
-def cpu_s(pid: int) -> float:
-    """On-CPU time of all threads. Source: https://docs.kernel.org/scheduler/sched-stats.html"""
-    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
 def memory_mb(pid: int) -> tuple[float, float]:

@@ -27,7 +27,6 @@ from figure import Figure, Goal, measured, publish, unmeasured
 
 from holdfast.api.policy import Policy
 
-MEGABYTE: Final = 1e6
 NODES: Final = 12_500
 SPARE_FILES: Final = 200
 SERVER_CORE: Final = 0
@@ -103,7 +102,7 @@ def act(server: Server, scale: Scale, *, decides: bool = True) -> Seen:
         print(f"cost {[f'{each * 1e6:.0f}' for each in costs]} us a node and second, crowd late {late_s:.3f} s")
         spreads = list(faults(players, scale)) if decides else []
         late_s = max(late_s, players.strain())
-        return Seen(join_s, join_cpu_s, costs, server.resident_bytes() / MEGABYTE, spreads, late_s, scrapes_s)
+        return Seen(join_s, join_cpu_s, costs, server.resident_mb(), spreads, late_s, scrapes_s)
 
 
 def scrape(server: Server) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import meter
 import msgspec
 
 from crowd import bare
@@ -31,13 +32,10 @@ class Server:
     port: int
 
     def cpu_s(self) -> float:
-        """On-CPU time of all its threads. Source: https://docs.kernel.org/scheduler/sched-stats.html"""
-        tasks = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
-        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+        return meter.cpu_s(self.pid)
 
-    def resident_bytes(self) -> int:
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024
+    def resident_mb(self) -> float:
+        return meter.memory(self.pid).resident_mb
 
     def ask(self, path: str, body: bytes | None = None) -> bytes:
         """What the server answers over HTTP. Raises urllib.error.HTTPError."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import aiohttp
 import msgspec
+from meter import MEGABYTE, cpu_s, memory
 
 from holdfast.api.trainingjob import read_trainingjob
 from holdfast.operator.apiserver import ApiServer, Request
@@ -31,7 +32,6 @@ from holdfast.operator.podbuilder import blueprint
 from holdfast.operator.reflector import PAGE_OBJECTS, Reflector
 from holdfast.operator.resource import PODS
 from kube.job import job_manifest
-from kube.meter import MEGABYTE, cpu_s, memory
 
 NAMESPACE: Final = "bare"
 TRAINING: Final = "training"

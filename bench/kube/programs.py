@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import meter
 import msgspec
 from fake_watchdog_for_operator import FakeJob, FakeOperatorWatchdog
 from operator_rig import OperatorProcess, eventually
 
 from holdfast.api.status import JobStatus
-from kube import meter
 from kube.audit import BARE, OPERATOR
 from kube.cluster import NAMESPACE, Cluster
 
