@@ -53,7 +53,7 @@ def test_a_checkpoint_of_this_life_has_the_number_of_its_round(storage: LocalSto
 
 
 def test_a_checkpoint_of_an_earlier_life_is_older_than_any_snapshot_of_this_one(storage: LocalStorage) -> None:
-    commit(storage, enter(storage, "an earlier life", 7), 20)
+    commit(storage, enter(storage, "earlier-life", 7), 20)
     newest = enter(storage, "life", 1).newest
     assert newest is not None
     assert newest < (1, 0)

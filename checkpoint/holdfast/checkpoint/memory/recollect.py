@@ -133,8 +133,8 @@ def recollect(
 ) -> Recollection:
     """Collective: every rank of a round that may restore from memory calls it, also one whose node keeps none.
 
-    `after` is the (round, step) of the newest checkpoint in storage, as `Opening.newest` says it: only what is newer
-    counts. A step counts when every rank of the world that took it is found, in a round that was not given up since.
+    `after` is the (round, step) of the newest checkpoint in storage, as `Opening.newest`; only what is newer
+    counts. A step counts when every rank of the world that took it is found, in a round that was not given up.
     Raises what a collective of `council` raises, and nothing else.
     """
     memory, owner = assignment.memory, assignment.restore.owner
