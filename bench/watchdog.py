@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from crowd.crowd import Crowd, Spread, crowd
-from crowd.server import Server, bare_server, redis, watchdog
+from crowd.server import Server, bare_server, check_taken, redis, watchdog
 from figure import Figure, Goal, measured, publish, unmeasured
 
 from holdfast.api.policy import Policy
@@ -96,7 +96,10 @@ def act(server: Server, scale: Scale, *, decides: bool = True) -> Seen:
         players.be_busy()
         time.sleep(SETTLE_S)
         players.strain()
+        taken, began = server.reports() if decides else 0, time.monotonic()
         costs = [window(server, scale) for _ in range(scale.windows)]
+        if decides:
+            check_taken(scale.nodes * (time.monotonic() - began), before=taken, after=server.reports())
         scrapes_s = [scrape(server) for _ in range(scale.windows)] if decides else []
         late_s = players.strain()
         print(f"cost {[f'{each * 1e6:.0f}' for each in costs]} us a node and second, crowd late {late_s:.3f} s")

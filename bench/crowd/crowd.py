@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from crowd import cast
 from crowd.cast import Part
-from crowd.play import Order, play
+from crowd.play import Order, Strain, play
 from crowd.server import TOKEN, Server
 
 PROCESSES: Final = 4
@@ -55,11 +55,16 @@ class Crowd:
         self._all("busy")
 
     def strain(self) -> float:
-        """How far the crowd fell behind its own timetable since last asked, in seconds."""
-        told = self._all("strain")
-        if any(broken for _, broken in told):
+        """How far the crowd fell behind its own timetable since last asked, in seconds.
+
+        Raises RuntimeError where less was played than the figures say.
+        """
+        told: list[Strain] = self._all("strain")
+        if any(each.has_stopped for each in told):
             raise RuntimeError("a process of the crowd has stopped being busy")
-        return max(late_s for late_s, _ in told)
+        if lost := sum(each.lost for each in told):
+            raise RuntimeError(f"the crowd has lost {lost} connections")
+        return max(each.late_s for each in told)
 
     def fail(self, job: str, index: int, step: int) -> Spread:
         """A rank of member `index` dies after a checkpoint of `step`; how the next round spreads."""

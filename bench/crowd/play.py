@@ -32,6 +32,15 @@ class Order:
     reports_per_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Strain:
+    """How a process of the crowd bears up: seconds behind its own timetable at worst, connections that it lost."""
+
+    late_s: float
+    lost: int
+    has_stopped: bool  # it was busy, and is no more
+
+
 @dataclass(slots=True)
 class Shown:
     """When the launchers of a job in this process had the whole of one round."""
@@ -55,8 +64,13 @@ class Troupe:
         self._agents: list[_Agent] = []
         self._rounds: dict[str, tuple[int, float]] = {}  # by job: the newest round, and since when
         self.shown: dict[tuple[str, int], Shown] = {}
-        self.others = 0  # frames that were no round
         self.late_s = 0.0  # how far the crowd fell behind its own timetable at worst
+
+    @property
+    def lost(self) -> int:
+        """Connections that are gone: nobody makes them anew, and who is not there costs the watchdog nothing."""
+        wires = (*self._launchers.values(), *(agent.wire for agent in self._agents))
+        return sum(wire.is_gone for wire in wires)
 
     async def assemble(self, what: str) -> None:
         """Connect all launchers, or all agents."""
@@ -101,7 +115,6 @@ class Troupe:
         def heard(body: bytes) -> None:
             number = _round_number(body)
             if number is None:
-                self.others += 1
                 return
             at = time.monotonic()
             self.shown.setdefault((part.job, number), Shown()).at.append(at)
@@ -199,9 +212,7 @@ async def _play(order: Order, stage: Connection) -> None:
                 stage.send(troupe.newest(job))
             case ("strain",):
                 late_s, troupe.late_s = troupe.late_s, 0.0
-                stage.send((late_s, busy is not None and busy.done()))
-            case ("end",):
-                return
+                stage.send(Strain(late_s, troupe.lost, busy is not None and busy.done()))
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, stage: Connection) -> None:

@@ -42,7 +42,7 @@ class Wire(asyncio.Protocol):
         self._skip = 0  # bytes of a long frame that are still to come and not kept
         self._kept = b""
         self._upgraded = False
-        self.gone = asyncio.get_running_loop().create_future()
+        self.is_gone = False  # it was there once and is no more
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -50,8 +50,7 @@ class Wire(asyncio.Protocol):
         transport.write(self._request)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.gone.done():
-            self.gone.set_result(error)
+        self.is_gone = True
 
     def say(self, body: bytes) -> None:
         self._transport.write(framed(body))

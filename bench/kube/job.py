@@ -6,7 +6,7 @@ NAME: Final = "gpt"
 UID: Final = "4f1c2f0e-0d6a-4c53-9f3b-2c1f6a6d1a10"  # of a job that only a bare client makes pods of
 
 
-def job_manifest(namespace: str, members: int, spares: int = 0) -> dict[str, Any]:
+def job_manifest(namespace: str, members: int) -> dict[str, Any]:
     """A training job of the size and kind people write: GPUs, volumes, a few variables."""
     trainer = {
         "name": "trainer",
@@ -23,7 +23,7 @@ def job_manifest(namespace: str, members: int, spares: int = 0) -> dict[str, Any
         "metadata": {"name": NAME, "namespace": namespace, "uid": UID, "generation": 1},
         "spec": {
             "entrypoint": ["train.py", "--config", "405b.yaml"],
-            "nodes": {"min": max(1, members // 2), "max": members, "spares": spares},
+            "nodes": {"min": max(1, members // 2), "max": members},
             "template": template,
         },
     }
