@@ -1,7 +1,6 @@
 """The part of the library a training script sees."""
 
 import itertools
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple, TypeVar
@@ -9,26 +8,28 @@ from typing import NamedTuple, TypeVar
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from holdfast.api.errors import HoldfastError, InvalidInput, Problem
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Restore, Tier
-from holdfast.checkpoint import candidate, randomness
+from holdfast.checkpoint import randomness
+from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import NothingToRestore
+from holdfast.checkpoint.keeping import Keeping
 from holdfast.checkpoint.local import LocalStorage, parse_uri
-from holdfast.checkpoint.naming import committed_name
-from holdfast.checkpoint.opening import open_together
-from holdfast.checkpoint.persist import Lineage, Persister, Reached, SavePoint
-from holdfast.checkpoint.restore import Position, Restorer
+from holdfast.checkpoint.memorytier import open_memory
+from holdfast.checkpoint.opening import Opening, open_together
+from holdfast.checkpoint.persist import Lineage, Persister, Reached
+from holdfast.checkpoint.restore import Position
+from holdfast.checkpoint.restoring import restore_newest
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.runport import RunPort
-from holdfast.checkpoint.saver import Saver
-from holdfast.checkpoint.snapshot import Snapshot, Stage
+from holdfast.checkpoint.saving import Saving
 from holdfast.checkpoint.state import Stateful, TrainingState
 from holdfast.checkpoint.storage import Storage
 
-_LOG = logging.getLogger(__name__)
 _LINGER_S = 10.0  # For a save in flight when the loop is left early: seconds, as a rule.
+_KEEP = 3  # The newest may be cut short by what ended the round, the one before it may be damaged.
 
 Batch = TypeVar("Batch")
 
@@ -44,14 +45,15 @@ class _At(NamedTuple):
 class Checkpointer:
     """Saves a training loop's state while it runs, and restores it when a round begins.
 
-    All ranks make it alike, once per round, after the process group. `data` is what knows its own position, if it
-    is not what `steps` is given. `extra` are further objects with state_dict() and load_state_dict(). `uri` is the
-    directory (by default the one the round was told), `every_steps` how many completed steps lie between two saves
-    (None: only the last is saved, and what the watchdog asks for), `keep` how many checkpoints stay; up to three
-    more stay where replicas are compared and the newest ones may not be verified yet. `storage` and `reached` are
-    for tests and for other kinds of storage.
+    All ranks make it alike, once per round, after the process group. `scaler` is that of mixed precision; `data`
+    knows its own position, if that is not what `steps` is given; `extra` are further objects with state_dict() and
+    load_state_dict(). `uri` is the directory (by default the one the round was told), `every_steps` how many
+    completed steps lie between two saves (None: only the last is saved, and what the watchdog asks for), `keep`
+    how many checkpoints stay (None: what the job says, else 3); up to three more stay where replicas are compared
+    and the newest ones may not be verified yet. `storage` and `reached` are for tests and other kinds of storage.
 
-    Without a directory it only counts steps. Raises InvalidInput when something in this cannot be checkpointed.
+    Where the job wants snapshots in the nodes' memory, they are taken as often as it says. Without a directory it
+    does nothing else but count steps. Raises InvalidInput when something in this cannot be checkpointed.
     """
 
     run: RunPort
@@ -59,11 +61,12 @@ class Checkpointer:
     model: Module
     optimizer: Optimizer
     scheduler: Stateful | None = None
+    scaler: Stateful | None = None
     data: Stateful | None = None
     extra: Mapping[str, Stateful] | None = None
     uri: str | None = None
     every_steps: int | None = None
-    keep: int = 3
+    keep: int | None = None
     storage: Storage | None = None
     reached: Reached = lambda point: None
 
@@ -75,9 +78,7 @@ class Checkpointer:
         if self.storage is None and uri:
             self.storage = LocalStorage(parse_uri(uri))
         self._council = Council(self.run.assignment)
-        self._stage = Stage()
-        self._saver: Saver | None = None
-        self._answers: int | None = None  # the request that the save in flight answers
+        self._keeping: Keeping | None = None
         self._at = _At(step=0, batches=0)
         self._to_drop = 0
         self._position: Position | None = None
@@ -109,17 +110,19 @@ class Checkpointer:
             for batch in self._fetch(source, until):
                 self._at = _At(self._at.step + 1, self._at.batches + 1)
                 yield self._at.step, batch
-                self._completed(state, self._at)
+                if self._keeping is not None:
+                    self._keeping.completed(step=self._at.step, batches=self._at.batches)
         except GeneratorExit:
-            if self._saver is not None:
-                self._saver.linger(_LINGER_S)
+            if self._keeping is not None:
+                self._keeping.linger(_LINGER_S)
             raise
-        self._finish(state, self._at)
+        if self._keeping is not None:
+            self._keeping.finish(step=self._at.step, batches=self._at.batches)
 
     def close(self) -> None:
         """Wait for the save in flight and give back what the ranks talked over. Raises as `steps` does."""
-        if self._saver is not None:
-            self._saver.wait(self.run.check)
+        if self._keeping is not None:
+            self._keeping.wait()
         self._council.close()
 
     def _state(self, data: object) -> TrainingState:
@@ -127,6 +130,7 @@ class Checkpointer:
             model=self.model,
             optimizer=self.optimizer,
             scheduler=self.scheduler,
+            scaler=self.scaler,
             data=self.data or (data if isinstance(data, Stateful) else None),
             extra=self.extra or {},
         )
@@ -156,40 +160,31 @@ class Checkpointer:
         self._position = None
 
     def _restore(self, state: TrainingState, restore: Restore) -> Position:
-        position = Position()
+        part = self.run.assignment
+        opening = Opening(token="")
         if self.storage is not None:
-            number = self.run.assignment.round
-            opening = open_together(self.storage, self._council, round=number, restore=restore)
-            candidates = [candidate.committed(self.storage, name) for name in opening.candidates]
-            position = Restorer(self._council, state).restore(candidates, skipped=opening.unreadable)
-            lineage = Lineage(round=opening.number, parent=position.step, token=opening.token)
-            self._saver = self._open_saver(self.storage, lineage, number)
+            opening = open_together(self.storage, self._council, round=part.round, restore=restore)
+        position = restore_newest(state, self._council, part, storage=self.storage, opening=opening)
         if position.step is None and restore.tier is not Tier.NONE and restore.step is not None:
             reasons = "; ".join(position.skipped) or "there is none"
             raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
-        self.run.restored(position.step, position.skipped)
+        self._open(state, opening, position.step)
+        self.run.restored(position.step, position.skipped, tier=position.tier, healed=_healed(position))
         return position
 
-    def _open_saver(self, storage: Storage, lineage: Lineage, round: int) -> Saver:
-        retention = Retention(self.keep, self.run.assignment.fingerprint_every)
-        persister = Persister(storage, self._council, lineage, retention, reached=self.reached)
-
-        def save(snapshot: Snapshot) -> None:
-            persister.save(snapshot)
-            if self._council.rank == 0:
-                self._tell(snapshot.step, f"{storage.uri}/{committed_name(snapshot.step)}", round)
-                persister.tidy()
-
-        def is_current() -> bool:
-            return self.run.is_current() and self.run.assignment.round == round
-
-        return Saver(save, rank=self._council.rank, is_current=is_current, saved_step=lineage.parent)
-
-    def _tell(self, step: int, uri: str, round: int) -> None:
-        try:
-            self.run.committed(step, uri, round=round, wanted=self._answers)
-        except HoldfastError as error:  # It is committed all the same, and will be found there.
-            _LOG.warning("commit not reported step=%d reason=%s", step, error)
+    def _open(self, state: TrainingState, opening: Opening, parent: int | None) -> None:
+        """Get ready for the snapshots and saves of this round."""
+        part, storage = self.run.assignment, self.storage
+        memory, saving = open_memory(part, parent=parent), None
+        if storage is None and memory is None:
+            return
+        capture = Capture(state, self._council, memory, remembered=self.run.snapshotted)
+        if storage is not None:
+            lineage = Lineage(round=opening.number, parent=parent, token=opening.token)
+            retention = Retention(self.keep or part.keep or _KEEP, part.fingerprint_every)
+            persister = Persister(storage, self._council, lineage, retention, reached=self.reached)
+            saving = Saving(self.run, capture, persister, uri=storage.uri, parent=parent, reached=self.reached)
+        self._keeping = Keeping(self.run, capture, memory=memory, saving=saving, every_steps=self.every_steps)
 
     def _fetch(self, source: Iterator[Batch], until: int | None) -> Iterator[Batch]:
         while until is None or self._at.step < until:
@@ -202,30 +197,7 @@ class Checkpointer:
             self.run.phase(Phase.FORWARD)
             yield batch
 
-    def _completed(self, state: TrainingState, at: _At) -> None:
-        if self._saver is None:
-            return
-        wanted = self.run.save_due(at.step)
-        if wanted is not None or (self.every_steps is not None and at.step % self.every_steps == 0):
-            self._save(state, at, wanted)
 
-    def _save(self, state: TrainingState, at: _At, wanted: int | None = None) -> None:
-        """Stage on this thread, which is what a save costs the loop, after the save before has ended."""
-        if self._saver is None:
-            return
-        self.run.check()
-        self.run.phase(Phase.CHECKPOINT)
-        self._saver.wait(self.run.check)
-        snapshot = self._stage.take(state.flat(self._council.rank), step=at.step, batches=at.batches)
-        self.reached(SavePoint.STAGED)
-        self._answers = wanted
-        self._saver.start(snapshot)
-
-    def _finish(self, state: TrainingState, at: _At) -> None:
-        """See to it that the last step is saved; failures are tried again as often as in the loop."""
-        if self._saver is None:
-            return
-        self._saver.wait(self.run.check)
-        while at.step > (self._saver.saved_step or 0):
-            self._save(state, at)
-            self._saver.wait(self.run.check)
+def _healed(position: Position) -> tuple[str, ...]:
+    """For people."""
+    return (f"{position.healed} damaged blocks of step {position.step}",) if position.healed else ()

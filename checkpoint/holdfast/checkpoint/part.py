@@ -1,14 +1,13 @@
 """One rank's file of a checkpoint, and how the parts of all ranks become one index."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.checkpoint.claims import ChunkKey
 from holdfast.checkpoint.errors import SaveFailed
-from holdfast.checkpoint.index import Index, Stored, StoredChunk, StoredObject, StoredTensor, find_gap
+from holdfast.checkpoint.index import Index, Stored, StoredTensor, find_gap
 from holdfast.checkpoint.manifest import FileRecord
-from holdfast.checkpoint.snapshot import Slot, Snapshot, cut, padded_bytes
+from holdfast.checkpoint.snapshot import Snapshot
 from holdfast.checkpoint.storage import Storage
 
 
@@ -21,19 +20,11 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
     paths: dict[str, tuple[str | int, ...]]
 
 
-def write_part(storage: Storage, folder: str, snapshot: Snapshot, *, rank: int, share: Set[ChunkKey]) -> Part:
-    """Write those of the snapshot's chunks that are in `share`, durably. Raises OSError."""
-    file = f"__{rank}_0.distcp"
-    slots = [slot for slot in snapshot.slots if (slot.name, slot.box.offsets) in share]
-    objects = {name: packed for name, packed in snapshot.objects.items() if (name, ()) in share}
-    entries, end = _place_tensors(file, slots)
-    for name, packed in objects.items():
-        entries[name] = StoredObject(file=file, start=end, length_bytes=len(packed))
-        end += len(packed)
-    content = cut(snapshot, slots) + [memoryview(packed) for packed in objects.values()]
+def write_part(storage: Storage, folder: str, snapshot: Snapshot) -> Part:
+    """Write the snapshot's file, durably. Raises OSError."""
     storage.make(folder)
-    record = storage.write(f"{folder}/{file}", content)
-    return Part(file=file, record=record, entries=entries, paths=dict(snapshot.paths))
+    record = storage.write(f"{folder}/{snapshot.file}", [snapshot.image])
+    return Part(file=snapshot.file, record=record, entries=dict(snapshot.entries), paths=dict(snapshot.paths))
 
 
 def merge(parts: Sequence[Part]) -> Index:
@@ -52,23 +43,6 @@ def merge(parts: Sequence[Part]) -> Index:
 
 def records(parts: Sequence[Part]) -> Mapping[str, FileRecord]:
     return {part.file: part.record for part in parts}
-
-
-def _place_tensors(file: str, slots: Sequence[Slot]) -> tuple[dict[str, Stored], int]:
-    entries: dict[str, Stored] = {}
-    start = 0
-    for slot in slots:
-        chunk = StoredChunk(
-            file=file,
-            start=start,
-            length_bytes=slot.length_bytes,
-            payload=start + slot.payload - slot.start,
-            box=slot.box,
-        )
-        dtype = str(slot.dtype).removeprefix("torch.")
-        entries[slot.name] = StoredTensor(dtype=dtype, shape=slot.shape, chunks=(chunk,))
-        start += padded_bytes(slot.length_bytes)
-    return entries, start
 
 
 def _join(name: str, known: Stored | None, added: Stored) -> Stored:

@@ -1,6 +1,6 @@
 """Making one snapshot of all ranks durable and committed.
 
-Every rank writes one file with what it was given of the chunks it holds, then tells rank 0 what is in it. Rank
+Every rank writes its share as one file, then tells rank 0 what is in it. Rank
 0 adds the index, stock torch's `.metadata` and, last of all, the manifest, and commits. A failure of any rank
 is told in place of its part, so that every rank hears the same outcome and nothing is committed.
 """
@@ -14,7 +14,6 @@ import msgspec
 
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import index, manifest, metadata
-from holdfast.checkpoint.claims import ChunkKey, Claim, share_out
 from holdfast.checkpoint.commit import commit, retire
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import SaveFailed
@@ -72,7 +71,6 @@ class _Verdict(msgspec.Struct, frozen=True):
 _PARTS = msgspec.msgpack.Decoder(Part | _Failure)
 _VERDICTS = msgspec.msgpack.Decoder(_Verdict)
 _SIZES = msgspec.msgpack.Decoder(int)
-_CLAIMS = msgspec.msgpack.Decoder(list[Claim])
 
 
 class Persister:
@@ -86,8 +84,6 @@ class Persister:
         self._lineage = lineage
         self._retention = retention
         self._reached = reached
-        self._digests: list[bytes] = []
-        self._share: set[ChunkKey] = set()
 
     def save(self, snapshot: Snapshot) -> None:
         """Returns when the snapshot of every rank is committed.
@@ -96,9 +92,7 @@ class Persister:
         the ranks cannot talk to each other any more.
         """
         folder = staged_name(snapshot.step, round=self._lineage.round, token=self._lineage.token)
-        claims = snapshot.claims()
-        self._agree_on_shares(claims)
-        self._require_room(sum(claim.size_bytes for claim in claims if claim.key in self._share))
+        self._require_room(snapshot.image.nbytes)
         part = self._write(folder, snapshot)
         said = self._council.gather(msgspec.msgpack.encode(part))
         self._hear(self._conclude(folder, snapshot, said) if self._council.rank == 0 else None)
@@ -119,19 +113,9 @@ class Persister:
         except OSError as error:
             _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
 
-    def _agree_on_shares(self, claims: Sequence[Claim]) -> None:
-        """Decide which of the claimed chunks this rank writes. Costs next to nothing while nobody's change."""
-        said = msgspec.msgpack.encode(claims)
-        digests = self._council.exchange(manifest.hash_block(said).encode())
-        if digests == self._digests:
-            return
-        everything = [_CLAIMS.decode(each) for each in self._council.exchange(said)]
-        self._share = share_out(everything)[self._council.rank]
-        self._digests = digests
-
-    def _require_room(self, share_bytes: int) -> None:
+    def _require_room(self, image_bytes: int) -> None:
         """See that the files of all ranks will fit, before the first of them is begun."""
-        said = self._council.gather(msgspec.msgpack.encode(share_bytes))
+        said = self._council.gather(msgspec.msgpack.encode(image_bytes))
         self._hear(self._find_room(sum(map(_SIZES.decode, said))) if self._council.rank == 0 else None)
 
     def _find_room(self, needed_bytes: int) -> _Verdict:
@@ -160,7 +144,7 @@ class Persister:
 
     def _write(self, folder: str, snapshot: Snapshot) -> Part | _Failure:
         try:
-            part = write_part(self._storage, folder, snapshot, rank=self._council.rank, share=self._share)
+            part = write_part(self._storage, folder, snapshot)
             self._reached(SavePoint.FILE_WRITTEN)
         except Exception as error:  # Whatever it is, the other ranks wait to be told.
             return _Failure(reason=f"rank {self._council.rank}: {self._explain(error)}")

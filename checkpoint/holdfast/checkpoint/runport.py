@@ -23,14 +23,25 @@ class RunPort(Protocol):
         The number of a request that a save of `step` answers, on all ranks alike; None: none is due.
         """
 
-    def committed(self, step: int, uri: str, /, *, round: int, wanted: int | None) -> object:
+    def committed(
+        self, step: int, uri: str, /, *, round: int, wanted: int | None, stall_s: float, took_s: float
+    ) -> object:
         """Called on rank 0, from a background thread, after a checkpoint is durable and visible.
 
-        The thread may outlive its round; `round` is the one that saved. `wanted` is what `save_due` gave.
+        The thread may outlive its round; `round` is the one that saved. `wanted` is what `save_due` gave,
+        `stall_s` how long this rank's training stood still for the save, `took_s` how long it took in all.
         """
 
-    def restored(self, step: int | None, skipped: tuple[str, ...], /) -> object:
-        """Called once per round on every rank, before the first step. None: started afresh."""
+    def snapshotted(self, step: int, /) -> object:
+        """Called on every rank after a snapshot of `step` is whole in the node's memory."""
+
+    def restored(
+        self, step: int | None, skipped: tuple[str, ...], /, *, tier: Tier, healed: tuple[str, ...]
+    ) -> object:
+        """Called once per round on every rank, before the first step. None: started afresh.
+
+        `tier` is where the state came from, `healed` what was damaged there and taken from elsewhere.
+        """
 
     def watch(self, model: Module, /) -> object:
         """Called once per round on every rank, before the first step, with the model as restored."""
@@ -70,10 +81,17 @@ class Standalone:
     def save_due(self, step: int, /) -> None:
         """Nobody asks."""
 
-    def committed(self, step: int, uri: str, /, *, round: int, wanted: int | None) -> None:
+    def committed(
+        self, step: int, uri: str, /, *, round: int, wanted: int | None, stall_s: float, took_s: float
+    ) -> None:
         """Nobody to tell."""
 
-    def restored(self, step: int | None, skipped: tuple[str, ...], /) -> None:
+    def snapshotted(self, step: int, /) -> None:
+        """Nobody to tell."""
+
+    def restored(
+        self, step: int | None, skipped: tuple[str, ...], /, *, tier: Tier, healed: tuple[str, ...]
+    ) -> None:
         """Nobody to tell."""
 
     def watch(self, model: Module, /) -> None:

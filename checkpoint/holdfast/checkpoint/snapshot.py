@@ -1,147 +1,106 @@
-"""Staging: a rank's state copied into host memory, laid out as the bytes of its checkpoint file.
+"""A rank's share of the state, copied into host memory as the bytes of its checkpoint file.
 
 The copy runs on the training thread and is all that a save costs it. The memory is touched once and reused:
 fresh pages cost several times the copy itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 
-from holdfast.checkpoint import archive
-from holdfast.checkpoint.claims import Claim
-from holdfast.checkpoint.index import Box
-from holdfast.checkpoint.shard import Shard, shard_of
+from holdfast.checkpoint import pinning
+from holdfast.checkpoint.claims import ChunkKey
+from holdfast.checkpoint.copying import Copier
+from holdfast.checkpoint.index import Stored
+from holdfast.checkpoint.layout import Layout, lay_out
+from holdfast.checkpoint.live import Look
+from holdfast.checkpoint.packing import Packer
 
-_ALIGNMENT_BYTES = 64  # That of torch's own archives: payloads stay aligned for every dtype.
+Paths = Mapping[str, tuple[str | int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A tensor chunk's place in the image: an archive of `length_bytes` at `start`, its payload at `payload`."""
+class Room(Protocol):
+    """Memory for an image: page-aligned, already touched. An `Arena` is some, `PrivateMemory` is other."""
 
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    box: Box
-    start: int
-    length_bytes: int
-    payload: int
-    payload_bytes: int
+    @property
+    def image(self) -> memoryview: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One rank's state after `step` steps. Valid until the next one is taken with the same `Stage`."""
+    """One rank's share of the state after `step` steps. Valid until its room is given to another one.
+
+    `image` is exactly what the file called `file` has to hold; `entries` and `paths` are as in `Part`.
+    """
 
     step: int
     batches: int
-    slots: tuple[Slot, ...]
+    file: str
     image: memoryview
-    objects: Mapping[str, bytes]
-    paths: Mapping[str, tuple[str | int, ...]]
-
-    def claims(self) -> list[Claim]:
-        tensors = [Claim(slot.name, slot.box.offsets, slot.payload_bytes) for slot in self.slots]
-        return tensors + [Claim(name, (), 0) for name in self.objects]
+    entries: Mapping[str, Stored]
+    paths: Paths
 
 
 @dataclass(frozen=True, slots=True)
-class FlatState:
-    """State by flat name, and how the names are nested."""
+class Draft:
+    """A snapshot that is to be copied yet: how it will be laid out, and how large it will be."""
 
-    values: Mapping[str, object]
-    paths: Mapping[str, tuple[str | int, ...]]
+    look: Look
+    layout: Layout
+    objects: Mapping[str, bytes]
+    entries: Mapping[str, Stored]
+    image_bytes: int
 
 
 class Stage:
-    """The memory snapshots are staged in. One snapshot at a time."""
+    """Makes snapshots of rank `rank`."""
 
-    def __init__(self) -> None:
-        self._signature: list[tuple[object, ...]] = []
-        self._slots: tuple[Slot, ...] = ()
-        self._image = torch.empty(0, dtype=torch.uint8)
-        self._targets: list[torch.Tensor] = []
+    def __init__(self, rank: int) -> None:
+        self._file = f"__{rank}_0.distcp"
+        self._copier = Copier()
+        self._packer = Packer()
+        self._laid_out: tuple[int, Set[ChunkKey], Layout] | None = None
+        self._framed: WeakKeyDictionary[Room, Layout] = WeakKeyDictionary()
 
-    def take(self, state: FlatState, *, step: int, batches: int) -> Snapshot:
-        """Copy `state`; on return it may change. Raises InvalidInput for what cannot be stored."""
-        shards: dict[str, Shard] = {}
-        objects: dict[str, bytes] = {}
-        for name, value in state.values.items():
-            if not isinstance(value, torch.Tensor):
-                objects[name] = archive.pack_object(value)
-            elif (shard := shard_of(name, value)) is not None:
-                shards[name] = shard
-        self._fit(shards)
-        torch._foreach_copy_(self._targets, [shard.local for shard in shards.values()])
+    def draft(self, look: Look, share: Set[ChunkKey]) -> Draft:
+        """What `share` asks for of the state that `look` sees. Raises InvalidInput for what cannot be packed."""
+        layout = self._layout(look, share)
+        objects = {
+            name: self._packer.pack(name, value) for name, value in look.objects.items() if (name, ()) in share
+        }
+        entries, size = layout.place(objects)
+        return Draft(look=look, layout=layout, objects=objects, entries=entries, image_bytes=size)
+
+    def take(self, draft: Draft, room: Room, *, step: int, batches: int) -> Snapshot:
+        """Copy the state into `room`, which is large enough; on return the state may change."""
+        image = torch.frombuffer(room.image, dtype=torch.uint8)
+        if self._framed.get(room) is not draft.layout:
+            if any(shard.local.is_cuda for shard in draft.look.shards.values()):
+                pinning.pin(room, image)
+            draft.layout.frame(image)
+            self._framed[room] = draft.layout
+        end = draft.layout.tensor_bytes
+        for packed in draft.objects.values():
+            room.image[end : end + len(packed)] = packed
+            end += len(packed)
+        shards = draft.look.shards
+        self._copier.copy([(slot, shards[slot.name].local) for slot in draft.layout.slots], image)
         return Snapshot(
             step=step,
             batches=batches,
-            slots=self._slots,
-            image=self._image.numpy().data,
-            objects=objects,
-            paths=state.paths,
+            file=self._file,
+            image=room.image[: draft.image_bytes],
+            entries=draft.entries,
+            paths={name: draft.look.paths[name] for name in draft.entries},
         )
 
-    def _fit(self, shards: Mapping[str, Shard]) -> None:
-        signature: list[tuple[object, ...]] = [
-            (name, shard.local.dtype, shard.shape, shard.box) for name, shard in shards.items()
-        ]
-        if signature == self._signature:
-            return
-        self._slots, size = _lay_out(shards)
-        self._image = torch.zeros(size, dtype=torch.uint8)
-        self._targets = [_enframe(self._image, slot) for slot in self._slots]
-        self._signature = signature
-
-
-def _lay_out(shards: Mapping[str, Shard]) -> tuple[tuple[Slot, ...], int]:
-    slots: list[Slot] = []
-    start = 0
-    for name, shard in shards.items():
-        frame = archive.frame(shard.local.dtype, shard.box.sizes)
-        slots.append(
-            Slot(
-                name=name,
-                dtype=shard.local.dtype,
-                shape=shard.shape,
-                box=shard.box,
-                start=start,
-                length_bytes=frame.length_bytes,
-                payload=start + len(frame.before),
-                payload_bytes=frame.payload_bytes,
-            )
-        )
-        start += padded_bytes(frame.length_bytes)
-    return tuple(slots), start
-
-
-def _enframe(image: torch.Tensor, slot: Slot) -> torch.Tensor:
-    """Write the archive's frame into the image and return its payload as a tensor to copy into."""
-    frame = archive.frame(slot.dtype, slot.box.sizes)
-    end = slot.payload + slot.payload_bytes
-    _put(image, slot.start, frame.before)
-    _put(image, end, frame.after)
-    return image[slot.payload : end].view(slot.dtype).view(slot.box.sizes)
-
-
-def _put(image: torch.Tensor, start: int, content: bytes) -> None:
-    image[start : start + len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-def padded_bytes(length_bytes: int) -> int:
-    """How much room an archive takes, in the image and in the file."""
-    return -(-length_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-
-
-def cut(snapshot: Snapshot, slots: Sequence[Slot]) -> list[memoryview]:
-    """The image's bytes of `slots`, each padded to the alignment; neighbours come as one piece."""
-    spans: list[list[int]] = []
-    for slot in slots:
-        end = slot.start + padded_bytes(slot.length_bytes)
-        if spans and spans[-1][1] == slot.start:
-            spans[-1][1] = end
-        else:
-            spans.append([slot.start, end])
-    return [snapshot.image[start:end] for start, end in spans]
+    def _layout(self, look: Look, share: Set[ChunkKey]) -> Layout:
+        known = self._laid_out
+        if known is not None and known[0] == look.generation and known[1] is share:
+            return known[2]
+        layout = lay_out(self._file, look.shards, share)
+        self._laid_out = look.generation, share, layout
+        return layout

@@ -2,7 +2,7 @@
 
 model.*, optimizer.*          as torch.distributed.checkpoint.state_dict names them; sharded, any layout
 extra.<name>.*                the same for further objects with state_dict() and load_state_dict()
-scheduler                     one object
+scheduler, scaler             one object each
 data.rank-00003               one object per rank, where the data has a state_dict()
 random.rank-00003.<source>    tensors per rank
 
@@ -24,9 +24,8 @@ from torch.optim import Optimizer
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint import randomness
-from holdfast.checkpoint.snapshot import FlatState
 
-SCHEDULER = "scheduler"
+SCHEDULER, SCALER = "scheduler", "scaler"
 
 
 @runtime_checkable
@@ -47,6 +46,14 @@ def random_prefix(rank: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class FlatState:
+    """State by flat name, and how the names are nested."""
+
+    values: Mapping[str, object]
+    paths: Mapping[str, tuple[str | int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingState:
     """The objects. `data` is None when it cannot say where it is; then only batches are counted."""
 
@@ -55,6 +62,7 @@ class TrainingState:
     scheduler: Stateful | None
     data: Stateful | None
     extra: Mapping[str, Stateful]
+    scaler: Stateful | None = None
 
     def __post_init__(self) -> None:
         for name, each in self.extra.items():
@@ -70,12 +78,26 @@ class TrainingState:
             state["extra"] = {name: each.state_dict() for name, each in self.extra.items()}
         return state
 
+    @property
+    def singles(self) -> dict[str, Stateful]:
+        """What is one object of its own, by name."""
+        named = {SCHEDULER: self.scheduler, SCALER: self.scaler}
+        return {name: each for name, each in named.items() if each is not None}
+
     def flat(self, rank: int) -> FlatState:
         """All of it, as rank `rank` saves it."""
-        values, paths = flatten_state_dict(self.sharded())
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        values, paths = flatten_state_dict({"model": model, "optimizer": optimizer})
+        own = self.own(rank)
+        return FlatState(values={**values, **own.values}, paths={**paths, **own.paths})
+
+    def own(self, rank: int) -> FlatState:
+        """What neither the model nor the optimizer holds."""
+        extra = {name: each.state_dict() for name, each in self.extra.items()}
+        values, paths = flatten_state_dict({"extra": extra} if extra else {})
         whole: dict[str, object] = dict(values)
-        if self.scheduler is not None:
-            whole[SCHEDULER] = self.scheduler.state_dict()
+        for name, single in self.singles.items():
+            whole[name] = single.state_dict()
         if self.data is not None:
             whole[data_name(rank)] = self.data.state_dict()
         for source, tensor in randomness.capture().items():

@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.api.errors import Unavailable
+from holdfast.api.round import Tier
 from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.checkpoint.persist import SavePoint
 
@@ -89,7 +90,9 @@ class Witnessing(Standalone):
 
     skipped: tuple[str, ...] = ()
 
-    def restored(self, step: int | None, skipped: tuple[str, ...], /) -> None:
+    def restored(
+        self, step: int | None, skipped: tuple[str, ...], /, *, tier: Tier, healed: tuple[str, ...]
+    ) -> None:
         self.skipped = skipped
 
 

@@ -12,6 +12,7 @@ from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.checkpoint.local import LocalStorage
 from holdfast.checkpoint.manifest import FileRecord
+from holdfast.checkpoint.openfile import LocalFile
 from holdfast.checkpoint.storage import Storage
 
 NEWEST = Restore(tier=Tier.CHECKPOINT)
@@ -27,10 +28,14 @@ class Witness(Standalone):
         self.commits: list[tuple[int, str, int]] = []
         self.restores: list[tuple[int | None, tuple[str, ...]]] = []
 
-    def committed(self, step: int, uri: str, /, *, round: int, wanted: int | None) -> None:
+    def committed(
+        self, step: int, uri: str, /, *, round: int, wanted: int | None, stall_s: float, took_s: float
+    ) -> None:
         self.commits.append((step, uri, round))
 
-    def restored(self, step: int | None, skipped: tuple[str, ...], /) -> None:
+    def restored(
+        self, step: int | None, skipped: tuple[str, ...], /, *, tier: Tier, healed: tuple[str, ...]
+    ) -> None:
         self.restores.append((step, skipped))
 
 
@@ -100,6 +105,11 @@ class StaleHandle(LocalStorage):
         if self.is_stale and name.endswith(self._ending):
             raise OSError(errno.ESTALE, "Stale file handle", name)
         return super().read(name, offset, length_bytes)
+
+    def open(self, name: str) -> LocalFile:
+        if self.is_stale and name.endswith(self._ending):
+            raise OSError(errno.ESTALE, "Stale file handle", name)
+        return super().open(name)
 
 
 def committed(directory: Path) -> list[str]:

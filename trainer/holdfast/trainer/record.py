@@ -91,6 +91,11 @@ class RankRecord:
         self._phase_started_ns = now
         self._publish(now)
 
+    def snapshotted(self, step: int) -> None:
+        """The state after `step` is whole in the node's memory."""
+        self._snapshot_step = step
+        self._publish(time.monotonic_ns())
+
     def fingerprint(self, step: int, value: int, group: int) -> None:
         """The parameters were worth `value` after step `step`; `group` is as in the replica zone."""
         self._group = group
@@ -113,6 +118,7 @@ class RankRecord:
         self._loss = math.nan
         self._grad_norm = math.nan
         self._tokens = UNKNOWN_INT
+        self._snapshot_step = UNKNOWN_INT
         self._group = 0
         self._fingerprints = ()
         self._phase = Phase.STARTUP
@@ -134,7 +140,7 @@ class RankRecord:
             self._loss,
             self._grad_norm,
             self._tokens,
-            UNKNOWN_INT,
+            self._snapshot_step,
         )
         _write_sequence(mapping, rankrecord.STEP_SEQUENCE_OFFSET, sequence + 2)
         self._step_sequence = sequence + 2

@@ -14,6 +14,7 @@ from torch.nn import Module
 from holdfast.api.control import Assignment, Entered, Finished, RoundLeft
 from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Restored
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase
+from holdfast.api.round import Tier
 from holdfast.trainer.collective_error import is_collective_failure
 from holdfast.trainer.control import Control
 from holdfast.trainer.ended import RoundEnded
@@ -161,21 +162,48 @@ class Run:
             return None
         return saves.due(step, self._here().group.store, self._record.step_time_s)
 
-    def committed(self, step: int, uri: str, *, round: int | None = None, wanted: int | None = None) -> None:
+    def committed(
+        self,
+        step: int,
+        uri: str,
+        *,
+        round: int | None = None,
+        wanted: int | None = None,
+        stall_s: float | None = None,
+        took_s: float | None = None,
+    ) -> None:
         """A checkpoint of `step` was committed at `uri`, saved in `round` (default: the one lived now).
 
-        `wanted` is the request it answers, as `save_due` gave it.
+        `wanted` is the request it answers, as `save_due` gave it; `stall_s` is how long training stood still for
+        it, `took_s` how long it took, None where nobody measured.
 
         Any thread. A thread that may outlive its round passes the number it saved in, so that what comes late
         is not taken for the next round's.
         """
         saved_in = self.assignment.round if round is None else round
-        self._host.say(CheckpointCommitted(round=saved_in, step=step, uri=uri, wanted=wanted))
+        self._host.say(
+            CheckpointCommitted(round=saved_in, step=step, uri=uri, wanted=wanted, stall_s=stall_s, took_s=took_s)
+        )
 
-    def restored(self, step: int | None, skipped: tuple[str, ...] = ()) -> None:
-        """This rank begins from `step` (None: afresh), having passed over the damaged ones in `skipped`."""
+    def snapshotted(self, step: int) -> None:
+        """This rank's state after `step` is whole in its node's memory."""
+        self._record.snapshotted(step)
+
+    def restored(
+        self,
+        step: int | None,
+        skipped: tuple[str, ...] = (),
+        *,
+        tier: Tier = Tier.CHECKPOINT,
+        healed: tuple[str, ...] = (),
+    ) -> None:
+        """This rank begins from `step` (None: afresh), out of `tier`, having passed over the damaged ones in
+        `skipped`; `healed` is what was damaged and had from elsewhere.
+        """
         part = self.assignment
-        self._host.say(Restored(round=part.round, rank=part.rank, step=step, skipped=skipped))
+        self._host.say(
+            Restored(round=part.round, rank=part.rank, step=step, skipped=skipped, tier=tier, healed=healed)
+        )
 
     # Rounds
 

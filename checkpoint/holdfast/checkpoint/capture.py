@@ -1,0 +1,137 @@
+"""Taking the snapshots of one round: into the node's memory, and for the storage."""
+
+import threading
+from collections.abc import Callable
+from math import prod
+
+from torch.distributed.tensor import DTensor
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from holdfast.checkpoint.council import Council
+from holdfast.checkpoint.live import LiveState
+from holdfast.checkpoint.memory.arena import Arena, capacity_for
+from holdfast.checkpoint.memorytier import MemoryTier
+from holdfast.checkpoint.privatememory import PrivateMemory
+from holdfast.checkpoint.shares import Shares
+from holdfast.checkpoint.snapshot import Draft, Snapshot, Stage
+from holdfast.checkpoint.state import TrainingState
+
+_TENSORS_PER_PARAMETER = 4  # Itself, two states as large as it is, and a count of steps.
+
+
+class Capture:
+    """Belongs to the training thread, all but `release`. `memory` None: no snapshots in the node's memory.
+
+    `remembered` is called with the step of each snapshot that is whole there.
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        council: Council,
+        memory: MemoryTier | None,
+        *,
+        remembered: Callable[[int], object] = lambda step: None,
+    ) -> None:
+        self._live = LiveState(state, rank=council.rank)
+        self._shares = Shares(council)
+        self._stage = Stage(council.rank)
+        self._memory = memory
+        self._remembered = remembered
+        self._private: PrivateMemory | None = None
+        self._pinned: dict[int, Arena] = {}
+        estimate = estimated_bytes(state.model, state.optimizer, world_size=council.world_size)
+        tensors = sum(1 for _ in state.model.parameters()) * _TENSORS_PER_PARAMETER
+        self._preparation = threading.Thread(
+            target=self._prepare, args=(estimate, tensors), name="holdfast-prefault", daemon=True
+        )
+        self._preparation.start()
+
+    def agree(self) -> None:
+        """Share out who stores what. Collective: after a round's first step, on all ranks alike."""
+        self._shares.agree(self._live.look())
+
+    def remember(self, *, step: int, batches: int) -> bool:
+        """Take a snapshot into the node's memory. Not collective; False when this one is left out, because there
+        is no room or the state is not what was shared out.
+        """
+        if self._memory is None:
+            return False
+        look = self._live.look()
+        share = self._shares.agreed(look)
+        if share is None:
+            return False
+        draft = self._stage.draft(look, share)
+        arena = self._memory.room(draft.image_bytes, len(draft.entries))
+        if arena is not None:
+            self._keep(arena, self._stage.take(draft, arena, step=step, batches=batches))
+        return arena is not None
+
+    def take(self, *, step: int, batches: int) -> Snapshot:
+        """A snapshot to be stored, valid until it is given to `release`. Collective.
+
+        It is one in the node's memory as well, where there is room for it.
+        """
+        look = self._live.look()
+        draft = self._stage.draft(look, self._shares.agree(look))
+        arena = self._memory.room(draft.image_bytes, len(draft.entries)) if self._memory else None
+        if arena is None:
+            return self._stage.take(draft, self._private_room(draft), step=step, batches=batches)
+        snapshot = self._stage.take(draft, arena, step=step, batches=batches)
+        self._keep(arena, snapshot)
+        self._pin(arena, snapshot)
+        return snapshot
+
+    def release(self, snapshot: Snapshot) -> None:
+        """What `take` gave is stored, or given up. Any thread."""
+        arena = self._pinned.pop(id(snapshot), None)
+        if arena is not None and self._memory is not None:
+            self._memory.unpin(arena)
+
+    def _keep(self, arena: Arena, snapshot: Snapshot) -> None:
+        if self._memory is not None and self._memory.keep(arena, snapshot):
+            self._remembered(snapshot.step)
+
+    def _pin(self, arena: Arena, snapshot: Snapshot) -> None:
+        if self._memory is not None:
+            self._memory.pin(arena)
+            self._pinned[id(snapshot)] = arena
+
+    def _private_room(self, draft: Draft) -> PrivateMemory:
+        self._preparation.join()
+        if self._private is None or self._private.capacity_bytes < draft.image_bytes:
+            self._private = None  # Gone before its successor is made.
+            self._private = PrivateMemory(capacity_for(draft.image_bytes))
+        return self._private
+
+    def _prepare(self, estimate_bytes: int, tensors: int) -> None:
+        if self._memory is not None:
+            self._memory.prepare(estimate_bytes, tensors)
+        else:
+            self._private = PrivateMemory(capacity_for(estimate_bytes))
+
+
+def estimated_bytes(model: Module, optimizer: Optimizer, *, world_size: int) -> int:
+    """How large a rank's share of the state will be, before the optimizer has made its own.
+
+    Parameters that several ranks hold alike are shared out among them. The optimizer keeps as many tensors like
+    a parameter as it has betas, or one where it has momentum.
+    """
+    settings = optimizer.defaults
+    states = len(settings.get("betas", ())) or int(bool(settings.get("momentum")))
+    total = 0.0
+    for parameter in model.parameters():
+        local = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
+        total += local.nbytes / _holders(parameter, world_size) * (1 + states * parameter.requires_grad)
+    return int(total)
+
+
+def _holders(parameter: object, world_size: int) -> int:
+    """How many ranks hold the same of it."""
+    if not isinstance(parameter, DTensor):
+        return world_size
+    sizes = parameter.device_mesh.shape
+    placed = zip(sizes, parameter.placements, strict=True)
+    replicas = prod(size for size, placement in placed if placement.is_replicate())
+    return replicas * max(1, world_size // parameter.device_mesh.size())

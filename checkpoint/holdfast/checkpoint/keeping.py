@@ -1,0 +1,68 @@
+"""What a round keeps of its state, and when: snapshots in the nodes' memory, checkpoints in the storage."""
+
+from holdfast.api.rankrecord import Phase
+from holdfast.checkpoint.capture import Capture
+from holdfast.checkpoint.memorytier import MemoryTier
+from holdfast.checkpoint.runport import RunPort
+from holdfast.checkpoint.saving import Saving
+
+
+class Keeping:
+    """Every method belongs to the training thread. `memory` None: no snapshots in memory; `saving` None: no
+    storage; `every_steps` None: only the last step is saved, and what the watchdog asks for.
+    """
+
+    def __init__(
+        self,
+        run: RunPort,
+        capture: Capture,
+        *,
+        memory: MemoryTier | None,
+        saving: Saving | None,
+        every_steps: int | None,
+    ) -> None:
+        self._run = run
+        self._capture = capture
+        self._memory = memory
+        self._saving = saving
+        self._every_steps = every_steps
+        self._is_shared_out = False
+
+    def completed(self, *, step: int, batches: int) -> None:
+        """The loop has completed `step`: keep what is due. All ranks alike."""
+        if self._memory is not None and not self._is_shared_out:
+            self._capture.agree()
+            self._is_shared_out = True
+        if not self._save(step, batches):
+            self._remember(step, batches)
+
+    def finish(self, *, step: int, batches: int) -> None:
+        """The loop ends after `step`, which is saved, whatever is due."""
+        if self._saving is not None:
+            self._saving.finish(step=step, batches=batches)
+
+    def wait(self) -> None:
+        """Until no save is in flight."""
+        if self._saving is not None:
+            self._saving.wait()
+
+    def linger(self, timeout_s: float) -> None:
+        """Give the save in flight some time to end."""
+        if self._saving is not None:
+            self._saving.linger(timeout_s)
+
+    def _save(self, step: int, batches: int) -> bool:
+        """Whether one was due. What is captured for the storage is a snapshot in memory as well."""
+        if self._saving is None:
+            return False
+        wanted = self._run.save_due(step)
+        if wanted is None and (self._every_steps is None or step % self._every_steps != 0):
+            return False
+        self._saving.save(step=step, batches=batches, wanted=wanted)
+        return True
+
+    def _remember(self, step: int, batches: int) -> None:
+        if self._memory is None or step % self._memory.every_steps != 0:
+            return
+        self._run.phase(Phase.CHECKPOINT)
+        self._capture.remember(step=step, batches=batches)

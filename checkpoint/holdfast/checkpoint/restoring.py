@@ -1,0 +1,26 @@
+"""Where a round's state comes from: the nodes' memory where that is newer, else the storage."""
+
+from holdfast.api.control import Assignment
+from holdfast.api.round import Tier
+from holdfast.checkpoint import candidate
+from holdfast.checkpoint.council import Council
+from holdfast.checkpoint.memory.recollect import recollect
+from holdfast.checkpoint.opening import Opening
+from holdfast.checkpoint.restore import Position, Restorer
+from holdfast.checkpoint.state import TrainingState
+from holdfast.checkpoint.storage import Storage
+
+
+def restore_newest(
+    state: TrainingState, council: Council, assignment: Assignment, *, storage: Storage | None, opening: Opening
+) -> Position:
+    """Apply the newest state that the round may have and that is intact. Collective; raises as `Restorer` does."""
+    stored = [candidate.committed(storage, name) for name in opening.candidates] if storage is not None else []
+    restorer = Restorer(council, state)
+    if assignment.restore.tier is not Tier.MEMORY:
+        return restorer.restore(stored, skipped=opening.unreadable)
+    recollection = recollect(council, assignment, after=opening.newest)
+    try:
+        return restorer.restore([*recollection.candidates, *stored], skipped=opening.unreadable)
+    finally:
+        recollection.close()

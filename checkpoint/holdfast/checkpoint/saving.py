@@ -1,0 +1,96 @@
+"""The durable saves of one round: captured on the training thread, stored behind its back, reported when done."""
+
+import logging
+import time
+from dataclasses import dataclass
+
+from holdfast.api.errors import HoldfastError
+from holdfast.api.rankrecord import Phase
+from holdfast.checkpoint.capture import Capture
+from holdfast.checkpoint.naming import committed_name
+from holdfast.checkpoint.persist import Persister, Reached, SavePoint
+from holdfast.checkpoint.runport import RunPort
+from holdfast.checkpoint.saver import Saver
+from holdfast.checkpoint.snapshot import Snapshot
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """The save in flight: the request it answers, when it began, and how long training stood still for it."""
+
+    wanted: int | None
+    began_s: float
+    stall_s: float
+
+
+class Saving:
+    """`parent` is the step that the round has restored: it is saved already."""
+
+    def __init__(
+        self,
+        run: RunPort,
+        capture: Capture,
+        persister: Persister,
+        *,
+        uri: str,
+        parent: int | None,
+        reached: Reached,
+    ) -> None:
+        self._run = run
+        self._capture = capture
+        self._persister = persister
+        self._uri = uri
+        self._reached = reached
+        self._round = run.assignment.round
+        self._rank = run.assignment.rank
+        self._pending = _Pending(wanted=None, began_s=0.0, stall_s=0.0)
+        self._saver = Saver(self._store, rank=self._rank, is_current=self._is_current, saved_step=parent)
+
+    def save(self, *, step: int, batches: int, wanted: int | None = None) -> None:
+        """Capture, once the save before has ended, and leave the rest to the background. Collective."""
+        began_s = time.monotonic()
+        self._run.check()
+        self._run.phase(Phase.CHECKPOINT)
+        self.wait()
+        snapshot = self._capture.take(step=step, batches=batches)
+        self._reached(SavePoint.STAGED)
+        self._pending = _Pending(wanted=wanted, began_s=began_s, stall_s=time.monotonic() - began_s)
+        self._saver.start(snapshot)
+
+    def finish(self, *, step: int, batches: int) -> None:
+        """See to it that `step` is saved; failures are tried again as often as in the loop."""
+        self.wait()
+        while step > (self._saver.saved_step or 0):
+            self.save(step=step, batches=batches)
+            self.wait()
+
+    def wait(self) -> None:
+        """Until no save is in flight. Raises as `Saver.wait` does, and what `run.check` raises."""
+        self._saver.wait(self._run.check)
+
+    def linger(self, timeout_s: float) -> None:
+        self._saver.linger(timeout_s)
+
+    def _store(self, snapshot: Snapshot) -> None:
+        try:
+            self._persister.save(snapshot)
+        finally:
+            self._capture.release(snapshot)
+        if self._rank == 0:
+            self._tell(snapshot.step, f"{self._uri}/{committed_name(snapshot.step)}")
+            self._persister.tidy()
+
+    def _tell(self, step: int, uri: str) -> None:
+        pending = self._pending
+        took_s = time.monotonic() - pending.began_s
+        try:
+            self._run.committed(
+                step, uri, round=self._round, wanted=pending.wanted, stall_s=pending.stall_s, took_s=took_s
+            )
+        except HoldfastError as error:  # It is committed all the same, and will be found there.
+            _LOG.warning("commit not reported step=%d reason=%s", step, error)
+
+    def _is_current(self) -> bool:
+        return self._run.is_current() and self._run.assignment.round == self._round
