@@ -5,15 +5,22 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.api.control import Assignment
+from holdfast.api.memory import MemoryOrder, NodeMemory
+from holdfast.api.round import Endpoint, Restore, Tier
+from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.index import StoredObject
 from holdfast.checkpoint.memory.arena import Arena, Held, capacity_for
 from holdfast.checkpoint.memory.client import Peer
 from holdfast.checkpoint.memory.protocol import Which
+from holdfast.checkpoint.memory.recollect import Recollection, recollect
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.shelf import Shelf
 
@@ -32,7 +39,7 @@ class Node:
         self.options = options
         (home / "key").write_text(KEY)
         self.port = free_port()
-        self.process = self.start()
+        self.process = self._launch()
 
     @property
     def address(self) -> str:
@@ -40,10 +47,18 @@ class Node:
 
     def start(self) -> "subprocess.Popen[bytes]":
         """Returns once it listens."""
+        self.process = self._launch()
+        self.wait()
+        return self.process
+
+    def wait(self) -> None:
+        wait_until((self.home / "port").exists)
+
+    def _launch(self) -> "subprocess.Popen[bytes]":
         told = self.home / "port"
         told.unlink(missing_ok=True)
         with (self.home / "log").open("ab") as log:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 [
                     *(sys.executable, "-m", "holdfast.checkpoint.memory", "--folder", str(self.folder)),
                     *("--listen", self.address, "--port-file", str(told), "--key-file", str(self.home / "key")),
@@ -51,8 +66,6 @@ class Node:
                 ],
                 stderr=log,
             )
-        wait_until(told.exists)
-        return self.process
 
     def kill(self) -> None:
         self.process.kill()
@@ -123,6 +136,8 @@ class Worker:
 def nodes(home: Path, count: int, *options: str) -> Iterator[list[Node]]:
     made = [Node(home / f"node{number}", *options) for number in range(count)]
     try:
+        for node in made:
+            node.wait()
         yield made
     finally:
         for node in made:
@@ -145,3 +160,32 @@ def wait_until(holds: Callable[[], object]) -> None:
     while not holds():
         assert time.monotonic() < ends, "waited in vain"
         time.sleep(0.01)
+
+
+class Seat(Council):
+    """A rank's place at a table: ranks are threads that exchange words."""
+
+    def __init__(self, rank: int, words: list[bytes], barrier: threading.Barrier) -> None:
+        self.rank, self.world_size = rank, len(words)
+        self._words, self._barrier = words, barrier
+
+    def exchange(self, words: bytes) -> list[bytes]:
+        self._words[self.rank] = words
+        self._barrier.wait()
+        heard = list(self._words)
+        self._barrier.wait()
+        return heard
+
+
+def recollect_on(members: Sequence[Node]) -> list[Recollection]:
+    """What each finds in a new round that has one rank on each node."""
+    words, barrier = [b""] * len(members), threading.Barrier(len(members), timeout=PATIENCE_S)
+
+    def find(rank: int) -> Recollection:
+        memory = NodeMemory(MemoryOrder(1, 0), str(members[rank].folder), members[rank].address)
+        restore = Restore(tier=Tier.MEMORY, owner=KEY)
+        part = Assignment("job", 9, rank, 0, len(members), 1, Endpoint("", 0), restore, "", memory=memory)
+        return recollect(Seat(rank, words, barrier), part, patience_s=3.0)
+
+    with ThreadPoolExecutor(len(members)) as threads:
+        return list(threads.map(find, range(len(members))))

@@ -46,10 +46,10 @@ class Server:
 
     async def serve(self, listener: socket.socket) -> None:
         """Returns when the folder has been removed: there is nothing to serve any more."""
-        self._holdings.look()
-        self._holdings.drop(self._holdings.strays())
         accepting = asyncio.create_task(self._accept(listener))
         try:
+            if self._look():
+                self._holdings.drop(self._holdings.strays())
             while self._look():  # noqa: ASYNC110 - shared memory tells nobody that it has changed
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
