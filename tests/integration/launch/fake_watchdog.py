@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from holdfast.api.membership import FromLauncher, Join, Refused, SaveWanted
+from holdfast.api.memory import MemoryRound
 from holdfast.api.round import Closed, Desired, Endpoint, Entry, Idle, MemberRanks, Restore, Round, shown_to
 from holdfast.api.selftest import TestWanted
 from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
@@ -104,6 +105,7 @@ class FakeWatchdog:
         entry: Entry = Entry.RESPAWN,
         fresh: tuple[int, ...] = (),
         restore: Restore | None = None,
+        memory: MemoryRound | None = None,
     ) -> Round:
         """A round of `members` in this order, its store on a reserved port of the first one."""
         shares, first_rank = [], 0
@@ -113,7 +115,17 @@ class FakeWatchdog:
             first_rank += join.local_size
         host = self.joins[members[0]]
         endpoint = Endpoint(host.address, host.ports[number % len(host.ports)])
-        return Round(JOB, number, tuple(shares), endpoint, restore or Restore(), entry, f"round {number}", fresh)
+        return Round(
+            job=JOB,
+            number=number,
+            ranks=tuple(shares),
+            endpoint=endpoint,
+            restore=restore or Restore(),
+            entry=entry,
+            reason=f"round {number}",
+            fresh_ranks=fresh,
+            memory=memory,
+        )
 
     def idle(self, number: int) -> Idle:
         return Idle(JOB, number, "waiting")

@@ -62,6 +62,7 @@ class Nodes:
         command += [sys.executable, "-m", "holdfast.agent.launch", "--member", member, "--node", member]
         command += ["--rdzv-endpoint", endpoint, "--rdzv-id", JOB, "--nproc-per-node", str(local_size)]
         command += ["--run-dir", str(folder), "--log-dir", str(folder / "logs"), "--heartbeat-interval", "0.1"]
+        command += ["--memory-dir", str(folder)]
         with output.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *command,

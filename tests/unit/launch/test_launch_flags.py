@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import click.testing
@@ -37,6 +38,7 @@ def flags(script: Path, **given: object) -> Flags:
         "member": "a",
         "node": "n",
         "run_dir": str(script.parent),
+        "memory_dir": None,
         "token_file": None,
         "heartbeat_interval": 1.0,
         "leave_grace": 25.0,
@@ -62,6 +64,7 @@ def test_flags_become_settings(script: Path) -> None:
     assert settings.address == "127.0.0.1"
     assert (settings.local_size, settings.credential.read()) == (2, "secret")
     assert settings.leave_grace_s == 25.0
+    assert settings.memory_root == Path("/dev/shm")
     assert settings.entrypoint == Entrypoint(EntrypointKind.SCRIPT, (str(script), "--lr", "1"))
     assert settings.tee == Tee(everyone=True)
     assert settings.log_dir == script.parent / "logs"
@@ -94,6 +97,9 @@ def test_a_log_directory_turns_the_copy_on_the_terminal_off(script: Path) -> Non
         ({"nproc_per_node": "0"}, "--nproc-per-node: '0' is not accepted"),
         ({"tee": "x"}, "--tee: 'x' is not accepted"),
         ({"module": True, "no_python": True}, "--no-python: '--module' is not accepted"),
+        ({"leave_grace": math.inf}, "--leave-grace: inf is not accepted; give at most 2592000 seconds"),
+        ({"leave_grace": math.nan}, "--leave-grace: nan is not accepted"),
+        ({"heartbeat_interval": math.inf}, "--heartbeat-interval: inf is not accepted; give at most 3600 seconds"),
         ({"entrypoint": ("missing.py",)}, "ENTRYPOINT: 'missing.py' is not accepted; there is no such script"),
     ],
 )

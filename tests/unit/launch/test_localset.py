@@ -1,5 +1,8 @@
+import msgspec
+
 from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
 from holdfast.agent.launch.localset import LocalSet
+from holdfast.agent.launch.memoryplace import MemoryPlace
 from holdfast.agent.launch.slot import Standing
 from holdfast.api.control import Assignment, Entered, Finished, RoundEnded, RoundLeft
 from holdfast.api.membership import (
@@ -10,7 +13,8 @@ from holdfast.api.membership import (
     WorkerExited,
     WorkersFinished,
 )
-from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round, Shown, shown_to
+from holdfast.api.memory import MemoryOrder, NodeMemory
+from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round, Seat, Shown, shown_to
 
 KILLED = Exit(exit_code=None, signal=9)
 WELL = Exit(exit_code=0, signal=None)
@@ -29,6 +33,12 @@ def a_round(
         "default/j", number, shares, Endpoint("h", 1000 + number), Restore(), entry, "because", fresh, 100
     )
     return shown_to(formed, "b")
+
+
+def seat(number: int) -> Seat:
+    shown = a_round(number)
+    assert isinstance(shown, Seat)
+    return shown
 
 
 def idle(number: int) -> Idle:
@@ -64,6 +74,10 @@ def running(number: int = 7, *, attached: bool = True, local: LocalSet | None = 
 
 def tells(effects: list[Effect], pid: int) -> list[object]:
     return [effect.message for effect in effects if isinstance(effect, TellWorker) and effect.pid == pid]
+
+
+def assignments(effects: list[Effect], pid: int) -> list[Assignment]:
+    return [message for message in tells(effects, pid) if isinstance(message, Assignment)]
 
 
 def test_a_first_round_starts_every_local_rank() -> None:
@@ -324,3 +338,25 @@ def test_a_wanted_save_does_not_outlive_its_round() -> None:
     local.want_save(SaveWanted(round=7, number=1))
     told = tells(local.show(a_round(8), 1.0), 100)
     assert [type(message) for message in told] == [RoundEnded, Assignment]
+
+
+def test_workers_are_told_where_their_snapshots_lie_only_when_the_round_keeps_any() -> None:
+    local = LocalSet(
+        local_size=2, leave_timeout_s=1.0, attach_grace_s=0.5, memory=MemoryPlace("/shm/x", "10.0.0.2:7900")
+    )
+    running(7, local=local)
+    order = MemoryOrder(every_steps=1, since_round=3, keepers=("10.0.0.1:7900",))
+    keeping = msgspec.structs.replace(seat(8), memory=order, restore=Restore(owner="life-1"))
+    (told,) = assignments(local.show(keeping, 1.0), 101)
+    assert told.memory == NodeMemory(order, "/shm/x", "10.0.0.2:7900")
+    (told,) = assignments(local.show(a_round(9), 2.0), 101)
+    assert told.memory is None
+
+
+def test_a_node_without_a_place_in_memory_keeps_no_snapshots() -> None:
+    local = running(7)
+    order = MemoryOrder(every_steps=1, since_round=3)
+    keeping = msgspec.structs.replace(seat(8), memory=order, restore=Restore(owner="life-1"), keep=5)
+    (told,) = assignments(local.show(keeping, 1.0), 101)
+    assert told.memory is None
+    assert told.keep == 5

@@ -18,6 +18,7 @@ import msgspec
 from holdfast.agent.launch.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, temporary_directory
 from holdfast.agent.launch.flags import Flags, settings_of
 from holdfast.agent.launch.lastwords import TERMINATION_LOG, last_words, leave_last_words
+from holdfast.agent.launch.memoryfolder import ROOT
 from holdfast.agent.launch.outcome import Outcome
 from holdfast.agent.launch.ports import ReservedPorts
 from holdfast.agent.launch.settings import LauncherSettings
@@ -54,6 +55,7 @@ OPTIONS = (
     _option("member", help="This launcher's name. Default: host name and process id."),
     _option("node", help="This node's name. Default: the host name."),
     _option("run-dir", help="Where rank records and the control socket live. Default: a temporary directory."),
+    _option("memory-dir", help=f"In memory; a folder for snapshots is made in it. Default: {ROOT}."),
     _option("token-file", help=f"Default: ${TOKEN_VARIABLE}, or the file ${TOKEN_FILE_VARIABLE} names."),
     _option("heartbeat-interval", default=1.0, type=click.FloatRange(min=0.01), help="Seconds between beats."),
     _option(

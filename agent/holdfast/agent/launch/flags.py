@@ -5,6 +5,7 @@ import ssl
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -12,11 +13,15 @@ from holdfast.agent.bearer import read_token
 from holdfast.agent.launch.credential import Credential
 from holdfast.agent.launch.devices import cpu_count, gpu_count
 from holdfast.agent.launch.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from holdfast.agent.launch.memoryfolder import ROOT
 from holdfast.agent.launch.ports import address_towards
 from holdfast.agent.launch.settings import Entrypoint, EntrypointKind, LauncherSettings, Tee
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.trust import WATCHDOG_CA_VARIABLE, trusting
+
+_HEARTBEAT_INTERVAL_S_MAX: Final = 3600.0
+_LEAVE_GRACE_S_MAX: Final = 30 * 86400.0  # pods may be given days to end in
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +44,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     member: str | None
     node: str | None
     run_dir: str | None
+    memory_dir: str | None
     token_file: str | None
     heartbeat_interval: float
     leave_grace: float
@@ -52,6 +58,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
 def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> LauncherSettings:
     """The settings `flags` and `environment` ask for. Raises InvalidInput naming the flag and the fix."""
     _refuse_static(flags)
+    _refuse_endless(flags)
     nodes = nodes_of(flags.nnodes)
     name = f"{host}-{os.getpid()}"
     run_dir = flags.run_dir or environment.get(RUN_DIRECTORY_VARIABLE) or _new_run_dir()
@@ -75,6 +82,7 @@ def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> L
         trusted=trusted_of(environment),
         tee=tee_of(tee),
         max_restarts=flags.max_restarts,
+        memory_root=Path(flags.memory_dir).resolve() if flags.memory_dir else ROOT,
         heartbeat_interval_s=flags.heartbeat_interval,
         leave_grace_s=flags.leave_grace,
     )
@@ -96,6 +104,21 @@ def _refuse_static(flags: Flags) -> None:
     }
     fix = "leave it out: the watchdog at --rdzv-endpoint assigns ranks and the group's address"
     if problems := [Problem(flag, value, fix) for flag, value in given.items() if value is not None]:
+        raise InvalidInput(*problems)
+
+
+def _refuse_endless(flags: Flags) -> None:
+    """Neither infinity nor what is no number is a time to wait for."""
+    given = {
+        "--heartbeat-interval": (flags.heartbeat_interval, _HEARTBEAT_INTERVAL_S_MAX),
+        "--leave-grace": (flags.leave_grace, _LEAVE_GRACE_S_MAX),
+    }
+    problems = [
+        Problem(flag, seconds, f"give at most {most_s:.0f} seconds")
+        for flag, (seconds, most_s) in given.items()
+        if not seconds <= most_s  # true of NaN as well
+    ]
+    if problems:
         raise InvalidInput(*problems)
 
 

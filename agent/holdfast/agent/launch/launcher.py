@@ -25,6 +25,7 @@ from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start
 from holdfast.agent.launch.environment import error_file, worker_environment
 from holdfast.agent.launch.localset import LocalSet
 from holdfast.agent.launch.logfile import log_path, tail
+from holdfast.agent.launch.memoryfolder import folder_of
 from holdfast.agent.launch.nursery import Nursery
 from holdfast.agent.launch.outcome import Outcome, WorkerFailure
 from holdfast.agent.launch.ports import ReservedPorts
@@ -32,6 +33,7 @@ from holdfast.agent.launch.settings import EntrypointKind, LauncherSettings
 from holdfast.agent.launch.tee import LogFollower
 from holdfast.agent.launch.testing import Testing
 from holdfast.agent.launch.testprocess import TestProcess
+from holdfast.agent.launch.transfer import Transfer
 from holdfast.agent.launch.warm_parent import Preload
 from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
 from holdfast.api.control import FromWorker, record_file_name
@@ -61,10 +63,15 @@ class Launcher:
         self._settings = settings
         self._ports = ports
         self._boot = uuid.uuid4().hex
+        folder = folder_of(
+            settings.memory_root, job=settings.job, member=settings.member, run_dir=settings.run_dir
+        )
+        self._transfer = Transfer(folder, settings.address, settings.environment)
         self._set = LocalSet(
             local_size=settings.local_size,
             leave_timeout_s=settings.leave_timeout_s,
             attach_grace_s=settings.attach_grace_s,
+            memory=self._transfer.place,
         )
         self._testing = Testing()
         self._test_process = TestProcess(settings.run_dir, settings.log_dir, settings.member)
@@ -108,6 +115,7 @@ class Launcher:
             async with AsyncExitStack() as stack:
                 await self._control.open()
                 stack.push_async_callback(self._control.close)
+                await stack.enter_async_context(self._transfer)  # workers write to its memory until they end
                 await stack.enter_async_context(running_beside(self._nursery.run(), self._over))
                 await stack.enter_async_context(running_beside(self._follower.run(), self._over))
                 await stack.enter_async_context(running_beside(self._connection.run(), self._over))
@@ -149,6 +157,7 @@ class Launcher:
             held_round=self._set.held_round,
             shown=self._set.shown_number,
             nodes=settings.nodes,
+            transfer_port=self._transfer.port,
         )
 
     # What arrives.
@@ -165,6 +174,7 @@ class Launcher:
             self._do(self._set.want_save(desired))
             return
         log.info("shown kind=%s number=%d reason=%s", type(desired).__name__, desired.number, desired.reason)
+        self._transfer.show(desired)
         self._do(self._set.show(desired, time.monotonic()))
         if isinstance(desired, Closed):
             self._finish(Outcome(succeeded=desired.succeeded, reason=desired.reason, failures=self._failures))

@@ -19,6 +19,7 @@ import itertools
 import math
 
 from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
+from holdfast.agent.launch.memoryplace import MemoryPlace
 from holdfast.agent.launch.slot import Slot, Standing, assignment
 from holdfast.api.control import Entered, Finished, FromWorker, RoundEnded, RoundLeft
 from holdfast.api.membership import (
@@ -36,7 +37,16 @@ from holdfast.api.round import Closed, Entry, Seat, Shown
 class LocalSet:
     """The workers of one member."""
 
-    def __init__(self, *, local_size: int, leave_timeout_s: float, attach_grace_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        local_size: int,
+        leave_timeout_s: float,
+        attach_grace_s: float,
+        memory: MemoryPlace | None = None,
+    ) -> None:
+        """`memory` None: the node keeps no snapshots."""
+        self._memory = memory
         self._leave_timeout_s = leave_timeout_s
         self._attach_grace_s = attach_grace_s
         self.slots = tuple(Slot(local_rank) for local_rank in range(local_size))
@@ -160,7 +170,7 @@ class LocalSet:
     def _assign(self, slot: Slot, wanted: Seat) -> list[Effect]:
         """Show a worker its part in the round, and what is wanted of the round's workers by now."""
         pid = _known(slot.pid)
-        part: list[Effect] = [TellWorker(pid, assignment(wanted, slot, len(self.slots)))]
+        part: list[Effect] = [TellWorker(pid, assignment(wanted, slot, len(self.slots), self._memory))]
         return part + ([TellWorker(pid, self._save_wanted)] if self._save_wanted else [])
 
     # What the warm parent says.

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Kill, NotForked, Ready, ToWarmParent
+from holdfast.agent.launch.child import ended
 from holdfast.agent.launch.warm_parent import Preload
 from holdfast.api.frame import FrameReader, frame
 
@@ -131,7 +132,10 @@ class Nursery:
 
 
 def _reap_orphans() -> None:
-    """Reap what the warm parent left to this process, which is a pod's first one and has no other child now."""
+    """Reap what the warm parent left to this process, which is a pod's first one.
+
+    Its other child, the transfer server, may be reaped here as well; whoever waits for it copes with that.
+    """
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -147,20 +151,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 async def _end(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
     """Wait for a warm parent whose channel is closed; it kills its workers first. SIGKILL one that hangs."""
     try:
-        await asyncio.wait_for(_ended(process.pid), patience_s)
+        await asyncio.wait_for(ended(process.pid), patience_s)
     except TimeoutError:
         process.kill()
     process.wait()
-
-
-async def _ended(pid: int) -> None:
-    """Return when the kernel has ended our child `pid`; it is still to be reaped."""
-    loop = asyncio.get_running_loop()
-    over = asyncio.Event()
-    descriptor = os.pidfd_open(pid)
-    loop.add_reader(descriptor, over.set)
-    try:
-        await over.wait()
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)

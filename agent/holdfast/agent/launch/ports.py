@@ -1,4 +1,4 @@
-"""Ports kept reserved for the process-group stores of coming rounds.
+"""Ports kept reserved: for the process-group stores of coming rounds, and for the transfer server.
 
 Each is bound with SO_REUSEADDR and never listened on: no other process is given it, yet torch's TCPStore, which
 sets SO_REUSEADDR too, can bind it and listen. Source: Linux socket(7), on when two sockets may bind one address,
@@ -29,6 +29,12 @@ class ReservedPorts:
     @property
     def numbers(self) -> tuple[int, ...]:
         return tuple(reserved.getsockname()[1] for reserved in self._sockets)
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Where to listen to have them, as "host:port"; an IPv6 host is in brackets."""
+        names = (reserved.getsockname() for reserved in self._sockets)
+        return tuple(f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}" for name in names)
 
     def close(self) -> None:
         for reserved in self._sockets:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from holdfast.agent.launch.credential import Credential
+from holdfast.agent.launch.memoryfolder import ROOT
 
 
 class EntrypointKind(StrEnum):
@@ -43,7 +44,8 @@ class LauncherSettings:
     `endpoint` is the watchdog's host:port, `address` the one under which other nodes reach this node,
     `trusted` who may have signed the watchdog's certificate (None: it speaks plainly),
     `nodes` the range of nodes for a job that nobody submits,
-    `environment` what workers inherit (the launcher's own environment without its token).
+    `environment` what workers inherit (the launcher's own environment without its token),
+    `memory_root` the directory in memory in which the folder for snapshots is made.
     """
 
     endpoint: str
@@ -58,6 +60,7 @@ class LauncherSettings:
     run_dir: Path
     log_dir: Path
     environment: Mapping[str, str] = field(repr=False)
+    memory_root: Path = ROOT
     trusted: ssl.SSLContext | None = None
     tee: Tee = Tee()
     max_restarts: int = 0  # only handed to scripts that read it; the watchdog's policy decides

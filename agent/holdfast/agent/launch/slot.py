@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from holdfast.agent.launch.memoryplace import MemoryPlace
 from holdfast.api.control import Assignment
 from holdfast.api.round import Seat
 
@@ -53,8 +54,8 @@ class Slot:
         self.left_round = -1
 
 
-def assignment(wanted: Seat, slot: Slot, local_size: int) -> Assignment:
-    """The slot's part in the round, as its worker is shown it."""
+def assignment(wanted: Seat, slot: Slot, local_size: int, memory: MemoryPlace | None) -> Assignment:
+    """The slot's part in the round, as its worker is shown it. `memory` None: this node keeps no snapshots."""
     return Assignment(
         job=wanted.job,
         round=wanted.number,
@@ -66,4 +67,6 @@ def assignment(wanted: Seat, slot: Slot, local_size: int) -> Assignment:
         restore=wanted.restore,
         reason=wanted.reason,
         fingerprint_every=wanted.fingerprint_every,
+        memory=None if memory is None else memory.part_in(wanted),
+        keep=wanted.keep,
     )

@@ -1,7 +1,7 @@
 """torch's elastic agent with our launcher inside, for stock `torchrun --rdzv-backend=holdfast`.
 
-This is a program's entry: the environment is read here. `--rdzv-conf` takes member=, node=, run_dir= and
-token_file=. Source: torch/distributed/elastic/agent/server and torch/distributed/launcher/api.py,
+This is a program's entry: the environment is read here. `--rdzv-conf` takes member=, node=, run_dir=,
+memory_dir= and token_file=. Source: torch/distributed/elastic/agent/server and torch/distributed/launcher/api.py,
 https://github.com/pytorch/pytorch/tree/main/torch/distributed
 """
 
@@ -24,6 +24,7 @@ from torch.distributed.launcher import api as launcher_api
 
 from holdfast.agent.launch.flags import credential_of, endpoint_of, job_of, trusted_of
 from holdfast.agent.launch.launcher import Launcher
+from holdfast.agent.launch.memoryfolder import ROOT
 from holdfast.agent.launch.outcome import Outcome
 from holdfast.agent.launch.ports import ReservedPorts, address_towards
 from holdfast.agent.launch.settings import Entrypoint, EntrypointKind, LauncherSettings, Tee
@@ -115,6 +116,7 @@ def settings_of(
         run_dir=run_dir,
         log_dir=(log_dir or run_dir / "logs").resolve(),
         environment=dict(os.environ),
+        memory_root=Path(parameters.get("memory_dir") or ROOT).resolve(),
         tee=Tee(everyone=True),  # torchrun shows every worker's output unless told otherwise
         max_restarts=spec.max_restarts,
     )

@@ -1,0 +1,136 @@
+"""The folder of one member's snapshots, in the node's memory.
+
+It outlives the launcher, whatever kills it: one that is started again for the same member with the same run
+directory finds what is in it. A launcher that ends for good removes it. What nobody came back for is removed by
+another launcher of the same user on the same node, `ABANDONED_S` after its own was last seen.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import time
+from pathlib import Path
+from typing import Final, Self
+
+from holdfast.api.errors import Unavailable
+
+ROOT: Final = Path("/dev/shm")
+ABANDONED_S: Final = 900.0
+TOUCH_EVERY_S: Final = 60.0
+_LOCK_NAME: Final = "launcher.lock"
+_LOCK_PATIENCE_S: Final = 1.0  # a launcher that was killed is gone within milliseconds
+_LOCK_PAUSE_S: Final = 0.02
+
+
+def folder_of(root: Path, *, job: str, member: str, run_dir: Path) -> Path:
+    """Where the member's snapshots lie. The same for a launcher that is started again."""
+    identity = "\0".join((job, member, str(run_dir.resolve())))
+    return root / f"{_prefix()}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+
+
+def remove(path: Path) -> None:
+    """Give the folder's memory back. What a process still maps goes with that process."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+class MemoryFolder:
+    """This launcher's until `remove` or `leave`: it holds the lock in it."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def claim(cls, path: Path) -> Self:
+        """Make it, or take over what a launcher that was killed has left. Raises Unavailable."""
+        give_up = time.monotonic() + _LOCK_PATIENCE_S
+        try:
+            while (lock := _lock(path)) is None:
+                if time.monotonic() > give_up:
+                    raise Unavailable(f"another launcher uses {path}")
+                time.sleep(_LOCK_PAUSE_S)
+        except OSError as error:
+            raise Unavailable(f"{path} cannot be used: {error.strerror}") from error
+        return cls(path, lock)
+
+    def touch(self) -> None:
+        """Say that it is in use; to be called every `TOUCH_EVERY_S`."""
+        os.utime(self._lock)
+
+    def sweep(self) -> tuple[Path, ...]:
+        """Remove what other launchers of this user have abandoned beside it. Returns what is gone."""
+        now_s = os.fstat(self._lock).st_mtime  # touched by now; of the same clock as the others' times
+        others = (path for path in self.path.parent.glob(f"{_prefix()}*") if path != self.path and _is_ours(path))
+        return tuple(path for path in others if _remove_abandoned(path, now_s))
+
+    def clear(self) -> None:
+        """Give back the memory of everything in it."""
+        for each in self.path.iterdir():
+            if each.name != _LOCK_NAME:
+                each.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        remove(self.path)
+        os.close(self._lock)
+
+    def leave(self) -> None:
+        """Leave what is in it to whoever comes next."""
+        self.touch()
+        os.close(self._lock)
+
+
+def _prefix() -> str:
+    return f"holdfast-{os.geteuid()}-"
+
+
+def _is_ours(path: Path) -> bool:
+    """Everybody may make files in /dev/shm: a name proves nothing."""
+    with contextlib.suppress(OSError):
+        status = path.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return False
+
+
+def _lock(path: Path) -> int | None:
+    """The folder's lock, which makes it ours; None while somebody else has it. Raises OSError, Unavailable."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    if not _is_ours(path):
+        raise Unavailable(f"{path} is somebody else's")
+    descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    # A lock that was removed with its folder is none.
+    if _is_locked_by(descriptor) and (path / _LOCK_NAME).exists():
+        os.utime(descriptor)
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _is_locked_by(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove_abandoned(path: Path, now_s: float) -> bool:
+    try:
+        descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return _remove_if(path, now_s - path.stat().st_mtime)
+    except OSError:
+        return False
+    try:
+        return _is_locked_by(descriptor) and _remove_if(path, now_s - os.fstat(descriptor).st_mtime)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_if(path: Path, unused_s: float) -> bool:
+    if unused_s < ABANDONED_S:
+        return False
+    remove(path)
+    return True
