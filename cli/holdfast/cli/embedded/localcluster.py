@@ -117,6 +117,7 @@ class LocalCluster:
     async def _watch_launcher(self, node: LocalNode) -> None:
         started_at = time.monotonic()
         code = await asyncio.shield(node.launcher.ended)
+        await asyncio.to_thread(node.forget_memory)
         if self._up.get(node.name) is not node:
             return
         if code > 0 and time.monotonic() - started_at < STILLBORN_S:

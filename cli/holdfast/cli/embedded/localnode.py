@@ -1,4 +1,4 @@
-"""One local node: an agent and a launcher, and everything below them."""
+"""One local node: an agent and a launcher, everything below them, and its memory."""
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.launch import memoryfolder
 from holdfast.agent.selftest.injection import DRILL_FILE, Drill
 from holdfast.cli.embedded.offspring import Offspring
 from holdfast.cli.embedded.processtree import descendants
@@ -44,6 +45,10 @@ class LocalNode:
         self.name = name
         self._terms = terms
         self.run_directory = terms.directory.node(name)
+        self._memory = memoryfolder.folder_of(
+            memoryfolder.ROOT, job=terms.job, member=name, run_dir=self.run_directory
+        )
+        self.forget_memory()
         # Records of an earlier life would be read as ranks that are gone.
         shutil.rmtree(self.run_directory, ignore_errors=True)
         self.run_directory.mkdir(parents=True)
@@ -57,12 +62,17 @@ class LocalNode:
         self.agent = self._offspring("agent", self._agent_arguments())
 
     def kill(self) -> None:
-        """SIGKILL everything of this node at once, as a power cut would."""
+        """SIGKILL everything of this node at once, as a power cut would; what was in its memory is gone."""
         below = [pid for root in (self.launcher.pid, self.agent.pid) for pid in descendants(root)]
         for process in (self.launcher, self.agent):
             process.send(signal.SIGKILL)
         for pid in below:
             send(pid, signal.SIGKILL)
+        self.forget_memory()
+
+    def forget_memory(self) -> None:
+        """Take away the snapshots in the node's memory: they go with the node."""
+        memoryfolder.remove(self._memory)
 
     def _offspring(self, part: str, arguments: tuple[str, ...]) -> Offspring:
         return Offspring(
