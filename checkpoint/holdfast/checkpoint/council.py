@@ -18,7 +18,7 @@ _PATIENCE = timedelta(minutes=30)
 
 
 class Council:
-    """Every method is a collective; one thread at a time may use it."""
+    """Every method but `send` and `receive` is a collective; one thread at a time may use it."""
 
     def __init__(self, assignment: Assignment) -> None:
         self.rank = assignment.rank
@@ -55,6 +55,24 @@ class Council:
         dist.broadcast(said, src=0, group=self._group)
         return _bytes(said, int(size))
 
+    def any(self, mine: bool) -> bool:
+        """Whether any rank says so."""
+        if self._group is None:
+            return mine
+        said = torch.tensor([int(mine)])
+        dist.all_reduce(said, dist.ReduceOp.MAX, group=self._group)
+        return bool(said)
+
+    def send(self, content: memoryview, *, to: int, tag: int) -> dist.Work:
+        """Give `content`, which is not to change before the work is done, to a rank that receives it under the
+        same tag. Between two ranks only; `receive` likewise.
+        """
+        return _work(dist.isend(_over(content), dst=to, group=self._group, tag=tag))
+
+    def receive(self, memory: memoryview, *, source: int, tag: int) -> dist.Work:
+        """Fill `memory` with what `source` sends."""
+        return _work(dist.irecv(_over(memory), src=source, group=self._group, tag=tag))
+
     def close(self) -> None:
         """Give the group back. Not a collective; afterwards nobody may speak."""
         if self._group is not None and dist.is_initialized():
@@ -74,6 +92,15 @@ def _open_group(world_size: int) -> dist.ProcessGroup:
     group = dist.new_group(backend="gloo", timeout=_PATIENCE)
     assert isinstance(group, dist.ProcessGroup)
     return group
+
+
+def _over(memory: memoryview) -> torch.Tensor:
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _work(work: dist.Work | None) -> dist.Work:
+    assert work is not None  # Only a rank outside of the group gets none.
+    return work
 
 
 def _blank(size: int) -> torch.Tensor:

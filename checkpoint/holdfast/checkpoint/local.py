@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.filewriter import write_file
 from holdfast.checkpoint.manifest import FileRecord
+from holdfast.checkpoint.openfile import LocalFile
 
 _LOCK_NAME = "fence.lock"
 
@@ -54,6 +55,9 @@ class LocalStorage:
             return found
         finally:
             os.close(descriptor)
+
+    def open(self, name: str) -> LocalFile:
+        return LocalFile(self._root / name)
 
     def size_bytes(self, name: str) -> int:
         return (self._root / name).stat().st_size

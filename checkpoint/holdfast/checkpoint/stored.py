@@ -1,17 +1,21 @@
 """A committed checkpoint, read verified: whole, or the boxes of its tensors that a rank asks for."""
 
 import pickle
-from collections.abc import Iterable
 
+import msgspec
+import numpy as np
 import torch
 
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint import archive, index
+from holdfast.checkpoint.blockmap import BlockMap
 from holdfast.checkpoint.discovery import read_manifest
 from holdfast.checkpoint.errors import Unfit
-from holdfast.checkpoint.index import Box, Index, StoredChunk, StoredObject, StoredTensor
-from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.index import Box, Index, StoredObject, StoredTensor
+from holdfast.checkpoint.manifest import Manifest, hash_block
 from holdfast.checkpoint.storage import Files
+from holdfast.checkpoint.strip import Strip, strips_of
+from holdfast.checkpoint.target import Target
 from holdfast.checkpoint.verified import VerifiedFile
 
 
@@ -28,6 +32,7 @@ class StoredCheckpoint:
             file: VerifiedFile(files, f"{name}/{file}", record) for file, record in manifest.files.items()
         }
         self._index = index
+        self.map = BlockMap(manifest, index.entries)
 
     @classmethod
     def open(cls, files: Files, name: str) -> "StoredCheckpoint":
@@ -42,69 +47,86 @@ class StoredCheckpoint:
     def names(self, prefix: str = "") -> list[str]:
         return [name for name in self._index.entries if name.startswith(prefix)]
 
-    def in_file_order(self, names: Iterable[str]) -> list[str]:
-        """The names, so that reading them one after the other reads each block once."""
-        return sorted(names, key=self._place)
+    def has_tensor(self, name: str) -> bool:
+        return isinstance(self._index.entries.get(name), StoredTensor)
+
+    def has_object(self, name: str) -> bool:
+        return isinstance(self._index.entries.get(name), StoredObject)
+
+    def digest(self) -> str:
+        """The same on two ranks if they see the same checkpoint."""
+        return hash_block(msgspec.msgpack.encode((self.name, self.manifest)))
 
     def read_object(self, name: str) -> object:
         """Raises Unfit when there is no such object, or it needs code to be loaded."""
+        ((file, strip),) = self.object_strips(name)
+        return self.unpack(name, self._file(file).read(strip.start, strip.row_bytes))
+
+    def read_tensor(self, name: str, box: Box | None = None) -> torch.Tensor:
+        """`box` of the tensor (None: all of it), in fresh CPU memory. Raises Unfit when there is none."""
+        dtype, shape = self.shape_of(name)
+        wanted = box or Box(offsets=(0,) * len(shape), sizes=shape)
+        result = torch.empty(wanted.sizes, dtype=dtype)
+        target = Target(result)
+        for file, strip in self.tensor_strips(name, wanted):
+            content = self._file(file).read(strip.start, strip.end - strip.start)
+            target.put(strip, np.frombuffer(content, dtype=np.uint8), strip.start)
+        return result
+
+    def tensor_strips(self, name: str, box: Box) -> list[tuple[str, Strip]]:
+        """Where `box` of the tensor lies, each strip with its file. Raises Unfit when there is no such tensor."""
+        stored = self._tensor(name)
+        itemsize = _dtype(stored.dtype).itemsize
+        found = [
+            self._within(chunk.file, strip)
+            for chunk in stored.chunks
+            for strip in strips_of(chunk.box, box, payload=chunk.payload, itemsize=itemsize)
+        ]
+        if sum(strip.size_bytes for _, strip in found) != box.volume * itemsize:
+            raise Damaged(f"{self.name} holds only a part of {name}")
+        return found
+
+    def object_strips(self, name: str) -> list[tuple[str, Strip]]:
+        """Where a packed object lies. Raises Unfit when there is no such object."""
         stored = self._index.entries.get(name)
         if stored is None or isinstance(stored, StoredTensor):
             raise Unfit(f"{self.name} holds no object {name}")
-        packed = self._file(stored.file).read(stored.start, stored.length_bytes)
+        return [self._within(stored.file, Strip(start=stored.start, row_bytes=stored.length_bytes, at=0))]
+
+    def unpack(self, name: str, packed: bytes | bytearray) -> object:
+        """The object. Raises Unfit when it needs code to be loaded."""
         try:
             return archive.unpack_object(packed)
         except pickle.UnpicklingError as error:
             raise Unfit(f"{name} in {self.name} is not made of plain values and tensors: {error}") from error
 
-    def read_tensor(self, name: str, box: Box | None = None) -> torch.Tensor:
-        """`box` of the tensor (None: all of it), in fresh CPU memory. Raises Unfit when there is none."""
-        stored = self._index.entries.get(name)
-        if not isinstance(stored, StoredTensor):
-            raise Unfit(f"{self.name} holds no tensor {name}")
-        wanted = box or Box(offsets=(0,) * len(stored.shape), sizes=stored.shape)
-        dtype = _dtype(stored.dtype)
-        result = torch.empty(wanted.sizes, dtype=dtype)
-        filled = 0
-        for chunk in stored.chunks:
-            common = chunk.box.overlap(wanted)
-            if common is not None:
-                result[common.within(wanted)] = self._read_box(chunk, common, dtype)
-                filled += common.volume
-        if filled != wanted.volume:
-            raise Damaged(f"{self.name} holds only a part of {name}")
-        return result
-
     def shape_of(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         """A tensor's dtype and whole shape. Raises Unfit when there is no such tensor."""
-        stored = self._index.entries.get(name)
-        if not isinstance(stored, StoredTensor):
-            raise Unfit(f"{self.name} holds no tensor {name}")
+        stored = self._tensor(name)
         return _dtype(stored.dtype), stored.shape
 
-    def verify_share(self, rank: int, world_size: int) -> None:
-        """Verify what this rank has not read of its share of the files; the shares of all ranks are all files."""
-        for number, file in enumerate(sorted(self._files)):
-            if number % world_size == rank:
-                self._files[file].verify_rest()
-
-    def _place(self, name: str) -> tuple[str, int]:
-        stored = self._index.entries.get(name)
-        first = stored.chunks[0] if isinstance(stored, StoredTensor) and stored.chunks else stored
-        return (first.file, first.start) if isinstance(first, StoredChunk | StoredObject) else ("", 0)
+    def locate(self, block: int) -> tuple[VerifiedFile, int]:
+        """The file of a block of `map`, and which of the file's blocks it is."""
+        file, number = self.map.locate(block)
+        return self._files[file], number
 
     def _file(self, name: str) -> VerifiedFile:
         if name not in self._files:
             raise Damaged(f"the manifest of {self.name} does not list {name}")
         return self._files[name]
 
-    def _read_box(self, chunk: StoredChunk, box: Box, dtype: torch.dtype) -> torch.Tensor:
-        """Of the chunk's payload, only the rows (first dimension) that `box` covers are read."""
-        rows = box.rows_of(chunk.box)
-        row_bytes = rows.volume * dtype.itemsize // rows.rows
-        start = chunk.payload + (rows.first - chunk.box.first) * row_bytes
-        content = self._file(chunk.file).read(start, rows.rows * row_bytes)
-        return torch.frombuffer(content, dtype=dtype).view(rows.sizes)[box.within(rows)]
+    def _tensor(self, name: str) -> StoredTensor:
+        stored = self._index.entries.get(name)
+        if not isinstance(stored, StoredTensor):
+            raise Unfit(f"{self.name} holds no tensor {name}")
+        return stored
+
+    def _within(self, file: str, strip: Strip) -> tuple[str, Strip]:
+        """The two, if the file has such bytes."""
+        size = self._file(file).record.size_bytes
+        if strip.start < 0 or strip.end > size:
+            raise Damaged(f"{self.name}/{file} ends at {size}, bytes up to {strip.end} are asked for")
+        return file, strip
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -1,0 +1,230 @@
+"""Reading what all ranks want of one checkpoint, each block once, and putting it where it belongs.
+
+Memory stays bounded: two blocks for what a rank reads alone, and the slots of the `blockpool`.
+"""
+
+import mmap
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from holdfast.api.errors import Damaged
+from holdfast.checkpoint.blockpool import SLOTS, BlockPool
+from holdfast.checkpoint.council import Council
+from holdfast.checkpoint.duties import Demand, Duties, Wave, share_out
+from holdfast.checkpoint.manifest import BLOCK_BYTES
+from holdfast.checkpoint.noticeboard import Noticeboard
+from holdfast.checkpoint.stored import StoredCheckpoint
+from holdfast.checkpoint.verified import BlockSource, Tally
+from holdfast.checkpoint.wants import Wants
+
+_THREADS = 2  # One hashes and copies while the other waits for the storage.
+_RUN_BLOCKS = 8  # So many are read with one open file, and fetched ahead.
+
+
+def read_together(
+    checkpoint: StoredCheckpoint, council: Council, wants: Wants, demands: Sequence[Demand], blocks: BlockSource
+) -> tuple[Tally, Exception | None]:
+    """Fill the targets of `wants`. Collective; `demands` are those of all ranks. Returns what it cost, and why it
+    failed on this rank: Damaged or an OSError. It is complete when it failed on no rank.
+    """
+    duties, pool = _open_pool(checkpoint, council, demands)
+    wants.settle(duties.common)
+    reading = _Reading(checkpoint, council, wants, duties, blocks)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-restore") as threads:
+        reading.read(pool, threads)
+    return reading.tally, reading.error
+
+
+def _open_pool(
+    checkpoint: StoredCheckpoint, council: Council, demands: Sequence[Demand]
+) -> tuple[Duties, BlockPool | None]:
+    smalls = [checkpoint.map.blocks_of(small) for small in checkpoint.map.smalls]
+    hosts = [demand.host for demand in demands]
+    duties = share_out(demands, blocks=checkpoint.map.count, smalls=smalls, slots=SLOTS)
+    if not duties.waves:
+        return duties, None
+    try:
+        return duties, BlockPool.open(council, hosts)
+    except OSError:  # On every rank alike: then each is a host of its own.
+        hosts = [str(rank) for rank in range(len(demands))]
+        apart = [
+            Demand(host, each.blocks, each.bulk, each.smalls) for host, each in zip(hosts, demands, strict=True)
+        ]
+        duties = share_out(apart, blocks=checkpoint.map.count, smalls=smalls, slots=SLOTS)
+        return duties, BlockPool.open(council, hosts)
+
+
+class _Reading:
+    """One rank's part in it. What goes wrong is noted and told to the others at the next agreement: a rank that
+    just left would have them wait.
+    """
+
+    def __init__(
+        self, checkpoint: StoredCheckpoint, council: Council, wants: Wants, duties: Duties, blocks: BlockSource
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._council = council
+        self._wants = wants
+        self._duties = duties
+        self._blocks = blocks
+        self._board = Noticeboard(checkpoint.map, duties, council.rank)
+        self._tallies: list[Tally] = []
+        self.error: Exception | None = None
+
+    @property
+    def tally(self) -> Tally:
+        """What all threads have read."""
+        total = Tally(needed=self._wants.needed_bytes)
+        for each in self._tallies:
+            total.add(each)
+        return total
+
+    def read(self, pool: BlockPool | None, threads: ThreadPoolExecutor) -> None:
+        self._read_alone(threads)
+        if self._council.any(self.error is not None):
+            return
+        if pool is not None and not self._read_waves(pool, threads):
+            return
+        for number, content in self._board.exchange(self._council):
+            self._wants.put_small(number, content)
+        self._wants.finish()
+
+    def _read_alone(self, threads: ThreadPoolExecutor) -> None:
+        left = deque(self._runs(self._duties.alone(self._council.rank)))
+
+        def work(tally: Tally) -> None:
+            memory = memoryview(mmap.mmap(-1, BLOCK_BYTES))
+            while self.error is None and left:
+                try:
+                    run = left.popleft()
+                except IndexError:  # The other thread was faster.
+                    return
+                self._load(run, [memory] * len(run), tally, is_put=True)
+
+        for each in [threads.submit(work, self._open_tally()) for _ in range(_THREADS)]:
+            each.result()
+
+    def _read_waves(self, pool: BlockPool, threads: ThreadPoolExecutor) -> bool:
+        """False when it failed on any rank."""
+        waves = self._duties.waves
+        ahead = self._read_wave(pool, threads, 0)
+        for number, wave in enumerate(waves):
+            ahead.result()
+            seats = _Seats(pool, wave, number % 2)
+            self._transfer(seats)
+            if self._council.any(self.error is not None):
+                return False
+            # All ranks have put the wave before this one to use: its half may be filled again.
+            if number + 1 < len(waves):
+                ahead = self._read_wave(pool, threads, number + 1)
+            self._use(seats)
+        return True
+
+    def _read_wave(self, pool: BlockPool, threads: ThreadPoolExecutor, number: int) -> "Future[None]":
+        """Begin to read this rank's blocks of the wave."""
+        seats = _Seats(pool, self._duties.waves[number], number % 2)
+        rank = self._council.rank
+        own = [each.block for each in seats.wave if rank == each.reader or rank in each.rereaders]
+
+        def work(tally: Tally) -> None:
+            for run in self._runs(own):
+                memories = [seats.memory(block, rank) for block in run]
+                self._load(run, memories, tally, is_put=False)
+
+        return threads.submit(work, self._open_tally())
+
+    def _load(self, run: Sequence[int], memories: Sequence[memoryview], tally: Tally, *, is_put: bool) -> None:
+        """Read adjacent blocks of one file, and put them to use or leave them in memory."""
+        file, first = self._checkpoint.locate(run[0])
+        try:
+            with file.opened() as source:
+                source.expect(first * BLOCK_BYTES, len(run) * BLOCK_BYTES)
+                for offset, (block, memory) in enumerate(zip(run, memories, strict=True)):
+                    content = memory[: file.size_of(first + offset)]
+                    file.load(source, first + offset, content, self._blocks, tally)
+                    if is_put:
+                        self._put(block, content)
+        except (Damaged, OSError) as error:
+            self.error = error
+
+    def _transfer(self, seats: "_Seats") -> None:
+        """Send and receive what goes from host to host."""
+        council, tally = self._council, self._open_tally()
+        received = [each for each in seats.wave if council.rank in each.receivers]
+        works = [
+            council.receive(self._seen(seats, each.block, council.rank), source=each.reader, tag=each.block)
+            for each in received
+        ]
+        for each in seats.wave:
+            if each.reader == council.rank:
+                content = self._seen(seats, each.block, council.rank)
+                works += [council.send(content, to=rank, tag=each.block) for rank in each.receivers]
+        for work in works:
+            work.wait()
+        for each in received:
+            self._verify(each.block, self._seen(seats, each.block, council.rank), tally)
+
+    def _verify(self, block: int, content: memoryview, tally: Tally) -> None:
+        file, number = self._checkpoint.locate(block)
+        tally.received += content.nbytes
+        try:
+            file.verify(number, content, self._blocks, tally)
+        except Damaged as damage:
+            self.error = damage
+
+    def _use(self, seats: "_Seats") -> None:
+        for each in seats.wave:
+            for carrier in filter(seats.is_near, each.carriers):  # None where nobody on this host needs it.
+                self._put(each.block, self._seen(seats, each.block, carrier))
+
+    def _seen(self, seats: "_Seats", block: int, carrier: int) -> memoryview:
+        """The block where its carrier has it."""
+        file, number = self._checkpoint.locate(block)
+        return seats.memory(block, carrier)[: file.size_of(number)]
+
+    def _runs(self, blocks: Iterable[int]) -> Iterator[list[int]]:
+        """Adjacent blocks of one file together, `_RUN_BLOCKS` at the most."""
+        run: list[int] = []
+        for block in blocks:
+            is_next = run and block == run[-1] + 1 and self._checkpoint.locate(block)[1] > 0
+            if run and (not is_next or len(run) == _RUN_BLOCKS):
+                yield run
+                run = []
+            run.append(block)
+        if run:
+            yield run
+
+    def _put(self, block: int, content: memoryview) -> None:
+        array = np.frombuffer(content, dtype=np.uint8)
+        self._wants.put(block, array)
+        self._board.pin(block, array)
+
+    def _open_tally(self) -> Tally:
+        """One for each thread: they do not add up to each other's."""
+        self._tallies.append(Tally())
+        return self._tallies[-1]
+
+
+class _Seats:
+    """Where the blocks of a wave are."""
+
+    def __init__(self, pool: BlockPool, wave: Wave, half: int) -> None:
+        self.wave = wave
+        self._pool = pool
+        self._half = half
+        self._numbers: dict[tuple[int, int], int] = {}
+        taken: dict[int, int] = {}
+        for each in wave:
+            for rank in each.carriers:
+                self._numbers[each.block, rank] = taken.get(rank, 0)
+                taken[rank] = taken.get(rank, 0) + 1
+
+    def memory(self, block: int, rank: int) -> memoryview:
+        """The slot of the block at a rank of this host."""
+        return self._pool.slot(rank, self._half, self._numbers[block, rank])
+
+    def is_near(self, rank: int) -> bool:
+        return self._pool.is_near(rank)
