@@ -87,16 +87,20 @@ async def test_a_device_that_computes_wrongly_one_time_in_fifty_is_named(
 
 
 async def test_a_round_that_needs_the_member_ends_its_test(watchdog: FakeWatchdog, nodes: Nodes) -> None:
-    node = await start(watchdog, nodes, "--no-python", "sleep", "600", drill=HANG)
+    # The worker looks whether anything of the test is left, which could hold memory of its GPU.
+    look = 'for pid in $(cat $OUT/test); do kill -0 $pid && echo "beside $pid"; done; echo alone; exec sleep 600'
+    node = await start(watchdog, nodes, "--no-python", "sh", "-c", look, drill=HANG)
     await watchdog.show(wanted(1))
     before = await hanging(node)
+    (node.folder / "test").write_text(" ".join(str(each.pid) for each in before))
     beats = len(watchdog.all_of(Beat))
     await watchdog.wait_for(Beat, count=beats + 5)  # a test that hangs holds up nothing
     await watchdog.show(watchdog.round(7, "a"))
     tested = await answer(watchdog, 1)
     assert (tested.verdict, tested.says) == (Verdict.UNKNOWN, "interrupted by round 7")
     await watchdog.wait_for(RoundEntered)
-    await no_process_left(before, timeout_s=30)
+    await line_in(node.log(0, 7), "alone", timeout_s=30)
+    assert "beside" not in node.log(0, 7).read_text()
 
 
 async def test_a_test_waits_until_the_workers_have_left(watchdog: FakeWatchdog, nodes: Nodes) -> None:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from launch_harness import no_process_left
 
-from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Kill, Ready
+from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, GroupGone, Kill, Ready
 from holdfast.agent.launch.settings import EntrypointKind
 from holdfast.api.frame import FrameReader, frame
 
@@ -28,12 +28,25 @@ class Parent:
     channel: socket.socket
     frames: FrameReader = field(default_factory=FrameReader)
     heard: list[FromWarmParent] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
     tickets: int = 0
 
     def tell(self, message: Fork | Kill) -> None:
         self.channel.sendall(frame(msgspec.msgpack.encode(message)))
 
     def hear(self) -> FromWarmParent:
+        """The next thing said but that groups are gone, which comes when it comes."""
+        while isinstance(said := self._next(), GroupGone):
+            self.gone.add(said.pid)
+        return said
+
+    def hear_group_gone(self, pid: int) -> None:
+        while pid not in self.gone:
+            said = self._next()
+            assert isinstance(said, GroupGone)
+            self.gone.add(said.pid)
+
+    def _next(self) -> FromWarmParent:
         while not self.heard:
             data = self.channel.recv(1 << 16)
             assert data, "the warm parent closed its channel"
@@ -227,7 +240,7 @@ def test_a_kill_reaches_a_stopped_worker_and_its_children(parent: Parent, tmp_pa
     ended = parent.hear()
     assert isinstance(ended, Ended)
     assert (ended.exit_code, ended.signal) == (None, signal.SIGKILL)
-    psutil.wait_procs([child], timeout=5)
+    parent.hear_group_gone(forked.pid)
     assert not child.is_running()
 
 

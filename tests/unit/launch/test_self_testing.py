@@ -1,8 +1,11 @@
 import pytest
 
-from holdfast.agent.launch.effect import KillWorker, Report, StartTest
-from holdfast.agent.launch.testing import Testing
+from holdfast.agent.launch.effect import KillWorker, Report, Start, StartTest
+from holdfast.agent.launch.testing import HELD_S, Testing
+from holdfast.api.round import Endpoint, Entry, Restore, Seat
 from holdfast.api.selftest import Tested, TestLevel, TestWanted, Verdict
+
+SEAT = Seat("ns/job", 7, 1, 3, Endpoint("h", 29500), Restore(), Entry.RESPAWN, "formed", 0, 0, 3)
 
 
 def wanted(number: int) -> TestWanted:
@@ -24,6 +27,10 @@ def running(number: int = 1, pid: int = 50) -> Testing:
     testing.settle(free=True, round_=None)
     testing.started(pid)
     return testing
+
+
+def worker(rank: int) -> Start:
+    return Start(rank + 1, rank, rank, SEAT, 0)
 
 
 def test_it_starts_when_no_worker_uses_the_devices_and_is_answered() -> None:
@@ -94,3 +101,40 @@ def test_a_process_without_an_answer_is_unknown_with_the_reason() -> None:
     assert testing.has_process(50)
     assert testing.ended("the self-test ended with signal 9") == [unknown(1, "the self-test ended with signal 9")]
     assert not testing.has_process(50)
+
+
+def test_workers_wait_until_nothing_of_an_ended_test_is_left() -> None:
+    testing = running()
+    testing.settle(free=False, round_=7)
+    assert [testing.hold(worker(rank), now=100.0) for rank in (0, 1)] == [True, True]
+    assert testing.next_wakeup() == 100.0 + HELD_S
+    assert testing.ended("killed") == []
+    assert testing.hold(worker(2), now=100.1)
+    assert testing.group_gone(49) == []
+    assert testing.group_gone(50) == [worker(rank) for rank in (0, 1, 2)]
+    assert not testing.hold(worker(0), now=100.2)
+    assert testing.next_wakeup() is None
+
+
+def test_workers_wait_for_nothing_where_no_test_was() -> None:
+    assert not Testing().hold(worker(0), now=100.0)
+    testing = Testing()
+    testing.want(wanted(1))
+    testing.settle(free=True, round_=None)
+    testing.settle(free=False, round_=7)
+    assert testing.hold(worker(0), now=100.0)
+    assert testing.ended("no process could be started") == [worker(0)]
+
+
+@pytest.mark.parametrize("stuck", ["the test", "what it started"])
+def test_a_test_that_never_ends_holds_workers_up_for_a_bounded_time_and_once(stuck: str) -> None:
+    testing = running()
+    testing.settle(free=False, round_=7)
+    if stuck == "what it started":
+        testing.ended("killed")
+    assert testing.hold(worker(0), now=100.0)
+    assert testing.elapse(99.9 + HELD_S) == []
+    assert testing.elapse(100.0 + HELD_S) == [worker(0)]
+    assert testing.elapse(100.1 + HELD_S) == []
+    assert not testing.hold(worker(0), now=100.2 + HELD_S)
+    assert testing.next_wakeup() is None

@@ -53,7 +53,7 @@ class NotForked(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """Warm parent: a worker is gone, and so is its process group.
+    """Warm parent: a worker is gone, and its process group is killed.
 
     Exactly one of `exit_code` and `signal` is set. `at_ns` is CLOCK_MONOTONIC when the kernel said so.
     """
@@ -64,5 +64,11 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     signal: int | None = None
 
 
+class GroupGone(msgspec.Struct, frozen=True, tag=True):
+    """Warm parent: of the process group of a worker that has ended nothing is left, on its devices neither."""
+
+    pid: int
+
+
 ToWarmParent = Fork | Kill
-FromWarmParent = Ready | Forked | NotForked | Ended
+FromWarmParent = Ready | Forked | NotForked | Ended | GroupGone

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.agent.launch.beside import running_beside
-from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, NotForked
+from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, GroupGone, NotForked
 from holdfast.agent.launch.completed import last_completed
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
@@ -192,6 +192,8 @@ class Launcher:
             self._take_not_forked(message)
         elif isinstance(message, Ended):
             self._take_ended(message, now)
+        elif isinstance(message, GroupGone):
+            self._do(self._testing.group_gone(message.pid))
         elif message.warm:
             self._connection.report(Warmed())
         else:
@@ -236,11 +238,12 @@ class Launcher:
     # What is done.
 
     def _do(self, effects: Iterable[Effect]) -> None:
-        """Do it all. Whatever changed, a self-test may now begin, or has to end before a worker starts."""
+        """Do it all. Whatever changed, a self-test may now begin, or has to be gone before a worker starts."""
         tests = self._testing.settle(free=self._set.leaves_devices_free, round_=self._set.round_with_ranks)
         for effect in (*tests, *effects):
             if isinstance(effect, Start):
-                self._start(effect)
+                if not self._testing.hold(effect, time.monotonic()):
+                    self._start(effect)
             elif isinstance(effect, StartTest):
                 self._nursery.fork(self._test_process.request(effect, self._settings.environment))
             elif isinstance(effect, KillWorker):
@@ -278,12 +281,14 @@ class Launcher:
     def _arm_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        at = self._set.next_wakeup()
+        times = (self._set.next_wakeup(), self._testing.next_wakeup())
+        at = min((each for each in times if each is not None), default=None)
         # asyncio's clock is time.monotonic on every platform this runs on.
         self._timer = None if at is None else asyncio.get_running_loop().call_at(at, self._elapse)
 
     def _elapse(self) -> None:
-        self._do(self._set.elapse(time.monotonic()))
+        now = time.monotonic()
+        self._do([*self._set.elapse(now), *self._testing.elapse(now)])
 
     def _tell_failures(self, effects: Iterable[Effect], ended: Ended, born: _Born) -> None:
         """Say on this node what was said to the watchdog: which worker failed, and its last words."""

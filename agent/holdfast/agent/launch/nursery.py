@@ -17,7 +17,17 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Kill, NotForked, Ready, ToWarmParent
+from holdfast.agent.launch.birth import (
+    Ended,
+    Fork,
+    Forked,
+    FromWarmParent,
+    GroupGone,
+    Kill,
+    NotForked,
+    Ready,
+    ToWarmParent,
+)
 from holdfast.agent.launch.child import ended
 from holdfast.agent.launch.warm_parent import Preload
 from holdfast.api.frame import FrameReader, frame
@@ -110,7 +120,7 @@ class Nursery:
             self._alive.add(message.pid)
         elif isinstance(message, NotForked):
             del self._open[message.ticket]
-        else:
+        elif isinstance(message, Ended):
             self._alive.discard(message.pid)
         self._on_message(message)
 
@@ -125,6 +135,7 @@ class Nursery:
                 os.killpg(pid, signal.SIGKILL)
             self._alive.discard(pid)
             self._on_message(Ended(pid, at_ns, signal=signal.SIGKILL))
+            self._on_message(GroupGone(pid))
 
     def _send(self, message: ToWarmParent) -> None:
         if self._writer is not None:

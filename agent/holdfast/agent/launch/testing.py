@@ -5,15 +5,20 @@ first: a round that needs the member ends its test at once, without a verdict.
 
     wanted     workers hold the devices   ->  waits; a newer request takes its place
     wanted     nobody does                ->  started
-    running    a round wants the member   ->  killed, answered Unknown
+    running    a round wants the member   ->  killed, answered Unknown; workers wait until its processes are gone
     ended                                 ->  answered; the same request again gets the same answer
 """
 
 import itertools
 from dataclasses import dataclass
+from typing import Final
 
-from holdfast.agent.launch.effect import Effect, KillWorker, Report, StartTest
+from holdfast.agent.launch.effect import Effect, KillWorker, Report, Start, StartTest
 from holdfast.api.selftest import Tested, TestWanted, Verdict
+
+HELD_S: Final = 5.0
+"""How long a worker waits for a test to be gone: it may hold most of a GPU's memory. One stuck in the driver may
+never end, and then the worker's own error says what is wrong."""
 
 
 @dataclass(slots=True)
@@ -36,6 +41,9 @@ class Testing:
         self._run: _Run | None = None
         self._answer: tuple[TestWanted, Tested] | None = None
         self._tickets = itertools.count(-1, -1)  # those of workers are positive
+        self._fading: int | None = None  # a test that has ended, while processes of its own may still be ending
+        self._held: list[Start] = []
+        self._held_until: float | None = None
 
     def want(self, request: TestWanted) -> list[Effect]:
         """The watchdog asks. `settle` then says whether it can begin.
@@ -60,6 +68,23 @@ class Testing:
         self._run = _Run(request, next(self._tickets))
         return [StartTest(self._run.ticket, request)]
 
+    def hold(self, start: Start, now: float) -> bool:
+        """Whether this worker has to wait until a test is gone. Then it comes as an effect."""
+        if self._is_gone or (self._held_until is not None and now >= self._held_until):
+            return False
+        if self._held_until is None:
+            self._held_until = now + HELD_S
+        self._held.append(start)
+        return True
+
+    def next_wakeup(self) -> float | None:
+        """When `elapse` has something to find, on the clock of the `now` arguments."""
+        return self._held_until if self._held else None
+
+    def elapse(self, now: float) -> list[Effect]:
+        """Let workers wait no longer than `HELD_S`."""
+        return self._released() if self._held_until is not None and now >= self._held_until else []
+
     def has_ticket(self, ticket: int) -> bool:
         return self._run is not None and self._run.ticket == ticket
 
@@ -76,9 +101,30 @@ class Testing:
         """The process is gone, or never came: its answer, or why there is none."""
         assert self._run is not None
         run, self._run = self._run, None
-        if run.dropped:
+        self._fading = run.pid
+        answer = [] if run.dropped else [self._answered(run.request, result)]
+        return [*answer, *self._all_if_gone()]
+
+    def group_gone(self, pid: int) -> list[Effect]:
+        """Nothing is left of a process that has ended, nor of those that it started."""
+        if pid != self._fading:
             return []
-        return [self._answered(run.request, result)]
+        self._fading = None
+        return self._all_if_gone()
+
+    @property
+    def _is_gone(self) -> bool:
+        return self._run is None and self._fading is None
+
+    def _all_if_gone(self) -> list[Effect]:
+        if not self._is_gone:
+            return []
+        self._held_until = None
+        return self._released()
+
+    def _released(self) -> list[Effect]:
+        held, self._held = self._held, []
+        return [*held]
 
     def _drop(self) -> list[Effect]:
         if self._run is None or self._run.dropped:

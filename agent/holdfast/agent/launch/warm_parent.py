@@ -16,7 +16,17 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, Kill, NotForked, Ready, ToWarmParent
+from holdfast.agent.launch.birth import (
+    Ended,
+    Fork,
+    Forked,
+    FromWarmParent,
+    GroupGone,
+    Kill,
+    NotForked,
+    Ready,
+    ToWarmParent,
+)
 from holdfast.agent.launch.newborn import become_worker
 from holdfast.agent.launch.preload import preload
 from holdfast.api.frame import FrameReader, frame
@@ -41,6 +51,7 @@ class WarmParent:
         self._decoder = msgspec.msgpack.Decoder(ToWarmParent)
         self._encoder = msgspec.msgpack.Encoder()
         self._workers: set[int] = set()
+        self._fading: set[int] = set()  # ended, while others of their group may still be ending
         self._pid = os.getpid()
         self._ready = Ready(warm=False)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -120,6 +131,11 @@ class WarmParent:
             if pid in self._workers:
                 self._workers.discard(pid)
                 self._tell(_ended(pid, status, at_ns))
+                self._fading.add(pid)
+        # Orphans come here, so that each end that may be the last of a group is looked at.
+        for pid in [pid for pid in self._fading if not _group_lives(pid)]:
+            self._fading.discard(pid)
+            self._tell(GroupGone(pid))
 
     def _tell(self, message: FromWarmParent) -> None:
         try:
@@ -141,6 +157,14 @@ def _kill_group(pid: int) -> bool:
     """SIGKILL to the process group of `pid`; False when there is no such group."""
     try:
         os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _group_lives(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
     except ProcessLookupError:
         return False
     return True
