@@ -169,7 +169,7 @@ class Checkpointer:
             reasons = "; ".join(position.skipped) or "there is none"
             raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
         self._open(state, opening, position.step)
-        self.run.restored(position.step, position.skipped, tier=position.tier, healed=_healed(position))
+        self.run.restored(position.step, position.skipped, tier=position.tier, healed=position.healed)
         return position
 
     def _open(self, state: TrainingState, opening: Opening, parent: int | None) -> None:
@@ -196,8 +196,3 @@ class Checkpointer:
                 return
             self.run.phase(Phase.FORWARD)
             yield batch
-
-
-def _healed(position: Position) -> tuple[str, ...]:
-    """For people."""
-    return (f"{position.healed} damaged blocks of step {position.step}",) if position.healed else ()

@@ -16,11 +16,11 @@ def restore_newest(
 ) -> Position:
     """Apply the newest state that the round may have and that is intact. Collective; raises as `Restorer` does."""
     stored = [candidate.committed(storage, name) for name in opening.candidates] if storage is not None else []
-    restorer = Restorer(council, state)
     if assignment.restore.tier is not Tier.MEMORY:
-        return restorer.restore(stored, skipped=opening.unreadable)
+        return Restorer(council, state).restore(stored, skipped=opening.unreadable)
     recollection = recollect(council, assignment, after=opening.newest)
     try:
+        restorer = Restorer(council, state, blocks=recollection)
         return restorer.restore([*recollection.candidates, *stored], skipped=opening.unreadable)
     finally:
         recollection.close()
