@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from holdfast.checkpoint import fence
 from holdfast.checkpoint.discovery import discover
@@ -12,7 +12,7 @@ from holdfast.checkpoint.naming import (
     is_doomed,
     set_aside_from,
     set_aside_name,
-    staging_round,
+    staged_by,
 )
 from holdfast.checkpoint.retention import Retention, surplus
 from holdfast.checkpoint.storage import Storage
@@ -32,7 +32,7 @@ def open_directory(storage: Storage, *, owner: str = "", round: int) -> int:
     storage.make()
     with storage.exclusive():
         number = fence.admit(storage, owner=owner, round=round)
-        _sweep(storage, before=number)
+        _delete(storage, _leftovers(storage, number))
         fence.enter(storage, owner=owner, round=round)
     return number
 
@@ -74,44 +74,50 @@ def _remove_aside(storage: Storage, aside: str) -> None:
 
 
 def retire(storage: Storage, retention: Retention, *, round: int, token: str) -> None:
-    """Delete what `surplus` names and whatever could not be deleted before. For while `round` saves nothing.
+    """Delete what `surplus` names and whatever could not be deleted before. For while `token` saves nothing.
 
     Readers see each checkpoint whole or not at all, also after a loss of power. Raises Fenced when a newer round
     has entered, OSError when the storage fails.
     """
     with storage.exclusive():
         fence.require(storage, round)
-        _sweep(storage, before=round + 1)
-        doomed = {name: doomed_name(name, token) for name in surplus(*discover(storage), retention)}
-        for name, doomed_as in doomed.items():
-            storage.rename(name, doomed_as)
-        _delete(storage, doomed.values())
+        doomed = _leftovers(storage, round, token)
+        for name in surplus(*discover(storage), retention):
+            storage.rename(name, doomed_name(name, token))
+            doomed.append(doomed_name(name, token))
+        _delete(storage, doomed)
 
 
-def _sweep(storage: Storage, *, before: int) -> None:
-    """Put back what was set aside and not replaced, then delete all else that is no checkpoint. What is staged
-    by round `before` and later ones stays.
+def _leftovers(storage: Storage, round: int, token: str = "") -> list[str]:
+    """Put back what was set aside and not replaced, and name all else that is no checkpoint. Of what is staged,
+    only that of rounds before `round` and of `token` itself is left over.
     """
     names = storage.names()
-    leftovers: list[str] = []
+    found: list[str] = []
     for name in tuple(names):
         final = set_aside_from(name)
         if final is not None and final not in names:
             storage.rename(name, final)
             names.append(final)
-        elif final is not None or is_doomed(name) or _is_staged(name, before):
-            leftovers.append(name)
-    _delete(storage, leftovers)
+        elif final is not None or is_doomed(name) or _is_leftover(name, round, token):
+            found.append(name)
+    return found
 
 
-def _delete(storage: Storage, names: Collection[str]) -> None:
-    """The names are durable before the files go, or a loss of power could bring back what is half deleted."""
+def _delete(storage: Storage, names: Sequence[str]) -> None:
+    """Raises the first OSError when all that can be deleted is."""
     if names:
-        storage.sync()
+        storage.sync()  # Or a loss of power could bring back a name whose files are gone.
+    errors: list[OSError] = []
     for name in names:
-        storage.remove(name)
+        try:
+            storage.remove(name)
+        except OSError as error:
+            errors.append(error)
+    for error in errors:
+        raise error
 
 
-def _is_staged(name: str, before: int) -> bool:
-    staged_by = staging_round(name)
-    return staged_by is not None and staged_by < before
+def _is_leftover(name: str, round: int, token: str) -> bool:
+    staged = staged_by(name)
+    return staged is not None and (staged[0] < round or staged == (round, token))

@@ -12,7 +12,7 @@ import re
 from holdfast.checkpoint import manifest
 
 _COMMITTED = re.compile(r"step-(\d{8,})")
-_STAGED = re.compile(r"step-\d{8,}\.tmp-(\d+)-\w+")
+_STAGED = re.compile(r"step-\d{8,}\.tmp-(\d+)-(\w+)")
 _SET_ASIDE = re.compile(r"(step-\d{8,})\.old-\w+")
 _DOOMED = re.compile(r"step-\d{8,}\.gone-\w+")
 
@@ -39,10 +39,10 @@ def committed_step(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def staging_round(name: str) -> int | None:
-    """The round that stages under this name, None for any other name."""
+def staged_by(name: str) -> tuple[int, str] | None:
+    """The round and the token of who stages under this name, None for any other name."""
     match = _STAGED.fullmatch(name)
-    return int(match[1]) if match else None
+    return (int(match[1]), match[2]) if match else None
 
 
 def set_aside_from(name: str) -> str | None:

@@ -211,25 +211,26 @@ def test_retiring_dies_between_two_renames_and_is_finished_by_the_next_time() ->
     assert drawer.names() == ["step-00000003", "step-00000004"]
 
 
-def test_what_could_not_be_deleted_is_deleted_the_next_time() -> None:
+def test_what_could_not_be_deleted_is_deleted_the_next_time_and_is_in_nobodys_way() -> None:
     drawer = Drawer()
-    for step in (1, 2):
+    for step in (0, 1, 2):
         put(drawer, f"step-{step:08d}", manifest_of(step))
     drawer.removals_until_success = 1
     with pytest.raises(OSError, match="busy"):
         retire(drawer, Retention(1), round=1, token="aa")
-    assert drawer.names() == ["step-00000001.gone-aa", "step-00000002"]
+    assert drawer.names() == ["step-00000000.gone-aa", "step-00000002"]
     retire(drawer, Retention(1), round=1, token="aa")
     assert drawer.names() == ["step-00000002"]
 
 
 def test_retiring_deletes_what_no_save_in_flight_can_need() -> None:
     drawer = Drawer()
-    for name in ("step-00000001", "step-00000002", "step-00000003.tmp-7-aa", "step-00000003.tmp-8-bb"):
+    staged = [f"step-00000003.tmp-{by}" for by in ("6-bb", "7-aa", "7-bb", "8-aa")]
+    for name in ("step-00000001", "step-00000002", *staged):
         put(drawer, name, manifest_of(int(name[5:13])))
     put(drawer, "step-00000002.old-cc", manifest_of(2))
     retire(drawer, Retention(1), round=7, token="aa")
-    assert drawer.names() == ["step-00000002", "step-00000003.tmp-8-bb"]
+    assert drawer.names() == ["step-00000002", *staged[2:]]
     open_directory(drawer, round=9)
     with pytest.raises(Fenced):
         retire(drawer, Retention(1), round=7, token="aa")
