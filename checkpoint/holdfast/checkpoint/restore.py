@@ -118,12 +118,22 @@ Answer = TypeVar("Answer")
 
 
 class Restorer:
-    """Reads candidates into one rank's training state. `blocks` is where a damaged block may be had instead."""
+    """Reads candidates into one rank's training state. `blocks` is where a damaged block may be had instead; ranks
+    of the same `host` hand blocks on through shared memory (None: where they run).
+    """
 
-    def __init__(self, council: Council, state: TrainingState, *, blocks: BlockSource | None = None) -> None:
+    def __init__(
+        self,
+        council: Council,
+        state: TrainingState,
+        *,
+        blocks: BlockSource | None = None,
+        host: str | None = None,
+    ) -> None:
         self._council = council
         self._state = state
         self._blocks = blocks or NoSource()
+        self._host = host or host_name()
         self._is_new = not state.optimizer.state
 
     def restore(self, candidates: Sequence[Candidate], *, skipped: Sequence[str]) -> Position:
@@ -161,7 +171,7 @@ class Restorer:
         if isinstance(plan, _Word):
             offer = _Offer(word=plan)
         else:
-            offer = _Offer(_Word(), plan.checkpoint.digest(), plan.wants.demand(host_name()))
+            offer = _Offer(_Word(), plan.checkpoint.digest(), plan.wants.demand(self._host))
         heard = [_OFFERS.decode(each) for each in self._council.exchange(msgspec.msgpack.encode(offer))]
         reason = _agree([each.word for each in heard])
         if reason is not None or isinstance(plan, _Word):
