@@ -226,6 +226,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=5, help="rounds; each contestant gives one sample a round")
     parser.add_argument("--quick", action="store_true", help="whether it runs at all, with a state of no size")
     parser.add_argument("--only", choices=SECTIONS, help="one section; written to a file of its own")
+    parser.add_argument("--output", type=Path, default=BUILD, help="where the figures go (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=BUILD, help="where to save (default: %(default)s)")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -236,7 +237,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=given.folder) as folder:
                 path = Path(folder)
                 figures += section(quick_effort(path) if given.quick else whole_effort(given.n, path))
-    publish(f"checkpoint-{given.only}" if given.only else "checkpoint", figures)
+    publish(f"checkpoint-{given.only}" if given.only else "checkpoint", figures, folder=given.output)
 
 
 if __name__ == "__main__":
