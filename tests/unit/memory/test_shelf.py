@@ -52,7 +52,11 @@ def test_the_newest_that_has_a_copy_stays_while_newer_ones_have_none(shelf: Shel
         assert {1, step} <= steps(tmp_path)
 
 
-def test_a_snapshot_is_left_out_while_every_arena_is_needed(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_snapshot_is_left_out_while_every_arena_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.checkpoint.memory.shelf.SPARES", 0)
+    shelf = Shelf(tmp_path, 0, owner="life")
     take(shelf, 1, keepers=1, copied=1)
     sent = take(shelf, 2, keepers=1)
     assert sent is not None
@@ -61,6 +65,42 @@ def test_a_snapshot_is_left_out_while_every_arena_is_needed(shelf: Shelf, tmp_pa
     assert take(shelf, 4, keepers=1, now_s=9.0) is None
     assert steps(tmp_path) == {1, 2, 3}
     assert take(shelf, 4, keepers=1, now_s=10.0) is sent  # Whoever read it has died.
+
+
+def test_spares_are_made_in_the_background_while_copies_are_slow(shelf: Shelf, tmp_path: Path) -> None:
+    take(shelf, 1, keepers=1, copied=1)
+    sent = take(shelf, 2, keepers=1)
+    assert sent is not None
+    sent.hold(sent.generation, until_s=10.0)
+    take(shelf, 3, keepers=1)
+    assert take(shelf, 4, keepers=1) is None
+    spare = shelf._spare
+    if spare is not None:
+        spare.join(timeout=30)
+    for step in range(5, 9):
+        assert take(shelf, step, keepers=1) is not None
+        assert {1, 2, step} <= steps(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_spare_that_has_no_room_is_not_tried_again(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    take(shelf, 1, keepers=1, copied=1)
+    sent = take(shelf, 2, keepers=1)
+    assert sent is not None
+    sent.hold(sent.generation, until_s=10.0)
+    take(shelf, 3, keepers=1)
+
+    def refuse(*_: object) -> Arena:
+        raise OSError(28, "a snapshot in memory needs 9 bytes and 8 are free")
+
+    monkeypatch.setattr(Arena, "create", refuse)
+    assert take(shelf, 4, keepers=1) is None
+    assert shelf._spare is not None
+    shelf._spare.join(timeout=30)
+    assert take(shelf, 5, keepers=1) is None
+    assert caplog.text.count("no spare arena") == 1
 
 
 def test_a_pinned_arena_is_not_given_away(shelf: Shelf, tmp_path: Path) -> None:

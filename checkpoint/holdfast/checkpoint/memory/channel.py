@@ -14,9 +14,9 @@ from holdfast.checkpoint.memory.protocol import Challenge, Hello, Refused, Welco
 T = TypeVar("T")
 
 PATIENCE_S = 10.0
-"""Without a byte for so long a peer counts as gone. A node short of CPU is slower than a second."""
+"""A peer that takes or gives nothing for so long counts as gone. A node short of CPU is slower than a second."""
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 4 << 20  # What is asked of the socket at once: with a quarter of it a copy costs a fifth more CPU.
 _NONCE_BYTES = 32
 
 

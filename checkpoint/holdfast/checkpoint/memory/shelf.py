@@ -1,5 +1,6 @@
 """A worker's own arenas: which of them the next snapshot may overwrite."""
 
+import logging
 import re
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,13 @@ from holdfast.checkpoint.memory.arena import Arena, Held
 
 ARENAS = 3
 """The newest snapshot, the newest that has its copies, and one to write to."""
+
+SPARES = 2
+"""More of them while copies take longer than the time between two snapshots, and while a durable save reads one. A
+rank that left a snapshot out would have no step in common with those that did not.
+"""
+
+_LOG = logging.getLogger(__name__)
 
 _OWN = re.compile(r"slot-(\d{3})\.(\d+)\.own")
 
@@ -38,10 +46,12 @@ class Shelf:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._owner = owner
         self._since_round = since_round
-        self._paths = [folder / own_name(slot, number) for number in range(arenas)]
+        self._at_once = arenas
+        self._paths = [folder / own_name(slot, number) for number in range(arenas + SPARES)]
         self._arenas = [_find(path) for path in self._paths]
         self._pinned: list[Arena] = []
         self._making = threading.Lock()
+        self._spare: threading.Thread | None = None
 
     def prepare(self, capacity_bytes: int, *, arenas: int = 1, record_bytes: int = 0) -> None:
         """Make that many of the missing arenas now, so that no snapshot has to wait for it. For a background
@@ -54,7 +64,7 @@ class Shelf:
 
     def free(self, capacity_bytes: int, *, now_s: float, keepers: int = 0, record_bytes: int = 0) -> Arena | None:
         """An arena with at least that room that may be overwritten; None when none may be now: the snapshot is
-        then left out, since training waits for no network.
+        then left out, since training waits for no network. Memory for the spares is made meanwhile.
 
         `now_s` is the machine's monotonic clock. Never given: the newest complete one; one pinned or held by
         somebody who reads it; with `keepers`, the newest that has a copy elsewhere. Raises OSError (ENOSPC) when
@@ -65,8 +75,16 @@ class Shelf:
             self._arenas = [arena if arena is not None and arena.is_at_path else None for arena in self._arenas]
             kept = self._kept(keepers)
             for number, arena in enumerate(self._arenas):
-                if arena is None or not (number in kept or arena in self._pinned or arena.is_held(now_s)):
+                if arena is not None and not (number in kept or arena in self._pinned or arena.is_held(now_s)):
                     return self._with_room(number, capacity_bytes, record_bytes)
+            missing = [number for number, arena in enumerate(self._arenas) if arena is None]
+            if missing and missing[0] < self._at_once:
+                return self._with_room(missing[0], capacity_bytes, record_bytes)
+        if missing and self._spare is None:
+            self._spare = threading.Thread(
+                target=self._make_spare, args=(missing[0], capacity_bytes, record_bytes), daemon=True
+            )
+            self._spare.start()
         return None
 
     @contextmanager
@@ -104,6 +122,17 @@ class Shelf:
         if found is None or found.record.owner != self._owner or found.record.round < self._since_round:
             return None
         return found
+
+    def _make_spare(self, number: int, capacity_bytes: int, record_bytes: int) -> None:
+        """Without holding anybody up. When there is no memory for a spare, it is not tried again."""
+        try:
+            made = Arena.create(self._paths[number], capacity_bytes, record_bytes)
+        except OSError as error:
+            _LOG.warning("no spare arena, so snapshots are left out while copies are slow reason=%s", error)
+            return
+        with self._making:
+            self._arenas[number] = made
+        self._spare = None
 
     def _with_room(self, number: int, capacity_bytes: int, record_bytes: int) -> Arena:
         arena = self._arenas[number]
