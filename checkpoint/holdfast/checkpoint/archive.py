@@ -5,16 +5,18 @@ only on dtype and shape, so it is made once and the payload can be copied straig
 """
 
 import io
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch.utils.serialization import config
 
 _RECORD = "data/0"
 _SETTINGS: Any = config  # torch installs its methods at run time, where no type checker sees them
+_open_archive: Callable[[IO[bytes]], Any] = torch._C.PyTorchFileReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,17 @@ def frame(dtype: torch.dtype, sizes: tuple[int, ...]) -> Frame:
     The archive's own checksums are left out (zero, torch's word for "not computed"): they would be those of
     other content, and the manifest's hashes cover the whole file.
     """
-    buffer = io.BytesIO()
-    with _SETTINGS.patch({"save.compute_crc32": False}):
-        torch.save(torch.zeros(sizes, dtype=dtype), buffer)
-    archive = buffer.getvalue()
-    open_archive: Callable[[io.BytesIO], Any] = torch._C.PyTorchFileReader
-    start = int(open_archive(io.BytesIO(archive)).get_record_offset(_RECORD))
-    payload_bytes = torch.zeros((), dtype=dtype).element_size() * torch.Size(sizes).numel()
-    end = start + payload_bytes
-    return Frame(before=archive[:start], payload_bytes=payload_bytes, after=archive[end:])
+    payload_bytes = dtype.itemsize * torch.Size(sizes).numel()
+    with open(os.memfd_create("archive"), "w+b", buffering=0) as file:
+        # Without its data the archive has a hole, which takes no memory, however large the tensor is.
+        with _SETTINGS.patch({"save.compute_crc32": False}), torch.serialization.skip_data():
+            torch.save(torch.empty(sizes, dtype=dtype), file)
+        file.seek(0)
+        start = int(_open_archive(file).get_record_offset(_RECORD))
+        end = start + payload_bytes
+        size = os.fstat(file.fileno()).st_size
+        before, after = os.pread(file.fileno(), start, 0), os.pread(file.fileno(), size - end, end)
+    return Frame(before=before, payload_bytes=payload_bytes, after=after)
 
 
 def pack_object(value: object) -> bytes:

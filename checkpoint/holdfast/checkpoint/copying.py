@@ -2,8 +2,9 @@
 
 import ctypes
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 
@@ -13,39 +14,52 @@ _PIECE_BYTES = 16 << 20  # Small enough that two threads end together, large eno
 _LARGE_BYTES = 1 << 20  # Below this a second thread costs more than it copies: Python's lock changes hands.
 
 _Run = tuple[int, int, int]
-"""Where to, where from, how many bytes."""
+"""Where to in the image, the address where from, how many bytes."""
+
+_move = ctypes.memmove
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Tensors on their way to their slots: those that lie in host memory in one piece as runs of bytes, and the
+    others. Valid while the tensors stay where they are.
+    """
+
+    small: list[_Run]
+    large: list[_Run]
+    others: list[tuple[Slot, torch.Tensor]]
+
+
+def plan(pairs: Iterable[tuple[Slot, torch.Tensor]]) -> Moves:
+    """How each of the tensors gets to its slot's payload."""
+    moves = Moves(small=[], large=[], others=[])
+    for slot, tensor in pairs:
+        if not _is_plain(tensor):
+            moves.others.append((slot, tensor))
+        elif slot.payload_bytes < _LARGE_BYTES:
+            moves.small.append((slot.payload, tensor.data_ptr(), slot.payload_bytes))
+        else:
+            moves.large.extend(_cut(slot.payload, tensor.data_ptr(), slot.payload_bytes))
+    return moves
 
 
 class Copier:
-    """Tensors that lie in host memory in one piece are copied as bytes, large ones by two threads; torch copies
-    the others.
-    """
+    """Runs of bytes are moved by the C library, large ones by two threads; torch copies the others."""
 
     def __init__(self) -> None:
         self._helper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-copy")
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
-    def copy(self, pairs: Sequence[tuple[Slot, torch.Tensor]], image: torch.Tensor) -> None:
-        """Each tensor to its slot's payload in `image`, which is of bytes. Returns when all of it is there."""
+    def copy(self, moves: Moves, image: torch.Tensor) -> None:
+        """Into `image`, which is of bytes. Returns when all of it is there."""
         base = image.data_ptr()
-        small: list[_Run] = []
-        large: deque[_Run] = deque()
-        others: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for slot, tensor in pairs:
-            if not _is_plain(tensor):
-                others.append((_payload(image, slot), tensor))
-                continue
-            run = base + slot.payload, tensor.data_ptr(), slot.payload_bytes
-            if slot.payload_bytes < _LARGE_BYTES:
-                small.append(run)
-            else:
-                large.extend(_cut(*run))
-        helping = self._helper.submit(_drain, large) if len(large) > 1 else None
+        large = deque(moves.large)
+        helping = self._helper.submit(_drain, large, base) if len(large) > 1 else None
         with torch.no_grad():
-            self._copy_others(others)
-        for run in small:
-            ctypes.memmove(*run)
-        _drain(large)
+            self._copy_others([(_payload(image, slot), tensor) for slot, tensor in moves.others])
+        for target, source, size in moves.small:
+            _move(base + target, source, size)
+        _drain(large, base)
         if helping is not None:
             helping.result()
 
@@ -91,11 +105,11 @@ def _cut(target: int, source: int, size: int) -> list[_Run]:
     ]
 
 
-def _drain(runs: "deque[_Run]") -> None:
-    """Copy what is left, until nothing is. Several threads may; each run is taken by one."""
+def _drain(runs: "deque[_Run]", base: int) -> None:
+    """Move what is left, until nothing is. Several threads may; each run is taken by one."""
     while True:
         try:
-            run = runs.popleft()
+            target, source, size = runs.popleft()
         except IndexError:
             return
-        ctypes.memmove(*run)
+        _move(base + target, source, size)

@@ -20,7 +20,6 @@ class Slot:
     The archive ends, padded, where the next one starts.
     """
 
-    name: str
     dtype: torch.dtype
     box: Box
     start: int
@@ -33,18 +32,20 @@ class Layout:
     """The part of an image that stays the same while the state keeps its shape: `slots` up to `tensor_bytes`."""
 
     file: str
-    slots: tuple[Slot, ...]
+    slots: Mapping[str, Slot]
     tensor_bytes: int
     entries: Mapping[str, Stored]
+    paths: Mapping[str, tuple[str | int, ...]]
 
-    def frame(self, image: torch.Tensor) -> None:
-        """Write into `image`, which is of bytes, all that is not payload."""
-        ends = [slot.start for slot in self.slots[1:]] + [self.tensor_bytes]
-        for slot, end in zip(self.slots, ends, strict=True):
+    def frame(self, image: memoryview) -> None:
+        """Write into `image` all that is not payload."""
+        slots = list(self.slots.values())
+        ends = [slot.start for slot in slots[1:]] + [self.tensor_bytes]
+        for slot, end in zip(slots, ends, strict=bool(slots)):
             frame = archive.frame(slot.dtype, slot.box.sizes)
             behind = slot.payload + slot.payload_bytes
-            _put(image, slot.start, frame.before)
-            _put(image, behind, frame.after.ljust(end - behind, b"\0"))
+            image[slot.start : slot.payload] = frame.before
+            image[behind:end] = frame.after.ljust(end - behind, b"\0")
 
     def place(self, objects: Mapping[str, bytes]) -> tuple[dict[str, Stored], int]:
         """What an image with these objects behind the tensors holds, and its size in bytes."""
@@ -55,9 +56,14 @@ class Layout:
         return entries, end
 
 
-def lay_out(file: str, shards: Mapping[str, Shard], share: Set[ChunkKey]) -> Layout:
+def lay_out(
+    file: str,
+    shards: Mapping[str, Shard],
+    paths: Mapping[str, tuple[str | int, ...]],
+    share: Set[ChunkKey],
+) -> Layout:
     """One archive after the other for those of `shards` that are in `share`."""
-    slots: list[Slot] = []
+    slots: dict[str, Slot] = {}
     entries: dict[str, Stored] = {}
     start = 0
     for name, shard in shards.items():
@@ -66,13 +72,8 @@ def lay_out(file: str, shards: Mapping[str, Shard], share: Set[ChunkKey]) -> Lay
         dtype = shard.local.dtype
         frame = archive.frame(dtype, shard.box.sizes)
         payload = start + len(frame.before)
-        slots.append(Slot(name, dtype, shard.box, start, payload, frame.payload_bytes))
+        slots[name] = Slot(dtype, shard.box, start, payload, frame.payload_bytes)
         chunk = StoredChunk(file, start, frame.length_bytes, payload, shard.box)
         entries[name] = StoredTensor(str(dtype).removeprefix("torch."), shard.shape, (chunk,))
         start += -(-frame.length_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-    return Layout(file=file, slots=tuple(slots), tensor_bytes=start, entries=entries)
-
-
-def _put(image: torch.Tensor, start: int, content: bytes) -> None:
-    if content:
-        image[start : start + len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    return Layout(file, slots, start, entries, {name: paths[name] for name in slots})

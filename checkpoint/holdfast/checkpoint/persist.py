@@ -14,11 +14,9 @@ import msgspec
 
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import index, manifest, metadata
-from holdfast.checkpoint.commit import commit, retire
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.manifest import FileRecord, Manifest
-from holdfast.checkpoint.naming import staged_name
 from holdfast.checkpoint.part import Part, merge, records, write_part
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.snapshot import Snapshot
@@ -84,6 +82,7 @@ class Persister:
         self._lineage = lineage
         self._retention = retention
         self._reached = reached
+        self._attempts = 0
 
     def save(self, snapshot: Snapshot) -> None:
         """Returns when the snapshot of every rank is committed.
@@ -91,7 +90,10 @@ class Persister:
         Raises SaveFailed, or Fenced when a newer round has taken over, on every rank alike; RuntimeError when
         the ranks cannot talk to each other any more.
         """
-        folder = staged_name(snapshot.step, round=self._lineage.round, token=self._lineage.token)
+        self._attempts += 1
+        folder = self._storage.commits.folder(
+            snapshot.step, round=self._lineage.round, token=self._lineage.token, attempt=self._attempts
+        )
         self._require_room(snapshot.image.nbytes)
         part = self._write(folder, snapshot)
         said = self._council.gather(msgspec.msgpack.encode(part))
@@ -109,7 +111,7 @@ class Persister:
     def _clear(self) -> None:
         """Raises Fenced."""
         try:
-            retire(self._storage, self._retention, round=self._lineage.round, token=self._lineage.token)
+            self._storage.commits.retire(self._retention, round=self._lineage.round, token=self._lineage.token)
         except OSError as error:
             _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
 
@@ -154,7 +156,7 @@ class Persister:
         try:
             self._complete(folder, snapshot, _parts(said))
             self._reached(SavePoint.BEFORE_RENAME)
-            commit(self._storage, folder, step=snapshot.step, round=self._lineage.round)
+            self._storage.commits.publish(folder, step=snapshot.step, round=self._lineage.round)
             self._reached(SavePoint.AFTER_RENAME)
         except Exception as error:  # As in `_write`.
             self._discard(folder)

@@ -13,13 +13,12 @@ import torch
 
 from holdfast.checkpoint import pinning
 from holdfast.checkpoint.claims import ChunkKey
-from holdfast.checkpoint.copying import Copier
+from holdfast.checkpoint.copying import Copier, Moves, plan
 from holdfast.checkpoint.index import Stored
 from holdfast.checkpoint.layout import Layout, lay_out
 from holdfast.checkpoint.live import Look
 from holdfast.checkpoint.packing import Packer
-
-Paths = Mapping[str, tuple[str | int, ...]]
+from holdfast.checkpoint.shard import Shard
 
 
 class Room(Protocol):
@@ -41,7 +40,7 @@ class Snapshot:
     file: str
     image: memoryview
     entries: Mapping[str, Stored]
-    paths: Paths
+    paths: Mapping[str, tuple[str | int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,7 @@ class Stage:
         self._copier = Copier()
         self._packer = Packer()
         self._laid_out: tuple[int, Set[ChunkKey], Layout] | None = None
+        self._moves: tuple[Layout, Mapping[str, Shard], int, Moves] | None = None
         self._framed: WeakKeyDictionary[Room, Layout] = WeakKeyDictionary()
 
     def draft(self, look: Look, share: Set[ChunkKey]) -> Draft:
@@ -78,29 +78,45 @@ class Stage:
         """Copy the state into `room`, which is large enough; on return the state may change."""
         image = torch.frombuffer(room.image, dtype=torch.uint8)
         if self._framed.get(room) is not draft.layout:
-            if any(shard.local.is_cuda for shard in draft.look.shards.values()):
+            if any(shard.local.is_cuda for shard in draft.look.held.values()):
                 pinning.pin(room, image)
-            draft.layout.frame(image)
+            draft.layout.frame(room.image)
             self._framed[room] = draft.layout
         end = draft.layout.tensor_bytes
         for packed in draft.objects.values():
             room.image[end : end + len(packed)] = packed
             end += len(packed)
-        shards = draft.look.shards
-        self._copier.copy([(slot, shards[slot.name].local) for slot in draft.layout.slots], image)
+        self._copier.copy(_moves(draft.layout, draft.look.given), image)
+        self._copier.copy(self._moves_of_held(draft.layout, draft.look), image)
         return Snapshot(
             step=step,
             batches=batches,
             file=self._file,
             image=room.image[: draft.image_bytes],
             entries=draft.entries,
-            paths={name: draft.look.paths[name] for name in draft.entries},
+            paths={**draft.layout.paths, **{name: draft.look.paths[name] for name in draft.objects}},
         )
 
     def _layout(self, look: Look, share: Set[ChunkKey]) -> Layout:
         known = self._laid_out
         if known is not None and known[0] == look.generation and known[1] is share:
             return known[2]
-        layout = lay_out(self._file, look.shards, share)
+        layout = lay_out(self._file, look.shards, look.paths, share)
         self._laid_out = look.generation, share, layout
         return layout
+
+    def _moves_of_held(self, layout: Layout, look: Look) -> Moves:
+        known = self._moves
+        if known is not None:
+            known_layout, held, revision, moves = known
+            if known_layout is layout and held is look.held and revision == look.revision:
+                return moves
+        moves = _moves(layout, look.held)
+        self._moves = layout, look.held, look.revision, moves
+        return moves
+
+
+def _moves(layout: Layout, shards: Mapping[str, Shard]) -> Moves:
+    """Of those of `shards` that have a place in the layout."""
+    slots = layout.slots
+    return plan((slots[name], shard.local) for name, shard in shards.items() if name in slots)

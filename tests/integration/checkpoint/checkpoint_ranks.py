@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import os
+import re
 import signal
 import tempfile
 import warnings
@@ -13,10 +14,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from checkpoint_solo import StaleHandle
+from recorder import Call, Recorder
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.fsdp import fully_shard
@@ -69,6 +72,8 @@ class Course:
     keep: int = 3
     deaths: dict[int, tuple[str, int]] = field(default_factory=dict)
     """rank: (save point, how many saves reach it before the one that kills)"""
+    fatal: dict[int, str] = field(default_factory=dict)
+    """rank: the call that kills it, as a pattern of what it does and to which name"""
     stale_rank: int | None = None
     """The rank that cannot read files of tensors."""
 
@@ -155,6 +160,11 @@ def death_of(death: tuple[str, int] | None) -> Callable[[SavePoint], None]:
     return reached
 
 
+def die_at(pattern: str, call: Call) -> None:
+    if re.match(pattern, f"{call.kind} {call.name}"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def whole_digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """A hash of every parameter and every optimizer state, gathered."""
     named, states = get_state_dict(model, optimizer)
@@ -191,7 +201,10 @@ def _live(rank: int, world_size: int, meeting: str, course: Course, answers: Con
         "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=PATIENCE_S)
     )
     try:
-        report = train(rank, world_size, course)
+        with pytest.MonkeyPatch.context() as patch:
+            if rank in course.fatal:
+                Recorder(course.directory, lambda call: die_at(course.fatal[rank], call)).watch(patch)
+            report = train(rank, world_size, course)
     except Unavailable as error:
         report = Report(losses=(), digest="", noise=0.0, refusal=str(error))
     answers.send(report)
