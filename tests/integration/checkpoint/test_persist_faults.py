@@ -113,7 +113,7 @@ def test_a_process_killed_between_two_calls_leaves_the_newest_good_one(
     calls: list[Call], weights: dict[int | None, list[float]], tmp_path: Path
 ) -> None:
     at_stake = next(number for number, call in enumerate(calls) if call.kind == "rename" and ".tmp-" in call.name)
-    for number in range(0, len(calls), 3):  # The power loss tests look at the others, without a real death.
+    for number in range(0, len(calls), 4):  # The power loss tests look at the others, without a real death.
         root = tmp_path / str(number)
         prepare(root)
         process = _CONTEXT.Process(target=die, args=(root, number))
