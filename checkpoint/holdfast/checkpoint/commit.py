@@ -13,14 +13,36 @@ from holdfast.checkpoint.naming import (
     set_aside_from,
     set_aside_name,
     staged_by,
+    staged_name,
 )
 from holdfast.checkpoint.retention import Retention, surplus
-from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.storage import Tree
 
 _LOG = logging.getLogger(__name__)
 
 
-def open_directory(storage: Storage, *, owner: str = "", round: int) -> int:
+class FolderCommits:
+    """The `Commits` of a file system: a folder gets its name by being renamed."""
+
+    def __init__(self, storage: Tree) -> None:
+        self._storage = storage
+
+    def enter(self, *, owner: str, round: int) -> int:
+        return open_directory(self._storage, owner=owner, round=round)
+
+    def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
+        """The same for every attempt: what was committed does not have this name any more."""
+        return staged_name(step, round=round, token=token)
+
+    def publish(self, folder: str, *, step: int, round: int) -> str:
+        commit(self._storage, folder, step=step, round=round)
+        return committed_name(step)
+
+    def retire(self, retention: Retention, *, round: int, token: str) -> None:
+        retire(self._storage, retention, round=round, token=token)
+
+
+def open_directory(storage: Tree, *, owner: str = "", round: int) -> int:
     """Enter the directory as `owner`'s `round` and clear away what rounds that died have left.
 
     Returns the number that the round has in this directory, for everything it does there.
@@ -37,7 +59,7 @@ def open_directory(storage: Storage, *, owner: str = "", round: int) -> int:
     return number
 
 
-def commit(storage: Storage, staged: str, *, step: int, round: int) -> None:
+def commit(storage: Tree, staged: str, *, step: int, round: int) -> None:
     """Make the complete, durable folder `staged` the checkpoint of `step`.
 
     A checkpoint of that step may be there already: of a round whose history this one gave up, or one that a
@@ -66,14 +88,14 @@ def commit(storage: Storage, staged: str, *, step: int, round: int) -> None:
             _remove_aside(storage, aside)
 
 
-def _remove_aside(storage: Storage, aside: str) -> None:
+def _remove_aside(storage: Tree, aside: str) -> None:
     try:
         storage.remove(aside)
     except OSError as error:
         _LOG.warning("replaced checkpoint not deleted folder=%s reason=%s", aside, error)
 
 
-def retire(storage: Storage, retention: Retention, *, round: int, token: str) -> None:
+def retire(storage: Tree, retention: Retention, *, round: int, token: str) -> None:
     """Delete what `surplus` names and whatever could not be deleted before. For while `token` saves nothing.
 
     Readers see each checkpoint whole or not at all, also after a loss of power. Raises Fenced when a newer round
@@ -88,7 +110,7 @@ def retire(storage: Storage, retention: Retention, *, round: int, token: str) ->
         _delete(storage, doomed)
 
 
-def _leftovers(storage: Storage, round: int, token: str = "") -> list[str]:
+def _leftovers(storage: Tree, round: int, token: str = "") -> list[str]:
     """Put back what was set aside and not replaced, and name all else that is no checkpoint. Of what is staged,
     only that of rounds before `round` and of `token` itself is left over.
     """
@@ -104,7 +126,7 @@ def _leftovers(storage: Storage, round: int, token: str = "") -> list[str]:
     return found
 
 
-def _delete(storage: Storage, names: Sequence[str]) -> None:
+def _delete(storage: Tree, names: Sequence[str]) -> None:
     """Raises the first OSError when all that can be deleted is."""
     if names:
         storage.sync()  # Or a loss of power could bring back a name whose files are gone.
@@ -114,8 +136,8 @@ def _delete(storage: Storage, names: Sequence[str]) -> None:
             storage.remove(name)
         except OSError as error:
             errors.append(error)
-    for error in errors:
-        raise error
+    for failure in errors:
+        raise failure
 
 
 def _is_leftover(name: str, round: int, token: str) -> bool:

@@ -11,7 +11,7 @@ was displaced stays out: what comes of it later is a straggler. The file holds "
 import msgspec
 
 from holdfast.api.errors import Damaged, Fenced
-from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.storage import Tree
 
 FILE_NAME = "fence"
 _WRITING = "fence.new"
@@ -22,21 +22,20 @@ _NOBODY = "-"
 _DISPLACED_KEPT = 32
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class Mark(msgspec.Struct, frozen=True):
+    """What a fence says."""
+
     number: int
     base: int
     owner: str
     displaced: tuple[str, ...] = ()
 
 
-def require(storage: Storage, number: int) -> None:
-    """Call while holding `storage.exclusive()`. Raises Fenced when a newer round has entered, Damaged when
-    nobody can tell.
-    """
-    mark = _read(storage)
+def check(mark: Mark | None, number: int, *, uri: str) -> None:
+    """Raises Fenced when `mark`, the fence of the directory at `uri`, is of a newer round than `number`."""
     if mark is None or mark.number <= number:
         return
-    newer = f"round {mark.number - mark.base} has entered {storage.uri}"
+    newer = f"round {mark.number - mark.base} has entered {uri}"
     if number <= mark.base:
         raise Fenced(
             f"{newer} for another life of the job, {mark.owner}; an earlier one may not write there any more"
@@ -44,18 +43,39 @@ def require(storage: Storage, number: int) -> None:
     raise Fenced(f"{newer}; round {number - mark.base} may not write there any more")
 
 
-def admit(storage: Storage, *, owner: str, round: int) -> int:
+def raised(last: Mark | None, *, owner: str, round: int, uri: str) -> Mark:
+    """The fence once `owner`'s `round` has entered where `last` was it. Raises Fenced when it may not."""
+    owner = owner or _NOBODY
+    if last is None:
+        return Mark(round, 0, owner)
+    if owner in last.displaced:
+        raise Fenced(f"{last.owner} has taken {uri} over from {owner}, which may not write there any more")
+    if last.owner == owner:
+        mark = Mark(last.base + round, last.base, owner, last.displaced)
+    else:
+        base = last.number + (1 if round == 0 else 0)
+        mark = Mark(base + round, base, owner, (last.owner, *last.displaced)[:_DISPLACED_KEPT])
+    check(last, mark.number, uri=uri)
+    return mark
+
+
+def require(storage: Tree, number: int) -> None:
+    """Call while holding `storage.exclusive()`. Raises Fenced when a newer round has entered, Damaged when
+    nobody can tell.
+    """
+    check(_read(storage), number, uri=storage.uri)
+
+
+def admit(storage: Tree, *, owner: str, round: int) -> int:
     """The number that `owner`'s `round` works under, to be given to `enter`. Raises as `require` does."""
-    mark = _mark(storage, owner, round)
-    require(storage, mark.number)
-    return mark.number
+    return raised(_read(storage), owner=owner, round=round, uri=storage.uri).number
 
 
-def enter(storage: Storage, *, owner: str, round: int) -> None:
+def enter(storage: Tree, *, owner: str, round: int) -> None:
     """Raise the fence. Call while holding `storage.exclusive()`; raises as `require` does."""
-    mark = _mark(storage, owner, round)
-    require(storage, mark.number)
-    if _read(storage) == mark:
+    last = _read(storage)
+    mark = raised(last, owner=owner, round=round, uri=storage.uri)
+    if last == mark:
         return
     words = (str(mark.number), str(mark.base), mark.owner, *mark.displaced)
     storage.write(_WRITING, [memoryview(f"{' '.join(words)}\n".encode())])
@@ -63,20 +83,7 @@ def enter(storage: Storage, *, owner: str, round: int) -> None:
     storage.sync()
 
 
-def _mark(storage: Storage, owner: str, round: int) -> _Mark:
-    owner = owner or _NOBODY
-    last = _read(storage)
-    if last is None:
-        return _Mark(round, 0, owner)
-    if last.owner == owner:
-        return _Mark(last.base + round, last.base, owner, last.displaced)
-    if owner in last.displaced:
-        raise Fenced(f"{last.owner} has taken {storage.uri} over from {owner}, which may not write there any more")
-    base = last.number + (1 if round == 0 else 0)
-    return _Mark(base + round, base, owner, (last.owner, *last.displaced)[:_DISPLACED_KEPT])
-
-
-def _read(storage: Storage) -> _Mark | None:
+def _read(storage: Tree) -> Mark | None:
     try:
         text = storage.read(FILE_NAME, 0, _BYTES_MAX)
     except FileNotFoundError:
@@ -84,4 +91,4 @@ def _read(storage: Storage) -> _Mark | None:
     number, base, owner, *displaced = [*text.decode(errors="replace").split(), "", "", ""]
     if not all(digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX for digits in (number, base)):
         raise Damaged(f"the fence at {storage.uri}/{FILE_NAME} holds no round number: {text!r}")
-    return _Mark(int(number), int(base), owner, tuple(name for name in displaced if name))
+    return Mark(int(number), int(base), owner, tuple(name for name in displaced if name))

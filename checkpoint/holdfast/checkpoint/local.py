@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.checkpoint.commit import FolderCommits
 from holdfast.checkpoint.filewriter import write_file
 from holdfast.checkpoint.manifest import FileRecord
 from holdfast.checkpoint.openfile import LocalFile
@@ -39,6 +40,10 @@ class LocalStorage:
     @property
     def uri(self) -> str:
         return self._root.as_uri()
+
+    @property
+    def commits(self) -> FolderCommits:
+        return FolderCommits(self)
 
     def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
         return write_file(self._root / name, parts)

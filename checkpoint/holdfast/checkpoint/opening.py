@@ -7,7 +7,6 @@ import msgspec
 
 from holdfast.api.errors import Damaged, Fenced, Unavailable
 from holdfast.api.round import Restore, Tier
-from holdfast.checkpoint.commit import open_directory
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.discovery import discover, lineage
 from holdfast.checkpoint.naming import committed_step
@@ -64,7 +63,7 @@ def _open(storage: Storage, round: int, restore: Restore) -> Opening | _Refusal:
     try:
         # Without a watchdog every start is a life of its own.
         owner = restore.owner or token
-        number = open_directory(storage, owner=owner, round=round)
+        number = storage.commits.enter(owner=owner, round=round)
         if restore.tier is Tier.NONE:
             return Opening(token=token, number=number)
         found, unreadable = discover(storage)

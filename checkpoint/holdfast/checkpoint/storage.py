@@ -5,9 +5,12 @@ Names are relative, with `/` between a folder and a file. Every method raises OS
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.checkpoint.manifest import FileRecord
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.commits import Commits
 
 
 class Files(Protocol):
@@ -31,14 +34,11 @@ class Files(Protocol):
         """How much can still be written."""
 
 
-class Tree(Protocol):
-    """The folders, and what makes a change of them atomic."""
+class Folders(Protocol):
+    """Files by folder. Where there are no folders, most of this is nothing."""
 
     def make(self, folder: str = "") -> None:
         """Create the folder unless it exists; several ranks may at once."""
-
-    def rename(self, source: str, target: str) -> None:
-        """Atomic for readers; durable after `sync`. Raises FileExistsError or OSError on a full target."""
 
     def remove(self, folder: str) -> None:
         """Delete a folder with its files; one that is gone already is fine."""
@@ -46,12 +46,26 @@ class Tree(Protocol):
     def sync(self, folder: str = "") -> None:
         """Make the folder's list of names durable."""
 
-    def exclusive(self) -> AbstractContextManager[None]:
-        """Hold the root against every other process that asks for the same."""
 
-
-class Storage(Files, Tree, Protocol):
-    """Both. `uri` is how the root is named to people."""
+class Storage(Files, Folders, Protocol):
+    """What a save needs. `uri` is how the root is named to people."""
 
     @property
     def uri(self) -> str: ...
+
+    @property
+    def commits(self) -> "Commits":
+        """How what was written becomes a checkpoint."""
+
+
+class Tree(Files, Folders, Protocol):
+    """A file system: what makes a change of folders atomic."""
+
+    @property
+    def uri(self) -> str: ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic for readers; durable after `sync`. Raises FileExistsError or OSError on a full target."""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Hold the root against every other process that asks for the same."""

@@ -1,0 +1,33 @@
+"""How a folder of files becomes a checkpoint, and who may make it one, whatever kind of storage they are in."""
+
+from typing import Protocol
+
+from holdfast.checkpoint.retention import Retention
+
+
+class Commits(Protocol):
+    """Rounds and commits of one storage, one strictly after the other. All of it is for rank 0, but `folder`.
+
+    Every method but `folder` raises Fenced when a newer round has entered, Damaged when nobody can tell, and
+    OSError when the storage fails.
+    """
+
+    def enter(self, *, owner: str, round: int) -> int:
+        """Enter as `owner`'s `round` and clear away what rounds that died have left.
+
+        Returns the number that the round has in this storage, for everything it does there.
+        """
+
+    def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
+        """Where the files of that `attempt` of the round to save `step` are written."""
+
+    def publish(self, folder: str, *, step: int, round: int) -> str:
+        """Make the complete, durable `folder` the checkpoint of `step`, in the place of one that may be there.
+
+        Returns the name it has from now on.
+        """
+
+    def retire(self, retention: Retention, *, round: int, token: str) -> None:
+        """Delete what `retention` does not keep, and what failed saves of `token` have left. Readers see each
+        checkpoint whole or not at all.
+        """
