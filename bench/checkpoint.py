@@ -20,7 +20,7 @@ from saves import damage, loading, saving
 from saves.ours import POINTS
 from saves.ranks import Answer, Crew, Given, RanksFailed, outcomes, run
 from saves.stock import Way
-from saves.subject import GPT2_SMALL, MANY_TINY, SMALL, SMALLEST, Size
+from saves.subject import GPT2_SMALL, MANY_TINY, SMALLEST, Size
 from saves.turns import Samples
 
 WORLDS: Final = (2, 4)
@@ -42,6 +42,7 @@ class Effort:
     deaths: tuple[tuple[int, str], ...]
     ways: tuple[Way, ...]
     worlds: tuple[int, ...]
+    baseline_s: float
     folder: Path
 
     def course(
@@ -49,18 +50,19 @@ class Effort:
     ) -> saving.Course:
         path = self.folder / folder
         path.mkdir(exist_ok=True)
-        return saving.Course(size or self.size, path, self.rounds, self.ways if ways is None else ways)
+        ways = self.ways if ways is None else ways
+        return saving.Course(size or self.size, path, self.rounds, ways, self.baseline_s)
 
 
 DEATHS: Final = tuple((0, point) for point in POINTS) + tuple((1, point) for point in POINTS[:2])
 
 
 def whole_effort(n: int, folder: Path) -> Effort:
-    return Effort(GPT2_SMALL, MANY_TINY, n, 30, DEATHS, tuple(Way), WORLDS, folder)
+    return Effort(GPT2_SMALL, MANY_TINY, n, 30, DEATHS, tuple(Way), WORLDS, 0.7, folder)
 
 
 def quick_effort(folder: Path) -> Effort:
-    return Effort(SMALL, SMALL, 1, 2, DEATHS[1:2], (Way.SYNC, Way.THREAD_KEPT), WORLDS[:1], folder)
+    return Effort(SMALLEST, SMALLEST, 1, 2, DEATHS[1:2], (Way.SYNC, Way.THREAD_KEPT), WORLDS[:1], 0.1, folder)
 
 
 def attempt(program: Callable[[Crew, Given], Answer], given: Given, *, ranks: int) -> Answer | None:

@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["torch.distributed.checkpoint", "torch.distributed.tensor", "torch._dynamo", "saves.ours"]
+    ["torch.distributed.checkpoint", "torch.distributed.tensor", "torch._dynamo", "saves.saving", "saves.loading"]
 )
 
 

@@ -18,7 +18,6 @@ from saves.stock import Stock, Way
 from saves.subject import Size, Subject
 from saves.turns import Samples, Turn, take_turns
 
-BASELINE_S: Final = 0.7
 SETTLE_S: Final = 0.1
 BUSY_LOOP: Final = 60_000
 LATER_SAVES: Final = 2
@@ -32,6 +31,8 @@ class Course:
     folder: Path
     rounds: int
     ways: tuple[Way, ...]
+    baseline_s: float
+    """For how long a loop is watched that nothing disturbs."""
 
 
 def ours_folder(folder: Path) -> Path:
@@ -112,11 +113,11 @@ def train_meanwhile(crew: Crew, course: Course) -> Samples:
     """`X lost`: seconds that a loop that holds the GIL has lost from the end of the stall to that of the save."""
     subject = _subject(crew, course)
     ours = _begun(subject, course)
-    turns: dict[str, Turn] = {"ours": partial(_lose, crew, "ours", ours, ours.save, course.folder)}
+    turns: dict[str, Turn] = {"ours": partial(_lose, crew, course, "ours", ours, ours.save)}
     for way in course.ways:
         stock = Stock(subject, way)
         save = partial(stock.save, stock_folder(course.folder))
-        turns[way.value] = partial(_lose, crew, way.value, stock, save, course.folder)
+        turns[way.value] = partial(_lose, crew, course, way.value, stock, save)
     samples = take_turns(turns, rounds=course.rounds)
     ours.close()
     return samples
@@ -165,9 +166,11 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _lose(crew: Crew, name: str, saver: Ours | Stock, save: Callable[[], float], folder: Path) -> dict[str, float]:
-    _settle(crew, folder)
-    before = _step_s(BASELINE_S)
+def _lose(
+    crew: Crew, course: Course, name: str, saver: Ours | Stock, save: Callable[[], float]
+) -> dict[str, float]:
+    _settle(crew, course.folder)
+    before = _step_s(course.baseline_s)
     save()
     began, steps = time.perf_counter(), 0
     while not saver.is_committed():
@@ -176,7 +179,7 @@ def _lose(crew: Crew, name: str, saver: Ours | Stock, save: Callable[[], float],
     took = time.perf_counter() - began
     saver.wait()
     time.sleep(SETTLE_S)
-    after = _step_s(BASELINE_S)
+    after = _step_s(course.baseline_s)
     return {f"{name} lost": took - steps * (before + after) / 2}
 
 

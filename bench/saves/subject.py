@@ -46,7 +46,6 @@ class Size:
 
 GPT2_SMALL: Final = Size(layers=12, width=768, vocabulary=50257)  # 124M parameters, 592 tensors, 1.49 GB
 MANY_TINY: Final = Size(layers=83, width=8, vocabulary=8, positions=8)  # 1000 parameters, 4000 tensors
-SMALL: Final = Size(layers=2, width=64, vocabulary=512)
 SMALLEST: Final = Size(layers=1, width=64, vocabulary=128, positions=64)
 
 
