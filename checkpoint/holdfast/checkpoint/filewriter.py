@@ -97,8 +97,8 @@ class _Writing:
         self._work()
         if helper.ident is not None:
             helper.join()
-        for error in self._errors:
-            raise error
+        if self._errors:
+            raise self._errors[0]
         return tuple(self._blocks[start] for start in sorted(self._blocks))
 
     def _work(self) -> None:
