@@ -59,6 +59,12 @@ def raised(last: Mark | None, *, owner: str, round: int, uri: str) -> Mark:
     return mark
 
 
+def current(storage: Tree) -> int:
+    """The number of the round that entered last, 0 when none has. Raises Damaged when nobody can tell."""
+    mark = _read(storage)
+    return mark.number if mark else 0
+
+
 def require(storage: Tree, number: int) -> None:
     """Call while holding `storage.exclusive()`. Raises Fenced when a newer round has entered, Damaged when
     nobody can tell.

@@ -67,6 +67,9 @@ class LocalStorage:
     def size_bytes(self, name: str) -> int:
         return (self._root / name).stat().st_size
 
+    def modified_at(self, name: str) -> float:
+        return (self._root / name).stat().st_mtime
+
     def names(self, folder: str = "") -> list[str]:
         try:
             return sorted(os.listdir(self._root / folder))

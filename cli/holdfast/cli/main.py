@@ -47,7 +47,7 @@ COMMANDS: Mapping[str, Command] = {
     "pause": Command("holdfast.cli.commands.intervene:pause", "Stop training and keep everything ready."),
     "resume": Command("holdfast.cli.commands.intervene:resume", "Go on after a pause."),
     "restart": Command("holdfast.cli.commands.intervene:restart", "Start every worker again from a checkpoint."),
-    "checkpoint": Command("holdfast.cli.commands.intervene:checkpoint", "Take a checkpoint soon."),
+    "checkpoint": Command("holdfast.cli.commands.checkpoint:checkpoint", "Take one soon; list, verify, convert."),
     "rewind": Command("holdfast.cli.commands.intervene:rewind", "Go back to an earlier checkpoint."),
     "resize": Command("holdfast.cli.commands.intervene:resize", "Change how many nodes the job may have."),
     "skip-batches": Command("holdfast.cli.commands.intervene:skip_batches", "Pass over some of the data."),

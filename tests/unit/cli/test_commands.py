@@ -88,7 +88,7 @@ OPTIONS = {
     "pause": [*ASKED, *PLACE],
     "resume": [*ASKED, *PLACE],
     "restart": [*ASKED, *PLACE],
-    "checkpoint": [*ASKED, *PLACE],
+    "checkpoint": [],
     "rewind": ["--skip-batches", "--learning-rate-scale", *ASKED, "-j", "--job", *PLACE],
     "resize": [*ASKED, "-j", "--job", *PLACE],
     "skip-batches": [*ASKED, "-j", "--job", *PLACE],
@@ -119,7 +119,7 @@ def test_the_options_of_every_command_are_the_promised_ones(command: str) -> Non
     ("command", "words"),
     [
         *((name, ["job"]) for name in ("status", "ranks", "nodes", "incidents", "journal", "replay")),
-        *((name, ["job"]) for name in ("pause", "resume", "restart", "checkpoint")),
+        *((name, ["job"]) for name in ("pause", "resume", "restart")),
         *((name, ["node"]) for name in ("evict", "return", "self-test")),
         *(("why", ["incident"]), ("rewind", ["step"]), ("resize", ["nodes"]), ("skip-batches", ["batches"])),
     ],

@@ -118,7 +118,7 @@ def restart(target: Target, terms: Terms) -> ExitCode:
 
 
 @_intervention(JobWord.ARGUMENT)
-def checkpoint(target: Target, terms: Terms) -> ExitCode:
+def take(target: Target, terms: Terms) -> ExitCode:
     """Take a checkpoint of JOB soon."""
     return _intervene(InterventionAction.CHECKPOINT, target, terms, {})
 

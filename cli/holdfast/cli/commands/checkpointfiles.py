@@ -1,0 +1,232 @@
+"""`holdfast checkpoint ls|show|verify|prune`: what lies in a directory. None of it needs torch."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.cli.exitcode import ExitCode
+from holdfast.cli.output import Format, Shown, emit, format_option, remark
+from holdfast.cli.progress import Progress
+from holdfast.cli.view.checkpoints import (
+    catalogue_text,
+    checkpoint_text,
+    looked_text,
+    tensor_text,
+)
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.address import Address
+    from holdfast.checkpoint.catalogue import Entry
+    from holdfast.checkpoint.index import Index, Stored
+    from holdfast.checkpoint.manifest import Manifest
+    from holdfast.checkpoint.verification import Looked
+
+_step_option = click.option("--step", type=click.IntRange(min=0), help="The checkpoint of this step.")
+
+
+@click.command()
+@click.argument("uri")
+@format_option
+def ls(uri: str, form: Format) -> ExitCode:
+    """Every checkpoint in the directory URI, and which of them the next restore would try."""
+    from holdfast.checkpoint.catalogue import catalogue
+
+    entries = catalogue(_address(uri).storage)
+    value = [_entry_shown(each) for each in entries]
+    emit(Shown(value=value, table=lambda: catalogue_text(value), names=lambda: [e.name for e in entries]), form)
+    return ExitCode.OK
+
+
+@click.command()
+@click.argument("uri")
+@_step_option
+@click.option("--tensor", metavar="NAME", help="Only this tensor, chunk by chunk.")
+@format_option
+def show(uri: str, step: int | None, tensor: str | None, form: Format) -> ExitCode:
+    """What the checkpoint at URI holds: tensors, objects, files. Of a directory it is the newest."""
+    from holdfast.checkpoint.catalogue import choose, read_index
+    from holdfast.checkpoint.discovery import read_manifest
+
+    address = _address(uri)
+    name = choose(address.storage, _step_of(address, step))
+    manifest = read_manifest(address.storage, name)
+    index = read_index(address.storage, name, manifest)
+    if tensor is not None:
+        one = _tensor_named(index, tensor)
+        emit(Shown(value=one, table=lambda: tensor_text(one), names=lambda: [tensor]), form)
+        return ExitCode.OK
+    value = _checkpoint_shown(name, manifest, index)
+    emit(Shown(value=value, table=lambda: checkpoint_text(value), names=lambda: list(index.entries)), form)
+    return ExitCode.OK
+
+
+@click.command()
+@click.argument("uri")
+@_step_option
+@click.option("--all", "everything", is_flag=True, help="Every checkpoint in the directory.")
+@format_option
+def verify(uri: str, step: int | None, everything: bool, form: Format) -> ExitCode:
+    """Compare every block of a checkpoint with its hash: of URI, of --step, of --all, else of the newest.
+
+    Exits with 1 when anything differs from what was written, and names file and block.
+    """
+    from holdfast.checkpoint.catalogue import catalogue, choose
+
+    address = _address(uri)
+    if everything and _step_of(address, step) is not None:
+        raise InvalidInput(Problem(field="--all", value=uri, fix="leave the step out, or --all"))
+    entries = catalogue(address.storage)
+    if not everything:
+        chosen = choose(address.storage, _step_of(address, step))
+        entries = [each for each in entries if each.name == chosen]
+    looked = _look(address, entries)
+    value = [_looked_shown(each) for each in looked]
+    damaged = [each.name for each in looked if not each.is_intact]
+    emit(Shown(value=value, table=lambda: looked_text(value), names=lambda: damaged), form)
+    return ExitCode.FAILED if damaged else ExitCode.OK
+
+
+@click.command()
+@click.argument("uri")
+@click.option("--keep", type=click.IntRange(min=1), required=True, help="How many of the newest stay.")
+@click.option(
+    "--compared-every",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Keep what a rewind needs where replicas are compared after so many steps (0: never).",
+)
+@click.option("--dry-run", is_flag=True, help="Delete nothing: say what would go.")
+@format_option
+def prune(uri: str, keep: int, compared_every: int, dry_run: bool, form: Format) -> ExitCode:
+    """Delete checkpoints that the newest --keep make superfluous, after verifying that one of those is intact.
+
+    Refuses while a save is being written.
+    """
+    from holdfast.checkpoint.pruning import plan
+    from holdfast.checkpoint.pruning import prune as carry_out
+    from holdfast.checkpoint.retention import Retention
+
+    address = _address(uri)
+    if address.step is not None:
+        raise InvalidInput(Problem(field="uri", value=uri, fix="name the directory, not one checkpoint in it"))
+    retention = Retention(keep, compared_every)
+    if dry_run:
+        doomed = plan(address.storage, retention)
+        remark("nothing was deleted (--dry-run)")
+    else:
+        doomed = carry_out(address.storage, retention)
+    emit(Shown(value=doomed, table=lambda: "\n".join(doomed) or "nothing to delete", names=lambda: doomed), form)
+    return ExitCode.OK
+
+
+def _address(uri: str) -> "Address":
+    """Raises Unavailable when the library is not installed."""
+    try:
+        from holdfast.checkpoint.address import read_address
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            f"the checkpoint library is not whole here ({error}); install it with pip install 'holdfast[torch]'"
+        ) from error
+    return read_address(uri)
+
+
+def _step_of(address: "Address", step: int | None) -> int | None:
+    if address.step is not None and step not in (None, address.step):
+        fix = f"the address names step {address.step} already"
+        raise InvalidInput(Problem(field="--step", value=step, fix=fix))
+    return address.step if step is None else step
+
+
+def _look(address: "Address", entries: "Sequence[Entry]") -> "list[Looked]":
+    from holdfast.checkpoint.verification import verify
+
+    progress = Progress("verified", sum(each.size_bytes or 0 for each in entries))
+    try:
+        return [verify(address.storage, each.name, progress=progress.add) for each in entries]
+    finally:
+        progress.end()
+
+
+def _entry_shown(entry: "Entry") -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "step": entry.step,
+        "standing": entry.standing.value,
+        "round": entry.round,
+        "worldSize": entry.world_size,
+        "parent": entry.parent,
+        "sizeBytes": entry.size_bytes,
+        "committedAt": entry.committed_at,
+        "reason": entry.reason,
+    }
+
+
+def _checkpoint_shown(name: str, manifest: "Manifest", index: "Index") -> dict[str, Any]:
+    from holdfast.checkpoint.catalogue import elements
+    from holdfast.checkpoint.index import StoredObject
+
+    objects = {each: stored for each, stored in index.entries.items() if isinstance(stored, StoredObject)}
+    return {
+        "name": name,
+        "step": manifest.step,
+        "round": manifest.round,
+        "parent": manifest.parent,
+        "worldSize": manifest.world_size,
+        "batches": manifest.batches,
+        "elements": elements(index.entries),
+        "sizeBytes": sum(record.size_bytes for record in manifest.files.values()),
+        "tensors": [_tensor_shown(each, index.entries[each]) for each in index.entries if each not in objects],
+        "objects": [
+            {"name": each, "file": stored.file, "sizeBytes": stored.length_bytes}
+            for each, stored in objects.items()
+        ],
+        "files": [
+            {"name": file, "sizeBytes": record.size_bytes, "blocks": len(record.blocks)}
+            for file, record in manifest.files.items()
+        ],
+    }
+
+
+def _tensor_named(index: "Index", name: str) -> dict[str, Any]:
+    from holdfast.checkpoint.index import StoredTensor
+
+    stored = index.entries.get(name)
+    if isinstance(stored, StoredTensor):
+        return _tensor_shown(name, stored)
+    near = [each for each in index.entries if name in each][:3]
+    fix = f"there are {', '.join(near)}" if near else "list them with `holdfast checkpoint show URI -o name`"
+    raise InvalidInput(Problem(field="--tensor", value=name, fix=fix))
+
+
+def _tensor_shown(name: str, stored: "Stored") -> dict[str, Any]:
+    from holdfast.checkpoint.catalogue import size_of
+    from holdfast.checkpoint.index import StoredTensor
+
+    assert isinstance(stored, StoredTensor)
+    return {
+        "name": name,
+        "dtype": stored.dtype,
+        "shape": list(stored.shape),
+        "sizeBytes": size_of(stored),
+        "chunks": [
+            {
+                "file": each.file,
+                "payload": each.payload,
+                "offsets": list(each.box.offsets),
+                "sizes": list(each.box.sizes),
+            }
+            for each in stored.chunks
+        ],
+    }
+
+
+def _looked_shown(looked: "Looked") -> dict[str, Any]:
+    return {
+        "name": looked.name,
+        "intact": looked.is_intact,
+        "sizeBytes": looked.size_bytes,
+        "flaws": [{"file": each.file, "offset": each.offset, "reason": each.reason} for each in looked.flaws],
+    }

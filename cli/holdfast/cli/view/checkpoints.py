@@ -1,0 +1,116 @@
+"""Checkpoints as text."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.cli.view.table import UNKNOWN, pairs, table
+
+Shown = Mapping[str, Any]
+
+
+def catalogue_text(entries: Sequence[Shown]) -> str:
+    """One line a checkpoint, and why one is unreadable."""
+    if not entries:
+        return "no checkpoints"
+    headers = ("STEP", "ROUND", "WORLD", "SIZE", "COMMITTED", "PARENT", "STANDING")
+    return table(headers, [_entry(each) for each in entries])
+
+
+def checkpoint_text(shown: Shown) -> str:
+    """One checkpoint whole: its figures, then its tensors, objects and files."""
+    head = [
+        ("checkpoint", shown["name"]),
+        ("step", str(shown["step"])),
+        ("round", str(shown["round"])),
+        ("parent", _or(shown["parent"], "none: it started afresh")),
+        ("world size", str(shown["worldSize"])),
+        ("batches", str(shown["batches"])),
+        ("tensors", f"{len(shown['tensors'])} with {shown['elements']:,} numbers"),
+        ("objects", str(len(shown["objects"]))),
+        ("size", size(shown["sizeBytes"])),
+    ]
+    return "\n\n".join((pairs(head), tensors_text(shown["tensors"]), _objects_text(shown), _files_text(shown)))
+
+
+def tensors_text(tensors: Sequence[Shown]) -> str:
+    """One line a tensor."""
+    rows = [
+        (each["name"], each["dtype"], _shape(each["shape"]), str(len(each["chunks"])), size(each["sizeBytes"]))
+        for each in tensors
+    ]
+    return table(("TENSOR", "DTYPE", "SHAPE", "CHUNKS", "SIZE"), rows)
+
+
+def tensor_text(shown: Shown) -> str:
+    """One tensor, chunk by chunk."""
+    head = [("tensor", shown["name"]), ("dtype", shown["dtype"]), ("shape", _shape(shown["shape"]))]
+    rows = [
+        (each["file"], str(each["payload"]), _shape(each["offsets"]), _shape(each["sizes"]))
+        for each in shown["chunks"]
+    ]
+    return f"{pairs(head)}\n\n{table(('FILE', 'PAYLOAD AT', 'OFFSETS', 'SIZES'), rows)}"
+
+
+def looked_text(looked: Sequence[Shown]) -> str:
+    """What was verified: a line a checkpoint, and one for each flaw."""
+    lines: list[str] = []
+    for each in looked:
+        state = "intact" if each["intact"] else f"DAMAGED in {len(each['flaws'])} place(s)"
+        lines.append(f"{each['name']}  {size(each['sizeBytes'])}  {state}")
+        lines += [f"  {_place(flaw)}: {flaw['reason']}" for flaw in each["flaws"]]
+    return "\n".join(lines)
+
+
+def size(size_bytes: int | None) -> str:
+    """Bytes in the largest unit that leaves a number above one."""
+    if size_bytes is None:
+        return UNKNOWN
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def _entry(entry: Shown) -> tuple[str, ...]:
+    standing = entry["standing"]
+    return (
+        str(entry["step"]),
+        _or(entry["round"]),
+        _or(entry["worldSize"]),
+        size(entry["sizeBytes"]),
+        moment(entry["committedAt"]),
+        "-" if entry["parent"] is None else str(entry["parent"]),
+        f"{standing}: {entry['reason']}" if entry["reason"] else standing,
+    )
+
+
+def moment(at: float | None) -> str:
+    """Unix time as people write it, in UTC."""
+    return UNKNOWN if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _objects_text(shown: Shown) -> str:
+    rows = [(each["name"], size(each["sizeBytes"]), each["file"]) for each in shown["objects"]]
+    return table(("OBJECT", "SIZE", "FILE"), rows)
+
+
+def _files_text(shown: Shown) -> str:
+    rows = [(each["name"], size(each["sizeBytes"]), str(each["blocks"])) for each in shown["files"]]
+    return table(("FILE", "SIZE", "BLOCKS"), rows)
+
+
+def _place(flaw: Shown) -> str:
+    if not flaw["file"]:
+        return "the checkpoint"
+    return flaw["file"] if flaw["offset"] is None else f"{flaw['file']}, block at {flaw['offset']}"
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def _or(value: object, otherwise: str = UNKNOWN) -> str:
+    return otherwise if value is None else str(value)
