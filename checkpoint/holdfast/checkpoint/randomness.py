@@ -32,7 +32,7 @@ def capture() -> dict[str, torch.Tensor]:
         import numpy
 
         _, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
-        state[NUMPY] = _integers([*numpy.asarray(keys).tolist(), position, has_gauss])
+        state[NUMPY] = _integers([*numpy.asarray(keys).tolist(), int(position), int(has_gauss)])
         state[NUMPY_GAUSS] = torch.tensor([cached], dtype=torch.float64)
     if torch.cuda.is_available():
         state[CUDA] = torch.cuda.get_rng_state()

@@ -1,0 +1,208 @@
+"""Snapshots in the node's memory, taken and restored by a training loop of one rank."""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_solo import NEWEST, Witness
+from msgspec import structs
+
+from holdfast.api.memory import MemoryOrder, NodeMemory
+from holdfast.api.round import Restore, Tier
+from holdfast.checkpoint import Checkpointer
+from holdfast.checkpoint.capture import estimated_bytes
+from holdfast.checkpoint.memory.arena import Arena, Held
+from holdfast.checkpoint.persist import SavePoint
+
+MEMORY = Restore(tier=Tier.MEMORY)
+
+
+class Remembering(Witness):
+    """A run of one rank with the node's memory in a folder."""
+
+    def __init__(
+        self, folder: Path, order: MemoryOrder, *, round: int, restore: Restore, keep: int | None
+    ) -> None:
+        super().__init__(round=round, restore=restore)
+        memory = NodeMemory(order=order, folder=str(folder), server="")
+        self.assignment = structs.replace(self.assignment, memory=memory, keep=keep)
+        self.snapshots: list[int] = []
+        self.tiers: list[Tier] = []
+        self.times: list[tuple[float, float]] = []
+
+    def snapshotted(self, step: int, /) -> None:
+        self.snapshots.append(step)
+
+    def committed(
+        self, step: int, uri: str, /, *, round: int, wanted: int | None, stall_s: float, took_s: float
+    ) -> None:
+        super().committed(step, uri, round=round, wanted=wanted, stall_s=stall_s, took_s=took_s)
+        self.times.append((stall_s, took_s))
+
+    def restored(
+        self, step: int | None, skipped: tuple[str, ...], /, *, tier: Tier, healed: tuple[str, ...]
+    ) -> None:
+        super().restored(step, skipped, tier=tier, healed=healed)
+        self.tiers.append(tier)
+
+
+@dataclass
+class Loop:
+    """Trains in `folder`, which holds its memory and, unless `is_only_memory`, its checkpoints."""
+
+    folder: Path
+    round: int = 1
+    restore: Restore = MEMORY
+    order: MemoryOrder = field(default_factory=lambda: MemoryOrder(every_steps=1, since_round=1))
+    every_steps: int | None = None
+    keep: int | None = None
+    is_only_memory: bool = False
+    width: int = 4
+
+    def __post_init__(self) -> None:
+        memory = self.folder / "memory"
+        self.run = Remembering(memory, self.order, round=self.round, restore=self.restore, keep=self.keep)
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(self.width, 1)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        self.checkpointer = Checkpointer(
+            self.run,
+            model=self.model,
+            optimizer=self.optimizer,
+            uri="" if self.is_only_memory else str(self.folder / "disk"),
+            every_steps=self.every_steps,
+            reached=self.reach,
+        )
+        self.points: list[tuple[SavePoint, list[int]]] = []
+
+    def reach(self, point: SavePoint) -> None:
+        self.points.append((point, [held.record.step for held in self.held()]))
+
+    def train(self, steps: int) -> "Loop":
+        """So many steps, then the process is gone: nothing is finished or closed."""
+        loop = self.checkpointer.steps(torch.ones(100, 1, self.width))
+        for _ in range(steps):
+            _, batch = next(loop)
+            self.model(batch).sum().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        next(loop)  # Completes the last one.
+        return self
+
+    def held(self) -> list[Held]:
+        """The complete snapshots in memory, oldest first."""
+        arenas = [Arena.open(path) for path in sorted((self.folder / "memory").glob("*.own"))]
+        found = [held for arena in arenas if (held := arena.read()) is not None]
+        return sorted(found, key=lambda held: held.record.age)
+
+    @property
+    def digest(self) -> list[torch.Tensor]:
+        states = [value for state in self.optimizer.state.values() for value in state.values()]
+        return [tensor.detach().clone() for tensor in (*self.model.parameters(), *states)]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(map(torch.equal, one, other))
+
+
+def test_a_round_goes_on_from_the_newest_snapshot_in_memory(tmp_path: Path) -> None:
+    first = Loop(tmp_path, every_steps=2).train(5)
+    assert first.run.snapshots == [1, 2, 3, 4, 5]
+    again = Loop(tmp_path, round=2)
+    next(again.checkpointer.steps(torch.ones(100, 1, 4)))
+    assert again.run.restores == [(5, ())]
+    assert again.run.tiers == [Tier.MEMORY]
+    assert same(again.digest, first.digest)
+
+
+def test_without_any_storage_memory_is_enough(tmp_path: Path) -> None:
+    first = Loop(tmp_path, is_only_memory=True).train(3)
+    again = Loop(tmp_path, round=2, is_only_memory=True).train(1)
+    assert again.run.restores == [(3, ())]
+    assert again.run.snapshots == [4]
+    straight = Loop(tmp_path / "other", is_only_memory=True).train(4)
+    assert same(again.digest, straight.digest)
+    assert first.run.commits == []
+
+
+def test_snapshots_are_taken_as_often_as_the_order_says(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, order=MemoryOrder(every_steps=3, since_round=1)).train(7)
+    assert loop.run.snapshots == [3, 6]
+    record = loop.held()[-1].record
+    assert (record.owner, record.round, record.rank, record.step, record.batches) == ("solo", 1, 0, 6, 6)
+    assert record.file == "__0_0.distcp"
+
+
+def test_a_save_is_a_snapshot_as_well_and_is_left_alone_until_it_is_stored(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, order=MemoryOrder(every_steps=100, since_round=1), every_steps=2).train(6)
+    loop.checkpointer.close()
+    assert loop.run.snapshots == [2, 4, 6]
+    written = [steps for point, steps in loop.points if point is SavePoint.FILE_WRITTEN]
+    assert [steps[-1] for steps in written] == [2, 4, 6]
+    assert [step for step, _, _ in loop.run.commits] == [2, 4, 6]
+    assert all(0 < stall_s < took_s for stall_s, took_s in loop.run.times)
+
+
+def test_a_snapshot_is_left_out_while_somebody_reads_every_arena(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, order=MemoryOrder(every_steps=1, since_round=1, keepers=("127.0.0.1:1",)))
+    for _, batch in loop.checkpointer.steps(torch.ones(100, 1, 4), until=5):
+        loop.model(batch).sum().backward()
+        loop.optimizer.step()
+        for path in (tmp_path / "memory").glob("*.own"):
+            arena = Arena.open(path)
+            arena.hold(arena.generation, until_s=time.monotonic() + 3600)
+    assert loop.run.snapshots[:3] == [1, 2, 3]
+    assert 4 not in loop.run.snapshots, "a further arena is made meanwhile, but not waited for"
+    assert [held.record.step for held in loop.held()][:3] == [1, 2, 3]
+    assert loop.held()[0].record.keepers == ("127.0.0.1:1",)
+
+
+def test_what_changes_its_shape_is_left_out_until_the_ranks_agree_again(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, every_steps=4)
+    steps = loop.checkpointer.steps(torch.ones(100, 1, 4))
+    for step, batch in steps:
+        if step == 6:
+            break
+        loop.model(batch).sum().backward()
+        loop.optimizer.step()
+        if step == 2:
+            loop.model.register_buffer("late", torch.ones(3))
+    assert loop.run.snapshots == [1, 4, 5], "step 4 is saved, which has the ranks agree"
+
+
+def test_memory_that_cannot_be_had_costs_snapshots_and_no_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "memory").write_text("in the way")
+    with caplog.at_level(logging.WARNING):
+        loop = Loop(tmp_path, every_steps=2).train(4)
+        loop.checkpointer.close()
+    assert loop.run.snapshots == []
+    assert [step for step, _, _ in loop.run.commits] == [2, 4]
+    assert [record.message for record in caplog.records if "no snapshots in memory" in record.message]
+
+
+def test_the_job_says_how_many_checkpoints_stay_where_the_script_does_not(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, every_steps=1, keep=1).train(4)
+    loop.checkpointer.close()
+    assert [path.name for path in (tmp_path / "disk").glob("step-*")] == ["step-00000004"]
+
+
+def test_snapshots_that_a_rewind_gave_up_are_not_restored(tmp_path: Path) -> None:
+    Loop(tmp_path, every_steps=2).train(3).checkpointer.close()
+    order = MemoryOrder(every_steps=1, since_round=2)
+    again = Loop(tmp_path, round=2, order=order, restore=structs.replace(NEWEST, tier=Tier.MEMORY))
+    next(again.checkpointer.steps(torch.ones(100, 1, 4)))
+    assert (again.run.restores, again.run.tiers) == ([(2, ())], [Tier.CHECKPOINT])
+
+
+def test_the_estimate_of_a_first_snapshot_counts_the_states_an_optimizer_will_make() -> None:
+    model = torch.nn.Linear(100, 10, bias=False)
+    model.register_parameter("frozen", torch.nn.Parameter(torch.zeros(10), requires_grad=False))
+    adam = torch.optim.AdamW(model.parameters())
+    assert estimated_bytes(model, adam, world_size=1) == 3 * 4000 + 40
+    assert estimated_bytes(model, torch.optim.SGD(model.parameters(), lr=1), world_size=1) == 4040
+    assert estimated_bytes(model, torch.optim.SGD(model.parameters(), lr=1, momentum=0.9), world_size=2) == 4020
