@@ -16,7 +16,6 @@ from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import NothingToRestore
 from holdfast.checkpoint.keeping import Keeping
-from holdfast.checkpoint.local import LocalStorage, parse_uri
 from holdfast.checkpoint.memorytier import open_memory
 from holdfast.checkpoint.opening import Opening, open_together
 from holdfast.checkpoint.persist import Lineage, Persister, Reached
@@ -27,6 +26,7 @@ from holdfast.checkpoint.runport import RunPort
 from holdfast.checkpoint.saving import Saving
 from holdfast.checkpoint.state import Stateful, TrainingState
 from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.storageuri import storage_at
 
 _LINGER_S = 10.0  # For a save in flight when the loop is left early: seconds, as a rule.
 _KEEP = 3  # The newest may be cut short by what ended the round, the one before it may be damaged.
@@ -76,7 +76,7 @@ class Checkpointer:
                 raise InvalidInput(Problem(field=name, value=number, fix="write at least 1"))
         uri = self.uri or self.run.assignment.restore.uri
         if self.storage is None and uri:
-            self.storage = LocalStorage(parse_uri(uri))
+            self.storage = storage_at(uri)
         self._council = Council(self.run.assignment)
         self._keeping: Keeping | None = None
         self._at = _At(step=0, batches=0)

@@ -1,6 +1,7 @@
 """The names a checkpoint directory holds.
 
 step-00000012                     committed
+step-00000012.7-<token>_<attempt> committed by round 7 in an object store, also where it was copied from there
 step-00000012.tmp-7-<token>       being written by round 7
 step-00000012.old-<token>         set aside while its successor takes its place
 step-00000012.gone-<token>        being deleted
@@ -11,7 +12,7 @@ import re
 
 from holdfast.checkpoint import manifest
 
-_COMMITTED = re.compile(r"step-(\d{8,})")
+_COMMITTED = re.compile(r"step-(\d{8,})(?:\.\d+-\w+)?")
 _STAGED = re.compile(r"step-\d{8,}\.tmp-(\d+)-(\w+)")
 _SET_ASIDE = re.compile(r"(step-\d{8,})\.old-\w+")
 _DOOMED = re.compile(r"step-\d{8,}\.gone-\w+")

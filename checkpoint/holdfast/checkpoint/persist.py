@@ -64,6 +64,7 @@ class _Verdict(msgspec.Struct, frozen=True):
 
     outcome: Outcome
     reason: str = ""
+    name: str = ""
 
 
 _PARTS = msgspec.msgpack.Decoder(Part | _Failure)
@@ -84,8 +85,8 @@ class Persister:
         self._reached = reached
         self._attempts = 0
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Returns when the snapshot of every rank is committed.
+    def save(self, snapshot: Snapshot) -> str:
+        """Returns when the snapshot of every rank is committed, with the checkpoint's name.
 
         Raises SaveFailed, or Fenced when a newer round has taken over, on every rank alike; RuntimeError when
         the ranks cannot talk to each other any more.
@@ -97,7 +98,7 @@ class Persister:
         self._require_room(snapshot.image.nbytes)
         part = self._write(folder, snapshot)
         said = self._council.gather(msgspec.msgpack.encode(part))
-        self._hear(self._conclude(folder, snapshot, said) if self._council.rank == 0 else None)
+        return self._hear(self._conclude(folder, snapshot, said) if self._council.rank == 0 else None).name
 
     def tidy(self) -> None:
         """Delete the checkpoints that need not be kept, and what failed saves have left. For rank 0, after a save.
@@ -132,13 +133,14 @@ class Persister:
             return _Verdict(outcome=Outcome.FAILED, reason=reason)
         return _Verdict(outcome=Outcome.GRANTED)
 
-    def _hear(self, verdict: _Verdict | None) -> None:
-        """Raise what rank 0 has decided, on every rank."""
+    def _hear(self, verdict: _Verdict | None) -> _Verdict:
+        """What rank 0 has decided, raised on every rank where it is an error."""
         heard = _VERDICTS.decode(self._council.broadcast(msgspec.msgpack.encode(verdict)))
         if heard.outcome is Outcome.FENCED:
             raise Fenced(heard.reason)
         if heard.outcome is Outcome.FAILED:
             raise SaveFailed(heard.reason)
+        return heard
 
     def _failed(self, error: Exception) -> _Verdict:
         outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.FAILED
@@ -156,12 +158,12 @@ class Persister:
         try:
             self._complete(folder, snapshot, _parts(said))
             self._reached(SavePoint.BEFORE_RENAME)
-            self._storage.commits.publish(folder, step=snapshot.step, round=self._lineage.round)
+            name = self._storage.commits.publish(folder, step=snapshot.step, round=self._lineage.round)
             self._reached(SavePoint.AFTER_RENAME)
         except Exception as error:  # As in `_write`.
             self._discard(folder)
             return self._failed(error)
-        return _Verdict(outcome=Outcome.COMMITTED)
+        return _Verdict(outcome=Outcome.COMMITTED, name=name)
 
     def _complete(self, folder: str, snapshot: Snapshot, parts: Sequence[Part]) -> None:
         whole = merge(parts)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from holdfast.api.errors import HoldfastError
 from holdfast.api.rankrecord import Phase
 from holdfast.checkpoint.capture import Capture
-from holdfast.checkpoint.naming import committed_name
 from holdfast.checkpoint.persist import Persister, Reached, SavePoint
 from holdfast.checkpoint.runport import RunPort
 from holdfast.checkpoint.saver import Saver
@@ -75,11 +74,11 @@ class Saving:
 
     def _store(self, snapshot: Snapshot) -> None:
         try:
-            self._persister.save(snapshot)
+            name = self._persister.save(snapshot)
         finally:
             self._capture.release(snapshot)
         if self._rank == 0:
-            self._tell(snapshot.step, f"{self._uri}/{committed_name(snapshot.step)}")
+            self._tell(snapshot.step, f"{self._uri}/{name}")
             self._persister.tidy()
 
     def _tell(self, step: int, uri: str) -> None:

@@ -1,0 +1,46 @@
+"""Checkpoints in a bucket, as a `Storage`."""
+
+import sys
+from collections.abc import Sequence
+
+from holdfast.checkpoint.manifest import FileRecord, record_of
+from holdfast.checkpoint.objects.bucket import Bucket
+from holdfast.checkpoint.objects.journalcommits import JournalCommits
+
+
+class ObjectStorage:
+    """A file is an object; at the root only those folders show that are checkpoints."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self.commits = JournalCommits(bucket, self)
+
+    @property
+    def uri(self) -> str:
+        return self._bucket.uri
+
+    def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
+        self._bucket.put(name, parts)
+        return record_of(parts)
+
+    def read(self, name: str, offset: int, length_bytes: int) -> bytes:
+        return self._bucket.read(name, offset, length_bytes)
+
+    def size_bytes(self, name: str) -> int:
+        return self._bucket.size_bytes(name)
+
+    def names(self, folder: str = "") -> list[str]:
+        return self._bucket.names(folder) if folder else self.commits.names()
+
+    def free_bytes(self) -> int:
+        """A store takes what is paid for."""
+        return sys.maxsize
+
+    def make(self, folder: str = "") -> None:
+        """A folder is there as soon as something is in it."""
+
+    def remove(self, folder: str) -> None:
+        self.commits.discard(folder)
+
+    def sync(self, folder: str = "") -> None:
+        """What was put is durable, and its name as well."""
