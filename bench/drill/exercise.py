@@ -1,6 +1,5 @@
 """Who is put to which test, how often, and what that gives."""
 
-import itertools
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from drill.orchestrated import HoldfastFleet
 from drill.outcome import Outcome
 from drill.processes import none_left_behind
 from drill.stock import AS_IT_COMES, LETS_NODES_JOIN, TUNED, StockFleet
+from holdfast.api.policy import MemoryPolicy
 
 PHASE_S: Final = 0.027  # runs differ in where between two checkpoints the fault falls
 TRIES: Final = 3
@@ -29,6 +29,7 @@ class Contestant(Enum):
     JOINABLE = "torchrun with a last call of 1 s"
     HOLDFAST = "Holdfast, unmodified script"
     REENTERED = "Holdfast, re-entered"
+    REMEMBERED = "Holdfast, snapshots in memory after every step of 0.2 s"
 
 
 Outcomes = Mapping[Contestant, Sequence[Outcome]]
@@ -81,6 +82,8 @@ def fleet_of(who: Contestant, terms: Terms) -> Fleet:
             return HoldfastFleet(terms, script="plain.py")
         case Contestant.REENTERED:
             return HoldfastFleet(terms, script="reentrant.py")
+        case Contestant.REMEMBERED:
+            return HoldfastFleet(terms, script="remembering.py", memory=MemoryPolicy())
 
 
 def carry_out(exercise: Exercise, effort: Effort, environment: Mapping[str, str]) -> Outcomes:
@@ -98,11 +101,6 @@ def carry_out(exercise: Exercise, effort: Effort, environment: Mapping[str, str]
             if outcome is not None:
                 outcomes[entry.who].append(outcome)
     return outcomes
-
-
-def all_outcomes(results: Sequence[Outcomes], who: Sequence[Contestant]) -> list[Outcome]:
-    """Every outcome of these contestants."""
-    return list(itertools.chain.from_iterable(result.get(each, ()) for result in results for each in who))
 
 
 def _attempt(

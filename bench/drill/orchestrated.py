@@ -12,7 +12,7 @@ from drill.processes import Tree
 from drill.steplog import newest_by_rank
 from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident
-from holdfast.api.policy import Policy
+from holdfast.api.policy import MemoryPolicy, Policy
 from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import ListeningAt, StateDirectory
 from holdfast.cli.watchdogclient import WatchdogClient
@@ -24,10 +24,11 @@ FORM_GRACE_S: Final = 1.0
 
 
 class HoldfastFleet(Fleet):
-    """The job's policy is the default, apart from how long the start waits for more nodes."""
+    """The job's policy is the default, apart from how long the start waits for more nodes, and `memory`."""
 
-    def __init__(self, terms: Terms, *, script: str) -> None:
+    def __init__(self, terms: Terms, *, script: str, memory: MemoryPolicy | None = None) -> None:
         super().__init__(terms)
+        self._memory = memory
         self._script = script
         self._state = StateDirectory(terms.folder)
         self._listen = "127.0.0.1:0"
@@ -43,6 +44,7 @@ class HoldfastFleet(Fleet):
             nodes_max=shape.nodes_max,
             processes_per_node=shape.local_size,
             form_grace_s=FORM_GRACE_S,
+            memory=self._memory,
         )
         request = urllib.request.Request(
             f"http://{at.host}:{at.port}/v1/jobs",
@@ -79,6 +81,8 @@ class HoldfastFleet(Fleet):
             *(sys.executable, "-m", "holdfast.agent.launch", "--member", name, "--node", name),
             *("--rdzv-endpoint", self._listen, "--rdzv-id", JOB, "--local-addr", "127.0.0.1"),
             *("--nproc-per-node", str(self.terms.shape.local_size), "--log-dir", str(self._state.logs), *where),
+            # Every run leaves killed launchers behind; what they leave goes with the drill's folder.
+            *("--memory-dir", str(self.terms.folder)),
             *(str(SCRIPTS / self._script), str(self.terms.folder)),
         )
         agent = (
