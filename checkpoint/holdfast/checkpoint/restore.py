@@ -5,35 +5,25 @@ been written over them. That costs nothing while there is a next one, which over
 none, the round ends: nobody trains on from what is half of two states.
 """
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import torch
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
 from holdfast.api.errors import Damaged, Unavailable
 from holdfast.api.round import Tier
-from holdfast.checkpoint import randomness
 from holdfast.checkpoint.blockpool import host_name
 from holdfast.checkpoint.candidate import Candidate
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.duties import Demand
 from holdfast.checkpoint.errors import NothingToRestore, Unfit
-from holdfast.checkpoint.fitting import Fitting
-from holdfast.checkpoint.index import Box
-from holdfast.checkpoint.optimizerstate import make_room
+from holdfast.checkpoint.plan import Contents, Plan
 from holdfast.checkpoint.reading import read_together
-from holdfast.checkpoint.shard import shard_of
-from holdfast.checkpoint.state import TrainingState, data_name, random_prefix
-from holdfast.checkpoint.stored import StoredCheckpoint
-from holdfast.checkpoint.target import Target
-from holdfast.checkpoint.unpacking import Unpacker
+from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.verified import BlockSource, NoSource, Tally
-from holdfast.checkpoint.wants import Wants
 
 
 class _Finding(StrEnum):
@@ -84,34 +74,6 @@ class Position:
     tally: Tally = field(default_factory=Tally)
     saved_world_size: int = 0
     random: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Plan:
-    """What a rank wants of a checkpoint, and where it belongs once it is read. Objects are read packed."""
-
-    checkpoint: StoredCheckpoint
-    wants: Wants
-    sharded: dict[str, Any]
-    objects: list[tuple[tuple[str | int, ...], str, Target]] = field(default_factory=list)
-    singles: dict[str, Target] = field(default_factory=dict)
-    data: tuple[str, Target] | None = None
-    random: dict[str, torch.Tensor] = field(default_factory=dict)
-
-    def add_object(self, name: str) -> Target:
-        strips = self.checkpoint.object_strips(name)
-        target = Target.of_bytes(strips[0][1].row_bytes)
-        self.wants.add(target, strips)
-        return target
-
-
-@dataclass(slots=True)
-class _Contents:
-    """The objects of a plan, unpacked: nothing of them is applied before every rank could."""
-
-    objects: list[tuple[tuple[str | int, ...], object]]
-    singles: dict[str, Any]
-    data: Any
 
 
 Answer = TypeVar("Answer")
@@ -165,9 +127,9 @@ class Restorer:
         if self._is_new:
             self._state.optimizer.state.clear()
 
-    def _open(self, candidate: Candidate) -> tuple[_Plan | None, list[Demand], str | None]:
+    def _open(self, candidate: Candidate) -> tuple[Plan | None, list[Demand], str | None]:
         """The plan, what all ranks need, and why the candidate is passed over if it is. Touches nothing."""
-        plan = _attempt(candidate.name, lambda: self._plan(candidate.open()))
+        plan = _attempt(candidate.name, lambda: Plan.of(candidate.open(), self._state, self._council.rank))
         if isinstance(plan, _Word):
             offer = _Offer(word=plan)
         else:
@@ -182,7 +144,7 @@ class Restorer:
         return plan, [each.demand for each in heard if each.demand is not None], None
 
     def _read(
-        self, plan: _Plan, demands: Sequence[Demand], tier: Tier, passed_over: Sequence[str]
+        self, plan: Plan, demands: Sequence[Demand], tier: Tier, passed_over: Sequence[str]
     ) -> tuple[Position | None, str | None]:
         """Where training goes on, or why the candidate is passed over."""
         tally, error = read_together(plan.checkpoint, self._council, plan.wants, demands, self._blocks)
@@ -192,7 +154,7 @@ class Restorer:
         reason = _agree(heard)
         if reason is not None or isinstance(taken, _Word):
             return None, reason
-        self._apply(plan, taken)
+        plan.apply(taken, self._state)
         found = plan.checkpoint.manifest
         # All ranks together have taken this many; where it does not come out even, some are seen again.
         batches = found.batches * found.world_size // self._council.world_size
@@ -208,51 +170,6 @@ class Restorer:
             random=plan.random,
         )
         return position, None
-
-    def _plan(self, checkpoint: StoredCheckpoint) -> _Plan:
-        make_room(self._state.model, self._state.optimizer, checkpoint)
-        plan = _Plan(checkpoint=checkpoint, wants=Wants(checkpoint.map), sharded=self._state.sharded())
-        wanted, paths = flatten_state_dict(plan.sharded)
-        fitting = Fitting(checkpoint)
-        for name, value in wanted.items():
-            if not isinstance(value, torch.Tensor):
-                if fitting.object(name):
-                    plan.objects.append((paths[name], name, plan.add_object(name)))
-                continue
-            shard = shard_of(name, value)
-            if shard is not None and fitting.tensor(name, shard):
-                plan.wants.add(Target(shard.local), checkpoint.tensor_strips(name, shard.box))
-        for name in self._state.singles:
-            if fitting.object(name):
-                plan.singles[name] = plan.add_object(name)
-        fitting.finish()
-        self._plan_own(plan)
-        return plan
-
-    def _plan_own(self, plan: _Plan) -> None:
-        """Of what was saved per rank, that of the rank this one follows."""
-        checkpoint = plan.checkpoint
-        rank = randomness.source_rank(self._council.rank, checkpoint.manifest.world_size)
-        name = data_name(rank)
-        if self._state.data is not None and checkpoint.has_object(name):
-            plan.data = name, plan.add_object(name)
-        prefix = random_prefix(rank)
-        for name in checkpoint.names(prefix):
-            dtype, shape = checkpoint.shape_of(name)
-            plan.random[name.removeprefix(prefix)] = tensor = torch.empty(shape, dtype=dtype)
-            whole = Box(offsets=(0,) * len(shape), sizes=shape)
-            plan.wants.add(Target(tensor), checkpoint.tensor_strips(name, whole))
-
-    def _apply(self, plan: _Plan, contents: _Contents) -> None:
-        """The tensors are in place; so is everything else now."""
-        state = self._state
-        for path, value in contents.objects:
-            _place(plan.sharded, path, value)
-        state.load_sharded(plan.sharded)
-        for name, single in state.singles.items():
-            single.load_state_dict(contents.singles[name])
-        if state.data is not None and contents.data is not None:
-            state.data.load_state_dict(contents.data)
 
 
 def _attempt(name: str, work: Callable[[], Answer]) -> Answer | _Word:
@@ -282,26 +199,7 @@ def _agree(words: Sequence[_Word]) -> str | None:
     return None
 
 
-def _unpack(plan: _Plan, error: Exception | None) -> _Contents:
+def _unpack(plan: Plan, error: Exception | None) -> Contents:
     if error is not None:
         raise error
-    unpacker = Unpacker()
-
-    def unpack(name: str, target: Target) -> object:
-        try:
-            return unpacker.unpack(target.content().tobytes())
-        except pickle.UnpicklingError as reason:
-            text = f"{name} in {plan.checkpoint.name} is not made of plain values and tensors: {reason}"
-            raise Unfit(text) from reason
-
-    return _Contents(
-        objects=[(path, unpack(name, target)) for path, name, target in plan.objects],
-        singles={name: unpack(name, target) for name, target in plan.singles.items()},
-        data=None if plan.data is None else unpack(*plan.data),
-    )
-
-
-def _place(nested: Any, path: tuple[str | int, ...], value: object) -> None:
-    for step in path[:-1]:
-        nested = nested[step]
-    nested[path[-1]] = value
+    return plan.unpack()

@@ -1,0 +1,126 @@
+"""What a rank restores of one checkpoint, and where each piece of it belongs."""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+from holdfast.checkpoint import randomness
+from holdfast.checkpoint.errors import Unfit
+from holdfast.checkpoint.fitting import Fitting
+from holdfast.checkpoint.index import Box
+from holdfast.checkpoint.optimizerstate import make_room
+from holdfast.checkpoint.shard import shard_of
+from holdfast.checkpoint.state import TrainingState, data_name, random_prefix
+from holdfast.checkpoint.stored import StoredCheckpoint
+from holdfast.checkpoint.target import Target
+from holdfast.checkpoint.unpacking import Unpacker
+from holdfast.checkpoint.wants import Wants
+
+_Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The objects of a plan, unpacked."""
+
+    objects: list[tuple[_Path, object]]
+    singles: Mapping[str, Any]
+    data: Any
+
+
+@dataclass(slots=True)
+class Plan:
+    """Tensors are read where they belong; objects are read packed, and nothing of them is applied before `unpack`
+    has succeeded on every rank. `random` is fresh memory for the random state that this rank follows.
+    """
+
+    checkpoint: StoredCheckpoint
+    wants: Wants
+    sharded: dict[str, Any]
+    objects: list[tuple[_Path, str, Target]] = field(default_factory=list)
+    singles: dict[str, Target] = field(default_factory=dict)
+    data: tuple[str, Target] | None = None
+    random: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int) -> "Plan":
+        """Raises Unfit when the checkpoint does not hold what `state` asks for, Damaged when it is not whole. An
+        optimizer that never stepped is given room for its state; all else stays as it is.
+        """
+        make_room(state.model, state.optimizer, checkpoint)
+        plan = cls(checkpoint=checkpoint, wants=Wants(checkpoint.map), sharded=state.sharded())
+        fitting = Fitting(checkpoint)
+        plan._add_sharded(fitting)
+        for name in state.singles:
+            if fitting.object(name):
+                plan.singles[name] = plan._add_object(name)
+        fitting.finish()
+        plan._add_own(state, rank)
+        return plan
+
+    def unpack(self) -> Contents:
+        """Once all was read. Raises Unfit when an object needs code to be loaded."""
+        unpacker = Unpacker()
+
+        def unpack(name: str, target: Target) -> object:
+            try:
+                return unpacker.unpack(target.content().tobytes())
+            except pickle.UnpicklingError as error:
+                text = f"{name} in {self.checkpoint.name} is not made of plain values and tensors: {error}"
+                raise Unfit(text) from error
+
+        return Contents(
+            objects=[(path, unpack(name, target)) for path, name, target in self.objects],
+            singles={name: unpack(name, target) for name, target in self.singles.items()},
+            data=None if self.data is None else unpack(*self.data),
+        )
+
+    def apply(self, contents: Contents, state: TrainingState) -> None:
+        """The tensors are in place; so is everything else now."""
+        for path, value in contents.objects:
+            _place(self.sharded, path, value)
+        state.load_sharded(self.sharded)
+        for name, single in state.singles.items():
+            single.load_state_dict(contents.singles[name])
+        if state.data is not None and contents.data is not None:
+            state.data.load_state_dict(contents.data)
+
+    def _add_sharded(self, fitting: Fitting) -> None:
+        wanted, paths = flatten_state_dict(self.sharded)
+        for name, value in wanted.items():
+            if not isinstance(value, torch.Tensor):
+                if fitting.object(name):
+                    self.objects.append((paths[name], name, self._add_object(name)))
+                continue
+            shard = shard_of(name, value)
+            if shard is not None and fitting.tensor(name, shard):
+                self.wants.add(Target(shard.local), self.checkpoint.tensor_strips(name, shard.box))
+
+    def _add_own(self, state: TrainingState, rank: int) -> None:
+        """Of what was saved per rank, that of the rank this one follows."""
+        source = randomness.source_rank(rank, self.checkpoint.manifest.world_size)
+        name = data_name(source)
+        if state.data is not None and self.checkpoint.has_object(name):
+            self.data = name, self._add_object(name)
+        prefix = random_prefix(source)
+        for name in self.checkpoint.names(prefix):
+            dtype, shape = self.checkpoint.shape_of(name)
+            self.random[name.removeprefix(prefix)] = tensor = torch.empty(shape, dtype=dtype)
+            whole = Box(offsets=(0,) * len(shape), sizes=shape)
+            self.wants.add(Target(tensor), self.checkpoint.tensor_strips(name, whole))
+
+    def _add_object(self, name: str) -> Target:
+        strips = self.checkpoint.object_strips(name)
+        target = Target.of_bytes(strips[0][1].row_bytes)
+        self.wants.add(target, strips)
+        return target
+
+
+def _place(nested: Any, path: _Path, value: object) -> None:
+    for step in path[:-1]:
+        nested = nested[step]
+    nested[path[-1]] = value
