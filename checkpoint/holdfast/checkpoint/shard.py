@@ -33,7 +33,8 @@ def shard_of(name: str, tensor: torch.Tensor) -> Shard | None:
     if tensor.device_mesh.get_coordinate() is None:
         return None
     sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    if 0 in sizes:
+    # A tensor that is empty as a whole still has a name, which somebody has to save.
+    if 0 in sizes and 0 not in tensor.shape:
         return None
     return Shard(
         local=tensor._local_tensor.detach(),  # What `to_local` gives, without its autograd node.
