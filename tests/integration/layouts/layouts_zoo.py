@@ -92,9 +92,11 @@ class Case:
 
 def draw(seed: int, folder: Path, *, loads: int) -> Case:
     chance = random.Random(seed)
-    specimens = tuple(_draw_specimen(chance, f"{seed}.{number}") for number in range(chance.randint(4, 12)))
+    specimens = [_draw_specimen(chance, f"{seed}.{number}") for number in range(chance.randint(4, 12))]
+    if seed % 4 == 0:
+        specimens.append(_draw_large(chance, f"{seed}.large"))
     layouts = [_draw_layout(chance, specimens) for _ in range(1 + loads)]
-    return Case(folder / f"case-{seed}", specimens, layouts[0], tuple(layouts[1:]))
+    return Case(folder / f"case-{seed}", tuple(specimens), layouts[0], tuple(layouts[1:]))
 
 
 def _draw_specimen(chance: random.Random, name: str) -> Specimen:
@@ -104,7 +106,13 @@ def _draw_specimen(chance: random.Random, name: str) -> Specimen:
     return Specimen(name, chance.choice(DTYPES), shape, is_strided=len(shape) > 1 and chance.random() < 0.3)
 
 
-def _draw_layout(chance: random.Random, specimens: tuple[Specimen, ...]) -> Layout:
+def _draw_large(chance: random.Random, name: str) -> Specimen:
+    """Of several of the blocks that are hashed, none of which ends where a row does."""
+    shape = chance.choice(((1031, 1501), (3, 701, 1009), (2_300_003,)))
+    return Specimen(name, chance.choice(("float32", "bfloat16", "float64")), shape, is_strided=False)
+
+
+def _draw_layout(chance: random.Random, specimens: list[Specimen]) -> Layout:
     mesh = chance.choice(MESHES[chance.choice(tuple(MESHES))])
     has_stages = len(mesh) > 1 and chance.random() < 0.4
     placements: dict[str, tuple[int | None, ...] | None] = {}
