@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from holdfast.checkpoint.archive import unpack_object
+from holdfast.checkpoint.claims import ChunkKey
 from holdfast.checkpoint.index import StoredObject
 from holdfast.checkpoint.live import LiveState
 from holdfast.checkpoint.privatememory import PrivateMemory
@@ -54,9 +55,7 @@ class Loop:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01, **settings)
         self.room = PrivateMemory(1 << 20)
         self.stage = Stage(0)
-        self.attend()
-
-    def attend(self) -> None:
+        self.generation, self.share = 0, set[ChunkKey]()
         scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
         self.state = Counted(self.model, self.optimizer, scheduler, None, {})
         self.live = LiveState(self.state, rank=0)
@@ -68,8 +67,9 @@ class Loop:
 
     def take(self) -> Snapshot:
         look = self.live.look()
-        share = {claim.key for claim in look.claims()}
-        return self.stage.take(self.stage.draft(look, share), self.room, step=1, batches=1)
+        if look.generation != self.generation:
+            self.generation, self.share = look.generation, {claim.key for claim in look.claims()}
+        return self.stage.take(self.stage.draft(look, self.share), self.room, step=1, batches=1)
 
     @property
     def asked(self) -> int:

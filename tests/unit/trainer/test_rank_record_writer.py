@@ -78,6 +78,16 @@ def test_a_phase_moves_the_publication_but_not_the_step(tmp_path: Path) -> None:
     assert after.phase_started_ns == after.published_ns > before.published_ns
 
 
+def test_a_snapshot_is_published_until_the_round_ends(tmp_path: Path) -> None:
+    record = begun(tmp_path)
+    record.step(3, 0.5, 1.0, 100)
+    record.snapshotted(3)
+    record.step(4, 0.5, 1.0, 100)
+    assert (step_zone(tmp_path).step, step_zone(tmp_path).snapshot_step) == (4, 3)
+    record.begin(assignment(round=8, rank=1, world_size=2, local_rank=0))
+    assert step_zone(tmp_path).snapshot_step == UNKNOWN_INT
+
+
 def test_the_newest_fingerprints_are_kept_oldest_first(tmp_path: Path) -> None:
     record = begun(tmp_path)
     record.step(40, 3.5, 0.25, 4096)
