@@ -1,6 +1,5 @@
 """The example's training, which stops where a test wants it to: what happens between two steps is then no race."""
 
-import shutil
 from pathlib import Path
 
 from embeddedrun import wait_until
@@ -53,9 +52,6 @@ class Gates:
         (self._folder / f"closed-{step}").unlink()
         for each in self._here(step):
             each.unlink()
-
-    def remove(self) -> None:
-        shutil.rmtree(self._folder)
 
     def _here(self, step: int) -> list[Path]:
         return list(self._folder.glob(f"here-{step}-*"))
