@@ -5,15 +5,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpointer import Checkpointer
-    from holdfast.checkpoint.errors import NothingToRestore, SaveFailed, SavingStopped, Unfit
+    from holdfast.checkpoint.errors import NotEquivalent, NothingToRestore, SaveFailed, SavingStopped, Unfit
     from holdfast.checkpoint.runport import RunPort, Standalone
 
-__all__ = ["Checkpointer", "RunPort", "Standalone", "NothingToRestore", "SaveFailed", "SavingStopped", "Unfit"]
+__all__ = [
+    "Checkpointer",
+    "RunPort",
+    "Standalone",
+    "NotEquivalent",
+    "NothingToRestore",
+    "SaveFailed",
+    "SavingStopped",
+    "Unfit",
+]
 
 _HOMES = {
     "Checkpointer": "checkpointer",
     "RunPort": "runport",
     "Standalone": "runport",
+    "NotEquivalent": "errors",
     "NothingToRestore": "errors",
     "SaveFailed": "errors",
     "SavingStopped": "errors",

@@ -9,7 +9,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.live import LiveState
+from holdfast.checkpoint.live import LiveState, Look
 from holdfast.checkpoint.memory.arena import Arena, capacity_for
 from holdfast.checkpoint.memorytier import MemoryTier
 from holdfast.checkpoint.privatememory import PrivateMemory
@@ -35,6 +35,7 @@ class Capture:
         remembered: Callable[[int], object] = lambda step: None,
     ) -> None:
         self._live = LiveState(state, rank=council.rank)
+        self._equivalence = state.equivalence
         self._shares = Shares(council)
         self._stage = Stage(council.rank)
         self._memory = memory
@@ -73,7 +74,7 @@ class Capture:
 
         It is one in the node's memory as well, where there is room for it.
         """
-        look = self._live.look()
+        look = self._look_to_store(step)
         draft = self._stage.draft(look, self._shares.agree(look))
         arena = self._memory.room(draft.image_bytes, len(draft.entries)) if self._memory else None
         if arena is None:
@@ -82,6 +83,16 @@ class Capture:
         self._keep(arena, snapshot)
         self._pin(arena, snapshot)
         return snapshot
+
+    def _look_to_store(self, step: int) -> Look:
+        """With a loss to compare a restored model by, if one is wanted."""
+        if self._equivalence is None:
+            return self._live.look()
+        self._equivalence.record(step)
+        try:
+            return self._live.look()
+        finally:
+            self._equivalence.forget()
 
     def release(self, snapshot: Snapshot) -> None:
         """What `take` gave is stored, or given up. Any thread."""

@@ -14,6 +14,7 @@ from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import randomness
 from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.council import Council
+from holdfast.checkpoint.equivalence import Equivalence, LossOf
 from holdfast.checkpoint.errors import NothingToRestore
 from holdfast.checkpoint.keeping import Keeping
 from holdfast.checkpoint.memorytier import open_memory
@@ -47,10 +48,12 @@ class Checkpointer:
 
     All ranks make it alike, once per round, after the process group. `scaler` is that of mixed precision; `data`
     knows its own position, if that is not what `steps` is given; `extra` are further objects with state_dict() and
-    load_state_dict(). `uri` is the directory (by default the one the round was told), `every_steps` how many
-    completed steps lie between two saves (None: only the last is saved, and what the watchdog asks for), `keep`
-    how many checkpoints stay (None: what the job says, else 3); up to three more stay where replicas are compared
-    and the newest ones may not be verified yet. `storage` and `reached` are for tests and other kinds of storage.
+    load_state_dict(). `equivalence` gives the loss of a batch under the model as it is: it is stored with each
+    checkpoint and computed again after a restore, see `equivalence.py`. `uri` is the directory or the place in an
+    object store (by default the one the round was told), `every_steps` how many completed steps lie between two
+    saves (None: only the last is saved, and what the watchdog asks for), `keep` how many checkpoints stay (None:
+    what the job says, else 3); up to three more stay where replicas are compared and the newest ones may not be
+    verified yet. `storage` and `reached` are for tests and other kinds of storage.
 
     Where the job wants snapshots in the nodes' memory, they are taken as often as it says. Without a directory it
     does nothing else but count steps. Raises InvalidInput when something in this cannot be checkpointed.
@@ -64,6 +67,7 @@ class Checkpointer:
     scaler: Stateful | None = None
     data: Stateful | None = None
     extra: Mapping[str, Stateful] | None = None
+    equivalence: LossOf | None = None
     uri: str | None = None
     every_steps: int | None = None
     keep: int | None = None
@@ -78,6 +82,12 @@ class Checkpointer:
         if self.storage is None and uri:
             self.storage = storage_at(uri)
         self._council = Council(self.run.assignment)
+        self._equivalence: Equivalence | None = None
+        if self.equivalence is not None:
+            part = self.run.assignment
+            self._equivalence = Equivalence(
+                self.equivalence, self.model, rank=part.rank, world_size=part.world_size
+            )
         self._keeping: Keeping | None = None
         self._at = _At(step=0, batches=0)
         self._to_drop = 0
@@ -99,7 +109,8 @@ class Checkpointer:
 
         Raises what `run.check` raises when the round is over; Fenced when a newer round has taken over;
         Unavailable when the directory cannot be used; Damaged when a restore was directed and nothing intact is
-        left; Unfit when what is left is of another model; SavingStopped when save after save fails.
+        left; Unfit when what is left is of another model; NotEquivalent when what was restored computes another
+        loss than when it was saved; SavingStopped when save after save fails.
         """
         state = self._state(data)
         if not self._has_begun:
@@ -109,6 +120,8 @@ class Checkpointer:
         try:
             for batch in self._fetch(source, until):
                 self._at = _At(self._at.step + 1, self._at.batches + 1)
+                if self._equivalence is not None:
+                    self._equivalence.batch = batch
                 yield self._at.step, batch
                 if self._keeping is not None:
                     self._keeping.completed(step=self._at.step, batches=self._at.batches)
@@ -133,6 +146,7 @@ class Checkpointer:
             scaler=self.scaler,
             data=self.data or (data if isinstance(data, Stateful) else None),
             extra=self.extra or {},
+            equivalence=self._equivalence,
         )
 
     def _begin(self, state: TrainingState) -> None:
@@ -168,6 +182,8 @@ class Checkpointer:
         if position.step is None and restore.tier is not Tier.NONE and restore.step is not None:
             reasons = "; ".join(position.skipped) or "there is none"
             raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
+        if self._equivalence is not None:
+            self._equivalence.check(self._council)
         self._open(state, opening, position.step)
         self.run.restored(position.step, position.skipped, tier=position.tier, healed=position.healed)
         return position
@@ -175,7 +191,7 @@ class Checkpointer:
     def _open(self, state: TrainingState, opening: Opening, parent: int | None) -> None:
         """Get ready for the snapshots and saves of this round."""
         part, storage = self.run.assignment, self.storage
-        memory, saving = open_memory(part, parent=parent), None
+        memory, saving = open_memory(part, self._council, parent=parent), None
         if storage is None and memory is None:
             return
         capture = Capture(state, self._council, memory, remembered=self.run.snapshotted)

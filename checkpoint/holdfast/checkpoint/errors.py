@@ -6,6 +6,7 @@ HoldfastError
 |-- Fenced                a newer round has entered the directory; this one may not write to it any more
 |-- Damaged               stored bytes are not what was written
 |   `-- NothingToRestore  a restore was directed, and no checkpoint in reach is intact
+|-- NotEquivalent         an intact checkpoint fits, yet the model computes something else than when it was saved
 |-- Unfit                 an intact checkpoint does not hold what the model or optimizer asks for
 `-- SaveFailed            one save did not commit; training goes on, the next save may succeed
     `-- SavingStopped     several saves in a row did not commit; a human has to look
@@ -16,6 +17,10 @@ from holdfast.api.errors import Damaged, HoldfastError
 
 class NothingToRestore(Damaged):
     """The round was told to restore, but no checkpoint that it may use is intact."""
+
+
+class NotEquivalent(HoldfastError):
+    """A restored model computes another loss than when it was saved; names step, rank and both losses."""
 
 
 class Unfit(HoldfastError):

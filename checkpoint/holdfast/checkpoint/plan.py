@@ -14,7 +14,7 @@ from holdfast.checkpoint.fitting import Fitting
 from holdfast.checkpoint.index import Box
 from holdfast.checkpoint.optimizerstate import make_room
 from holdfast.checkpoint.shard import shard_of
-from holdfast.checkpoint.state import TrainingState, data_name, random_prefix
+from holdfast.checkpoint.state import TrainingState, data_name, equivalence_name, random_prefix
 from holdfast.checkpoint.stored import StoredCheckpoint
 from holdfast.checkpoint.target import Target
 from holdfast.checkpoint.unpacking import Unpacker
@@ -30,6 +30,7 @@ class Contents:
     objects: list[tuple[_Path, object]]
     singles: Mapping[str, Any]
     data: Any
+    equivalence: Any
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class Plan:
     objects: list[tuple[_Path, str, Target]] = field(default_factory=list)
     singles: dict[str, Target] = field(default_factory=dict)
     data: tuple[str, Target] | None = None
+    equivalence: tuple[str, Target] | None = None
     random: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -77,6 +79,7 @@ class Plan:
             objects=[(path, unpack(name, target)) for path, name, target in self.objects],
             singles={name: unpack(name, target) for name, target in self.singles.items()},
             data=None if self.data is None else unpack(*self.data),
+            equivalence=None if self.equivalence is None else unpack(*self.equivalence),
         )
 
     def apply(self, contents: Contents, state: TrainingState) -> None:
@@ -88,6 +91,8 @@ class Plan:
             single.load_state_dict(contents.singles[name])
         if state.data is not None and contents.data is not None:
             state.data.load_state_dict(contents.data)
+        if state.equivalence is not None and contents.equivalence is not None:
+            state.equivalence.load_state_dict(contents.equivalence)
 
     def _add_sharded(self, fitting: Fitting) -> None:
         wanted, paths = flatten_state_dict(self.sharded)
@@ -106,6 +111,9 @@ class Plan:
         name = data_name(source)
         if state.data is not None and self.checkpoint.has_object(name):
             self.data = name, self._add_object(name)
+        name = equivalence_name(source)
+        if state.equivalence is not None and self.checkpoint.has_object(name):
+            self.equivalence = name, self._add_object(name)
         prefix = random_prefix(source)
         for name in self.checkpoint.names(prefix):
             dtype, shape = self.checkpoint.shape_of(name)

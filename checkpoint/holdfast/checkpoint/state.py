@@ -4,6 +4,7 @@ model.*, optimizer.*          as torch.distributed.checkpoint.state_dict names t
 extra.<name>.*                the same for further objects with state_dict() and load_state_dict()
 scheduler, scaler             one object each
 data.rank-00003               one object per rank, where the data has a state_dict()
+equivalence.rank-00003        one object per rank, where there is something to compare a restored model by
 random.rank-00003.<source>    tensors per rank
 
 In a world of another size, rank r takes the data position of rank (r mod saved size), which is right for data
@@ -24,6 +25,7 @@ from torch.optim import Optimizer
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint import randomness
+from holdfast.checkpoint.equivalence import Equivalence
 
 SCHEDULER, SCALER = "scheduler", "scaler"
 
@@ -39,6 +41,10 @@ class Stateful(Protocol):
 
 def data_name(rank: int) -> str:
     return f"data.rank-{rank:05d}"
+
+
+def equivalence_name(rank: int) -> str:
+    return f"equivalence.rank-{rank:05d}"
 
 
 def random_prefix(rank: int) -> str:
@@ -63,6 +69,7 @@ class TrainingState:
     data: Stateful | None
     extra: Mapping[str, Stateful]
     scaler: Stateful | None = None
+    equivalence: Equivalence | None = None
 
     def __post_init__(self) -> None:
         for name, each in self.extra.items():
@@ -100,6 +107,8 @@ class TrainingState:
             whole[name] = single.state_dict()
         if self.data is not None:
             whole[data_name(rank)] = self.data.state_dict()
+        if self.equivalence is not None:
+            whole[equivalence_name(rank)] = self.equivalence.state_dict()
         for source, tensor in randomness.capture().items():
             whole[random_prefix(rank) + source] = tensor
         return FlatState(values=whole, paths={name: paths.get(name, (name,)) for name in whole})

@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.api.errors import Unavailable
 from holdfast.api.round import Tier
 from holdfast.checkpoint import Checkpointer, Standalone
+from holdfast.checkpoint.errors import NotEquivalent
 from holdfast.checkpoint.persist import SavePoint
 
 DIMENSION = 6  # Not a multiple of 4: some ranks hold less than others, and of the biases nothing.
@@ -76,6 +77,8 @@ class Course:
     """rank: the call that kills it, as a pattern of what it does and to which name"""
     stale_rank: int | None = None
     """The rank that cannot read files of tensors."""
+    equivalence: float | None = None
+    """The loss of each batch is to be the same after a restore, times this."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,7 @@ def train(rank: int, world_size: int, course: Course) -> Report:
         keep=course.keep,
         storage=StaleHandle(course.directory, ".distcp") if course.stale_rank == rank else None,
         reached=death_of(course.deaths.get(rank)),
+        equivalence=loss_of(model, course.equivalence) if course.equivalence else None,
     )
     losses = []
     for step, batch in checkpointer.steps(Samples(rank, world_size), until=course.until):
@@ -144,6 +148,10 @@ def train(rank: int, world_size: int, course: Course) -> Report:
     if any(course.directory.glob("step-*")):
         stock = stock_digest(course)
     return Report(tuple(losses), digest, noise, run.skipped, stock)
+
+
+def loss_of(model: nn.Module, factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda batch: (model(batch) - 1).square().mean() * factor
 
 
 def death_of(death: tuple[str, int] | None) -> Callable[[SavePoint], None]:
@@ -205,7 +213,7 @@ def _live(rank: int, world_size: int, meeting: str, course: Course, answers: Con
             if rank in course.fatal:
                 Recorder(course.directory, lambda call: die_at(course.fatal[rank], call)).watch(patch)
             report = train(rank, world_size, course)
-    except Unavailable as error:
+    except (NotEquivalent, Unavailable) as error:
         report = Report(losses=(), digest="", noise=0.0, refusal=str(error))
     answers.send(report)
     dist.destroy_process_group()
