@@ -28,6 +28,7 @@ DTYPES = (
     "float8_e4m3fn",
     "float8_e5m2",
 )
+LARGE = (2053, 1501)
 MESHES = {
     1: [(1,)],
     2: [(2,), (1, 2)],
@@ -95,7 +96,7 @@ def draw(seed: int, folder: Path, *, loads: int) -> Case:
     specimens = [_draw_specimen(chance, f"{seed}.{number}") for number in range(chance.randint(4, 12))]
     if seed % 4 == 0:
         specimens.append(_draw_large(chance, f"{seed}.large"))
-    layouts = [_draw_layout(chance, specimens) for _ in range(1 + loads)]
+    layouts = [_draw_layout(chance, specimens, large_dim=min(number, 1)) for number in range(1 + loads)]
     return Case(folder / f"case-{seed}", tuple(specimens), layouts[0], tuple(layouts[1:]))
 
 
@@ -107,21 +108,23 @@ def _draw_specimen(chance: random.Random, name: str) -> Specimen:
 
 
 def _draw_large(chance: random.Random, name: str) -> Specimen:
-    """Of several of the blocks that are hashed, none of which ends where a row does."""
-    shape = chance.choice(((1031, 1501), (3, 701, 1009), (2_300_003,)))
-    return Specimen(name, chance.choice(("float32", "bfloat16", "float64")), shape, is_strided=False)
+    """Of several of the blocks that are hashed, none of which ends where a row or a part of one does."""
+    return Specimen(name, chance.choice(("float32", "bfloat16", "float64")), LARGE, is_strided=False)
 
 
-def _draw_layout(chance: random.Random, specimens: list[Specimen]) -> Layout:
+def _draw_layout(chance: random.Random, specimens: list[Specimen], *, large_dim: int) -> Layout:
+    """`large_dim` is what large ones are sharded over."""
     mesh = chance.choice(MESHES[chance.choice(tuple(MESHES))])
     has_stages = len(mesh) > 1 and chance.random() < 0.4
     placements: dict[str, tuple[int | None, ...] | None] = {}
     for specimen in specimens:
+        places = len(mesh) - has_stages
         dims: list[int | None] = [None, *range(len(specimen.shape))]
-        is_plain = not has_stages and chance.random() < 0.15
-        placements[specimen.name] = (
-            None if is_plain else tuple(chance.choice(dims) for _ in mesh[1 if has_stages else 0 :])
-        )
+        drawn = tuple(chance.choice(dims) for _ in range(places))
+        if specimen.shape == LARGE:
+            placements[specimen.name] = (None,) * (places - 1) + (large_dim,)
+        else:
+            placements[specimen.name] = drawn if has_stages or chance.random() < 0.85 else None
     return Layout(mesh, has_stages, placements)
 
 
