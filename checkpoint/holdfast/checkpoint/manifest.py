@@ -49,23 +49,42 @@ def hash_block(block: bytes | bytearray | memoryview) -> str:
     return xxhash.xxh3_128_hexdigest(block)
 
 
-def record_of(parts: Sequence[memoryview]) -> FileRecord:
-    """The record of a file that consists of `parts`, one after the other."""
-    size, blocks = 0, []
-    digest = xxhash.xxh3_128()
-    for part in parts:
+class Recorder:
+    """The record of a file that is seen from front to back, piece by piece."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._blocks: list[str] = []
+        self._digest = xxhash.xxh3_128()
+
+    def add(self, part: memoryview) -> None:
+        """What comes next in the file."""
         left = part.cast("B")
         while left.nbytes:
-            room = BLOCK_BYTES - size % BLOCK_BYTES
-            digest.update(left[:room])
-            size += min(room, left.nbytes)
+            room = BLOCK_BYTES - self._size % BLOCK_BYTES
+            self._digest.update(left[:room])
+            self._size += min(room, left.nbytes)
             left = left[room:]
-            if size % BLOCK_BYTES == 0:
-                blocks.append(digest.hexdigest())
-                digest.reset()
-    if size % BLOCK_BYTES:
-        blocks.append(digest.hexdigest())
-    return FileRecord(size_bytes=size, blocks=tuple(blocks))
+            if self._size % BLOCK_BYTES == 0:
+                self._end_block()
+
+    def record(self) -> FileRecord:
+        """Of all that was added; nothing may be added any more."""
+        if self._size % BLOCK_BYTES:
+            self._end_block()
+        return FileRecord(size_bytes=self._size, blocks=tuple(self._blocks))
+
+    def _end_block(self) -> None:
+        self._blocks.append(self._digest.hexdigest())
+        self._digest.reset()
+
+
+def record_of(parts: Sequence[memoryview]) -> FileRecord:
+    """The record of a file that consists of `parts`, one after the other."""
+    recorder = Recorder()
+    for part in parts:
+        recorder.add(part)
+    return recorder.record()
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -61,6 +61,8 @@ def test_the_subcommands_and_their_options_are_the_promised_ones() -> None:
         "ls": ["-o", "--output"],
         "show": ["--step", "--tensor", "-o", "--output"],
         "verify": ["--step", "--all", "-o", "--output"],
+        "diff": ["-o", "--output"],
+        "convert": ["--to", "--step", "--select", "--tensors-only"],
         "prune": ["--keep", "--compared-every", "--dry-run", "-o", "--output"],
     }
 

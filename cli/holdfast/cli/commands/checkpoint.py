@@ -3,6 +3,7 @@
 import click
 
 from holdfast.cli.commands.checkpointfiles import ls, prune, show, verify
+from holdfast.cli.commands.checkpointvalues import convert, diff
 from holdfast.cli.commands.intervene import take
 from holdfast.cli.target import Program
 
@@ -30,5 +31,5 @@ def checkpoint() -> None:
     """
 
 
-for _command in (take, ls, show, verify, prune):
+for _command in (take, ls, show, verify, diff, convert, prune):
     checkpoint.add_command(_command)

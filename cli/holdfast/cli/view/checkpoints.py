@@ -62,6 +62,14 @@ def looked_text(looked: Sequence[Shown]) -> str:
     return "\n".join(lines)
 
 
+def compared_text(compared: Shown) -> str:
+    """A line for each name that differs, and how many do not."""
+    lines = [f"only in A: {name}" for name in compared["onlyInA"]]
+    lines += [f"only in B: {name}" for name in compared["onlyInB"]]
+    lines += [f"{each['name']}: {_difference(each)}" for each in compared["differences"]]
+    return "\n".join([*lines, f"{compared['equal']} equal, bit for bit"])
+
+
 def size(size_bytes: int | None) -> str:
     """Bytes in the largest unit that leaves a number above one."""
     if size_bytes is None:
@@ -106,6 +114,13 @@ def _place(flaw: Shown) -> str:
     if not flaw["file"]:
         return "the checkpoint"
     return flaw["file"] if flaw["offset"] is None else f"{flaw['file']}, block at {flaw['offset']}"
+
+
+def _difference(each: Shown) -> str:
+    if each["count"] is None:
+        return str(each["what"])
+    largest = UNKNOWN if each["largest"] is None else f"{each['largest']:.6g}"
+    return f"{each['count']} element(s) differ by up to {largest}, the first at {each['first']}"
 
 
 def _shape(shape: Sequence[int]) -> str:

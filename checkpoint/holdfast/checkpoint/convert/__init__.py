@@ -1,0 +1,1 @@
+"""Checkpoints of other formats, read, compared and written, one tensor at a time."""

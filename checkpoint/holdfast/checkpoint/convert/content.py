@@ -1,0 +1,72 @@
+"""What a checkpoint of whatever format holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A tensor without its numbers."""
+
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.dtype.itemsize * torch.Size(self.sizes).numel()
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.sizes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How far the training was that the state is of."""
+
+    step: int = 0
+    world_size: int = 1
+    batches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Names in their order: `tensors` are dense ones, `objects` all else. `paths` says how names are nested;
+    a name that is not in it is not. `remarks` are what a reader should know, one sentence each.
+    """
+
+    tensors: Mapping[str, Shape]
+    objects: tuple[str, ...] = ()
+    paths: Mapping[str, Path] = field(default_factory=dict)
+    origin: Origin = Origin()
+    remarks: tuple[str, ...] = ()
+
+    def path_of(self, name: str) -> Path:
+        return self.paths.get(name, (name,))
+
+
+class Source(Protocol):
+    """A checkpoint that is read. Its methods raise Damaged when what is stored is not whole, Unfit when an object
+    needs code to be loaded, and OSError when it cannot be read now.
+    """
+
+    @property
+    def contents(self) -> Contents: ...
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The whole tensor, contiguous, in memory that is the caller's only for reading."""
+
+    def value(self, name: str) -> object:
+        """Made of plain values and tensors."""
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The content of a contiguous tensor on the CPU, not copied."""
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    content: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()  # numpy's stubs do not call it a buffer
+    return memoryview(content)
