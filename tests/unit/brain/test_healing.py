@@ -317,6 +317,16 @@ def test_a_committed_step_is_known_to_be_complete_before_any_report_says_so() ->
     assert story.incident.lost_steps == 0
 
 
+def test_all_incidents_that_one_round_heals_say_what_they_cost_together() -> None:
+    story = running(4, step=500, commit=50).lose(1)
+    story.now += 0.05
+    story.lose(2).wait(1)
+    story.run(51, restored=50)
+    assert [each.lost_steps for each in story.state.incidents] == [450, 450]
+    assert {each.recovered_round for each in story.state.incidents} == {story.round.number}
+    assert [each.state for each in story.state.incidents] == [IncidentState.RECOVERED] * 2
+
+
 def test_steps_lost_once_are_not_lost_again_with_every_later_round() -> None:
     story = running(2, spares=1, step=500, commit=50)
     story.ask(InterventionAction.REWIND, to_step=50)

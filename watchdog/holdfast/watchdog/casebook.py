@@ -112,19 +112,31 @@ def update(state: JobState, incident: Incident) -> tuple[JobState, tuple[Effect,
     return _rewrite(state, {incident.id}, lambda _: incident, IncidentUpdated)
 
 
+def healed_by(state: JobState, round_number: int) -> set[str]:
+    """The open incidents that `round_number` is to heal: also those that a round before it was formed for, which
+    broke before it made a step.
+    """
+    rounds = {each.id: each.recovered_round for each in state.open_incidents()}
+    return {id for id, healer in rounds.items() if healer is not None and healer <= round_number}
+
+
 def count_loss(state: JobState, round_number: int) -> tuple[JobState, tuple[Effect, ...]]:
     """Count the steps that the incidents healed by `round_number` cost: trained before, to be trained again."""
     if state.fault_step is None or state.restored_step is None:
         return state, ()  # Unknown stays Unknown
     lost = max(0, state.fault_step - state.restored_step)
-    ids = {each.id for each in state.open_incidents() if each.recovered_round == round_number}
+    ids = healed_by(state, round_number)
     state = changed(state, ledger=state.ledger.redo(lost, state.fault_step), fault_step=None)
-    return _rewrite(state, ids, lambda each: msgspec.structs.replace(each, lost_steps=lost), IncidentUpdated)
+
+    def counted(incident: Incident) -> Incident:
+        return msgspec.structs.replace(incident, lost_steps=lost, recovered_round=round_number)
+
+    return _rewrite(state, ids, counted, IncidentUpdated)
 
 
 def note(state: JobState, round_number: int, at: float, says: str) -> tuple[JobState, tuple[Effect, ...]]:
     """Add a line to the open incidents that `round_number` is to heal."""
-    ids = {each.id for each in state.open_incidents() if each.recovered_round == round_number}
+    ids = healed_by(state, round_number)
 
     def noted(incident: Incident) -> Incident:
         return msgspec.structs.replace(incident, timeline=_bounded((*incident.timeline, Moment(at, says))))

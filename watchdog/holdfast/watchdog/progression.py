@@ -4,7 +4,7 @@ from holdfast.api.event import CheckpointRecorded, Event, RestoreReported, Round
 from holdfast.api.incident import IncidentState
 from holdfast.api.round import Tier
 from holdfast.api.status import Checkpoint, JobPhase
-from holdfast.watchdog.casebook import close, count_loss, note
+from holdfast.watchdog.casebook import close, count_loss, healed_by, note
 from holdfast.watchdog.corruption import is_verified, lowered
 from holdfast.watchdog.formation import GROWTH, can_grow
 from holdfast.watchdog.saving import awaited, saved
@@ -75,7 +75,7 @@ def restored(state: JobState, event: Event, now: float) -> Step:
     kept = tuple(each for each in state.checkpoints if each.step <= step)
     verified = lowered(state.verified_step, event.step)
     # A planned change has none of the faults that storage is for.
-    needed = event.tier is not Tier.MEMORY and _heals(state, event.round)
+    needed = event.tier is not Tier.MEMORY and bool(healed_by(state, event.round))
     after = changed(
         state,
         checkpoints=kept,
@@ -92,11 +92,6 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         says += f"; healed {'; '.join(event.healed)}"
     after, effects = note(after, event.round, now, says)
     return Step(after, effects, Reason("restored", says))
-
-
-def _heals(state: JobState, round_number: int) -> bool:
-    """Whether the round was formed because of a fault."""
-    return any(each.recovered_round == round_number for each in state.open_incidents())
 
 
 def _bounded(state: JobState, known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
