@@ -1,8 +1,11 @@
 """What a round keeps of its state, and when: snapshots in the nodes' memory, checkpoints in the storage."""
 
+import time
+
 from holdfast.api.rankrecord import Phase
 from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.memorytier import MemoryTier
+from holdfast.checkpoint.rhythm import SETTLED_AFTER
 from holdfast.checkpoint.runport import RunPort
 from holdfast.checkpoint.saving import Saving
 
@@ -26,13 +29,13 @@ class Keeping:
         self._memory = memory
         self._saving = saving
         self._every_steps = every_steps
-        self._is_shared_out = False
+        self._steps = 0
 
     def completed(self, *, step: int, batches: int) -> None:
         """The loop has completed `step`: keep what is due. All ranks alike."""
-        if self._memory is not None and not self._is_shared_out:
-            self._capture.agree()
-            self._is_shared_out = True
+        self._steps += 1
+        if self._steps in (1, SETTLED_AFTER):
+            self._agree(step)
         if not self._save(step, batches):
             self._remember(step, batches)
 
@@ -51,6 +54,14 @@ class Keeping:
         if self._saving is not None:
             self._saving.linger(timeout_s)
 
+    def _agree(self, step: int) -> None:
+        """On what each rank keeps in memory, and how often. Nothing else is said among the ranks meanwhile."""
+        if self._memory is None:
+            return
+        self.wait()
+        self._capture.agree()
+        self._memory.rhythm.agree(copy_s=self._memory.copy_s, step=step, now_s=time.monotonic())
+
     def _save(self, step: int, batches: int) -> bool:
         """Whether one was due. What is captured for the storage is a snapshot in memory as well."""
         if self._saving is None:
@@ -58,11 +69,12 @@ class Keeping:
         wanted = self._run.save_due(step)
         if wanted is None and (self._every_steps is None or step % self._every_steps != 0):
             return False
+        self._agree(step)
         self._saving.save(step=step, batches=batches, wanted=wanted)
         return True
 
     def _remember(self, step: int, batches: int) -> None:
-        if self._memory is None or step % self._memory.every_steps != 0:
+        if self._memory is None or not self._memory.rhythm.is_due(step):
             return
         self._run.phase(Phase.CHECKPOINT)
         self._capture.remember(step=step, batches=batches)

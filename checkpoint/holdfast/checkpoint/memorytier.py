@@ -7,9 +7,11 @@ from pathlib import Path
 from holdfast.api.control import Assignment
 from holdfast.api.errors import HoldfastError
 from holdfast.api.memory import NodeMemory
+from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.memory.arena import Arena, capacity_for
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.shelf import Shelf
+from holdfast.checkpoint.rhythm import Rhythm
 from holdfast.checkpoint.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
@@ -17,23 +19,29 @@ _LOG = logging.getLogger(__name__)
 _RECORD_BYTES = 512  # Of one tensor: its name and how it is nested, its dtype, shape and place.
 
 
-def open_memory(assignment: Assignment, *, parent: int | None) -> "MemoryTier | None":
-    """The node's memory for the snapshots of this round; None where the round has none, or it cannot be used."""
-    if assignment.memory is None:
-        return None
+def open_memory(assignment: Assignment, council: Council, *, parent: int | None) -> "MemoryTier | None":
+    """The node's memory for the snapshots of this round; None where the round has none, or where any rank cannot
+    use its own: a snapshot that lacks a part restores nothing. Collective.
+    """
+    memory = None
     try:
-        return MemoryTier(assignment, assignment.memory, parent=parent)
+        if assignment.memory is not None:
+            memory = MemoryTier(assignment, assignment.memory, council, parent=parent)
     except OSError as error:
         _LOG.warning("no snapshots in memory rank=%d reason=%s", assignment.rank, error)
+    if council.any(memory is None):
         return None
+    return memory
 
 
 class MemoryTier:
     """Of one round. What fails here is said once and costs a snapshot, never the training."""
 
-    def __init__(self, assignment: Assignment, memory: NodeMemory, *, parent: int | None) -> None:
+    def __init__(
+        self, assignment: Assignment, memory: NodeMemory, council: Council, *, parent: int | None
+    ) -> None:
         """`parent` is the step that the round has restored. Raises OSError when the folder cannot be used."""
-        self.every_steps = memory.order.every_steps
+        self.rhythm = Rhythm(council, memory.order.every_steps)
         self._assignment = assignment
         self._keepers = memory.order.keepers
         self._parent = parent
@@ -91,6 +99,11 @@ class MemoryTier:
             self._complain(error)
             return False
         return True
+
+    @property
+    def copy_s(self) -> float:
+        """How long the last copies took, 0 when none was made."""
+        return self._shelf.copy_s
 
     def pin(self, arena: Arena) -> None:
         """Leave what is in the arena there until `unpin`."""

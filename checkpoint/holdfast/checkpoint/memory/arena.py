@@ -42,6 +42,7 @@ _AT_MAGIC, _AT_FORMAT, _AT_CAPACITY, _AT_RECORD_ROOM, _AT_GENERATION = range(5)
 _AT_RECORD_LENGTH, _AT_RECORD_DIGEST, _AT_SEAL_LENGTH, _AT_SEAL_DIGEST = range(5, 9)
 _AT_COPIES = 9  # The generation times 256, plus how many keepers hold it: one word, so never half of it.
 _AT_HELD_GENERATION, _AT_HELD_UNTIL_MS = range(10, 12)
+_AT_COPY_MS = 12
 
 _COPIES_MAX: Final = 255
 _POPULATE_WRITE: Final = 23  # Not in the mmap module. Source: linux/include/uapi/asm-generic/mman-common.h
@@ -190,9 +191,17 @@ class Arena:
         self._words[_AT_SEAL_LENGTH] = len(hashes)
         self._words[_AT_SEAL_DIGEST] = _digest(generation, hashes)
 
-    def mark_copied(self, generation: int, copies: int) -> None:
-        """So many keepers hold this generation. Without effect once the arena has moved on."""
+    def mark_copied(self, generation: int, copies: int, took_s: float = 0.0) -> None:
+        """So many keepers hold this generation, which took so long. Without effect once the arena has moved on,
+        but for how long it took.
+        """
+        self._words[_AT_COPY_MS] = max(0, round(took_s * 1000))
         self._words[_AT_COPIES] = generation << 8 | min(copies, _COPIES_MAX)
+
+    @property
+    def copy_s(self) -> float:
+        """How long the last copy of what was in the arena took; 0 when none was made."""
+        return self._words[_AT_COPY_MS] / 1000
 
     def hold(self, generation: int, until_s: float) -> None:
         """Ask the rank not to write to this generation until then, on the machine's monotonic clock."""

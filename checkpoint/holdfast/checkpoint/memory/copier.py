@@ -94,7 +94,7 @@ class Copier:
     async def _copy(
         self, holding: Holding, held: Held, newest: _Newest, keepers: Sequence[str], pace: Pace
     ) -> None:
-        arena = holding.arena
+        arena, began_s = holding.arena, time.monotonic()
         self._hold(arena, held)
         opened = dict(
             zip(keepers, await asyncio.gather(*(self._open(each, held) for each in keepers)), strict=True)
@@ -117,7 +117,8 @@ class Copier:
             for peer in peers:
                 peer.close()
             arena.hold(held.generation, 0.0)
-        arena.mark_copied(held.generation, len(newest.kept_by))
+        took_s = time.monotonic() - began_s if sending else 0.0
+        arena.mark_copied(held.generation, len(newest.kept_by), took_s)
 
     def _hold(self, arena: Arena, held: Held) -> None:
         arena.hold(held.generation, time.monotonic() + HOLD_S + self._patience_s)

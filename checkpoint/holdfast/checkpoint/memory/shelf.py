@@ -87,6 +87,11 @@ class Shelf:
             self._spare.start()
         return None
 
+    @property
+    def copy_s(self) -> float:
+        """How long the longest of the last copies of these arenas took; 0 when none was made."""
+        return max((arena.copy_s for arena in self._arenas if arena is not None), default=0.0)
+
     @contextmanager
     def pinned(self, arena: Arena) -> Iterator[None]:
         """For as long as this lasts the arena is not given away: a durable save reads it."""
