@@ -3,23 +3,36 @@
 from dataclasses import dataclass
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.checkpoint.local import LocalStorage, parse_uri
+from holdfast.checkpoint.local import parse_uri
 from holdfast.checkpoint.naming import committed_step
+from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.storageuri import storage_at
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A directory, and the step of one checkpoint in it, None where all are meant."""
+    """A directory, or a prefix of an object store, and the step of one checkpoint in it; None: all are meant."""
 
-    storage: LocalStorage
+    storage: Storage
     step: int | None
 
 
+def is_local(uri: str) -> bool:
+    """Whether it names a file or folder of this machine's file systems."""
+    return "://" not in uri or uri.startswith("file:")
+
+
 def read_address(uri: str) -> Address:
-    """`DIRECTORY` or `DIRECTORY/step-00000012`. Raises InvalidInput when there is no such directory."""
-    path = parse_uri(uri.rstrip("/") or "/")
-    step = committed_step(path.name)
-    if not path.is_dir():
-        fix = "name a directory of checkpoints, or one step-… in it"
-        raise InvalidInput(Problem(field="uri", value=uri, fix=fix))
-    return Address(LocalStorage(path if step is None else path.parent), step)
+    """`DIRECTORY` or `DIRECTORY/step-00000012`. Raises InvalidInput when it names no place, or no folder that is
+    there.
+    """
+    whole = uri.rstrip("/")
+    if is_local(uri):
+        path = parse_uri(whole or "/")
+        if not path.is_dir():
+            fix = "name a directory of checkpoints, or one step-… in it"
+            raise InvalidInput(Problem(field="uri", value=uri, fix=fix))
+        whole = str(path)
+    root, _, last = whole.rpartition("/")
+    step = committed_step(last)
+    return Address(storage_at(whole if step is None else root or "/"), step)

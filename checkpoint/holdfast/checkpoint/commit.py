@@ -30,6 +30,9 @@ class FolderCommits:
     def enter(self, *, owner: str, round: int) -> int:
         return open_directory(self._storage, owner=owner, round=round)
 
+    def current(self) -> int:
+        return fence.current(self._storage)
+
     def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
         """The same for every attempt: what was committed does not have this name any more."""
         return staged_name(step, round=round, token=token)

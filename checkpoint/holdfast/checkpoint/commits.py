@@ -18,6 +18,9 @@ class Commits(Protocol):
         Returns the number that the round has in this storage, for everything it does there.
         """
 
+    def current(self) -> int:
+        """The number of the round that entered last, 0 when none has."""
+
     def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
         """Where the files of that `attempt` of the round to save `step` are written."""
 

@@ -8,11 +8,10 @@ that stay was read whole and found intact.
 import secrets
 
 from holdfast.api.errors import Damaged, Unavailable
-from holdfast.checkpoint import commit, fence
 from holdfast.checkpoint.discovery import discover, lineage
 from holdfast.checkpoint.naming import committed_step, staged_by
 from holdfast.checkpoint.retention import Retention, surplus
-from holdfast.checkpoint.storage import Files, Tree
+from holdfast.checkpoint.storage import Files, Storage
 from holdfast.checkpoint.verification import verify
 
 
@@ -21,24 +20,25 @@ def plan(files: Files, retention: Retention) -> list[str]:
     return surplus(*discover(files), retention)
 
 
-def prune(storage: Tree, retention: Retention) -> list[str]:
+def prune(storage: Storage, retention: Retention) -> list[str]:
     """Delete what `plan` names; the names that went.
 
     Raises Unavailable while a save is being written, Damaged when none of what would stay is intact, Fenced when
     a round enters meanwhile, OSError when the storage fails.
     """
-    number = fence.current(storage)
+    number = storage.commits.current()
     _refuse_while_saving(storage, number)
     if not plan(storage, retention):
         return []
     _require_an_intact_one(storage, retention)
     before = set(_committed(storage))
     _refuse_while_saving(storage, number)  # Verifying takes a while.
-    commit.retire(storage, retention, round=number, token=secrets.token_hex(4))
+    storage.commits.retire(retention, round=number, token=secrets.token_hex(4))
     return sorted(before - set(_committed(storage)))
 
 
-def _refuse_while_saving(storage: Tree, number: int) -> None:
+def _refuse_while_saving(storage: Storage, number: int) -> None:
+    """In an object store a save in flight does not show; there it does not mind, as nothing of it is ever listed."""
     for name in storage.names():
         staged = staged_by(name)
         if staged is not None and staged[0] >= number:
@@ -48,7 +48,7 @@ def _refuse_while_saving(storage: Tree, number: int) -> None:
             )
 
 
-def _require_an_intact_one(storage: Tree, retention: Retention) -> None:
+def _require_an_intact_one(storage: Storage, retention: Retention) -> None:
     doomed = plan(storage, retention)
     found, _ = discover(storage)
     staying = [each.name for each in lineage(found) if each.name not in doomed]
@@ -58,5 +58,5 @@ def _require_an_intact_one(storage: Tree, retention: Retention) -> None:
         )
 
 
-def _committed(storage: Tree) -> list[str]:
+def _committed(storage: Storage) -> list[str]:
     return [name for name in storage.names() if committed_step(name) is not None]

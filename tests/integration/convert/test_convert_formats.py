@@ -233,6 +233,9 @@ def test_a_converted_checkpoint_resumes_training(tmp_path: Path) -> None:
     assert weights == train(tmp_path / "c", 6)[1]
     newest = open_source(str(tmp_path / "b"))
     assert newest.contents.origin.step == 6
+    # A file of torch.save tells apart no less than what it was made of: it has the names that a restore looks for.
+    convert(newest, tmp_path / "d.pt", Kind.TORCH)
+    assert_equal(compare(newest, open_source(str(tmp_path / "d.pt"))))
 
 
 SAVING = """

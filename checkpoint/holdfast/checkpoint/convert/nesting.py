@@ -1,7 +1,8 @@
 """Nested state to flat names and back, so that the way there and back changes nothing.
 
-A dictionary is nested, and so is a list with a tensor anywhere in it. All else is one object: plain lists, tuples,
-empty dictionaries. Names are joined with dots, as torch.distributed.checkpoint does it.
+A dictionary is nested, and so is a list with a tensor or a dictionary anywhere in it. All else is one object:
+plain lists, tuples, empty dictionaries. Names are joined with dots. But for what is empty, these are the names
+that torch.distributed.checkpoint gives.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,19 +49,16 @@ def _leaves(value: object, path: Path, *, is_renamed: bool) -> Iterator[tuple[Pa
     if isinstance(value, Mapping) and (value or not path):
         for key, each in value.items():
             yield from _leaves(each, (*path, str(key)), is_renamed=is_renamed or not isinstance(key, str))
-    elif isinstance(value, list) and _has_tensor(value):
+    elif isinstance(value, list) and _is_nested(value):
         for place, each in enumerate(value):
             yield from _leaves(each, (*path, place), is_renamed=is_renamed)
     else:
         yield path, is_renamed, value
 
 
-def _has_tensor(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_has_tensor, value.values()))
-    if isinstance(value, list):
-        return any(map(_has_tensor, value))
-    return isinstance(value, torch.Tensor)
+def _is_nested(value: object) -> bool:
+    """Of an entry of a list."""
+    return isinstance(value, Mapping | torch.Tensor) or (isinstance(value, list) and any(map(_is_nested, value)))
 
 
 def _child(holder: Any, key: str | int, value: Any, name: str, *, is_leaf: bool = False) -> Any:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.checkpoint.address import read_address
+from holdfast.checkpoint.address import is_local, read_address
 from holdfast.checkpoint.catalogue import choose
 from holdfast.checkpoint.convert import dcpmetadata
 from holdfast.checkpoint.convert.content import Source
@@ -18,11 +18,13 @@ _SUFFIX = ".safetensors"
 
 
 def open_source(uri: str, step: int | None = None) -> Source:
-    """A Holdfast directory (its newest checkpoint, or that of `step`) or one `step-…` in it, a directory of
-    torch.distributed.checkpoint, a safetensors file or a directory of them, or a file of torch.save.
+    """A Holdfast directory or object store (its newest checkpoint, or that of `step`) or one `step-…` in it, a
+    directory of torch.distributed.checkpoint, a safetensors file or a directory of them, or a file of torch.save.
 
     Raises InvalidInput when it is none of these.
     """
+    if not is_local(uri):
+        return _holdfast(uri, step)
     path = parse_uri(uri)
     if path.is_file():
         return SafetensorsSource([path]) if path.suffix == _SUFFIX else TorchSource(path)
@@ -30,8 +32,7 @@ def open_source(uri: str, step: int | None = None) -> Source:
         raise InvalidInput(Problem(field="source", value=uri, fix="name a file or directory that exists"))
     names = {each.name for each in path.iterdir()}
     if committed_step(path.name) is not None or any(committed_step(name) is not None for name in names):
-        address = read_address(uri)
-        return HoldfastSource(address.storage, choose(address.storage, address.step if step is None else step))
+        return _holdfast(uri, step)
     if dcpmetadata.FILE_NAME in names:
         return DcpSource(path)
     parts = sorted(path / name for name in names if Path(name).suffix == _SUFFIX)
@@ -39,3 +40,8 @@ def open_source(uri: str, step: int | None = None) -> Source:
         return SafetensorsSource(parts)
     fix = "name a checkpoint of Holdfast or torch.distributed.checkpoint, safetensors, or a file of torch.save"
     raise InvalidInput(Problem(field="source", value=uri, fix=fix))
+
+
+def _holdfast(uri: str, step: int | None) -> HoldfastSource:
+    address = read_address(uri)
+    return HoldfastSource(address.storage, choose(address.storage, address.step if step is None else step))

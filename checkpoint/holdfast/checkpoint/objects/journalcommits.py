@@ -48,6 +48,10 @@ class JournalCommits:
         self._journal.trim()
         return number
 
+    def current(self) -> int:
+        mark = self._journal.read()[1].mark
+        return mark.number if mark else 0
+
     def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
         return save_name(step, round=round, token=token, attempt=attempt)
 
