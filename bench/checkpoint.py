@@ -148,6 +148,8 @@ def loads(effort: Effort) -> list[Figure]:
         if saved_by in effort.worlds:
             attempt(saving.leave_behind, course, ranks=saved_by)
         for loaded_by, dim in itertools.product(WORLDS, (ROWS, COLUMNS)):
+            if saved_by == loaded_by and dim == COLUMNS:
+                continue  # It reads the same bytes as with another number of ranks.
             samples: Samples = {}
             if {saved_by, loaded_by} <= set(effort.worlds):
                 given = loading.Course(course.size, course.folder, dim, course.rounds)

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+ROWS_AT_ONCE: Final = 256  # Of a width of 768 that is under a megabyte, and stays in the cache.
 MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 
 
@@ -70,7 +71,9 @@ class Subject:
     def tensors(self) -> Iterator[tuple[str, DTensor]]:
         for name, parameter in self.model.named_parameters():
             assert isinstance(parameter, DTensor)
-            yield name, parameter.detach()
+            tensor = parameter.detach()
+            assert isinstance(tensor, DTensor)
+            yield name, tensor
             for moment in MOMENTS:
                 yield f"{name}.{moment}", self.optimizer.state[parameter][moment]
 
@@ -87,7 +90,8 @@ class Subject:
     def fill(self, version: int) -> None:
         """Give every element a value that follows from its name, its place in the whole and `version`."""
         for name, tensor in self.tensors():
-            _expected(name, tensor, version, tensor.to_local())
+            for part, expected in _expected(name, tensor, version):
+                part.copy_(expected)
 
     def spoil(self) -> None:
         """Leave nothing that a load could be mistaken for having brought."""
@@ -97,19 +101,24 @@ class Subject:
     def holds(self, version: int) -> bool:
         """Whether every element of this rank is that of `version`."""
         return all(
-            torch.equal(_expected(name, tensor, version, torch.empty_like(tensor.to_local())), tensor.to_local())
+            torch.equal(part, expected)
             for name, tensor in self.tensors()
+            for part, expected in _expected(name, tensor, version)
         )
 
 
-def _expected(name: str, tensor: DTensor, version: int, into: torch.Tensor) -> torch.Tensor:
-    sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+def _expected(name: str, tensor: DTensor, version: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """This rank's part of the tensor, some rows at a time, and what belongs there."""
+    local = tensor.to_local()
+    _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     seed = zlib.crc32(f"{name} {version}".encode()) % 1000
-    rows = torch.arange(offsets[0], offsets[0] + sizes[0], dtype=torch.float32) + seed
-    if len(sizes) == 1:
-        return into.copy_(rows)
-    columns = torch.arange(offsets[1], offsets[1] + sizes[1], dtype=torch.float32) / 4096
-    return torch.add(rows.unsqueeze(1), columns.unsqueeze(0), out=into)
+    columns = torch.zeros(())
+    if local.dim() > 1:
+        columns = torch.arange(offsets[1], offsets[1] + local.shape[1], dtype=torch.float32) / 4096
+    for first in range(0, local.shape[0], ROWS_AT_ONCE):
+        part = local[first : first + ROWS_AT_ONCE]
+        rows = torch.arange(len(part), dtype=torch.float32) + (offsets[0] + first + seed)
+        yield part, rows.unsqueeze(1) + columns if local.dim() > 1 else rows
 
 
 def _stride(shape: tuple[int, ...]) -> tuple[int, ...]:
