@@ -38,7 +38,7 @@ def prune(storage: Storage, retention: Retention) -> list[str]:
 
 
 def _refuse_while_saving(storage: Storage, number: int) -> None:
-    """In an object store a save in flight does not show; there it does not mind, as nothing of it is ever listed."""
+    """In an object store a save in flight does not show; there it does not mind: nothing of it is ever listed."""
     for name in storage.names():
         staged = staged_by(name)
         if staged is not None and staged[0] >= number:

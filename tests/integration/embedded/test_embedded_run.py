@@ -75,8 +75,8 @@ def test_a_run_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
     job = job_file(tmp_path, script=TOY, words=["10000"], nodes="{min: 2}")
     state = tmp_path / "state"
     with running("run", job, "--state-dir", state) as process:
-        # The watchdog, and of two nodes the agent, the launcher, the warm parent and the worker.
-        wait_until(lambda: len(family(process)) >= 9, "all processes")
+        # The watchdog; of two nodes the agent, launcher, transfer server, warm parent and worker.
+        wait_until(lambda: len(family(process)) >= 11, "all processes")
         pids = family(process)
         process.kill()
         process.wait()

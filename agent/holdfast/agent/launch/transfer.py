@@ -7,6 +7,7 @@ workers write to the node's memory themselves. Where there is no memory for it, 
 import asyncio
 import contextlib
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -138,7 +139,8 @@ class Transfer:
 
     def _start(self, key: str, folder: MemoryFolder) -> subprocess.Popen[bytes]:
         assert self._ports is not None
-        arguments = ("--folder", str(folder.path), "--listen", self._ports.endpoints[0])
+        own_pid = str(os.getpid())  # Told, since we may be gone before it looks who its parent is.
+        arguments = ("--folder", str(folder.path), "--listen", self._ports.endpoints[0], "--parent", own_pid)
         process = subprocess.Popen(
             (*self._command, *arguments),
             env=without_token(self._environment),

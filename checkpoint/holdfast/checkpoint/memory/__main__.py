@@ -23,6 +23,7 @@ _NICENESS = 10
 
 
 def main(arguments: list[str] | None = None) -> int:
+    parent = os.getppid()
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     key = _read_key(options.key_file)
@@ -33,14 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
     lock = _lock(options.folder)
     try:
         with socket.create_server(options.listen, family=_family(options.listen[0]), backlog=256) as listener:
-            host, port = listener.getsockname()[:2]
-            if options.port_file is not None:
-                _write_whole(options.port_file, f"{port}\n")
-            _LOG.info("serving snapshots folder=%s address=%s:%d", options.folder, host, port)
             server = Server(
                 Holdings(options.folder, key), ceiling_bytes_s=options.mb_s * 1e6, patience_s=options.patience_s
             )
-            asyncio.run(_serve(server, listener))
+            asyncio.run(_serve(server, listener, options.port_file, parent=options.parent or parent))
     finally:
         os.close(lock)
     return 0
@@ -62,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--patience-s", type=float, default=PATIENCE_S, help="a peer that is silent for so long is given up (10)"
+    )
+    parser.add_argument(
+        "--parent", type=int, help="ends when its parent is not this process any more (the one that started it)"
     )
     return parser
 
@@ -102,13 +102,16 @@ def _write_whole(path: Path, text: str) -> None:
     os.replace(unfinished, path)
 
 
-async def _serve(server: Server, listener: socket.socket) -> None:
+async def _serve(server: Server, listener: socket.socket, port_file: Path | None, *, parent: int) -> None:
     """Until a signal, or until the launcher that started this has died: the next one starts another."""
     serving = asyncio.create_task(server.serve(listener))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, serving.cancel)
-    parent = os.getppid()
+    host, port = listener.getsockname()[:2]
+    if port_file is not None:
+        _write_whole(port_file, f"{port}\n")
+    _LOG.info("serving snapshots address=%s:%d", host, port)
     while not serving.done():
         if os.getppid() != parent:
             serving.cancel()
