@@ -91,7 +91,7 @@ class MemoryTier:
             entries=dict(snapshot.entries),
             paths=dict(snapshot.paths),
             parent=self._parent,
-            keepers=self._keepers,
+            keepers=self._keepers if self.rhythm.is_copied(snapshot.step) else (),
         )
         try:
             arena.complete(record)

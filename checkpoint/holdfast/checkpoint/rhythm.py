@@ -1,8 +1,8 @@
-"""When snapshots are taken into memory: after the same steps on all ranks, and no faster than copies are made.
+"""Which snapshots are taken into memory, and which of them are copied: the same on all ranks.
 
 A lost node's part is restored from its copy, the others' from their own memory. So the copies must be of a step
 that everybody still holds. Where a copy takes longer than the steps between two snapshots, each rank's copies
-would be of steps of its own; the ranks then agree on fewer snapshots, each copied before the next is taken.
+would be of steps of its own; the ranks then agree on which steps are copied, each before the next of them comes.
 """
 
 from math import ceil
@@ -17,7 +17,7 @@ _SLACK = 1.25  # Copies do not all take alike long.
 
 
 class Rhythm:
-    """All ranks alike: after every `every_steps` steps, or a multiple of that."""
+    """A snapshot after every `every_steps` steps; copies of each of them, or of some."""
 
     def __init__(self, council: Council, every_steps: int) -> None:
         self._council = council
@@ -26,13 +26,17 @@ class Rhythm:
         self._since: tuple[int, float] | None = None
 
     @property
-    def apart_steps(self) -> int:
-        """How many steps lie between two snapshots."""
+    def copies_apart_steps(self) -> int:
+        """How many steps lie between two snapshots that are copied."""
         return self._every_steps * self._stride
 
     def is_due(self, step: int) -> bool:
         """Whether a snapshot is to be taken after `step`."""
-        return step % self.apart_steps == 0
+        return step % self._every_steps == 0
+
+    def is_copied(self, step: int) -> bool:
+        """Whether the snapshot after `step` is to be copied."""
+        return step % self.copies_apart_steps == 0
 
     def agree(self, *, copy_s: float, step: int, now_s: float) -> None:
         """Collective, after `step` at `now_s`; the step time is that since the last time. `copy_s` is how long

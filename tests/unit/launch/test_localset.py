@@ -268,6 +268,16 @@ def test_attached_workers_have_entered_when_they_say_so() -> None:
     assert reports(local.heard(101, Entered(8), 1.3)) == [RoundEntered(8, reentrant=True, last_step=41)]
 
 
+def test_the_last_step_is_said_after_a_round_that_was_not_entered() -> None:
+    local = running(7)
+    local.show(a_round(8), 1.0)
+    for pid in (100, 101):
+        local.heard(pid, RoundLeft(7, step=40), 1.1)
+    local.show(a_round(9), 1.2)
+    local.heard(100, Entered(9), 1.3)
+    assert reports(local.heard(101, Entered(9), 1.4)) == [RoundEntered(9, reentrant=True, last_step=40)]
+
+
 def test_the_last_step_of_a_dead_worker_counts_and_that_of_an_older_round_does_not() -> None:
     local = running(7)
     local.exited(101, Exit(exit_code=None, signal=9, completed=(7, 44)), 1.0)

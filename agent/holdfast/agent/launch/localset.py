@@ -84,8 +84,8 @@ class LocalSet:
         """Match `desired`. One that is not newer than what is held changes nothing."""
         if self.desired is not None and desired.number <= self.desired.number:
             return []
-        if (before := self._my_round()) is not None:
-            self._held_before = before.number
+        if (before := self._my_round()) is not None and self._reported_reentrant is not None:
+            self._held_before = before.number  # One that was not entered has no steps of its own.
         self.desired = desired
         self._save_wanted = None
         self._reported_reentrant = None

@@ -48,11 +48,8 @@ class Copier:
         self._paused_until_s: dict[str, float] = {}  # A keeper that failed is left alone for a while.
 
     def look(self, now_s: float) -> None:
-        """Start on each worker's newest snapshot that lacks its hashes or a copy and is not under way."""
-        found: dict[int, tuple[Holding, Held]] = {}
-        for holding, held in self._holdings.all():
-            if holding.slot is not None:
-                found.setdefault(holding.slot, (holding, held))
+        """Start on what each worker's newest lacks of hashes and copies, unless it is under way."""
+        found = self._found()
         for slot, (holding, held) in found.items():
             newest = self._notice(slot, held, now_s)
             keepers = self._missing(newest, held, now_s)
@@ -63,6 +60,17 @@ class Copier:
             task = asyncio.create_task(self._copy(holding, held, newest, keepers, Pace(rate)))
             self._running[slot] = task
             task.add_done_callback(partial(self._ended, slot))
+
+    def _found(self) -> dict[int, tuple[Holding, Held]]:
+        """Each worker's newest snapshot of those that are to be copied; where none is, its newest."""
+        found: dict[int, tuple[Holding, Held]] = {}
+        for holding, held in self._holdings.all():
+            if holding.slot is None:
+                continue
+            known = found.setdefault(holding.slot, (holding, held))
+            if held.record.keepers and not known[1].record.keepers:
+                found[holding.slot] = (holding, held)
+        return found
 
     async def stop(self) -> None:
         tasks = list(self._running.values())

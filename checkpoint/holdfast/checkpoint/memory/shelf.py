@@ -3,7 +3,7 @@
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,16 +67,22 @@ class Shelf:
         then left out, since training waits for no network. Memory for the spares is made meanwhile.
 
         `now_s` is the machine's monotonic clock. Never given: the newest complete one; one pinned or held by
-        somebody who reads it; with `keepers`, the newest that has a copy elsewhere. Raises OSError (ENOSPC) when
-        there is no memory for it.
+        somebody who reads it; with `keepers`, the newest that has its copies, and the newest that is to have them.
+        Of the others one without copies goes first. Raises OSError (ENOSPC) when there is no memory for it.
         """
         with self._making:
             # What was deleted under a worker would take snapshots that nobody finds.
             self._arenas = [arena if arena is not None and arena.is_at_path else None for arena in self._arenas]
-            kept = self._kept(keepers)
-            for number, arena in enumerate(self._arenas):
-                if arena is not None and not (number in kept or arena in self._pinned or arena.is_held(now_s)):
-                    return self._with_room(number, capacity_bytes, record_bytes)
+            held = {number: found for number, arena in enumerate(self._arenas) if (found := self._worth(arena))}
+            kept = _kept(held, keepers)
+            spent = [
+                number
+                for number, arena in enumerate(self._arenas)
+                if arena is not None and not (number in kept or arena in self._pinned or arena.is_held(now_s))
+            ]
+            if spent:
+                number = min(spent, key=lambda each: _worth_of(held.get(each)))
+                return self._with_room(number, capacity_bytes, record_bytes)
             missing = [number for number, arena in enumerate(self._arenas) if arena is None]
             if missing and missing[0] < self._at_once:
                 return self._with_room(missing[0], capacity_bytes, record_bytes)
@@ -115,13 +121,6 @@ class Shelf:
                 arena.close()
         self._arenas = [None] * len(self._arenas)
 
-    def _kept(self, keepers: int) -> set[int]:
-        """The newest complete one, and the newest that has a copy when there are keepers."""
-        held = {number: found for number, arena in enumerate(self._arenas) if (found := self._worth(arena))}
-        newest = sorted(held, key=lambda number: held[number].record.age)
-        copied = [number for number in newest if held[number].copies]
-        return set(newest[-1:]) | set(copied[-1:] if keepers else ())
-
     def _worth(self, arena: Arena | None) -> Held | None:
         found = None if arena is None else arena.read()
         if found is None or found.record.owner != self._owner or found.record.round < self._since_round:
@@ -154,6 +153,21 @@ class Shelf:
         made = Arena.create(self._paths[number], capacity_bytes, record_bytes)
         self._arenas[number] = made
         return made
+
+
+def _kept(held: Mapping[int, Held], keepers: int) -> set[int]:
+    """The newest complete one; with keepers also the newest that has a copy, and the newest that waits for it."""
+    newest = sorted(held, key=lambda number: held[number].record.age)
+    if not keepers:
+        return set(newest[-1:])
+    copied = [number for number in newest if held[number].copies]
+    waiting = [number for number in newest if held[number].record.keepers and not held[number].copies]
+    return {*newest[-1:], *copied[-1:], *waiting[-1:]}
+
+
+def _worth_of(held: Held | None) -> tuple[bool, bool, tuple[int, int]]:
+    """What is given up first: what counts for nothing, then what has no copies, then what is old."""
+    return (held is not None, held is not None and held.copies > 0, held.record.age if held else (0, 0))
 
 
 def _find(path: Path) -> Arena | None:
