@@ -118,7 +118,7 @@ def test_every_part_is_ready_and_one_watchdog_leads(installed: Installation, cha
 
 def test_the_example_trains_on_two_nodes_with_a_third_as_spare(job: LiveJob) -> None:
     job.kubectl("apply", "-f", str(EXAMPLE))
-    job.wait("a spare and two members", lambda: has_spare(job), 90.0)
+    job.wait("a spare and two members", lambda: has_spare(job), 240.0)
     job.wait("ranks with steps", lambda: job.trained() and all(rank["step"] for rank in job.ranks()))
     assert len({pod["spec"]["nodeName"] for pod in job.pods().values()}) == 3
     job.wait("steps in its status", lambda: job.status().get("step"), 45.0)
@@ -155,7 +155,7 @@ def test_a_spare_takes_over_when_a_node_loses_power(cluster: Cluster, job: LiveJ
 
     cluster.nodes[name].start()
     cluster.wait_ready(name)
-    job.wait("a spare again", lambda: has_spare(job), 90.0)
+    job.wait("a spare again", lambda: has_spare(job), 240.0)
 
 
 def test_a_drained_node_is_left_in_good_order(job: LiveJob) -> None:
@@ -168,7 +168,7 @@ def test_a_drained_node_is_left_in_good_order(job: LiveJob) -> None:
     assert name not in {rank["node"] for rank in job.ranks()}
     assert job.status()["incidents"] == incidents
     job.kubectl("uncordon", name)
-    job.wait("a spare again", lambda: has_spare(job), 90.0)
+    job.wait("a spare again", lambda: has_spare(job), 240.0)
 
 
 def test_a_suspended_job_gives_its_nodes_back_and_goes_on_from_where_it_was(
@@ -218,7 +218,7 @@ def suspend(job: LiveJob, *, is_so: bool) -> None:
 
 
 def test_training_does_not_notice_that_the_leading_watchdog_dies(installed: Installation, job: LiveJob) -> None:
-    job.wait("a spare again", lambda: has_spare(job), 90.0)
+    job.wait("a spare again", lambda: has_spare(job), 240.0)
     died = installed.leader()
     with Undisturbed(job):
         installed.kill(died)
@@ -258,7 +258,7 @@ def test_an_engineer_steers_it_with_interventions(cluster: Cluster, job: LiveJob
     # Asked for, not a fault: this job keeps away from it, others may use it.
     assert "taints" not in json.loads(cluster.kubectl("get", "node", node, "-o", "json"))["spec"]
     assert f"node {node} returned" in job.holdfast("return", node, "--job", "bytes", "--reason", "aired")
-    job.wait("a spare on it", lambda: has_spare(job), 90.0)
+    job.wait("a spare on it", lambda: has_spare(job), 240.0)
     asked = json.loads(job.kubectl("get", "interventions", "-o", "json"))["items"]
     assert [each["status"]["state"] for each in asked] == ["Done"] * 3
 
@@ -276,7 +276,7 @@ def is_world(job: LiveJob, size: int) -> bool:
 
 
 def test_an_upgrade_of_every_part_ends_no_round(installed: Installation, chart: HelmChart, job: LiveJob) -> None:
-    job.wait("a spare again", lambda: has_spare(job), 90.0)
+    job.wait("a spare again", lambda: has_spare(job), 240.0)
     changed = {part: {**values().get(part, {}), "podAnnotations": {"made": "anew"}} for part in PARTS}
     with Undisturbed(job):
         chart.upgrade(changed, ready_within_s=240)
