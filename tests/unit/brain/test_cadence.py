@@ -120,6 +120,24 @@ class TestAsking:
         assert len(paced().wait(59 * MINUTE).wanted) == 1
         assert len(paced().wait(3 * HOUR).wanted) == 3
 
+    def test_a_script_that_never_answers_is_not_asked_at_every_step(self) -> None:
+        story = paced(CheckpointInterval(steps=10))
+        for step in range(10, 130):
+            story.wait(60).run_on(step)
+        assert len(story.wanted) == 2
+
+    def test_rounds_that_are_shorter_than_the_interval_do_not_put_it_off(self) -> None:
+        story = committed(paced(CheckpointInterval(seconds=600.0), memory=MemoryPolicy()).wait(601), 100)
+        for step in range(110, 170, 10):
+            story.wait(110).run_on(step).die(1 + step // 10 % 2).run(step + 1, restored=step)
+        assert len(story.wanted) == 2
+
+    def test_what_a_round_could_not_answer_any_more_is_asked_of_the_next(self) -> None:
+        story = paced(CheckpointInterval(seconds=600.0), memory=MemoryPolicy()).wait(601).run_on(50)
+        assert len(story.wanted) == 1
+        story.die(1).run(51, restored=50)
+        assert [each.round for each in story.wanted] == [2, 3]
+
     def test_a_fixed_time_is_kept(self) -> None:
         story = paced(CheckpointInterval(seconds=600.0)).wait(601)
         assert len(story.wanted) == 1

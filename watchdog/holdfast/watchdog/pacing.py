@@ -45,7 +45,7 @@ def cadence_of(state: JobState) -> Cadence | None:
     if policy.interval.seconds is not None:
         return Cadence(f"every {policy.interval.seconds:.0f} s, as the spec says", every_s=policy.interval.seconds)
     if not state.checkpoints:
-        every_s = FIRST_S if not state.paced_at else MOST_S
+        every_s = MOST_S if _asked_at(state) else FIRST_S
         return Cadence(f"after {every_s:.0f} s: what one costs is not known yet", every_s=every_s)
     return _optimum(state)
 
@@ -55,7 +55,7 @@ def _optimum(state: JobState) -> Cadence:
     if not stalls:
         return Cadence(f"every {MOST_S:.0f} s: the script does not tell what one costs", every_s=MOST_S)
     cost_s, nodes = median(stalls), len(state.round.ranks) if state.round else 1
-    seen_s = _last_at(state) - (state.ledger.began_at or _last_at(state))
+    seen_s = state.checkpoints[-1].at - (state.ledger.began_at or state.checkpoints[-1].at)
     apart_s = between_failures_s(nodes, state.storage_restores, seen_s)
     took_s = max((each.took_s or 0.0 for each in state.checkpoints[-COSTS_LOOKED_AT:]), default=0.0)
     best_s = daly_s(cost_s, apart_s)
@@ -74,11 +74,25 @@ def _may_ask(state: JobState) -> bool:
 def _is_due(state: JobState, cadence: Cadence, now: float) -> bool:
     if cadence.steps is not None:
         last = max(state.checkpoints[-1].step if state.checkpoints else 0, state.restored_step or 0)
-        return state.step is not None and state.step >= last + cadence.steps
+        is_reached = state.step is not None and state.step >= last + cadence.steps
+        return is_reached and now >= _asked_at(state) + (MOST_S if _is_unanswered(state) else 0.0)
     return cadence.every_s is not None and now >= _last_at(state) + cadence.every_s
 
 
 def _last_at(state: JobState) -> float:
-    """When the last checkpoint was committed or asked for in vain, or the round began that has none yet."""
-    committed = state.checkpoints[-1].at if state.checkpoints else 0.0
-    return max(committed, state.paced_at, state.round_shown_at)
+    """When the last checkpoint was committed, or asked of this round in vain; the first round's begin without one.
+
+    A new round does not put it off: where rounds are shorter than the interval, none would ever be due.
+    """
+    known = max(_asked_at(state), state.checkpoints[-1].at if state.checkpoints else 0.0)
+    return known or state.ledger.began_at or state.round_shown_at
+
+
+def _asked_at(state: JobState) -> float:
+    """When this round was last asked because one was due, 0 when it was not: an earlier round could not answer."""
+    return state.paced_at if state.paced_at >= state.round_shown_at else 0.0
+
+
+def _is_unanswered(state: JobState) -> bool:
+    asked_at = _asked_at(state)
+    return bool(asked_at) and not (state.checkpoints and state.checkpoints[-1].at >= asked_at)
