@@ -36,7 +36,8 @@ class Target:
             return
         source = torch.from_numpy(np.ascontiguousarray(_rows(block, strip.start - base, strip.stride, strip)))
         shape, strides = (strip.rows, strip.row_bytes), (strip.at_stride or strip.row_bytes, 1)
-        self._bytes.as_strided(shape, strides, strip.at).copy_(source)
+        # An offset given to as_strided counts from the storage, in which others may lie before this tensor.
+        self._bytes[strip.at :].as_strided(shape, strides).copy_(source)
 
     def finish(self) -> None:
         """All of it was put."""

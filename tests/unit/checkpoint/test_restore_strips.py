@@ -74,3 +74,14 @@ def test_a_tensor_that_is_not_contiguous_is_filled_when_it_is_finished() -> None
     target.put(Strip(start=0, row_bytes=24, at=0), content.view(np.uint8), 0)
     target.finish()
     assert live.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+def test_on_a_device_a_tensor_within_a_larger_storage_is_filled_and_its_neighbours_are_left_alone() -> None:
+    """As the weights of an LSTM on a GPU are, which all lie in one storage."""
+    storage = torch.zeros(12)
+    target = Target(storage[4:10].view(2, 3))
+    target._host = None  # Memory that numpy cannot reach: stands in for a device.
+    content = np.arange(1, 7, dtype=np.float32).view(np.uint8)
+    target.put(Strip(start=0, row_bytes=4, at=8, rows=2, stride=12, at_stride=12), content, 0)
+    target.put(Strip(start=0, row_bytes=8, at=0), content, 0)
+    assert storage.tolist() == [0, 0, 0, 0, 1, 2, 1, 0, 0, 4, 0, 0]
