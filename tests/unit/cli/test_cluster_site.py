@@ -143,7 +143,7 @@ def test_a_status_of_another_version_is_unknown_rather_than_an_error(
     kubernetes.answers[f"GET {GPT}"] = (200, a_job(step="seven"))
     assert ask("status", "gpt", "-o", "wide") == 0
     said = capsys.readouterr().out
-    for fact in ("phase", "checkpoint", "checkpoint at", "avoided nodes"):
+    for fact in ("phase", "checkpoint", "checkpoint at", "checkpoints", "avoided nodes"):
         assert f"{fact:<15}?\n" in said
     assert "incidents      ? open, ? in all\n" in said
     assert ask("incidents", "gpt") == 3
@@ -247,6 +247,19 @@ def test_an_intervention_is_created_and_its_outcome_awaited(
     (created,) = [each for each in kubernetes.asked if each.method == "POST"]
     assert created.body["spec"] == {"job": "gpt", "action": "Evict", "reason": "smells", "node": "node-1"}
     assert "fieldManager=kubectl-holdfast" in created.path
+
+
+@pytest.mark.usefixtures("kubernetes")
+@pytest.mark.parametrize(
+    ("words", "job"),
+    [(["gpt"], "gpt"), (["take", "gpt"], "gpt"), (["--reason", "heat", "gpt"], "gpt"), (["verify"], "verify")],
+)
+def test_a_checkpoint_is_asked_of_a_job_though_its_name_is_a_word_for_files_elsewhere(
+    capsys: pytest.CaptureFixture[str], words: list[str], job: str
+) -> None:
+    assert ask("checkpoint", *words, "--dry-run") == 0
+    spec = yaml.safe_load(capsys.readouterr().out)["spec"]
+    assert (spec["action"], spec["job"]) == ("Checkpoint", job)
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["--timeout", "0.2"], 3), (["--no-wait"], 0)])

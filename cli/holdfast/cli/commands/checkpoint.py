@@ -15,7 +15,7 @@ class CheckpointGroup(click.Group):
     """Without the name of a subcommand it is `take`: what is needed most in a hurry needs the fewest words."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_named = bool(args) and (args[0] in self.commands or args[0] in _HELP)
+        is_named = bool(args) and (args[0] in (*self.list_commands(ctx), *_HELP))
         return super().parse_args(ctx, args if is_named else [_TAKE, *args])
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -23,7 +23,7 @@ def status_wide_text(status: SeenStatus) -> str:
             *_facts(status),
             ("ETTR", ratio(status.ettr)),
             ("checkpoint at", saved.uri if saved else _no_checkpoint(status)),
-            ("checkpoints", status.cadence.says if status.cadence else "when the script says"),
+            ("checkpoints", _cadence(status)),
             ("said by", "the watchdog" if status.source is Source.WATCHDOG else "the TrainingJob's status"),
         ]
     )
@@ -66,6 +66,13 @@ def _checkpoint(status: SeenStatus) -> str:
 def _no_checkpoint(status: SeenStatus) -> str:
     """A record that counts no incidents holds nothing that a watchdog ever said, of checkpoints either."""
     return UNKNOWN if status.incidents_total is None else "none"
+
+
+def _cadence(status: SeenStatus) -> str:
+    """The record keeps none."""
+    if status.cadence is not None:
+        return status.cadence.says
+    return "when the script says" if status.source is Source.WATCHDOG else UNKNOWN
 
 
 def job_name(job: str) -> str:
