@@ -184,13 +184,13 @@ class Checkpointer:
             raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
         if self._equivalence is not None:
             self._equivalence.check(self._council)
-        self._open(state, opening, position.step)
+        self._open(state, opening, position)
         self.run.restored(position.step, position.skipped, tier=position.tier, healed=position.healed)
         return position
 
-    def _open(self, state: TrainingState, opening: Opening, parent: int | None) -> None:
+    def _open(self, state: TrainingState, opening: Opening, position: Position) -> None:
         """Get ready for the snapshots and saves of this round."""
-        part, storage = self.run.assignment, self.storage
+        part, storage, parent = self.run.assignment, self.storage, position.step
         memory, saving = open_memory(part, self._council, parent=parent), None
         if storage is None and memory is None:
             return
@@ -199,7 +199,8 @@ class Checkpointer:
             lineage = Lineage(round=opening.number, parent=parent, token=opening.token)
             retention = Retention(self.keep or part.keep or _KEEP, part.fingerprint_every)
             persister = Persister(storage, self._council, lineage, retention, reached=self.reached)
-            saving = Saving(self.run, capture, persister, uri=storage.uri, parent=parent, reached=self.reached)
+            saved = parent if position.tier is Tier.CHECKPOINT else None  # Of memory there is none yet.
+            saving = Saving(self.run, capture, persister, uri=storage.uri, saved_step=saved, reached=self.reached)
         self._keeping = Keeping(self.run, capture, memory=memory, saving=saving, every_steps=self.every_steps)
 
     def _fetch(self, source: Iterator[Batch], until: int | None) -> Iterator[Batch]:

@@ -25,7 +25,7 @@ class _Pending:
 
 
 class Saving:
-    """`parent` is the step that the round has restored: it is saved already."""
+    """`saved_step` is the step of the checkpoint that the round has restored, None when it has restored none."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Saving:
         persister: Persister,
         *,
         uri: str,
-        parent: int | None,
+        saved_step: int | None,
         reached: Reached,
     ) -> None:
         self._run = run
@@ -45,7 +45,7 @@ class Saving:
         self._round = run.assignment.round
         self._rank = run.assignment.rank
         self._pending = _Pending(wanted=None, began_s=0.0, stall_s=0.0)
-        self._saver = Saver(self._store, rank=self._rank, is_current=self._is_current, saved_step=parent)
+        self._saver = Saver(self._store, rank=self._rank, is_current=self._is_current, saved_step=saved_step)
 
     def save(self, *, step: int, batches: int, wanted: int | None = None) -> None:
         """Capture, once the save before has ended, and leave the rest to the background. Collective."""

@@ -118,6 +118,19 @@ def test_a_round_goes_on_from_the_newest_snapshot_in_memory(tmp_path: Path) -> N
     assert same(again.digest, first.digest)
 
 
+def test_a_last_step_that_is_only_in_memory_is_still_saved(tmp_path: Path) -> None:
+    first = Loop(tmp_path).train(3)
+    assert first.run.commits == [], "it was gone before its last save"
+    again = Loop(tmp_path, round=2)
+    assert list(again.checkpointer.steps(torch.ones(100, 1, 4), until=3)) == []
+    assert again.run.tiers == [Tier.MEMORY]
+    assert [step for step, _, _ in again.run.commits] == [3]
+    once_more = Loop(tmp_path, round=3)
+    assert list(once_more.checkpointer.steps(torch.ones(100, 1, 4), until=3)) == []
+    assert (once_more.run.tiers, once_more.run.commits) == ([Tier.CHECKPOINT], [])
+    assert same(once_more.digest, first.digest)
+
+
 def test_without_any_storage_memory_is_enough(tmp_path: Path) -> None:
     first = Loop(tmp_path, is_only_memory=True).train(3)
     again = Loop(tmp_path, round=2, is_only_memory=True).train(1)
