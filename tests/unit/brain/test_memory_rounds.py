@@ -69,14 +69,25 @@ class TestPlacement:
     def test_more_copies_than_nodes_are_as_many_as_there_are_nodes(self) -> None:
         assert keepers([member(0), member(1), member(2)], {}, replicas=5) == ((1, 2), (2, 0), (0, 1))
 
+    @pytest.mark.parametrize("order", ["of racks", "of arrival"])
     @pytest.mark.parametrize("seed", range(20))
-    def test_copies_leave_the_rack_and_are_spread(self, seed: int) -> None:
+    def test_copies_leave_the_rack_and_are_spread(self, seed: int, order: str) -> None:
         random = Random(seed)
         size = random.randint(2, 12)
-        racks = {f"node-{number}": f"r{number // size}" for number in range(size * random.randint(2, 5))}
-        found = keepers([member(number) for number in range(len(racks))], racks, 1)
-        assert all(racks[f"node-{place}"] != racks[f"node-{keeper}"] for place, (keeper,) in enumerate(found))
-        assert len({keeper for (keeper,) in found}) == len(racks)
+        numbers = list(range(size * random.randint(2, 5)))
+        racks = {f"node-{number}": f"r{number // size}" for number in numbers}
+        if order == "of arrival":
+            random.shuffle(numbers)
+        rack_at = [racks[f"node-{number}"] for number in numbers]
+        found = keepers([member(number) for number in numbers], racks, 2)
+        for kept in zip(*found, strict=True):
+            assert sorted(kept) == list(range(len(numbers)))
+            assert all(rack_at[place] != rack_at[keeper] for place, keeper in enumerate(kept))
+
+    def test_a_rack_of_most_members_is_kept_by_all_others_alike(self) -> None:
+        racks = {f"node-{number}": "big" if number % 3 else f"small-{number % 2}" for number in range(12)}
+        found = keepers([member(number) for number in range(12)], racks)
+        assert [[kept for (kept,) in found].count(place) for place in (0, 3, 6, 9)] == [2, 2, 2, 2]
 
 
 class TestDirective:
