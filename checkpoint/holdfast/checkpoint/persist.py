@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.api.errors import Fenced
+from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint import index, manifest, metadata
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.errors import SaveFailed
@@ -106,11 +106,11 @@ class Persister:
         """
         try:
             self._clear()
-        except Fenced as error:
+        except (Fenced, Damaged) as error:
             _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
 
     def _clear(self) -> None:
-        """Raises Fenced."""
+        """Raises Fenced, and Damaged when nobody can tell."""
         try:
             self._storage.commits.retire(self._retention, round=self._lineage.round, token=self._lineage.token)
         except OSError as error:

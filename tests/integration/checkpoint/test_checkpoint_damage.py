@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -280,3 +281,18 @@ def test_a_fence_that_nobody_can_read_stops_the_round(directory: Path) -> None:
     (directory / "fence").write_bytes(b"\xff\n")
     with pytest.raises(Damaged, match="fence"):
         resume(directory)
+
+
+def test_a_fence_that_is_damaged_after_a_commit_costs_nothing_of_it(tmp_path: Path) -> None:
+    """Other ranks count the save: one that alone did not would wait for them for ever."""
+    solo = Solo(tmp_path, round=1)
+    told = solo.run.committed
+
+    def committed_and_damaged(*about: Any, **more: Any) -> None:
+        told(*about, **more)
+        (tmp_path / "fence").write_bytes(b"\xff\n")
+
+    solo.run.committed = committed_and_damaged  # type: ignore[method-assign]
+    solo.train(until=1)
+    assert [step for step, _, _ in solo.run.commits] == [1]
+    assert committed(tmp_path) == ["step-00000001"]
