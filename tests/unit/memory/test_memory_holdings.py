@@ -54,6 +54,20 @@ def test_an_older_round_stays_until_a_newer_one_has_two_steps_here(holdings: Hol
     assert dropped(holdings) == {copy_name(3, 0)}
 
 
+def test_where_copies_are_made_an_older_round_stays_until_two_steps_of_a_newer_one_have_theirs(
+    holdings: Holdings,
+) -> None:
+    """A node that is lost before that would leave nothing whole in any memory."""
+    folder, keepers = holdings.folder, ("there:1",)
+    leave(folder, copy_name(3, 0), round=1, step=9)
+    own = [leave(folder, own_name(0, number), round=2, step=10 + number, keepers=keepers) for number in range(3)]
+    assert dropped(holdings) == set()
+    own[0].mark_copied(own[0].generation, 1)
+    assert dropped(holdings) == set()
+    leave(folder, copy_name(4, 0), round=2, step=11)
+    assert dropped(holdings) == {copy_name(3, 0)}
+
+
 def test_a_workers_own_older_arena_stays_as_long_as_the_worker_is_there(holdings: Holdings) -> None:
     folder = holdings.folder
     for number, (round, step) in enumerate([(1, 9), (2, 10), (2, 11)]):
@@ -147,3 +161,15 @@ async def test_some_memory_is_left_for_the_nodes_own_work(
     answer = await Keeper(holdings).keep(NO_PEER, Put(a_record()))
     assert isinstance(answer, Refused)
     assert "and 62914560 are free" in answer.reason
+
+
+async def test_copies_of_an_older_round_make_room_for_those_of_a_newer_one(
+    holdings: Holdings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(holdings.folder, copy_name(1, 0), rank=1, round=1)
+    leave(holdings.folder, copy_name(2, 0), rank=2, round=2)
+    leave(holdings.folder, own_name(0, 0), rank=0, round=1)
+    holdings.look()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 << 20, 40 << 20, 60 << 20))
+    assert isinstance(await Keeper(holdings).keep(NO_PEER, Put(a_record())), Refused)
+    assert {each.name for each in holdings.folder.iterdir()} == {copy_name(2, 0), own_name(0, 0)}

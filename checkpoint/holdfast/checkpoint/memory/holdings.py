@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from holdfast.api.errors import Damaged
@@ -121,21 +121,27 @@ def which_of(held: Held) -> Which:
 
 
 def outdated(pairs: Iterable[tuple[Holding, Held]]) -> list[Holding]:
-    """Snapshots of rounds that are over for good: two steps of a newer round are held here. At the first step the
-    older ones may still be the newest that is complete on all nodes.
+    """Snapshots of rounds that are over for good: two steps of a newer round are held here, with their copies
+    where copies are made. Until then the older ones may still be the newest that a lost node does not take along.
 
     A worker's own arenas stay while it has any of the newest round: its next snapshots go there.
     """
     pairs = list(pairs)
     newest = max((held.record.round for _, held in pairs), default=0)
-    if len({held.record.step for _, held in pairs if held.record.round == newest}) < 2:
+    current = [(holding, held) for holding, held in pairs if held.record.round == newest]
+    if len(_settled_steps(current)) < 2:
         return []
-    alive = {holding.slot for holding, held in pairs if held.record.round == newest}
+    alive = {holding.slot for holding, _ in current}
     return [
         holding
         for holding, held in pairs
         if held.record.round < newest and (holding.is_copy or holding.slot not in alive)
     ]
+
+
+def _settled_steps(pairs: Sequence[tuple[Holding, Held]]) -> set[int]:
+    is_copied = any(holding.is_copy or held.record.keepers for holding, held in pairs)
+    return {held.record.step for holding, held in pairs if not is_copied or holding.is_copy or held.copies}
 
 
 def block_of(arena: Arena, number: int, image_bytes: int) -> memoryview:

@@ -77,8 +77,12 @@ class Keeper:
                 return there.arena
             self._holdings.drop([there])
         capacity = capacity_for(record.image_bytes)
-        free = shutil.disk_usage(self._holdings.folder).free
-        if free < capacity + record_bytes + _SPARED_BYTES:
+        needed = capacity + record_bytes + _SPARED_BYTES
+        if self._free_bytes() < needed:  # Else what nobody may ever want again would keep the new out for good.
+            self._holdings.drop(
+                each for each, held in self._holdings.all() if each.is_copy and held.record.round < record.round
+            )
+        if (free := self._free_bytes()) < needed:
             return Refused(f"a copy needs {capacity} bytes of memory and {free} are free")
         try:
             arena = await asyncio.to_thread(Arena.create, self._holdings.folder / name, capacity, record_bytes)
@@ -86,6 +90,9 @@ class Keeper:
             return Refused(f"there is no memory for a copy: {error}")
         self._holdings.add(arena)
         return arena
+
+    def _free_bytes(self) -> int:
+        return shutil.disk_usage(self._holdings.folder).free
 
 
 async def _receive(peer: Channel, arena: Arena, record: SnapshotRecord) -> Kept | Refused:
