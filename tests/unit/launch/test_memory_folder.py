@@ -1,6 +1,8 @@
 """Whose memory it is, how long it stays, and who gives it back."""
 
+import fcntl
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,13 @@ def test_clearing_leaves_the_folder_its_launchers(tmp_path: Path) -> None:
     assert [each.name for each in held.path.iterdir()] == ["launcher.lock"]
 
 
+def test_a_folder_that_somebody_removed_is_clear(tmp_path: Path) -> None:
+    held = MemoryFolder.claim(folder(tmp_path))
+    shutil.rmtree(held.path)
+    held.clear()
+    held.remove()
+
+
 def test_what_nobody_came_back_for_is_swept_and_nothing_else(tmp_path: Path) -> None:
     held = [MemoryFolder.claim(folder(tmp_path, member)) for member in ("lost", "late", "alive", "self")]
     lost, late, alive, own = held
@@ -72,3 +81,44 @@ def test_what_nobody_came_back_for_is_swept_and_nothing_else(tmp_path: Path) -> 
     assert own.sweep() == (lost.path,)
     assert not lost.path.exists()
     assert all(path.exists() for path in (late.path, alive.path, own.path, strange))
+
+
+def test_a_launcher_that_came_back_while_another_swept_keeps_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening the lock and taking it: a third one has swept it, and its launcher has made it anew."""
+    lost, own = (MemoryFolder.claim(folder(tmp_path, member)) for member in ("lost", "self"))
+    lost.leave()
+    abandon(lost.path, for_s=ABANDONED_S + 1)
+    real_flock, back = fcntl.flock, []
+
+    def flock(descriptor: int, operation: int) -> None:
+        if not back:
+            back.append(lost.path)
+            shutil.rmtree(lost.path)
+            back.append(MemoryFolder.claim(lost.path))
+        real_flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert own.sweep() == ()
+    assert lost.path.exists()
+
+
+def test_a_folder_that_another_sweeps_meanwhile_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, lost, own = (MemoryFolder.claim(folder(tmp_path, member)) for member in ("gone", "lost", "self"))
+    for each in (gone, lost):
+        each.leave()
+        abandon(each.path, for_s=ABANDONED_S + 1)
+    real_open = os.open
+
+    def open_(path: Path, flags: int, mode: int = 0o777, **options: int) -> int:
+        if path.parent == gone.path:
+            shutil.rmtree(gone.path, ignore_errors=True)
+        return real_open(path, flags, mode, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_)
+        swept = own.sweep()
+    assert swept == (lost.path,)

@@ -67,10 +67,11 @@ class MemoryFolder:
         return tuple(path for path in others if _remove_abandoned(path, now_s))
 
     def clear(self) -> None:
-        """Give back the memory of everything in it."""
-        for each in self.path.iterdir():
-            if each.name != _LOCK_NAME:
-                each.unlink(missing_ok=True)
+        """Give back the memory of everything in it. Somebody else may have removed the folder itself."""
+        with contextlib.suppress(FileNotFoundError):
+            for each in self.path.iterdir():
+                if each.name != _LOCK_NAME:
+                    each.unlink(missing_ok=True)
 
     def remove(self) -> None:
         remove(self.path)
@@ -100,33 +101,42 @@ def _lock(path: Path) -> int | None:
     if not _is_ours(path):
         raise Unavailable(f"{path} is somebody else's")
     descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    # A lock that was removed with its folder is none.
-    if _is_locked_by(descriptor) and (path / _LOCK_NAME).exists():
+    if _is_locked_by(descriptor, path):
         os.utime(descriptor)
         return descriptor
     os.close(descriptor)
     return None
 
 
-def _is_locked_by(descriptor: int) -> bool:
+def _is_locked_by(descriptor: int, path: Path) -> bool:
+    """Whether the folder is ours now: a lock that was removed with its folder is none, whatever is there."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return os.path.samestat(os.fstat(descriptor), (path / _LOCK_NAME).stat())
+    except (BlockingIOError, FileNotFoundError):
         return False
-    return True
 
 
 def _remove_abandoned(path: Path, now_s: float) -> bool:
+    """Others may sweep at the same time, and its own launcher may come back."""
     try:
         descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return _remove_if(path, now_s - path.stat().st_mtime)
+        return _remove_lockless(path, now_s)
     except OSError:
         return False
     try:
-        return _is_locked_by(descriptor) and _remove_if(path, now_s - os.fstat(descriptor).st_mtime)
+        return _is_locked_by(descriptor, path) and _remove_if(path, now_s - os.fstat(descriptor).st_mtime)
     finally:
         os.close(descriptor)
+
+
+def _remove_lockless(path: Path, now_s: float) -> bool:
+    try:
+        unused_s = now_s - path.stat().st_mtime
+    except FileNotFoundError:
+        return False
+    return _remove_if(path, unused_s)
 
 
 def _remove_if(path: Path, unused_s: float) -> bool:
