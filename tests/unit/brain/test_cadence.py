@@ -4,6 +4,7 @@ import pytest
 from story import Story
 
 from holdfast.api.event import CheckpointRecorded, RestoreReported
+from holdfast.api.intervention import InterventionAction
 from holdfast.api.policy import CheckpointInterval, MemoryPolicy
 from holdfast.api.round import Tier
 from holdfast.api.status import Cadence
@@ -132,6 +133,22 @@ class TestAsking:
             story.wait(110).run_on(step).die(1 + step // 10 % 2).run(step + 1, restored=step)
         # Round 8 is asked for what round 7, which broke, could not give any more.
         assert [each.round for each in story.wanted] == [2, 7, 8]
+
+    def test_what_memory_heals_does_not_put_a_number_of_steps_off(self) -> None:
+        story = committed(paced(CheckpointInterval(steps=500), memory=MemoryPolicy()).run_on(500), 500)
+        story.run_on(800).die(1).run(801, restored=800).run_on(999)
+        assert len(story.wanted) == 1
+        story.run_on(1000)
+        assert [each.round for each in story.wanted] == [2, 3]
+
+    def test_no_faults_while_suspended_say_nothing_of_faults(self) -> None:
+        story = committed(paced(nodes=100, nodes_min=100).wait(61), 60)
+        before = cadence(story).every_s
+        story.ask(InterventionAction.PAUSE)
+        committed(story, 61).wait(1000 * HOUR)
+        story.ask(InterventionAction.RESUME, "i2")
+        committed(story.run(62, restored=61), 63)
+        assert cadence(story).every_s == pytest.approx(before, rel=0.01)
 
     def test_what_a_round_could_not_answer_any_more_is_asked_of_the_next(self) -> None:
         story = paced(CheckpointInterval(seconds=600.0), memory=MemoryPolicy()).wait(601).run_on(50)

@@ -20,8 +20,8 @@ COSTS_LOOKED_AT = 5
 
 def pace(state: JobState, now: float) -> Step:
     """Ask for a checkpoint when one is due."""
-    cadence = cadence_of(state)
-    if cadence is None or not _may_ask(state) or not _is_due(state, cadence, now):
+    cadence = cadence_of(state) if _may_ask(state) else None
+    if cadence is None or not _is_due(state, cadence, now):
         return stay(state)
     asked = ask_for_checkpoint(state, f"due {cadence.says}", now)
     return Step(changed(asked.state, paced_at=now), asked.effects, asked.reason)
@@ -29,8 +29,8 @@ def pace(state: JobState, now: float) -> Step:
 
 def next_due(state: JobState) -> float | None:
     """When time alone makes one due, None when it does not."""
-    cadence = cadence_of(state)
-    if cadence is None or cadence.every_s is None or not _may_ask(state):
+    cadence = cadence_of(state) if _may_ask(state) else None
+    if cadence is None or cadence.every_s is None:
         return None
     return _last_at(state) + cadence.every_s
 
@@ -55,7 +55,8 @@ def _optimum(state: JobState) -> Cadence:
     if not stalls:
         return Cadence(f"every {MOST_S:.0f} s: the script does not tell what one costs", every_s=MOST_S)
     cost_s, nodes = median(stalls), len(state.round.ranks) if state.round else 1
-    seen_s = state.checkpoints[-1].at - (state.ledger.began_at or state.checkpoints[-1].at)
+    newest_at = state.checkpoints[-1].at
+    seen_s = newest_at - (state.ledger.began_at or newest_at) - state.ledger.held_s
     apart_s = between_failures_s(nodes, state.storage_restores, seen_s)
     took_s = max((each.took_s or 0.0 for each in state.checkpoints[-COSTS_LOOKED_AT:]), default=0.0)
     best_s = daly_s(cost_s, apart_s)
@@ -68,12 +69,14 @@ def _optimum(state: JobState) -> Cadence:
 
 
 def _may_ask(state: JobState) -> bool:
-    return in_force(state) and state.recovery is None and state.saving is None and can_save(state)
+    return in_force(state) and state.saving is None and can_save(state)
 
 
 def _is_due(state: JobState, cadence: Cadence, now: float) -> bool:
     if cadence.steps is not None:
-        last = max(state.checkpoints[-1].step if state.checkpoints else 0, state.restored_step or 0)
+        # Where the round began says nothing: memory has it begin far from what storage has. With nothing on
+        # record, as after an earlier life of the job, one comes at once.
+        last = state.checkpoints[-1].step if state.checkpoints else 0
         is_reached = state.step is not None and state.step >= last + cadence.steps
         return is_reached and now >= _asked_at(state) + (MOST_S if _is_unanswered(state) else 0.0)
     return cadence.every_s is not None and now >= _last_at(state) + cadence.every_s
