@@ -26,6 +26,7 @@ _CLEARING_BYTES_S = 200e6
 @dataclass(slots=True)
 class _Newest:
     """A worker's newest snapshot: since when it is known, how long after the one before it came, and who has it.
+    `interval_s` None: not known, as of a round's first, which came after whatever kept the job from training.
     `is_doubtful`: it does not match its hashes, and goes to nobody.
     """
 
@@ -86,7 +87,9 @@ class Copier:
     def _notice(self, slot: int, held: Held, now_s: float) -> _Newest:
         known = self._newest.get(slot)
         if known is None or known.age != held.record.age:
-            interval_s = None if known is None else now_s - known.seen_s
+            interval_s = None
+            if known is not None and known.age[0] == held.record.round:
+                interval_s = now_s - known.seen_s
             known = self._newest[slot] = _Newest(held.record.age, now_s, interval_s)
         return known
 
