@@ -12,8 +12,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.manifest import BLOCK_BYTES
 
@@ -45,21 +43,21 @@ class BlockPool:
         """
         neighbours = [rank for rank, host in enumerate(hosts) if host == hosts[council.rank]]
         own, path, reason = _create(folder, is_shared=len(neighbours) > 1)
-        said = council.exchange(msgspec.msgpack.encode((path, reason)))
-        heard = [msgspec.msgpack.decode(each, type=tuple[str, str]) for each in said]
         memories: dict[int, mmap.mmap] = {} if own is None else {council.rank: own}
         try:
-            for rank in neighbours:
-                if rank != council.rank and not reason:
-                    memories[rank] = _open(heard[rank][0])
-        except OSError as error:
-            reason = str(error)
-        told = [each.decode() for each in council.exchange(reason.encode())]
-        if path:
-            Path(path).unlink(missing_ok=True)
-        for each in told:
-            if each:
-                raise OSError(f"ranks of one host cannot share memory: {each}")
+            said = council.exchange(path.encode())
+            try:
+                for rank in neighbours:
+                    if rank != council.rank and not reason:
+                        memories[rank] = _open(said[rank].decode())
+            except OSError as error:
+                reason = str(error)
+            told = [each.decode() for each in council.exchange(reason.encode())]
+        finally:
+            if path:
+                Path(path).unlink(missing_ok=True)
+        if any(told):
+            raise OSError(f"ranks of one host cannot share memory: {'; '.join(sorted(set(filter(None, told))))}")
         return cls(memories)
 
     def is_near(self, rank: int) -> bool:
@@ -73,7 +71,7 @@ class BlockPool:
 
 
 def _create(folder: Path, *, is_shared: bool) -> tuple[mmap.mmap | None, str, str]:
-    """The memory, the file it is in, and why there is none."""
+    """The memory, the file it is in, and why there is neither."""
     size = 2 * SLOTS * BLOCK_BYTES
     if not is_shared:
         return mmap.mmap(-1, size), "", ""
@@ -85,7 +83,8 @@ def _create(folder: Path, *, is_shared: bool) -> tuple[mmap.mmap | None, str, st
         os.posix_fallocate(descriptor, 0, size)
         return mmap.mmap(descriptor, size), path, ""
     except OSError as error:
-        return None, path, str(error)
+        os.unlink(path)
+        return None, "", str(error)
     finally:
         os.close(descriptor)
 

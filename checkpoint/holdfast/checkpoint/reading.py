@@ -3,6 +3,7 @@
 Memory stays bounded: two blocks for what a rank reads alone, and the slots of the `blockpool`.
 """
 
+import logging
 import mmap
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,8 @@ from holdfast.checkpoint.noticeboard import Noticeboard
 from holdfast.checkpoint.stored import StoredCheckpoint
 from holdfast.checkpoint.verified import BlockSource, Tally
 from holdfast.checkpoint.wants import Wants
+
+_LOG = logging.getLogger(__name__)
 
 _THREADS = 2  # One hashes and copies while the other waits for the storage.
 _RUN_BLOCKS = 8  # So many are read with one open file, and fetched ahead.
@@ -48,7 +51,8 @@ def _open_pool(
         return duties, None
     try:
         return duties, BlockPool.open(council, hosts)
-    except OSError:  # On every rank alike: then each is a host of its own.
+    except OSError as error:  # On every rank alike: then each is a host of its own.
+        _LOG.warning("every rank restores in memory of its own, which takes longer reason=%s", error)
         hosts = [str(rank) for rank in range(len(demands))]
         apart = [
             Demand(host, each.blocks, each.bulk, each.smalls) for host, each in zip(hosts, demands, strict=True)
@@ -148,7 +152,8 @@ class _Reading:
                     if is_put:
                         self._put(block, content)
         except (Damaged, OSError) as error:
-            self.error = error
+            # Its frames would keep the blocks' memory, while the next candidate needs as much again.
+            self.error = error.with_traceback(None)
 
     def _transfer(self, seats: "_Seats") -> None:
         """Send and receive what goes from host to host."""
@@ -173,7 +178,7 @@ class _Reading:
         try:
             file.verify(number, content, self._blocks, tally)
         except Damaged as damage:
-            self.error = damage
+            self.error = damage.with_traceback(None)
 
     def _use(self, seats: "_Seats") -> None:
         for each in seats.wave:

@@ -1,11 +1,12 @@
 """Ranks that save a model of several blocks in one layout and restore it in another, or after damage."""
 
+import gc
 import hashlib
 import multiprocessing
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -59,6 +60,7 @@ class Answer:
     healed: tuple[str, ...] = ()
     tally: Tally | None = None
     refusal: str = ""
+    is_memory_kept: bool = False
 
 
 class Library:
@@ -129,6 +131,13 @@ def restore(rank: int, world_size: int, task: Task) -> Answer:
     except HoldfastError as error:
         return Answer(refusal=f"{type(error).__name__}: {error}")
     return Answer(found.step, digest(model, optimizer), found.skipped, found.healed, found.tally)
+
+
+def restore_uncollected(rank: int, world_size: int, task: Task) -> Answer:
+    """As `restore`; says whether memory that the ranks share is still there before any garbage is collected."""
+    gc.disable()
+    answer = restore(rank, world_size, task)
+    return replace(answer, is_memory_kept="/.holdfast-restore-" in Path("/proc/self/maps").read_text())
 
 
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:

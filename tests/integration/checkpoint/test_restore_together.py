@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from restore_ranks import Answer, Task, restore, run_ranks, save
+from restore_ranks import Answer, Task, restore, restore_uncollected, run_ranks, save
 
 APART = (0, 0, 1, 1)  # Two hosts of two ranks.
 
@@ -111,3 +111,14 @@ def test_no_memory_stays_behind(pristine: tuple[Path, str]) -> None:
     while [name for name in os.listdir("/dev/shm") if name.startswith(".holdfast-restore-")]:
         assert time.monotonic() < deadline  # Until then it may be that of a restore elsewhere.
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_what_the_ranks_shared_is_given_back_before_anything_else_is_tried(
+    is_damaged: bool, directory: Path
+) -> None:
+    if is_damaged:
+        damage(directory / "step-00000002" / "__1_0.distcp", 5 << 20)
+    answers = list(run_ranks(restore_uncollected, Task(directory, "replicas"), 2))
+    assert [each.step for each in answers] == [1, 1] if is_damaged else [2, 2]
+    assert [each.is_memory_kept for each in answers] == [False, False]
