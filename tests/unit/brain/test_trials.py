@@ -16,7 +16,7 @@ from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain import advance, next_wakeup
 from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.state import JobState, ProbationStage
 from holdfast.watchdog.trial import ask
 
 LIGHT = TestLevel.LIGHT
@@ -369,6 +369,19 @@ def test_a_node_on_probation_that_does_not_or_cannot_answer_is_not_trusted_for_t
     story.resubmit(preflight=None)
     story.wait(130)
     assert not story.state.probation
+
+
+@pytest.mark.parametrize("bars", [False, True])
+def test_one_on_probation_that_has_ranks_keeps_nobody_waiting_for_ever(bars: bool) -> None:
+    story = examined(2, nodes_min=2).xid(2, 79).wait(1)
+    story.ask(InterventionAction.RETURN, node="node-2")
+    story.run(60)
+    assert story.state.probation["node-2"].stage is ProbationStage.CANARY
+    story.state = ask(story.state, ("node-2",), LIGHT, "why", story.now, bars=bars).state
+    story.wait(86500)
+    assert story.state.trials == {}
+    at = next_wakeup(story.state)
+    assert at is None or at > story.now
 
 
 def test_a_spot_notice_counts_beside_a_drain_and_is_not_called_off_with_it() -> None:

@@ -122,11 +122,11 @@ def without_members(state: JobState, gone: Set[str]) -> JobState:
 
 
 def overdue(state: JobState, now: float) -> Step:
-    """Wait no longer for tests that nobody answers."""
+    """Wait no longer for tests that nobody answers. Who is to be trusted again and has no ranks is asked anew."""
     late = [trial.member for trial in takewhile(lambda each: now >= _until(each), state.trials.values())]
     if not late:
         return stay(state)
-    trusted = [name for name in late if not _is_canary(state, name)]
+    trusted = [name for name in late if state.in_round(name) or not _is_canary(state, name)]
     for name in trusted:
         state = admitted(state, name, now)
     step = Step(state, (), Reason("self-test", f"{', '.join(late)} did not answer: {len(trusted)} taken untested"))
