@@ -159,6 +159,18 @@ def test_too_little_memory_says_what_is_needed_and_leaves_no_file(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("allowances", [[3 * MIB], [64 * MIB, 64 * MIB, 0]], ids=["at once", "used up meanwhile"])
+def test_a_limit_that_has_the_kernel_kill_somebody_is_not_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowances: list[int]
+) -> None:
+    monkeypatch.setattr("holdfast.checkpoint.memory.arena.allowance_bytes", lambda: allowances.pop(0))
+    with pytest.raises(OSError, match=r"needs \d+ bytes and (3145728|67108864) are free") as refused:
+        Arena.create(tmp_path / "large.own", 40 * MIB)
+    assert refused.value.errno == errno.ENOSPC
+    assert allowances == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_arena_replaces_the_one_before_under_its_name(arena: Arena) -> None:
     fill(arena, make_record())
     larger = Arena.create(arena.path, 12 * MIB)

@@ -28,12 +28,14 @@ import xxhash
 from holdfast.api.errors import Damaged, InvalidInput, Problem
 from holdfast.checkpoint.manifest import BLOCK_BYTES, hash_block
 from holdfast.checkpoint.memory import record as wire
+from holdfast.checkpoint.memory.allowance import allowance_bytes
 from holdfast.checkpoint.memory.record import SnapshotRecord
 
 _MAGIC: Final = int.from_bytes(b"HOLDFAST", "little")
 _FORMAT: Final = 1
 _PAGE: Final = mmap.PAGESIZE
 _HASH_BYTES: Final = 16
+_STEP_BYTES: Final = 32 << 20  # So much is taken before it is asked again what the others of a pod have left.
 _RECORD_BYTES_MIN: Final = 4 << 20  # About 20,000 tensors.
 _RECORD_SHARE: Final = 64  # A large image has room for a record of one part in this many of it.
 
@@ -270,21 +272,36 @@ def _digest(generation: int, content: bytes) -> int:
 
 def _allocate(path: Path, size: int) -> tuple[mmap.mmap, int]:
     """The file, mapped, and its inode."""
+    free = _free_bytes(path.parent)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
+        _check(size, free)
         # Without this, memory that is not there would show as a signal that kills the writer.
-        os.posix_fallocate(descriptor, 0, size)
+        for start in range(0, size, _STEP_BYTES):
+            step = min(_STEP_BYTES, size - start)
+            _check(step, _free_bytes(path.parent))
+            os.posix_fallocate(descriptor, start, step)
         memory, inode = mmap.mmap(descriptor, size), os.fstat(descriptor).st_ino
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        free = shutil.disk_usage(path.parent).free
         reason = f"a snapshot in memory needs {size} bytes and {free} are free"
         raise OSError(errno.ENOSPC, reason, str(path)) from error
     finally:
         os.close(descriptor)
     _populate(memory)
     return memory, inode
+
+
+def _free_bytes(folder: Path) -> int:
+    """In the file system, and before a memory limit that has the kernel kill somebody."""
+    free, allowance = shutil.disk_usage(folder).free, allowance_bytes()
+    return free if allowance is None else max(0, min(free, allowance))
+
+
+def _check(size: int, free: int) -> None:
+    if size > free:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _populate(memory: mmap.mmap) -> None:
