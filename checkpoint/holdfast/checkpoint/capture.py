@@ -1,13 +1,14 @@
 """Taking the snapshots of one round: into the node's memory, and for the storage."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from math import prod
 
 from torch.distributed.tensor import DTensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from holdfast.checkpoint.claims import ChunkKey
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.live import LiveState, Look
 from holdfast.checkpoint.memory.arena import Arena, capacity_for
@@ -49,9 +50,11 @@ class Capture:
         )
         self._preparation.start()
 
-    def agree(self) -> None:
-        """Share out who stores what. Collective: after a round's first step, on all ranks alike."""
-        self._shares.agree(self._live.look())
+    def agree(self, *, step: int) -> None:
+        """Share out who stores what, and which snapshots are copied. Collective: after `step`, on all ranks alike.
+        Whoever takes one to be stored has agreed as well.
+        """
+        self._agree(self._live.look(), step)
 
     def remember(self, *, step: int, batches: int) -> bool:
         """Take a snapshot into the node's memory. Not collective; False when this one is left out, because there
@@ -75,7 +78,7 @@ class Capture:
         It is one in the node's memory as well, where there is room for it.
         """
         look = self._look_to_store(step)
-        draft = self._stage.draft(look, self._shares.agree(look))
+        draft = self._stage.draft(look, self._agree(look, step))
         arena = self._memory.room(draft.image_bytes, len(draft.entries)) if self._memory else None
         if arena is None:
             return self._stage.take(draft, self._private_room(draft), step=step, batches=batches)
@@ -83,6 +86,11 @@ class Capture:
         self._keep(arena, snapshot)
         self._pin(arena, snapshot)
         return snapshot
+
+    def _agree(self, look: Look, step: int) -> Set[ChunkKey]:
+        if self._memory is not None:
+            self._memory.agree(step=step)
+        return self._shares.agree(look)
 
     def _look_to_store(self, step: int) -> Look:
         """With a loss to compare a restored model by, if one is wanted."""

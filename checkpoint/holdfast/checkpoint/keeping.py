@@ -1,7 +1,5 @@
 """What a round keeps of its state, and when: snapshots in the nodes' memory, checkpoints in the storage."""
 
-import time
-
 from holdfast.api.rankrecord import Phase
 from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.memorytier import MemoryTier
@@ -34,10 +32,11 @@ class Keeping:
     def completed(self, *, step: int, batches: int) -> None:
         """The loop has completed `step`: keep what is due. All ranks alike."""
         self._steps += 1
+        if self._save(step, batches):
+            return
         if self._steps in (1, SETTLED_AFTER):
             self._agree(step)
-        if not self._save(step, batches):
-            self._remember(step, batches)
+        self._remember(step, batches)
 
     def finish(self, *, step: int, batches: int) -> None:
         """The loop ends after `step`, which is saved, whatever is due."""
@@ -55,12 +54,12 @@ class Keeping:
             self._saving.linger(timeout_s)
 
     def _agree(self, step: int) -> None:
-        """On what each rank keeps in memory, and how often. Nothing else is said among the ranks meanwhile."""
+        """On what each rank keeps in memory, as a save does. Nothing else is said among the ranks meanwhile."""
         if self._memory is None:
             return
+        self._run.phase(Phase.CHECKPOINT)
         self.wait()
-        self._capture.agree()
-        self._memory.rhythm.agree(copy_s=self._memory.copy_s, step=step, now_s=time.monotonic())
+        self._capture.agree(step=step)
 
     def _save(self, step: int, batches: int) -> bool:
         """Whether one was due. What is captured for the storage is a snapshot in memory as well."""
@@ -69,7 +68,6 @@ class Keeping:
         wanted = self._run.save_due(step)
         if wanted is None and (self._every_steps is None or step % self._every_steps != 0):
             return False
-        self._agree(step)
         self._saving.save(step=step, batches=batches, wanted=wanted)
         return True
 

@@ -100,10 +100,9 @@ class MemoryTier:
             return False
         return True
 
-    @property
-    def copy_s(self) -> float:
-        """How long the last copies took, 0 when none was made."""
-        return self._shelf.copy_s
+    def agree(self, *, step: int) -> None:
+        """On which snapshots are copied, given how long that took. Collective, after `step`."""
+        self.rhythm.agree(copy_s=self._shelf.copy_s, step=step, now_s=time.monotonic())
 
     def pin(self, arena: Arena) -> None:
         """Leave what is in the arena there until `unpin`."""

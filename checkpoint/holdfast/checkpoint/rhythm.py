@@ -42,7 +42,7 @@ class Rhythm:
         """Collective, after `step` at `now_s`; the step time is that since the last time. `copy_s` is how long
         this rank's last copy took, 0 when none was made: a keeper that is dead slows nobody down.
         """
-        stride = 1
+        stride = self._stride  # Until there is something new to go by, as when one step is saved twice.
         if self._since is not None and step > self._since[0]:
             apart_s = self._every_steps * (now_s - self._since[1]) / (step - self._since[0])
             stride = max(1, ceil(min(_SLACK * copy_s / max(apart_s, 1e-6), _STRIDE_MAX)))

@@ -1,6 +1,7 @@
 """Snapshots in the node's memory, taken and restored by a training loop of one rank."""
 
 import logging
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from checkpoint_solo import NEWEST, Witness
 from msgspec import structs
 
 from holdfast.api.memory import MemoryOrder, NodeMemory
+from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.capture import estimated_bytes
@@ -157,6 +159,41 @@ def test_a_save_is_a_snapshot_as_well_and_is_left_alone_until_it_is_stored(tmp_p
     assert [steps[-1] for steps in written] == [2, 4, 6]
     assert [step for step, _, _ in loop.run.commits] == [2, 4, 6]
     assert all(0 < stall_s < took_s for stall_s, took_s in loop.run.times)
+
+
+@dataclass
+class SlowDisk(Loop):
+    """Its first save lasts until training has asked four times whether its round still runs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.now: Phase | None = None
+        self.seen: list[Phase | None] = []
+        self.is_writing, self.may_end = threading.Event(), threading.Event()
+        self.run.phase, self.run.check = self.enter, self.check  # type: ignore[method-assign]
+
+    def reach(self, point: SavePoint) -> None:
+        if point is SavePoint.FILE_WRITTEN:
+            self.is_writing.set()
+            self.may_end.wait(30)
+
+    def enter(self, phase: Phase) -> None:
+        if phase is Phase.FORWARD and self.run.snapshots:
+            self.is_writing.wait(30)
+        self.now = phase
+
+    def check(self) -> None:
+        if self.is_writing.is_set() and not self.may_end.is_set():
+            self.seen.append(self.now)
+            if len(self.seen) == 4:
+                self.may_end.set()
+
+
+def test_training_that_waits_for_a_save_says_so_and_counts_it(tmp_path: Path) -> None:
+    loop = SlowDisk(tmp_path, every_steps=1).train(2)
+    loop.checkpointer.close()
+    assert loop.seen[-1] is Phase.CHECKPOINT
+    assert loop.run.times[1][0] > 0.05, "it looked up twice at least"
 
 
 def test_a_snapshot_is_left_out_while_somebody_reads_every_arena(tmp_path: Path) -> None:

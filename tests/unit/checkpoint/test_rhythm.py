@@ -65,3 +65,10 @@ def test_steps_that_take_no_time_have_a_bound() -> None:
     made = rhythm(1)
     made.agree(copy_s=60.0, step=9, now_s=100.0)
     assert made.copies_apart_steps == 1000
+
+
+def test_agreeing_twice_after_one_step_changes_nothing() -> None:
+    made = rhythm(1)
+    made.agree(copy_s=3.0, step=9, now_s=108.0)
+    made.agree(copy_s=3.0, step=9, now_s=108.5)
+    assert made.copies_apart_steps == 4
