@@ -45,13 +45,12 @@ def test_a_copy_is_equal_to_the_last_byte_and_what_a_peer_serves_of_it_as_well(p
         found = bytearray(length)
         count = peer.read(which, offset, memoryview(found))
         assert bytes(found[:count]) == content[offset : offset + length]
-    assert peer.describe(which).blocks == held.blocks
     assert held.blocks is not None
     assert peer.block(held.blocks[1]) == content[4 * MIB : 8 * MIB]
     (item,) = peer.holdings()
     assert (item.step, item.is_copy, item.is_sealed, item.image_bytes) == (5, True, True, len(content))
     with pytest.raises(Misspoken, match="no such snapshot"):
-        peer.describe(Which(rank=0, round=1, step=6))
+        peer.read(Which(rank=0, round=1, step=6), 0, memoryview(bytearray(1)))
     peer.close()
 
 
@@ -292,7 +291,6 @@ def _broken_question(chance: random.Random) -> bytes:
     question = chance.choice(
         (
             protocol.Listing(),
-            protocol.Describe(which),
             protocol.Read(which, far, chance.choice((-1, 0, 5, 1 << 62))),
             protocol.Block(chance.choice(("", "00", "é" * 9))),
             protocol.Put(Worker.record(_nobody(chance), 1, chance.choice((-5, 0, 10, 1 << 45)))),

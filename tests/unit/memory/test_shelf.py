@@ -106,10 +106,11 @@ def test_a_spare_that_has_no_room_is_not_tried_again(
 def test_a_pinned_arena_is_not_given_away(shelf: Shelf, tmp_path: Path) -> None:
     saved = take(shelf, 1)
     assert saved is not None
-    with shelf.pinned(saved):
-        for step in range(2, 6):
-            take(shelf, step)
-            assert {1, step} <= steps(tmp_path)
+    shelf.pin(saved)
+    for step in range(2, 6):
+        take(shelf, step)
+        assert {1, step} <= steps(tmp_path)
+    shelf.unpin(saved)
     assert take(shelf, 6) is saved
 
 

@@ -11,8 +11,6 @@ from holdfast.checkpoint.memory.protocol import (
     Block,
     Challenge,
     Content,
-    Describe,
-    Description,
     Greeting,
     Hello,
     Item,
@@ -47,9 +45,6 @@ class Peer:
 
     def holdings(self) -> tuple[Item, ...]:
         return self._ask(Listing(), protocol.Holdings).items
-
-    def describe(self, which: Which) -> Description:
-        return self._ask(Describe(which), Description)
 
     def read(self, which: Which, offset: int, into: memoryview) -> int:
         """Fill `into` with the image from `offset` on; how many bytes came, fewer at the image's end.

@@ -73,19 +73,6 @@ class Which(msgspec.Struct, frozen=True, array_like=True):
     step: int
 
 
-class Describe(msgspec.Struct, frozen=True, tag=True):
-    """Answered by `Description`."""
-
-    which: Which
-
-
-class Description(msgspec.Struct, frozen=True, tag=True):
-    """`blocks` as in a manifest: taken now when nobody had taken them before."""
-
-    record: SnapshotRecord
-    blocks: tuple[str, ...]
-
-
 class Read(msgspec.Struct, frozen=True, tag=True):
     """Bytes of an image; the image's end cuts them short. Answered by `Content`."""
 
@@ -126,8 +113,8 @@ class Kept(msgspec.Struct, frozen=True, tag=True):
     """The copy is whole, verified, and counts."""
 
 
-Question = Listing | Describe | Read | Block | Put
-Answer = Holdings | Description | Content | Ready | Kept | Refused
+Question = Listing | Read | Block | Put
+Answer = Holdings | Content | Ready | Kept | Refused
 
 Greeting = Challenge | Welcome | Refused
 

@@ -20,7 +20,8 @@ from holdfast.checkpoint.memory.arena import hashes
 from holdfast.checkpoint.memory.holdings import Holdings
 from holdfast.checkpoint.memory.images import Images
 from holdfast.checkpoint.memory.peers import PATIENCE_S, Peers
-from holdfast.checkpoint.memory.protocol import Description, Item, Which
+from holdfast.checkpoint.memory.protocol import Item, Which
+from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.naming import committed_name
 from holdfast.checkpoint.part import Part, merge
 from holdfast.checkpoint.stored import StoredCheckpoint
@@ -41,8 +42,15 @@ class _Node(msgspec.Struct, frozen=True):
     items: tuple[Item, ...] = ()
 
 
+class _Description(msgspec.Struct, frozen=True):
+    """One image. `blocks` as in a manifest: taken now when nobody had taken them before."""
+
+    record: SnapshotRecord
+    blocks: tuple[str, ...]
+
+
 _NODES = msgspec.msgpack.Decoder(_Node)
-_DESCRIPTIONS = msgspec.msgpack.Decoder(tuple[Description, ...])
+_DESCRIPTIONS = msgspec.msgpack.Decoder(tuple[_Description, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ class _Whole:
         for rank in range(self.world_size):
             yield Which(rank=rank, round=self.round, step=self.step), self.places[rank]
 
-    def manifest(self, records: Sequence[Description] = ()) -> Manifest:
+    def manifest(self, records: Sequence[_Description] = ()) -> Manifest:
         return Manifest(
             format=manifest.FORMAT,
             step=self.step,
@@ -95,7 +103,7 @@ class Recollection:
             return bytes(own)
         return self._peers.block(block_hash, self._servers)
 
-    def candidate(self, whole: _Whole, described: Sequence[Description]) -> Candidate | None:
+    def candidate(self, whole: _Whole, described: Sequence[_Description]) -> Candidate | None:
         """None when an image's description is missing, or they do not add up to one state."""
         by_rank = {each.record.rank: each for each in described}
         if any(_which(by_rank.get(which.rank)) != which for which, _ in whole.ranks()):
@@ -185,7 +193,7 @@ def _wholes(nodes: Sequence[_Node], after: tuple[int, int] | None) -> list[_Whol
     return [wholes[each.name] for each in line]
 
 
-def _describe(holdings: Holdings, whole: _Whole, rank: int) -> Iterator[Description]:
+def _describe(holdings: Holdings, whole: _Whole, rank: int) -> Iterator[_Description]:
     """Those images of the step that this rank speaks for."""
     for which, places in whole.ranks():
         if min(places, key=_order).speaker != rank:
@@ -194,10 +202,10 @@ def _describe(holdings: Holdings, whole: _Whole, rank: int) -> Iterator[Descript
         if found is None:  # Gone since; nobody else speaks for it, so this step is left out on all ranks.
             continue
         holding, held = found
-        yield Description(held.record, held.blocks or tuple(hashes(holding.arena, held.record.image_bytes)))
+        yield _Description(held.record, held.blocks or tuple(hashes(holding.arena, held.record.image_bytes)))
 
 
-def _which(described: Description | None) -> Which | None:
+def _which(described: _Description | None) -> Which | None:
     if described is None:
         return None
     return Which(rank=described.record.rank, round=described.record.round, step=described.record.step)

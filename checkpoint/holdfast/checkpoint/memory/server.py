@@ -6,7 +6,7 @@ import socket
 import time
 
 from holdfast.checkpoint.memory import protocol
-from holdfast.checkpoint.memory.arena import Held, hashes
+from holdfast.checkpoint.memory.arena import Held
 from holdfast.checkpoint.memory.channel import PATIENCE_S, Channel, Misspoken, welcome
 from holdfast.checkpoint.memory.copier import Copier
 from holdfast.checkpoint.memory.holdings import Holding, Holdings, outdated
@@ -14,8 +14,6 @@ from holdfast.checkpoint.memory.keeper import Keeper
 from holdfast.checkpoint.memory.protocol import (
     Block,
     Content,
-    Describe,
-    Description,
     Listing,
     Put,
     Question,
@@ -107,22 +105,12 @@ class Server:
             case Listing():
                 self._holdings.look()
                 await peer.say(protocol.Holdings(self._holdings.items()))
-            case Describe(which):
-                await peer.say(await self._describe(which))
             case Read(which, offset, length_bytes):
                 await self._read(peer, which, offset, length_bytes)
             case Block(wanted):
                 await _show(peer, self._holdings.find_block(wanted))
             case Put():
                 await peer.say(await self._keeper.keep(peer, question))
-
-    async def _describe(self, which: Which) -> Description | Refused:
-        found = self._find(which)
-        if found is None:
-            return _ABSENT
-        holding, held = found
-        blocks = held.blocks or await _seal(holding, held)
-        return Description(record=held.record, blocks=blocks)
 
     async def _read(self, peer: Channel, which: Which, offset: int, length_bytes: int) -> None:
         found = self._find(which)
@@ -141,15 +129,6 @@ class Server:
 
 
 _ABSENT = Refused("no such snapshot is here")
-
-
-async def _seal(holding: Holding, held: Held) -> tuple[str, ...]:
-    blocks = []
-    for block in hashes(holding.arena, held.record.image_bytes):
-        blocks.append(block)
-        await asyncio.sleep(0)
-    holding.arena.seal(held.generation, blocks)
-    return tuple(blocks)
 
 
 async def _show(peer: Channel, content: memoryview | None) -> None:

@@ -3,8 +3,7 @@
 import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.api.errors import Damaged
@@ -42,12 +41,11 @@ class Shelf:
     Only snapshots of this `owner` and of rounds from `since_round` on are worth keeping.
     """
 
-    def __init__(self, folder: Path, slot: int, *, owner: str, since_round: int = 0, arenas: int = ARENAS) -> None:
+    def __init__(self, folder: Path, slot: int, *, owner: str, since_round: int = 0) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._owner = owner
         self._since_round = since_round
-        self._at_once = arenas
-        self._paths = [folder / own_name(slot, number) for number in range(arenas + SPARES)]
+        self._paths = [folder / own_name(slot, number) for number in range(ARENAS + SPARES)]
         self._arenas = [_find(path) for path in self._paths]
         self._pinned: list[Arena] = []
         self._making = threading.Lock()
@@ -84,7 +82,7 @@ class Shelf:
                 number = min(spent, key=lambda each: _worth_of(held.get(each)))
                 return self._with_room(number, capacity_bytes, record_bytes)
             missing = [number for number, arena in enumerate(self._arenas) if arena is None]
-            if missing and missing[0] < self._at_once:
+            if missing and missing[0] < ARENAS:
                 return self._with_room(missing[0], capacity_bytes, record_bytes)
         if missing and self._spare is None:
             self._spare = threading.Thread(
@@ -98,28 +96,12 @@ class Shelf:
         """How long the longest of the last copies of these arenas took; 0 when none was made."""
         return max((arena.copy_s for arena in self._arenas if arena is not None), default=0.0)
 
-    @contextmanager
-    def pinned(self, arena: Arena) -> Iterator[None]:
-        """For as long as this lasts the arena is not given away: a durable save reads it."""
-        self._pinned.append(arena)
-        try:
-            yield
-        finally:
-            self._pinned.remove(arena)
-
     def pin(self, arena: Arena) -> None:
-        """As `pinned`, until `unpin`."""
+        """Until `unpin` the arena is not given away: a durable save reads it."""
         self._pinned.append(arena)
 
     def unpin(self, arena: Arena) -> None:
         self._pinned.remove(arena)
-
-    def close(self) -> None:
-        """The arenas stay, for whoever comes next."""
-        for arena in self._arenas:
-            if arena is not None:
-                arena.close()
-        self._arenas = [None] * len(self._arenas)
 
     def _worth(self, arena: Arena | None) -> Held | None:
         found = None if arena is None else arena.read()
