@@ -31,7 +31,17 @@ GRANTS = Grants(
         ("system:serviceaccount:research", (), set(), None),
         ("system:serviceaccountant:research:x", (), set(), None),
     ],
-    ids=str,
+    ids=[
+        "agent",
+        "pod",
+        "user",
+        "in-a-group",
+        "stranger",
+        "pod-in-a-group",
+        "no-namespace",
+        "no-name",
+        "near-miss",
+    ],
 )
 def test_what_a_user_is_to_us(user: str, groups: tuple[str, ...], roles: set[Role], namespace: str | None) -> None:
     assert GRANTS.caller(user, groups) == Caller(user, frozenset(roles), namespace)
