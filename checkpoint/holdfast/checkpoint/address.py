@@ -16,6 +16,15 @@ class Address:
     storage: Storage
     step: int | None
 
+    def narrowed(self, step: int | None) -> int | None:
+        """The step that is meant where `step` is asked for besides; None as above. Raises InvalidInput when the
+        address names another.
+        """
+        if self.step is not None and step not in (None, self.step):
+            fix = f"the address names step {self.step} already"
+            raise InvalidInput(Problem(field="--step", value=step, fix=fix))
+        return self.step if step is None else step
+
 
 def is_local(uri: str) -> bool:
     """Whether it names a file or folder of this machine's file systems."""

@@ -20,7 +20,7 @@ def make_room(model: Module, optimizer: Optimizer, checkpoint: StoredCheckpoint)
     A state tensor either is a scalar or has its parameter's shape, and then its sharding. When the checkpoint
     holds anything else, nothing is done and the stock way is left to do it.
     """
-    if optimizer.state:
+    if optimizer.state or not all(checkpoint.has_tensor(name) for name in checkpoint.names(_PREFIX)):
         return
     kinds = _kinds(checkpoint)
     state = {}

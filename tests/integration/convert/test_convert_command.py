@@ -58,3 +58,27 @@ def test_what_is_left_out_is_said(saved: Path, tmp_path: Path, capsys: pytest.Ca
 def test_what_is_no_checkpoint_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["checkpoint", "diff", str(tmp_path), str(tmp_path / "away")]) == 2
     assert "name a checkpoint of Holdfast or torch.distributed.checkpoint" in capsys.readouterr().err
+
+
+def test_a_step_that_is_not_in_the_source_is_never_quietly_another(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer(["checkpoint", "convert", str(saved), str(tmp_path / "h"), "--to", "holdfast"]) == 0
+    words = ["--to", "torch", "--step", "4"]
+    target = str(tmp_path / "b.pt")
+    assert answer(["checkpoint", "convert", str(tmp_path / "h" / "step-00000000"), target, *words]) == 2
+    assert "names step 0 already" in capsys.readouterr().err
+    assert answer(["checkpoint", "convert", str(saved), target, *words]) == 2
+    assert "leave the step out" in capsys.readouterr().err
+    assert not (tmp_path / "b.pt").exists()
+
+
+def test_an_object_store_is_no_destination(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert answer(["checkpoint", "convert", str(saved), "s3://bucket/run", "--to", "holdfast"]) == 2
+    assert "name a path of this machine" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["a.pt"]
+    assert answer(["checkpoint", "convert", str(saved), (tmp_path / "h").as_uri(), "--to", "holdfast"]) == 0
+    assert answer(["checkpoint", "verify", str(tmp_path / "h")]) == 0

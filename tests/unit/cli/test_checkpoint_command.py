@@ -206,3 +206,14 @@ def test_looking_at_checkpoints_imports_no_torch(tmp_path: Path) -> None:
         "sys.exit(code or ('torch' in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True).returncode == 0
+
+
+def test_without_the_library_each_says_what_to_install(tmp_path: Path) -> None:
+    commands = [["ls"], ["show"], ["verify"], ["prune", "--keep", "1"]]
+    script = (
+        "import sys; sys.modules['xxhash'] = None; from holdfast.cli.main import answer;"
+        f"print([int(answer(['checkpoint', *words, {str(tmp_path)!r}])) for words in {commands!r}])"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True)
+    assert ended.stdout == "[3, 3, 3, 3]\n", ended.stderr
+    assert ended.stderr.count("pip install 'holdfast[torch]'") == 4

@@ -21,18 +21,29 @@ def open_source(uri: str, step: int | None = None) -> Source:
     """A Holdfast directory or object store (its newest checkpoint, or that of `step`) or one `step-…` in it, a
     directory of torch.distributed.checkpoint, a safetensors file or a directory of them, or a file of torch.save.
 
-    Raises InvalidInput when it is none of these.
+    Raises InvalidInput when it is none of these, or has no steps to choose from.
     """
-    if not is_local(uri):
-        return _holdfast(uri, step)
-    path = parse_uri(uri)
+    if not is_local(uri) or _is_holdfast(parse_uri(uri)):
+        address = read_address(uri)
+        return HoldfastSource(address.storage, choose(address.storage, address.narrowed(step)))
+    if step is not None:
+        fix = f"{uri} is no directory of checkpoints: leave the step out"
+        raise InvalidInput(Problem(field="--step", value=step, fix=fix))
+    return _foreign(uri, parse_uri(uri))
+
+
+def _is_holdfast(path: Path) -> bool:
+    if not path.is_dir():
+        return False
+    return any(committed_step(name) is not None for name in (path.name, *(each.name for each in path.iterdir())))
+
+
+def _foreign(uri: str, path: Path) -> Source:
     if path.is_file():
         return SafetensorsSource([path]) if path.suffix == _SUFFIX else TorchSource(path)
     if not path.is_dir():
         raise InvalidInput(Problem(field="source", value=uri, fix="name a file or directory that exists"))
     names = {each.name for each in path.iterdir()}
-    if committed_step(path.name) is not None or any(committed_step(name) is not None for name in names):
-        return _holdfast(uri, step)
     if dcpmetadata.FILE_NAME in names:
         return DcpSource(path)
     parts = sorted(path / name for name in names if Path(name).suffix == _SUFFIX)
@@ -40,8 +51,3 @@ def open_source(uri: str, step: int | None = None) -> Source:
         return SafetensorsSource(parts)
     fix = "name a checkpoint of Holdfast or torch.distributed.checkpoint, safetensors, or a file of torch.save"
     raise InvalidInput(Problem(field="source", value=uri, fix=fix))
-
-
-def _holdfast(uri: str, step: int | None) -> HoldfastSource:
-    address = read_address(uri)
-    return HoldfastSource(address.storage, choose(address.storage, address.step if step is None else step))

@@ -31,9 +31,10 @@ _step_option = click.option("--step", type=click.IntRange(min=0), help="The chec
 @format_option
 def ls(uri: str, form: Format) -> ExitCode:
     """Every checkpoint in the directory URI, and which of them the next restore would try."""
+    address = _address(uri)
     from holdfast.checkpoint.catalogue import catalogue
 
-    entries = catalogue(_address(uri).storage)
+    entries = catalogue(address.storage)
     value = [_entry_shown(each) for each in entries]
     emit(Shown(value=value, table=lambda: catalogue_text(value), names=lambda: [e.name for e in entries]), form)
     return ExitCode.OK
@@ -46,11 +47,11 @@ def ls(uri: str, form: Format) -> ExitCode:
 @format_option
 def show(uri: str, step: int | None, tensor: str | None, form: Format) -> ExitCode:
     """What the checkpoint at URI holds: tensors, objects, files. Of a directory it is the newest."""
+    address = _address(uri)
     from holdfast.checkpoint.catalogue import choose, read_index
     from holdfast.checkpoint.discovery import read_manifest
 
-    address = _address(uri)
-    name = choose(address.storage, _step_of(address, step))
+    name = choose(address.storage, address.narrowed(step))
     manifest = read_manifest(address.storage, name)
     index = read_index(address.storage, name, manifest)
     if tensor is not None:
@@ -72,14 +73,14 @@ def verify(uri: str, step: int | None, everything: bool, form: Format) -> ExitCo
 
     Exits with 1 when anything differs from what was written, and names file and block.
     """
+    address = _address(uri)
     from holdfast.checkpoint.catalogue import catalogue, choose
 
-    address = _address(uri)
-    if everything and _step_of(address, step) is not None:
+    if everything and address.narrowed(step) is not None:
         raise InvalidInput(Problem(field="--all", value=uri, fix="leave the step out, or --all"))
     entries = catalogue(address.storage)
     if not everything:
-        chosen = choose(address.storage, _step_of(address, step))
+        chosen = choose(address.storage, address.narrowed(step))
         entries = [each for each in entries if each.name == chosen]
     looked = _look(address, entries)
     value = [_looked_shown(each) for each in looked]
@@ -105,11 +106,11 @@ def prune(uri: str, keep: int, compared_every: int, dry_run: bool, form: Format)
 
     Refuses while a save is being written.
     """
+    address = _address(uri)
     from holdfast.checkpoint.pruning import plan
     from holdfast.checkpoint.pruning import prune as carry_out
     from holdfast.checkpoint.retention import Retention
 
-    address = _address(uri)
     if address.step is not None:
         raise InvalidInput(Problem(field="uri", value=uri, fix="name the directory, not one checkpoint in it"))
     retention = Retention(keep, compared_every)
@@ -123,7 +124,7 @@ def prune(uri: str, keep: int, compared_every: int, dry_run: bool, form: Format)
 
 
 def _address(uri: str) -> "Address":
-    """Raises Unavailable when the library is not installed."""
+    """Comes before every other use of the library: raises Unavailable when that is not installed."""
     try:
         from holdfast.checkpoint.address import read_address
     except ModuleNotFoundError as error:
@@ -131,13 +132,6 @@ def _address(uri: str) -> "Address":
             f"the checkpoint library is not whole here ({error}); install it with pip install 'holdfast[torch]'"
         ) from error
     return read_address(uri)
-
-
-def _step_of(address: "Address", step: int | None) -> int | None:
-    if address.step is not None and step not in (None, address.step):
-        fix = f"the address names step {address.step} already"
-        raise InvalidInput(Problem(field="--step", value=step, fix=fix))
-    return address.step if step is None else step
 
 
 def _look(address: "Address", entries: "Sequence[Entry]") -> "list[Looked]":

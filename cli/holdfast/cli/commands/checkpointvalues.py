@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.api.errors import Unavailable
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.cli.exitcode import ExitCode
 from holdfast.cli.output import Format, Shown, emit, format_option, remark
 from holdfast.cli.view.checkpoints import compared_text, size
@@ -62,13 +61,18 @@ def convert(
     safetensors, or a file of torch.save. No code from it is run.
     """
     with _torch():
+        from holdfast.checkpoint.address import is_local
         from holdfast.checkpoint.convert.conversion import Kind
         from holdfast.checkpoint.convert.conversion import convert as write
         from holdfast.checkpoint.convert.reading import open_source
+        from holdfast.checkpoint.local import parse_uri
 
+    if not is_local(destination):
+        fix = "name a path of this machine: only from there can it appear whole or not at all"
+        raise InvalidInput(Problem(field="destination", value=destination, fix=fix))
     written = write(
         open_source(source, step),
-        Path(destination).absolute(),
+        parse_uri(destination),
         Kind(kind),
         prefix=select,
         tensors_only=tensors_only,
