@@ -14,6 +14,7 @@ from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import randomness
 from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.council import Council
+from holdfast.checkpoint.dataplace import DataPlace, Stateful
 from holdfast.checkpoint.equivalence import Equivalence, LossOf
 from holdfast.checkpoint.errors import NothingToRestore
 from holdfast.checkpoint.keeping import Keeping
@@ -25,7 +26,7 @@ from holdfast.checkpoint.restoring import restore_newest
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.runport import RunPort
 from holdfast.checkpoint.saving import Saving
-from holdfast.checkpoint.state import Stateful, TrainingState
+from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.storageuri import storage_at
 
@@ -89,6 +90,7 @@ class Checkpointer:
                 self.equivalence, self.model, rank=part.rank, world_size=part.world_size
             )
         self._keeping: Keeping | None = None
+        self._place: DataPlace | None = None
         self._at = _At(step=0, batches=0)
         self._to_drop = 0
         self._position: Position | None = None
@@ -112,11 +114,10 @@ class Checkpointer:
         left; Unfit when what is left is of another model; NotEquivalent when what was restored computes another
         loss than when it was saved; SavingStopped when save after save fails.
         """
-        state = self._state(data)
+        self._turn_to(data)
         if not self._has_begun:
-            self._begin(state)
-        source = iter(data)
-        self._pass_over(source)
+            self._begin(self._state())
+        source = self._open_data(data)
         try:
             for batch in self._fetch(source, until):
                 self._at = _At(self._at.step + 1, self._at.batches + 1)
@@ -138,13 +139,20 @@ class Checkpointer:
             self._keeping.wait()
         self._council.close()
 
-    def _state(self, data: object) -> TrainingState:
+    def _turn_to(self, data: object) -> None:
+        knowing = self.data or (data if isinstance(data, Stateful) else None)
+        if knowing is not None and self._place is not None:
+            self._place.data = knowing
+        elif knowing is not None and not self._has_begun:
+            self._place = DataPlace(knowing)
+
+    def _state(self) -> TrainingState:
         return TrainingState(
             model=self.model,
             optimizer=self.optimizer,
             scheduler=self.scheduler,
             scaler=self.scaler,
-            data=self.data or (data if isinstance(data, Stateful) else None),
+            data=self._place,
             extra=self.extra or {},
             equivalence=self._equivalence,
         )
@@ -160,18 +168,30 @@ class Checkpointer:
         self.run.watch(self.model)
         self._has_begun = True
 
-    def _pass_over(self, source: Iterator[object]) -> None:
-        """Drop what is still to be dropped; once all is, random numbers go on where they were."""
+    def _open_data(self, data: Iterable[Batch]) -> Iterator[Batch]:
+        """Batches from where training goes on; once that is reached, random numbers go on where they were."""
+        is_between = self._place is not None and self._place.has_ended
+        if is_between:
+            self._continue_random()
+        source = iter(data)
         self._to_drop -= sum(1 for _ in itertools.islice(source, self._to_drop))
-        if self._to_drop or self._position is None:
-            return
-        randomness.continue_from(
-            self._position.random,
-            self._position.saved_world_size,
-            rank=self._council.rank,
-            world_size=self._council.world_size,
-        )
-        self._position = None
+        if not (self._to_drop or is_between):
+            self._continue_random()
+            self._position = None
+        return source
+
+    def _note_end(self, has_ended: bool) -> None:
+        if self._place is not None:
+            self._place.has_ended = has_ended
+
+    def _continue_random(self) -> None:
+        if self._position is not None:
+            randomness.continue_from(
+                self._position.random,
+                self._position.saved_world_size,
+                rank=self._council.rank,
+                world_size=self._council.world_size,
+            )
 
     def _restore(self, state: TrainingState, restore: Restore) -> Position:
         part = self.run.assignment
@@ -210,6 +230,9 @@ class Checkpointer:
             try:
                 batch = next(source)
             except StopIteration:
+                self._note_end(True)
                 return
+            self._note_end(False)
+            self._position = None
             self.run.phase(Phase.FORWARD)
             yield batch

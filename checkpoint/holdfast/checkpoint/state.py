@@ -15,7 +15,7 @@ ranks in turn. For the random state see `randomness`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
@@ -25,18 +25,10 @@ from torch.optim import Optimizer
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint import randomness
+from holdfast.checkpoint.dataplace import DataPlace, Stateful
 from holdfast.checkpoint.equivalence import Equivalence
 
 SCHEDULER, SCALER = "scheduler", "scaler"
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """An object that can say and take its state."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...
 
 
 def data_name(rank: int) -> str:
@@ -66,7 +58,7 @@ class TrainingState:
     model: Module
     optimizer: Optimizer
     scheduler: Stateful | None
-    data: Stateful | None
+    data: DataPlace | None
     extra: Mapping[str, Stateful]
     scaler: Stateful | None = None
     equivalence: Equivalence | None = None
