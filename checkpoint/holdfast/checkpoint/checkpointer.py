@@ -180,7 +180,7 @@ class Checkpointer:
             self._position = None
         return source
 
-    def _note_end(self, has_ended: bool) -> None:
+    def _note(self, *, has_ended: bool) -> None:
         if self._place is not None:
             self._place.has_ended = has_ended
 
@@ -230,9 +230,9 @@ class Checkpointer:
             try:
                 batch = next(source)
             except StopIteration:
-                self._note_end(True)
+                self._note(has_ended=True)
                 return
-            self._note_end(False)
+            self._note(has_ended=False)
             self._position = None
             self.run.phase(Phase.FORWARD)
             yield batch

@@ -28,4 +28,5 @@ class DataPlace:
         self.data.load_state_dict(state_dict["data"])
         self.has_ended = bool(state_dict["has_ended"])
         if self.has_ended:
-            self.data.state_dict()  # A loader takes a state up when it is next asked, drawing random numbers for it.
+            # A loader takes a state up when it is next asked, and draws random numbers meanwhile.
+            self.data.state_dict()
