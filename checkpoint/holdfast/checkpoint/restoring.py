@@ -4,7 +4,7 @@ from holdfast.api.control import Assignment
 from holdfast.api.round import Tier
 from holdfast.checkpoint import candidate
 from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.memory.recollect import recollect
+from holdfast.checkpoint.memory.recollect import LIMIT, recollect
 from holdfast.checkpoint.opening import Opening
 from holdfast.checkpoint.restore import Position, Restorer
 from holdfast.checkpoint.state import TrainingState
@@ -14,11 +14,13 @@ from holdfast.checkpoint.storage import Storage
 def restore_newest(
     state: TrainingState, council: Council, assignment: Assignment, *, storage: Storage | None, opening: Opening
 ) -> Position:
-    """Apply the newest state that the round may have and that is intact. Collective; raises as `Restorer` does."""
+    """Apply the newest state that the round may have and that is intact. Collective; raises as `Restorer` does.
+
+    A round that may not go on from memory still has damaged blocks from there: their hashes say what they are.
+    """
     stored = [candidate.committed(storage, name) for name in opening.candidates] if storage is not None else []
-    if assignment.restore.tier is not Tier.MEMORY:
-        return Restorer(council, state).restore(stored, skipped=opening.unreadable)
-    recollection = recollect(council, assignment, after=opening.newest)
+    may_remember = assignment.restore.tier is Tier.MEMORY
+    recollection = recollect(council, assignment, after=opening.newest, limit=LIMIT if may_remember else 0)
     try:
         restorer = Restorer(council, state, blocks=recollection)
         return restorer.restore([*recollection.candidates, *stored], skipped=opening.unreadable)

@@ -16,7 +16,7 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.capture import estimated_bytes
-from holdfast.checkpoint.memory.arena import Arena, Held
+from holdfast.checkpoint.memory.arena import Arena, Held, hashes
 from holdfast.checkpoint.persist import SavePoint
 
 MEMORY = Restore(tier=Tier.MEMORY)
@@ -33,6 +33,7 @@ class Remembering(Witness):
         self.assignment = structs.replace(self.assignment, memory=memory, keep=keep)
         self.snapshots: list[int] = []
         self.tiers: list[Tier] = []
+        self.healed: list[tuple[str, ...]] = []
         self.times: list[tuple[float, float]] = []
 
     def snapshotted(self, step: int, /) -> None:
@@ -49,6 +50,7 @@ class Remembering(Witness):
     ) -> None:
         super().restored(step, skipped, tier=tier, healed=healed)
         self.tiers.append(tier)
+        self.healed.append(healed)
 
 
 @dataclass
@@ -131,6 +133,27 @@ def test_a_last_step_that_is_only_in_memory_is_still_saved(tmp_path: Path) -> No
     assert list(once_more.checkpointer.steps(torch.ones(100, 1, 4), until=3)) == []
     assert (once_more.run.tiers, once_more.run.commits) == ([Tier.CHECKPOINT], [])
     assert same(once_more.digest, first.digest)
+
+
+@pytest.mark.parametrize("tier", [Tier.CHECKPOINT, Tier.MEMORY])
+def test_a_damaged_checkpoint_is_healed_from_memory_even_where_memory_may_not_be_restored(
+    tier: Tier, tmp_path: Path
+) -> None:
+    first = Loop(tmp_path, every_steps=2).train(2)
+    first.checkpointer.close()
+    for path in (tmp_path / "memory").glob("*.own"):  # As the node's transfer process does.
+        arena = Arena.open(path)
+        if (held := arena.read()) is not None:
+            arena.seal(held.generation, tuple(hashes(arena, held.record.image_bytes)))
+    file = tmp_path / "disk" / "step-00000002" / "__0_0.distcp"
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    file.write_bytes(damaged)
+    again = Loop(tmp_path, round=2, restore=Restore(tier=tier))
+    next(again.checkpointer.steps(torch.ones(100, 1, 4)))
+    assert again.run.restores == [(2, ())]
+    assert (again.run.tiers, again.run.healed) == ([Tier.CHECKPOINT], [("step-00000002/__0_0.distcp at 0",)])
+    assert same(again.digest, first.digest)
 
 
 def test_without_any_storage_memory_is_enough(tmp_path: Path) -> None:
