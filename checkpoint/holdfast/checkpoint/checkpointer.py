@@ -160,11 +160,14 @@ class Checkpointer:
     def _begin(self, state: TrainingState) -> None:
         restore = self.run.assignment.restore
         position = self._restore(state, restore)
-        if restore.learning_rate_scale != 1.0:
+        skip = restore.skip_batches
+        if position.tier is Tier.MEMORY:
+            skip = 0  # What is remembered is younger than what was asked for, and has it behind it.
+        elif restore.learning_rate_scale != 1.0:
             state.scale_learning_rate(restore.learning_rate_scale)
-        self._to_drop = position.to_drop + restore.skip_batches
+        self._to_drop = position.to_drop + skip
         self._position = position
-        self._at = _At(position.step or 0, position.batches + restore.skip_batches)
+        self._at = _At(position.step or 0, position.batches + skip)
         self.run.watch(self.model)
         self._has_begun = True
 

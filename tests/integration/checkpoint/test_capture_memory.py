@@ -135,6 +135,18 @@ def test_a_last_step_that_is_only_in_memory_is_still_saved(tmp_path: Path) -> No
     assert same(once_more.digest, first.digest)
 
 
+def test_batches_are_skipped_and_the_learning_rate_is_scaled_once(tmp_path: Path) -> None:
+    Loop(tmp_path, every_steps=2).train(2).checkpointer.close()
+    told = Restore(tier=Tier.CHECKPOINT, step=2, skip_batches=7, learning_rate_scale=0.5)
+    order = MemoryOrder(every_steps=1, since_round=2)
+    back = Loop(tmp_path, round=2, restore=told, order=order).train(2)
+    assert (back.run.snapshots, back.held()[-1].record.batches) == ([3, 4], 11)
+    again = Loop(tmp_path, round=3, restore=structs.replace(told, tier=Tier.MEMORY), order=order).train(1)
+    assert (again.run.restores, again.run.tiers) == ([(4, ())], [Tier.MEMORY])
+    assert again.held()[-1].record.batches == 12
+    assert again.optimizer.param_groups[0]["lr"] == 0.05
+
+
 @pytest.mark.parametrize("tier", [Tier.CHECKPOINT, Tier.MEMORY])
 def test_a_damaged_checkpoint_is_healed_from_memory_even_where_memory_may_not_be_restored(
     tier: Tier, tmp_path: Path

@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from msgspec import structs
 from story import Story
 
 from holdfast.api.event import RestoreReported
@@ -109,11 +110,27 @@ class TestDirective:
         rewound = story.round
         assert (rewound.restore.tier, memory(story).since_round) == (Tier.CHECKPOINT, rewound.number)
         story.run(41, restored=40).die(1).wait(15)
-        assert (story.round.restore.tier, memory(story).since_round) == (Tier.CHECKPOINT, story.round.number)
+        assert (story.round.restore.tier, memory(story).since_round) == (Tier.MEMORY, rewound.number)
         after = story.run(41, restored=40).commit(42).run_on(60)
         since = memory(after).since_round
         after.die(1)
         assert (story.round.restore.tier, memory(story).since_round) == (Tier.MEMORY, since)
+
+    def test_what_was_rewound_is_told_on_until_it_is_saved_beside_what_is_remembered_since(self) -> None:
+        story = remembering(2).commit(40).run_on(55)
+        story.ask(InterventionAction.REWIND, to_step=40, skip_batches=7, learning_rate_scale=0.5)
+        told = story.round.restore
+        story.run(41, restored=40).die(1).wait(15)
+        assert story.round.restore == structs.replace(told, tier=Tier.MEMORY)
+        story.run(42, restored=41).commit(43).die(1).wait(15)
+        restore = story.round.restore
+        assert (restore.step, restore.skip_batches, restore.learning_rate_scale) == (43, 0, 1.0)
+
+    def test_a_second_rewind_gives_up_what_was_remembered_since_the_first(self) -> None:
+        story = remembering(2).commit(40).run_on(55)
+        story.ask(InterventionAction.REWIND, to_step=40)
+        story.run(45, restored=40).ask(InterventionAction.REWIND, "again", to_step=40)
+        assert (story.round.restore.tier, memory(story).since_round) == (Tier.CHECKPOINT, story.round.number)
 
     def test_members_are_told_the_addresses_of_their_keepers(self) -> None:
         story = remembering(2)

@@ -10,7 +10,7 @@ from holdfast.api.finding import Confidence, Finding
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Restore, Tier
 from holdfast.api.status import Checkpoint
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.state import JobState, Rewind
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 
 
@@ -47,7 +47,8 @@ def rewound(state: JobState, policy: Policy, finding: Finding) -> JobState:
         step = state.restored_step if state.restored_step and state.restored_step <= limit else None
     tier = Tier.NONE if step is None else Tier.CHECKPOINT
     restore = Restore(tier, step, policy.checkpoint_uri, owner=state.incarnation)
-    return changed(state, checkpoints=kept, rewind=restore, verified_step=lowered(state.verified_step, step))
+    lower = lowered(state.verified_step, step)
+    return changed(state, checkpoints=kept, rewind=Rewind(restore), verified_step=lower)
 
 
 def suspects(state: JobState, finding: Finding) -> tuple[str, ...]:

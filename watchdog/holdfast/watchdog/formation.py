@@ -91,7 +91,8 @@ def _memory(state: JobState, policy: Policy, seats: tuple[Member, ...], number: 
     if policy.memory is None:
         return None
     before = state.round.memory if state.round is not None else None
-    since = number if before is None or state.rewind is not None else before.since_round
+    goes_back = state.rewind is not None and state.rewind.round is None
+    since = number if before is None or goes_back else before.since_round
     return plan_copies(policy.memory, seats, state.racks, since_round=since)
 
 
@@ -126,11 +127,15 @@ def _fresh_ranks(state: JobState, recovery: Recovery, seats: tuple[Member, ...])
 def restore_directive(state: JobState, policy: Policy) -> Restore:
     """What the next round restores: what a rewind asked for, else the newest snapshot or committed checkpoint.
 
+    What rounds remember since they went back comes before going back once more: `_memory` counts nothing older.
     Without a commit on record the library looks for itself: an earlier run may have left one at the same place,
     which the script may name when the job does not.
     """
-    if state.rewind is not None:
-        return state.rewind
+    if (rewind := state.rewind) is not None:
+        may_remember = (
+            policy.memory is not None and rewind.round is not None and rewind.restore.tier is not Tier.NONE
+        )
+        return msgspec.structs.replace(rewind.restore, tier=Tier.MEMORY) if may_remember else rewind.restore
     tier = Tier.MEMORY if policy.memory is not None else Tier.CHECKPOINT
     step = state.checkpoints[-1].step if state.checkpoints else None
     return Restore(tier, step, policy.checkpoint_uri, owner=state.incarnation)

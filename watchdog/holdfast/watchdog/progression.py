@@ -41,8 +41,8 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, CheckpointRecorded)
     if state.round is None or event.round != state.round.number:
         return ignore(state, f"round {event.round} is over: its checkpoint does not count")
-    goes_back = state.recovery is not None and state.recovery.rewinds
-    if goes_back or (state.recovery is not None and state.rewind not in (None, state.round.restore)):
+    goes_back = state.rewind is not None and state.rewind.round is None
+    if goes_back or (state.recovery is not None and state.recovery.rewinds):
         return ignore(state, f"step {event.step} is of what is to be rewound")
     newest = state.checkpoints[-1] if state.checkpoints else None
     if newest is not None and newest.round == event.round and event.step <= newest.step:
@@ -53,8 +53,7 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
     checkpoint = Checkpoint(event.step, event.uri, event.round, now, event.stall_s, event.took_s)
     kept = _bounded(state, (*earlier, checkpoint))
     # What every rank has saved, every rank has completed. A rewind has done its work once it is saved.
-    rewind = None if state.round.restore == state.rewind else state.rewind
-    after = changed(_reached(state, event.step), checkpoints=kept, rewind=rewind)
+    after = changed(_reached(state, event.step), checkpoints=kept, rewind=None)
     grows = after.phase is JobPhase.RUNNING and after.recovery is None and can_grow(after)
     if grows and not awaited(after, event.wanted):
         after = changed(after, recovery=Recovery(reason=GROWTH))

@@ -22,7 +22,7 @@ from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.probation import readmit
 from holdfast.watchdog.recovery import owe
 from holdfast.watchdog.saving import answered, ask_for_checkpoint, cannot_save, conclude
-from holdfast.watchdog.state import JobState, Recovery
+from holdfast.watchdog.state import JobState, Recovery, Rewind
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 from holdfast.watchdog.trial import ask
 
@@ -210,7 +210,7 @@ def _restore_from(state: JobState, request: InterventionRequest, step: int) -> t
         Tier.CHECKPOINT, step, uri, request.skip_batches, request.learning_rate_scale, state.incarnation
     )
     kept = tuple(each for each in state.checkpoints if each.step <= step)
-    after = changed(state, rewind=directive, checkpoints=kept)
+    after = changed(state, rewind=Rewind(directive), checkpoints=kept)
     after = owe(after, Recovery(f"rewound to step {step} on request: {request.reason}", rewinds=True))
     return after, f"restoring step {step}"
 

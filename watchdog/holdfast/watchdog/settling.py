@@ -20,7 +20,7 @@ from holdfast.watchdog.planning import plan
 from holdfast.watchdog.probation import ended, next_end
 from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.saving import ask_for_checkpoint, conclude
-from holdfast.watchdog.state import JobState, Recovery
+from holdfast.watchdog.state import JobState, Recovery, Rewind
 from holdfast.watchdog.step import Reason, Step, changed, stay
 from holdfast.watchdog.trial import (
     being_tested,
@@ -283,6 +283,7 @@ def _show(state: JobState, recovery: Recovery, formed: Round, now: float) -> Ste
         state,
         round=formed,
         desired=formed,
+        rewind=_told(state.rewind, formed),
         recovery=None,
         progressed=False,
         step=None,
@@ -296,6 +297,10 @@ def _show(state: JobState, recovery: Recovery, formed: Round, now: float) -> Ste
         restart_count=state.restart_count + bool(recovery.incidents),
     )
     return Step(after, (*effects, Show(formed)), Reason("round", f"round {formed.number}: {formed.reason}"))
+
+
+def _told(rewind: Rewind | None, formed: Round) -> Rewind | None:
+    return Rewind(rewind.restore, formed.number) if rewind is not None and rewind.round is None else rewind
 
 
 def _changes(state: JobState, formed: Round) -> str:

@@ -35,6 +35,13 @@ class Recovery(msgspec.Struct, frozen=True):
     rewinds: bool = False
 
 
+class Rewind(msgspec.Struct, frozen=True):
+    """History is given up: what is restored instead, and the first round that was told so (None: none yet)."""
+
+    restore: Restore
+    round: int | None = None
+
+
 class Suspicion(msgspec.Struct, frozen=True):
     """One fault that was held against a node: what follow-the-fault and repetition look at."""
 
@@ -129,7 +136,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     the last step known complete on every rank of the round, `high_step` the highest ever; `fault_step` is the
     last step complete before the newest fault, `restored_step` where the newest round began (None: Unknown).
     `failures` are the faults since the job last went beyond `high_step`; `restarts` and `evictions` are times,
-    for the budgets. `rewind` overrides the next round's restore directive. `departures` are moves that are to
+    for the budgets. `rewind` is what rounds restore until one has saved. `departures` are moves that are to
     come, `saving` the checkpoint they (or somebody) wait for, `unready` nodes the cluster says are not well,
     `pending` why the newest member that is not there is not, `number_floor` the greatest number a launcher
     has seen.
@@ -169,7 +176,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     avoided: tuple[NodeOrder, ...] = ()
     returned: tuple[str, ...] = ()
     suspicions: tuple[Suspicion, ...] = ()
-    rewind: Restore | None = None
+    rewind: Rewind | None = None
     answered: tuple[str, ...] = ()
     forming_since: float | None = None
     round_shown_at: float = 0.0
