@@ -11,6 +11,7 @@ _REFUSAL = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnecti
 class Fault(Enum):
     ERROR = "error"  # the server says 500, and has done nothing
     CUT = "cut"  # the connection breaks in the middle of the request
+    SILENT = "silent"  # the request is swallowed, and nobody answers
     ANSWER_LOST = "answer lost"  # the server does it, and nobody hears of that
 
 
@@ -55,6 +56,10 @@ class FaultyLine:
                 fault = self._meets(data)
                 if fault is Fault.ERROR:
                     client.sendall(_REFUSAL)
+                    return
+                if fault is Fault.SILENT:
+                    while client.recv(65536):  # Until who asked has given up.
+                        continue
                     return
                 if fault is Fault.CUT:
                     server.sendall(data[: len(data) // 2])

@@ -1,6 +1,9 @@
 """What becomes of saves when the store, or the line to it, does not do what it should."""
 
+import random
+import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from object_server import BUCKET, ObjectServer, environment
 from test_storage import commit, save, steps
 
 from holdfast.api.errors import Damaged, InvalidInput
+from holdfast.checkpoint.manifest import BLOCK_BYTES
 from holdfast.checkpoint.objects.cloud import CloudBucket
 from holdfast.checkpoint.objects.fsspecbucket import FsspecBucket
 from holdfast.checkpoint.objects.journal import Head, Journal
@@ -45,6 +49,47 @@ def test_a_fault_that_passes_is_not_noticed(fault: Fault, line: FaultyLine, stor
     commit(storage, 3, round=1)
     assert line.failed == 2
     assert steps(storage) == [3]
+
+
+@pytest.mark.parametrize("method", ["PUT", "GET", "HEAD"])
+def test_a_line_that_falls_silent_is_given_up_and_tried_again(
+    method: str, line: FaultyLine, tmp_path: Path
+) -> None:
+    bucket = CloudBucket(f"s3://{BUCKET}/{tmp_path.name}", answer_within=timedelta(seconds=0.5))
+    storage = ObjectStorage(bucket)
+    storage.commits.enter(owner="job", round=1)
+    line.fail(Fault.SILENT, method, times=1)
+    commit(storage, 3, round=1)
+    assert steps(storage) == [3]
+    assert line.failed == 1
+
+
+def test_what_is_expected_is_fetched_all_at_once(tmp_path: Path) -> None:
+    together = threading.Barrier(8, timeout=30)
+
+    class Meeting(FsspecBucket):
+        def part(self, name: str, start: int, end: int) -> bytes:
+            together.wait()
+            return super().part(name, start, end)
+
+    storage = ObjectStorage(Meeting(f"memory://{tmp_path.name}"))
+    content = random.Random(1).randbytes(8 * BLOCK_BYTES - 5)
+    storage.write("file", [memoryview(content)])
+    file = storage.open("file")
+    file.expect(0, len(content))
+    memory = bytearray(BLOCK_BYTES)
+    for number in range(8):
+        count = file.read_into(number * BLOCK_BYTES, memoryview(memory))
+        assert content[number * BLOCK_BYTES :][:BLOCK_BYTES] == memory[:count]
+
+
+def test_an_object_that_is_cut_short_is_read_to_its_end(storage: ObjectStorage) -> None:
+    storage.write("step-00000003.1-aa_1/file", [memoryview(bytes(BLOCK_BYTES + 10))])
+    file = storage.open("step-00000003.1-aa_1/file")
+    file.expect(0, 4 * BLOCK_BYTES)
+    memory = memoryview(bytearray(BLOCK_BYTES))
+    assert [file.read_into(number * BLOCK_BYTES, memory) for number in range(3)] == [BLOCK_BYTES, 10, 0]
+    file.close()
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST"])

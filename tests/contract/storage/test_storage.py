@@ -1,14 +1,18 @@
 """What holds for checkpoints wherever they are kept."""
 
+import random
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import manifest
+from holdfast.checkpoint.catalogue import Dated
 from holdfast.checkpoint.discovery import discover
-from holdfast.checkpoint.manifest import FORMAT, Manifest
+from holdfast.checkpoint.manifest import BLOCK_BYTES, FORMAT, Manifest
+from holdfast.checkpoint.openfile import open_file
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import Storage
 
@@ -63,6 +67,33 @@ def test_a_file_is_read_back_as_it_was_written(storage: Storage) -> None:
     assert storage.read("folder/file", len(content) - 3, 100) == content[-3:]
     assert storage.read("folder/file", len(content) + 3, 100) == b""
     assert storage.names("folder") == ["file"]
+
+
+def test_a_file_is_read_into_memory_in_any_order_whatever_was_expected(storage: Storage) -> None:
+    storage.make("folder")
+    content = random.Random(1).randbytes(2 * BLOCK_BYTES + 1000)
+    storage.write("folder/file", [memoryview(content)])
+    file = open_file(storage, "folder/file")
+    file.expect(0, 5 * BLOCK_BYTES)
+    for offset, length in ((2 * BLOCK_BYTES, BLOCK_BYTES), (0, BLOCK_BYTES), (0, BLOCK_BYTES), (5, 7), (10**9, 4)):
+        memory = bytearray(length)
+        count = file.read_into(offset, memoryview(memory))
+        assert bytes(memory[:count]) == content[offset : offset + length]
+    file.close()
+
+
+def test_a_file_that_is_not_there_is_not_found(storage: Storage) -> None:
+    storage.make("folder")
+    with pytest.raises(FileNotFoundError):
+        open_file(storage, "folder/file").read_into(0, memoryview(bytearray(4)))
+
+
+def test_when_something_was_stored_is_known(storage: Storage) -> None:
+    assert isinstance(storage, Dated)
+    storage.make("folder")
+    before = time.time()
+    storage.write("folder/file", [memoryview(b"state")])
+    assert before - 2 < storage.modified_at("folder/file") < time.time() + 2  # Some stores count whole seconds.
 
 
 def test_a_file_that_is_written_again_is_replaced(storage: Storage) -> None:

@@ -26,14 +26,16 @@ _PIECE_BYTES = 1 << 20
 class CloudBucket:
     """The `Bucket` at a uri of scheme s3, gs, az, abfs or abfss."""
 
-    def __init__(self, uri: str, *, tries_again_max: int = _TRIES_AGAIN_MAX) -> None:
+    def __init__(
+        self, uri: str, *, tries_again_max: int = _TRIES_AGAIN_MAX, answer_within: timedelta = _ANSWER_WITHIN
+    ) -> None:
         """Raises ValueError for a uri that names no bucket."""
         self._uri = uri.rstrip("/")
         try:
             self._store = from_url(
                 self._uri,
                 # Without encryption only where the endpoint that is given says http.
-                client_options={"timeout": _ANSWER_WITHIN, "allow_http": True},
+                client_options={"timeout": answer_within, "allow_http": True},
                 retry_config={"max_retries": tries_again_max, "retry_timeout": _TRIES_AGAIN_FOR},
             )
         except BaseError as error:
@@ -66,16 +68,17 @@ class CloudBucket:
             return False
         return True
 
-    def read(self, name: str, offset: int, length_bytes: int) -> bytes:
+    def part(self, name: str, start: int, end: int) -> bytes:
         with _as_os_errors():
-            end = min(offset + length_bytes, self.size_bytes(name))
-            if offset >= end:
-                return b""
-            return bytes(obstore.get_range(self._store, name, start=offset, end=end))
+            return bytes(obstore.get_range(self._store, name, start=start, end=end))
 
     def size_bytes(self, name: str) -> int:
         with _as_os_errors():
             return int(obstore.head(self._store, name)["size"])
+
+    def modified_at(self, name: str) -> float:
+        with _as_os_errors():
+            return obstore.head(self._store, name)["last_modified"].timestamp()
 
     def names(self, folder: str) -> list[str]:
         with _as_os_errors():

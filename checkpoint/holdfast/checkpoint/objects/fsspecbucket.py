@@ -46,14 +46,17 @@ class FsspecBucket:
             return False
         return True
 
-    def read(self, name: str, offset: int, length_bytes: int) -> bytes:
+    def part(self, name: str, start: int, end: int) -> bytes:
         with _as_os_errors():
-            end = min(offset + length_bytes, self.size_bytes(name))
-            return bytes(self._driver.cat_file(self._path(name), start=offset, end=end)) if offset < end else b""
+            return bytes(self._driver.cat_file(self._path(name), start=start, end=end))
 
     def size_bytes(self, name: str) -> int:
         with _as_os_errors():
             return int(self._driver.info(self._path(name))["size"])
+
+    def modified_at(self, name: str) -> float:
+        with _as_os_errors():
+            return float(self._driver.modified(self._path(name)).timestamp())
 
     def names(self, folder: str) -> list[str]:
         try:

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint.fence import Mark
-from holdfast.checkpoint.objects.bucket import Bucket
+from holdfast.checkpoint.objects.bucket import Bucket, read
 from holdfast.checkpoint.objects.naming import JOURNAL, entry_name, entry_number
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Journal:
     def require_order(self) -> None:
         """Raises OSError when the store creates an object that is there already: then there is no order."""
         newest = self._numbers()[-1]
-        again = self._bucket.read(f"{JOURNAL}/{entry_name(newest)}", 0, _ENTRY_BYTES_MAX)
+        again = read(self._bucket, f"{JOURNAL}/{entry_name(newest)}", 0, _ENTRY_BYTES_MAX)
         if self._bucket.create(f"{JOURNAL}/{entry_name(newest)}", again):  # The same bytes: it does no harm.
             raise OSError(
                 f"{self._bucket.uri} does not honour conditional writes, so rounds could not be told apart there"
@@ -82,10 +82,10 @@ class Journal:
         if self._bucket.create(name, document):
             return True
         # The store may have heard of it twice, where the first answer was lost.
-        return self._bucket.read(name, 0, _ENTRY_BYTES_MAX) == document
+        return read(self._bucket, name, 0, _ENTRY_BYTES_MAX) == document
 
     def _entry(self, number: int) -> Head:
-        found = self._bucket.read(f"{JOURNAL}/{entry_name(number)}", 0, _ENTRY_BYTES_MAX)
+        found = read(self._bucket, f"{JOURNAL}/{entry_name(number)}", 0, _ENTRY_BYTES_MAX)
         try:
             return msgspec.json.decode(found, type=Head)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -2,10 +2,14 @@
 
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.checkpoint.manifest import FileRecord, record_of
-from holdfast.checkpoint.objects.bucket import Bucket
+from holdfast.checkpoint.objects.bucket import Bucket, read
 from holdfast.checkpoint.objects.journalcommits import JournalCommits
+from holdfast.checkpoint.objects.objectfile import ObjectFile
+
+_PARTS_AT_ONCE = 16  # The answer to each comes some tens of milliseconds after its request.
 
 
 class ObjectStorage:
@@ -13,6 +17,7 @@ class ObjectStorage:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
+        self._readers = ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="holdfast-objects")
         self.commits = JournalCommits(bucket, self)
 
     @property
@@ -24,10 +29,16 @@ class ObjectStorage:
         return record_of(parts)
 
     def read(self, name: str, offset: int, length_bytes: int) -> bytes:
-        return self._bucket.read(name, offset, length_bytes)
+        return read(self._bucket, name, offset, length_bytes)
+
+    def open(self, name: str) -> ObjectFile:
+        return ObjectFile(self._bucket, name, self._readers)
 
     def size_bytes(self, name: str) -> int:
         return self._bucket.size_bytes(name)
+
+    def modified_at(self, name: str) -> float:
+        return self._bucket.modified_at(name)
 
     def names(self, folder: str = "") -> list[str]:
         return self._bucket.names(folder) if folder else self.commits.names()
