@@ -3,4 +3,4 @@
 from holdfast.agent.selftest.command import selftest
 
 if __name__ == "__main__":
-    selftest(prog_name="holdfast selftest")
+    selftest()

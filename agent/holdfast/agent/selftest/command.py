@@ -1,15 +1,17 @@
 """`python -m holdfast.agent.selftest`: the self-test as a command. The environment is read here and nowhere else.
 
+It runs on the user's Python beside the user's packages, so it needs no more of ours than a training script does.
+
 Exit codes: 0 passed, 1 failed, 2 wrong usage, 3 Unknown.
 """
 
+import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
-import click
 import msgspec
 
 from holdfast.agent.selftest.fitting import fitted
@@ -25,52 +27,68 @@ _UNAVAILABLE: Final = 3
 class Flags(msgspec.Struct, frozen=True):
     """The command's flags as they were given."""
 
-    level: TestLevel
-    device: str
-    tensor: Annotated[int, msgspec.Meta(ge=1)]
-    seed: int
-    number: int
-    inject: tuple[str, ...]
-    as_json: bool
+    level: TestLevel = TestLevel.LIGHT
+    device: str = "auto"
+    tensor: Annotated[int, msgspec.Meta(ge=1)] = 1
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    number: int = 0
+    inject: tuple[str, ...] = ()
+    as_json: bool = False
     golden: str | None = None
     record: str | None = None
-    repeat: int | None = None
+    repeat: Annotated[int, msgspec.Meta(ge=1)] | None = None
     drill: str | None = None
     result: str | None = None
-    check_timeout: float | None = None
+    check_timeout: Annotated[float, msgspec.Meta(ge=0.1)] | None = None
 
 
-@click.command()
-@click.option("--level", type=click.Choice([each.value for each in TestLevel]), default="light", show_default=True)
-@click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="auto", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Write everything as JSON.")
-@click.option("--tensor", type=click.IntRange(min=1), default=1, help="Ranks that must share one NVLink domain.")
-@click.option("--golden", metavar="FILE", help="Compare with this table of results known to be good.")
-@click.option("--record", metavar="FILE", help="Add what passed to this table.")
-@click.option("--repeat", type=click.IntRange(min=1), help="Runs of each check. Default: what the level promises.")
-@click.option("--seed", type=click.IntRange(min=0, max=2**31), default=0, help="Other inputs.")
-@click.option(
-    "--inject", multiple=True, metavar="FAULT", help="For drills: flip:probability=P:seed=N, stuck, hang."
-)
-@click.option("--drill", metavar="FILE", help="For drills: faults and devices from a file.")
-@click.option("--check-timeout", type=click.FloatRange(min=0.1), help="Seconds a check may take.")
-@click.option("--number", type=int, default=0, help="The request that this answers.")
-@click.option("--result", metavar="FILE", help="Also write the answer to the watchdog here.")
-def selftest(**given: object) -> None:
-    """Test this node's devices: exact arithmetic, memory, bandwidth, collectives."""
-    flags = msgspec.convert(given, Flags)
+def selftest(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Do what the command line asks for and end the process."""
+    flags = _read(arguments)
     try:
         tested = _run(flags)
     except HoldfastError as error:
         _end(USAGE if isinstance(error, InvalidInput) else _UNAVAILABLE, str(error))
     except OSError as error:
         _end(_UNAVAILABLE, str(error))  # exit code 1 would say that a device failed
-    click.echo(_json(tested) if flags.as_json else as_text(tested))
+    sys.stdout.write(f"{_json(tested) if flags.as_json else as_text(tested)}\n")
     sys.exit(EXIT_CODES[tested.verdict])
 
 
+def _read(arguments: Sequence[str] | None) -> Flags:
+    parser = argparse.ArgumentParser(
+        prog="holdfast selftest",
+        description="Test this node's devices: exact arithmetic, memory, bandwidth, collectives.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        argument_default=argparse.SUPPRESS,  # The defaults are those of `Flags`.
+        allow_abbrev=False,
+    )
+    parser.add_argument("--level", choices=[each.value for each in TestLevel], help="How thorough.")
+    parser.add_argument("--device", choices=["cpu", "cuda", "auto"], help="Which devices.")
+    parser.add_argument("--json", dest="as_json", action="store_true", help="Write everything as JSON.")
+    parser.add_argument("--tensor", metavar="N", type=int, help="Ranks that must share one NVLink domain.")
+    parser.add_argument("--golden", metavar="FILE", help="Compare with this table of results known to be good.")
+    parser.add_argument("--record", metavar="FILE", help="Add what passed to this table.")
+    parser.add_argument(
+        "--repeat", metavar="N", type=int, help="Runs of each check; else what the level promises."
+    )
+    parser.add_argument("--seed", metavar="N", type=int, help="Other inputs.")
+    parser.add_argument(
+        "--inject", action="append", metavar="FAULT", help="For drills: flip:probability=P:seed=N, stuck, hang."
+    )
+    parser.add_argument("--drill", metavar="FILE", help="For drills: faults and devices from a file.")
+    parser.add_argument("--check-timeout", metavar="S", type=float, help="Seconds a check may take.")
+    parser.add_argument("--number", metavar="N", type=int, help="The request that this answers.")
+    parser.add_argument("--result", metavar="FILE", help="Also write the answer to the watchdog here.")
+    given = vars(parser.parse_args(arguments))
+    try:
+        return msgspec.convert(given, Flags)
+    except msgspec.ValidationError as error:
+        parser.error(str(error).replace("`$.", "`--").replace("_", "-"))
+
+
 def _end(status: int, reason: str) -> NoReturn:
-    click.echo(f"holdfast selftest: {reason}", err=True)
+    sys.stderr.write(f"holdfast selftest: {reason}\n")
     sys.exit(status)
 
 
