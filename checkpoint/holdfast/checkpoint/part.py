@@ -1,6 +1,6 @@
 """One rank's file of a checkpoint, and how the parts of all ranks become one index."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -11,29 +11,47 @@ from holdfast.checkpoint.snapshot import Snapshot
 from holdfast.checkpoint.storage import Storage
 
 
+class Listing(msgspec.Struct, frozen=True):
+    """What lies where in one rank's file, by name, and how the names are nested."""
+
+    entries: dict[str, Stored]
+    paths: dict[str, tuple[str | int, ...]]
+
+
 class Part(msgspec.Struct, frozen=True, tag="part"):
-    """What one rank wrote, and where in its file."""
+    """What one rank wrote. `listing` is its `Listing`, packed: from save to save it is nearly always the same."""
 
     file: str
     record: FileRecord
-    entries: dict[str, Stored]
-    paths: dict[str, tuple[str | int, ...]]
+    listing: bytes
+
+
+_LISTINGS = msgspec.msgpack.Decoder(Listing)
 
 
 def write_part(storage: Storage, folder: str, snapshot: Snapshot) -> Part:
     """Write the snapshot's file, durably. Raises OSError."""
     storage.make(folder)
     record = storage.write(f"{folder}/{snapshot.file}", [snapshot.image])
-    return Part(file=snapshot.file, record=record, entries=dict(snapshot.entries), paths=dict(snapshot.paths))
+    listing = Listing(entries=dict(snapshot.entries), paths=dict(snapshot.paths))
+    return Part(file=snapshot.file, record=record, listing=pack(listing))
 
 
-def merge(parts: Sequence[Part]) -> Index:
+def pack(listing: Listing) -> bytes:
+    return msgspec.msgpack.encode(listing)
+
+
+def unpack(listing: bytes) -> Listing:
+    return _LISTINGS.decode(listing)
+
+
+def merge(listings: Iterable[Listing]) -> Index:
     """One index of all parts. Raises SaveFailed when ranks disagree on a tensor or miss some of it."""
     entries: dict[str, Stored] = {}
     paths: dict[str, tuple[str | int, ...]] = {}
-    for part in parts:
-        paths.update(part.paths)
-        for name, stored in part.entries.items():
+    for listing in listings:
+        paths.update(listing.paths)
+        for name, stored in listing.entries.items():
             entries[name] = _join(name, entries.get(name), stored)
     missing = find_gap(entries)
     if missing is not None:

@@ -13,11 +13,12 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.api.errors import Damaged, Fenced
-from holdfast.checkpoint import index, manifest, metadata
+from holdfast.checkpoint import manifest
 from holdfast.checkpoint.council import Council
+from holdfast.checkpoint.description import Description
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.manifest import FileRecord, Manifest
-from holdfast.checkpoint.part import Part, merge, records, write_part
+from holdfast.checkpoint.part import Part, records, write_part
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.snapshot import Snapshot
 from holdfast.checkpoint.storage import Storage
@@ -84,6 +85,7 @@ class Persister:
         self._retention = retention
         self._reached = reached
         self._attempts = 0
+        self._description = Description()
 
     def save(self, snapshot: Snapshot) -> str:
         """Returns when the snapshot of every rank is committed, with the checkpoint's name.
@@ -166,13 +168,10 @@ class Persister:
         return _Verdict(outcome=Outcome.COMMITTED, name=name)
 
     def _complete(self, folder: str, snapshot: Snapshot, parts: Sequence[Part]) -> None:
-        whole = merge(parts)
+        described = self._description.files(parts)
         files = dict(records(parts))
         self._check_sizes(folder, files)
-        for name, content in (
-            (metadata.FILE_NAME, metadata.encode(whole)),
-            (index.FILE_NAME, index.encode(whole)),
-        ):
+        for name, content in described.items():
             files[name] = self._storage.write(f"{folder}/{name}", [memoryview(content)])
         document = manifest.encode(
             Manifest(

@@ -10,8 +10,7 @@ from holdfast.checkpoint.archive import frame, pack_object, unpack_object
 from holdfast.checkpoint.claims import Claim, share_out
 from holdfast.checkpoint.index import Box, Index, StoredChunk, StoredObject, StoredTensor, decode, encode, find_gap
 from holdfast.checkpoint.local import parse_uri
-from holdfast.checkpoint.manifest import FileRecord
-from holdfast.checkpoint.part import Part, merge
+from holdfast.checkpoint.part import Listing, merge
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8, torch.complex64)
 
@@ -37,8 +36,8 @@ def test_a_tensor_of_which_a_chunk_is_missing_is_found() -> None:
     assert decode(encode(index)) == index
 
 
-def part(tensor: StoredTensor | StoredObject) -> Part:
-    return Part(file="f", record=FileRecord(0, ()), entries={"w": tensor}, paths={})
+def part(tensor: StoredTensor | StoredObject) -> Listing:
+    return Listing(entries={"w": tensor}, paths={})
 
 
 def test_ranks_that_disagree_on_a_tensor_fail_the_save_by_name() -> None:

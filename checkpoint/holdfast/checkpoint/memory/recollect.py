@@ -23,7 +23,7 @@ from holdfast.checkpoint.memory.peers import PATIENCE_S, Peers
 from holdfast.checkpoint.memory.protocol import Item, Which
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.naming import committed_name
-from holdfast.checkpoint.part import Part, merge
+from holdfast.checkpoint.part import Listing, merge
 from holdfast.checkpoint.stored import StoredCheckpoint
 
 _LOG = logging.getLogger(__name__)
@@ -113,12 +113,7 @@ class Recollection:
         whiches = {by_rank[which.rank].record.file: which for which, _ in whole.ranks()}
         servers = {by_rank[which.rank].record.file: _servers(places) for which, places in whole.ranks()}
         try:
-            index = merge(
-                [
-                    Part(each.record.file, found.files[each.record.file], each.record.entries, each.record.paths)
-                    for each in records
-                ]
-            )
+            index = merge(Listing(each.record.entries, each.record.paths) for each in records)
         except SaveFailed as error:
             _LOG.warning("a step in memory is not whole step=%d reason=%s", whole.step, error)
             return None
