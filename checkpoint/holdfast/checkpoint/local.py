@@ -1,5 +1,6 @@
 """Checkpoints in a folder of a file system, shared by all ranks."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -15,6 +16,7 @@ from holdfast.checkpoint.manifest import FileRecord
 from holdfast.checkpoint.openfile import LocalFile
 
 _LOCK_NAME = "fence.lock"
+_REMOVALS = 20  # Of one folder: a rank of a round that is over may still put its last few files there.
 
 
 def parse_uri(uri: str) -> Path:
@@ -90,10 +92,16 @@ class LocalStorage:
         os.rename(self._root / source, self._root / target)
 
     def remove(self, folder: str) -> None:
-        try:
-            shutil.rmtree(self._root / folder)
-        except FileNotFoundError:
-            return
+        for tries_left in reversed(range(_REMOVALS)):
+            try:
+                shutil.rmtree(self._root / folder)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY or not tries_left:
+                    raise
+            else:
+                return
 
     def sync(self, folder: str = "") -> None:
         _sync(self._root / folder)

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import re
 import threading
 from collections.abc import Sequence
@@ -116,3 +117,26 @@ def test_a_round_that_was_overtaken_replaces_nothing(root: Path) -> None:
     assert committed(root) == [f"step-{step:08d}" for step in (3, 4, 5)]
     last = Solo(root, round=4, every_steps=None).train(until=0)
     assert (last.run.restores[0][:2], last.weights) == ((5, ()), newer.weights)
+
+
+@pytest.mark.parametrize("more", [1, 10**6])
+def test_a_folder_goes_although_somebody_still_writes_there(
+    more: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalStorage(root)
+    storage.make("step-00000005.tmp-2-aa")
+    rmdir, written = os.rmdir, []
+
+    def late(path: str, *, dir_fd: int | None = None) -> None:
+        if len(written) < more:
+            written.append(Path(path) / "late")
+            written[-1].touch()
+        rmdir(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", late)
+    if more == 1:
+        storage.remove("step-00000005.tmp-2-aa")
+        assert "step-00000005.tmp-2-aa" not in storage.names()
+    else:
+        with pytest.raises(OSError, match="not empty"):
+            storage.remove("step-00000005.tmp-2-aa")
