@@ -4,10 +4,13 @@ Fresh memory for every piece would cost more than reading it from the page cache
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from holdfast.checkpoint.storage import Files
+
+PARTS_MAX = 1024  # Source: UIO_MAXIOV, linux/include/uapi/linux/uio.h
 
 
 class OpenFile(Protocol):
@@ -21,6 +24,14 @@ class OpenFile(Protocol):
 
     def close(self) -> None:
         """Nothing more is read."""
+
+
+@runtime_checkable
+class Scattering(Protocol):
+    """What an `OpenFile` may offer besides: reading one run of bytes into several pieces of memory at once."""
+
+    def read_across(self, offset: int, parts: Sequence[memoryview]) -> int:
+        """Fill `parts`, `PARTS_MAX` at the most, one after the other; returns and raises as `read_into`."""
 
 
 @runtime_checkable
@@ -51,11 +62,31 @@ class LocalFile:
             done += count
         return done
 
+    def read_across(self, offset: int, parts: Sequence[memoryview]) -> int:
+        wanted = sum(part.nbytes for part in parts)
+        done = os.preadv(self._descriptor, parts, offset)
+        while 0 < done < wanted:  # The kernel may stop early, also in the middle of a part.
+            count = os.preadv(self._descriptor, _behind(parts, done), offset + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
     def expect(self, offset: int, length_bytes: int) -> None:
         os.posix_fadvise(self._descriptor, offset, length_bytes, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def _behind(parts: Sequence[memoryview], done: int) -> list[memoryview]:
+    """What of `parts` lies behind the first `done` bytes."""
+    left = []
+    for part in parts:
+        if done < part.nbytes:
+            left.append(part[done:])
+        done = max(0, done - part.nbytes)
+    return left
 
 
 class _Copied:

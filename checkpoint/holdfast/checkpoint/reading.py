@@ -17,6 +17,7 @@ from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.duties import Demand, Duties, Wave, share_out
 from holdfast.checkpoint.manifest import BLOCK_BYTES
 from holdfast.checkpoint.noticeboard import Noticeboard
+from holdfast.checkpoint.openfile import OpenFile, Scattering
 from holdfast.checkpoint.stored import StoredCheckpoint
 from holdfast.checkpoint.verified import BlockSource, Tally
 from holdfast.checkpoint.wants import Wants
@@ -27,11 +28,15 @@ _THREADS = 2  # One hashes and copies while the other waits for the storage.
 _RUN_BLOCKS = 8  # So many are read with one open file, and fetched ahead.
 
 
+class FailedElsewhere(Exception):
+    """Another rank could not read what it was to read, and says why."""
+
+
 def read_together(
     checkpoint: StoredCheckpoint, council: Council, wants: Wants, demands: Sequence[Demand], blocks: BlockSource
 ) -> tuple[Tally, Exception | None]:
-    """Fill the targets of `wants`. Collective; `demands` are those of all ranks. Returns what it cost, and why it
-    failed on this rank: Damaged or an OSError. It is complete when it failed on no rank.
+    """Fill the targets of `wants`. Collective; `demands` are those of all ranks. Returns what it cost, and None
+    when the targets are filled on all ranks, otherwise why not: Damaged, an OSError or FailedElsewhere.
     """
     duties, pool = _open_pool(checkpoint, council, demands)
     wants.settle(duties.common)
@@ -88,13 +93,20 @@ class _Reading:
 
     def read(self, pool: BlockPool | None, threads: ThreadPoolExecutor) -> None:
         self._read_alone(threads)
-        if self._council.any(self.error is not None):
+        if self._has_failed():
             return
         if pool is not None and not self._read_waves(pool, threads):
             return
         for number, content in self._board.exchange(self._council):
             self._wants.put_small(number, content)
         self._wants.finish()
+
+    def _has_failed(self) -> bool:
+        """Whether on any rank. Collective."""
+        has_failed = self._council.any(self.error is not None)
+        if has_failed and self.error is None:
+            self.error = FailedElsewhere()
+        return has_failed
 
     def _read_alone(self, threads: ThreadPoolExecutor) -> None:
         left = deque(self._runs(self._duties.alone(self._council.rank)))
@@ -119,7 +131,7 @@ class _Reading:
             ahead.result()
             seats = _Seats(pool, wave, number % 2)
             self._transfer(seats)
-            if self._council.any(self.error is not None):
+            if self._has_failed():
                 return False
             # All ranks have put the wave before this one to use: its half may be filled again.
             if number + 1 < len(waves):
@@ -148,12 +160,24 @@ class _Reading:
                 source.expect(first * BLOCK_BYTES, len(run) * BLOCK_BYTES)
                 for offset, (block, memory) in enumerate(zip(run, memories, strict=True)):
                     content = memory[: file.size_of(first + offset)]
-                    file.load(source, first + offset, content, self._blocks, tally)
                     if is_put:
-                        self._put(block, content)
+                        self._land(source, block, content, tally)
+                    else:
+                        file.load(source, first + offset, content, self._blocks, tally)
         except (Damaged, OSError) as error:
             # Its frames would keep the blocks' memory, while the next candidate needs as much again.
             self.error = error.with_traceback(None)
+
+    def _land(self, source: OpenFile, block: int, beside: memoryview, tally: Tally) -> None:
+        """Read a block to where it belongs, at once where that is possible, else from `beside`."""
+        file, number = self._checkpoint.locate(block)
+        landing = self._wants.landing(block, beside)
+        if landing is not None and isinstance(source, Scattering):
+            file.load_across(source, number, landing, self._blocks, tally)
+        else:
+            file.load(source, number, beside, self._blocks, tally)
+            self._wants.put(block, np.frombuffer(beside, dtype=np.uint8))
+        self._board.pin(block, np.frombuffer(beside, dtype=np.uint8))
 
     def _transfer(self, seats: "_Seats") -> None:
         """Send and receive what goes from host to host."""
@@ -176,14 +200,16 @@ class _Reading:
         file, number = self._checkpoint.locate(block)
         tally.received += content.nbytes
         try:
-            file.verify(number, content, self._blocks, tally)
+            file.verify(number, [content], self._blocks, tally)
         except Damaged as damage:
             self.error = damage.with_traceback(None)
 
     def _use(self, seats: "_Seats") -> None:
         for each in seats.wave:
             for carrier in filter(seats.is_near, each.carriers):  # None where nobody on this host needs it.
-                self._put(each.block, self._seen(seats, each.block, carrier))
+                array = np.frombuffer(self._seen(seats, each.block, carrier), dtype=np.uint8)
+                self._wants.put(each.block, array)
+                self._board.pin(each.block, array)
 
     def _seen(self, seats: "_Seats", block: int, carrier: int) -> memoryview:
         """The block where its carrier has it."""
@@ -201,11 +227,6 @@ class _Reading:
             run.append(block)
         if run:
             yield run
-
-    def _put(self, block: int, content: memoryview) -> None:
-        array = np.frombuffer(content, dtype=np.uint8)
-        self._wants.put(block, array)
-        self._board.pin(block, array)
 
     def _open_tally(self) -> Tally:
         """One for each thread: they do not add up to each other's."""

@@ -1,7 +1,7 @@
 """Going back to the newest candidate that every rank finds intact.
 
-Bytes go straight from verified blocks into the live parameters, so a candidate that proves damaged halfway has
-been written over them. That costs nothing while there is a next one, which overwrites everything; when there is
+Blocks are read into the live parameters and verified there, so a candidate that proves damaged halfway has been
+written over them. That costs nothing while there is a next one, which overwrites everything; when there is
 none, the round ends: nobody trains on from what is half of two states.
 """
 
@@ -21,7 +21,7 @@ from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.duties import Demand
 from holdfast.checkpoint.errors import NothingToRestore, Unfit
 from holdfast.checkpoint.plan import Contents, Plan
-from holdfast.checkpoint.reading import read_together
+from holdfast.checkpoint.reading import FailedElsewhere, read_together
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.verified import BlockSource, NoSource, Tally
 
@@ -178,6 +178,8 @@ def _attempt(name: str, work: Callable[[], Answer]) -> Answer | _Word:
         return work()
     except Damaged as damage:
         return _Word(_Finding.DAMAGED, str(damage))
+    except FailedElsewhere:
+        return _Word()
     except Unfit as misfit:
         return _Word(_Finding.UNFIT, str(misfit))
     except OSError as error:

@@ -39,6 +39,12 @@ class Target:
         # An offset given to as_strided counts from the storage, in which others may lie before this tensor.
         self._bytes[strip.at :].as_strided(shape, strides).copy_(source)
 
+    def memory(self, strip: Strip) -> memoryview | None:
+        """Where the strip belongs, if that is host memory in one piece."""
+        if self._host is None or strip.rows != 1:
+            return None
+        return self._host.data[strip.at : strip.at + strip.row_bytes]
+
     def finish(self) -> None:
         """All of it was put."""
         if self._whole is not self._live:

@@ -1,14 +1,14 @@
 """Reading stored files so that no byte is used before the block it lies in matched its hash."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint.manifest import BLOCK_BYTES, FileRecord, hash_block
-from holdfast.checkpoint.openfile import OpenFile, open_file
+from holdfast.checkpoint.manifest import BLOCK_BYTES, FileRecord, hash_across, hash_block
+from holdfast.checkpoint.openfile import OpenFile, Scattering, open_file
 from holdfast.checkpoint.storage import Files
 
 _LOG = logging.getLogger(__name__)
@@ -89,19 +89,27 @@ class VerifiedFile:
     def load(self, file: OpenFile, number: int, memory: memoryview, blocks: BlockSource, tally: Tally) -> None:
         """Fill `memory`, which is as long as the block, with the verified block. Raises as `read` does."""
         tally.read += file.read_into(number * BLOCK_BYTES, memory)
-        self.verify(number, memory, blocks, tally)
+        self.verify(number, [memory], blocks, tally)
 
-    def verify(self, number: int, memory: memoryview, blocks: BlockSource, tally: Tally) -> None:
-        """See that `memory` holds the block; when it does not, have the block from elsewhere. The file itself
+    def load_across(
+        self, file: Scattering, number: int, parts: Sequence[memoryview], blocks: BlockSource, tally: Tally
+    ) -> None:
+        """As `load`, into memory in several pieces, which are as long together."""
+        tally.read += file.read_across(number * BLOCK_BYTES, parts)
+        self.verify(number, parts, blocks, tally)
+
+    def verify(self, number: int, parts: Sequence[memoryview], blocks: BlockSource, tally: Tally) -> None:
+        """See that `parts` hold the block; when they do not, have the block from elsewhere. The file itself
         stays as it is. Raises Damaged when nobody has it.
         """
         wanted = self.record.blocks[number]
-        if hash_block(memory) == wanted:
+        if hash_across(parts) == wanted:
             return
         found = blocks.fetch(wanted)
         if found is None or hash_block(found) != wanted:
             raise Damaged(f"{self.name} differs from what was written, in the block at {number * BLOCK_BYTES}")
-        memory[:] = found
+        for part in parts:
+            part[:], found = found[: part.nbytes], found[part.nbytes :]
         tally.healed.append(f"{self.name} at {number * BLOCK_BYTES}")
         _LOG.warning("damaged block had from elsewhere file=%s offset=%d", self.name, number * BLOCK_BYTES)
 

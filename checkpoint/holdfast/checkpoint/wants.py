@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from holdfast.checkpoint.blockmap import BlockMap, Small
 from holdfast.checkpoint.duties import Demand, runs
 from holdfast.checkpoint.manifest import BLOCK_BYTES
+from holdfast.checkpoint.openfile import PARTS_MAX
 from holdfast.checkpoint.strip import Strip, cut
 from holdfast.checkpoint.target import Bytes, Target
 
@@ -49,6 +50,24 @@ class Wants:
         base, _ = self._map.bounds(block)
         for target, strip in self._pieces.get(block, ()):
             target.put(strip, content, base)
+
+    def landing(self, block: int, beside: memoryview) -> list[memoryview] | None:
+        """Where each byte of the block belongs, in order, so that it can be read in place; None where that takes
+        more than it saves. `beside` is as long as the block: what belongs nowhere, or is common, goes to its own
+        place there.
+        """
+        pieces = sorted(self._pieces.get(block, ()), key=lambda piece: piece[1].start)
+        if len(pieces) >= PARTS_MAX // 2 or 2 * self._sizes.get(block, 0) < beside.nbytes:
+            return None
+        done, _ = base, _ = self._map.bounds(block)
+        found = []
+        for target, strip in pieces:
+            memory = target.memory(strip)
+            if memory is None or strip.start < done:
+                return None
+            found += [beside[done - base : strip.start - base], memory]
+            done = strip.end
+        return [part for part in (*found, beside[done - base :]) if part.nbytes]
 
     def put_small(self, number: int, content: Bytes) -> None:
         """A common small entry is there."""

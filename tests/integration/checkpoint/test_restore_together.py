@@ -68,14 +68,15 @@ def test_between_hosts_blocks_are_sent_instead_of_being_read_again(
     assert received > 0.9 * read, "one of two hosts has read each block, the other has received it"
 
 
+@pytest.mark.parametrize("layout", ["rows", "columns"])
 def test_a_damaged_block_is_had_from_elsewhere_on_whatever_rank_reads_it(
-    directory: Path, pristine: tuple[Path, str]
+    layout: str, directory: Path, pristine: tuple[Path, str]
 ) -> None:
     file = directory / "step-00000002" / "__1_0.distcp"
     damage(file, 100)
     damage(file, file.stat().st_size - 100)
     before = file.read_bytes()
-    answers = list(run_ranks(restore, Task(directory, "columns", pristine[0], APART[1:3]), 2))
+    answers = list(run_ranks(restore, Task(directory, layout, pristine[0], APART[1:3]), 2))
     assert {(each.step, each.digest) for each in answers} == {(2, pristine[1])}
     (healed,) = {each.healed for each in answers}
     assert len(healed) == 2
