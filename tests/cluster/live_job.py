@@ -110,6 +110,12 @@ class LiveJob:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.describe()}") from None
 
+    def wait_while_it_trains(self, what: str, is_so: Any) -> None:
+        """However long it takes, as long as there are further steps."""
+        while not is_so():
+            at = len(self.trained())
+            self.wait(f"{what}, nor a further step", lambda at=at: is_so() or len(self.trained()) > at)
+
     def wait_for_steps(self, count: int = 5, within_s: float = 60.0) -> Trained:
         """Until the newest round trained `count` more steps."""
         at = len(self.trained())

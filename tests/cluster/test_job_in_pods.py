@@ -124,6 +124,12 @@ def test_the_example_trains_on_two_nodes_with_a_third_as_spare(job: LiveJob) -> 
     job.wait("steps in its status", lambda: job.status().get("step"), 45.0)
 
 
+def test_its_members_were_tested(installed: Installation) -> None:
+    said = "".join(installed.kubectl("logs", pod) for pod in installed.pods("watchdog"))
+    assert "event=MemberTested" in said
+    assert "could not be tested" not in said
+
+
 def test_kubectl_and_its_plugin_show_the_job(job: LiveJob) -> None:
     header, row = job.kubectl("get", "tj", job.name).splitlines()
     assert header.split() == ["NAME", "PHASE", "STEP", "READY", "WANTED", "ETTR", "INCIDENTS", "AGE"]
@@ -181,9 +187,10 @@ def test_a_suspended_job_gives_its_nodes_back_and_goes_on_from_where_it_was(
     assert (status["phase"], status["lastCheckpoint"]["step"]) == ("Suspended", saved)
 
     compare_until = saved + 20
-    train_reference(reference, compare_until)
-
-    suspend(job, is_so=False)
+    try:
+        train_reference(reference, compare_until)
+    finally:
+        suspend(job, is_so=False)
     job.wait("further steps", lambda: job.newest().step >= compare_until, 90.0)
     trained = job.trained()
     assert_every_step_once(trained[at:])
@@ -209,7 +216,7 @@ def train_reference(reference: LiveJob, steps: int) -> None:
     spec["entrypoint"] = ["train.py", "--steps", str(steps), "--losses", "/checkpoints/reference.losses"]
     spec["nodes"], spec["checkpoint"]["uri"] = {"min": 2}, "file:///checkpoints/reference"
     reference.kubectl("apply", "-f", "-", given=json.dumps(manifest))
-    reference.wait("its success", lambda: reference.status().get("phase") == "Succeeded", 60.0 + steps / 5)
+    reference.wait_while_it_trains("its success", lambda: reference.status().get("phase") == "Succeeded")
     assert reference.status()["incidents"] == 0
 
 
