@@ -8,10 +8,20 @@ from holdfast.api.intervention import InterventionAction
 from holdfast.api.policy import CheckpointInterval, MemoryPolicy
 from holdfast.api.round import Tier
 from holdfast.api.status import Cadence
-from holdfast.watchdog.cadence import between_failures_s, daly_s, loss_ratio, young_s
+from holdfast.watchdog.cadence import between_failures_s, daly_s, young_s
 from holdfast.watchdog.pacing import cadence_of
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+
+
+def loss_ratio(levels: tuple[tuple[float, float, float], ...]) -> float:
+    """What several levels of checkpoints cost together, as a part of the time.
+
+    Each level is (cost of one, interval, failures per second that need it): its checkpoints cost their share of
+    the interval, its failures half an interval each. The levels are independent to this order, so each has
+    Young's interval of its own failures as its best.
+    """
+    return sum(cost / every + failures * every / 2.0 for cost, every, failures in levels)
 
 
 class TestFormulas:

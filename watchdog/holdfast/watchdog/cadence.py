@@ -31,16 +31,6 @@ def daly_s(cost_s: float, between_failures_s: float) -> float:
     return young_s(cost_s, between_failures_s) * (1.0 + sqrt(part) / 3.0 + part / 9.0) - cost_s
 
 
-def loss_ratio(levels: tuple[tuple[float, float, float], ...]) -> float:
-    """What several levels of checkpoints cost together, as a part of the time.
-
-    Each level is (cost of one, interval, failures per second that need it): its checkpoints cost their share of
-    the interval, its failures half an interval each. The levels are independent to this order, so each has
-    Young's interval of its own failures as its best.
-    """
-    return sum(cost / every + failures * every / 2.0 for cost, every, failures in levels)
-
-
 def between_failures_s(nodes: int, failures: int, seen_s: float) -> float:
     """The mean time between failures that the published rate and `failures` in `seen_s` together suggest.
 

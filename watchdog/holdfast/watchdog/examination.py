@@ -8,7 +8,7 @@ from holdfast.api.selftest import Verdict
 from holdfast.watchdog.avoidance import avoid_reputed
 from holdfast.watchdog.departure import expect
 from holdfast.watchdog.healing import found
-from holdfast.watchdog.probation import advanced, is_canary, readmit
+from holdfast.watchdog.probation import advanced, readmit
 from holdfast.watchdog.roster import Member
 from holdfast.watchdog.state import Departure, DepartureCause, JobState
 from holdfast.watchdog.step import Reason, Step, changed, ignore
@@ -31,13 +31,13 @@ def tested(state: JobState, event: Event, now: float) -> Step:
     if event.verdict is Verdict.UNKNOWN and not against:
         says = f"{member.name} could not be tested: {event.says or 'no reason given'}"
         # Who is to be trusted again proves it: it is asked once more when the time for this answer is up.
-        kept = asked_in if is_canary(state, member.node) else state
+        kept = asked_in if state.is_canary(member.name) else state
         return Step(kept, (), Reason("self-test", says))
     if event.verdict is Verdict.FAILED or against:
         return found(state, FindingMade(_finding(state, member, event, against, now)), now)
     state = advanced(passed(state, member, now), member.node, now)
     step = Step(state, (), Reason("self-test", f"{member.name} passed: {trial.reason}"))
-    if is_canary(state, member.node):
+    if state.is_canary(member.name):
         step = step.then(lambda after: examine(after, member.name, now))
     return step.then(lambda after: again(after, doubted, now)) if doubted else step
 

@@ -65,12 +65,6 @@ def advanced(state: JobState, node: str, now: float) -> JobState:
     return changed(state, probation={**state.probation, node: after})
 
 
-def is_canary(state: JobState, node: str) -> bool:
-    """Whether the node has tests to pass before it may be given ranks."""
-    known = state.probation.get(node)
-    return known is not None and known.stage is ProbationStage.CANARY
-
-
 def ended(state: JobState, now: float) -> Step:
     """Nodes that were the last to be given ranks for long enough are like any other."""
     untested = state.policy is not None and state.policy.preflight is None  # nobody asks for tests any more

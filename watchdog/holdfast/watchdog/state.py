@@ -232,6 +232,12 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
         """The member of that name, or None."""
         return self.members.get(name)
 
+    def is_canary(self, name: str) -> bool:
+        """Whether the member's node has tests to pass before it is trusted again."""
+        member = self.member(name)
+        probation = self.probation.get(member.node) if member is not None else None
+        return probation is not None and probation.stage is ProbationStage.CANARY
+
     @property
     def avoided_nodes(self) -> frozenset[str]:
         return frozenset(order.node for order in self.avoided)

@@ -13,7 +13,7 @@ from holdfast.api.selftest import CheckResult, TestLevel, TestWanted, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.effect import Effect, Examine
 from holdfast.watchdog.roster import Member, Standing
-from holdfast.watchdog.state import JobState, ProbationStage, Trial
+from holdfast.watchdog.state import JobState, Trial
 from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
 from holdfast.watchdog.wording import NAMED, in_words
 
@@ -39,15 +39,8 @@ def examine(state: JobState, name: str, now: float) -> Step:
     level = state.policy.preflight if state.policy is not None else None
     if member is None or level is None or state.in_round(name):
         return stay(state)
-    reason = "the node is on probation" if _is_canary(state, name) else "before it is given ranks"
+    reason = "the node is on probation" if state.is_canary(name) else "before it is given ranks"
     return ask(state, (name,), level, reason, now, bars=True)
-
-
-def _is_canary(state: JobState, name: str) -> bool:
-    """Whether the member's node has tests to pass before it is trusted again: no answer is none passed."""
-    member = state.member(name)
-    probation = state.probation.get(member.node) if member is not None else None
-    return probation is not None and probation.stage is ProbationStage.CANARY
 
 
 def ask(state: JobState, names: tuple[str, ...], level: TestLevel, reason: str, now: float, *, bars: bool) -> Step:
@@ -126,7 +119,7 @@ def overdue(state: JobState, now: float) -> Step:
     late = [trial.member for trial in takewhile(lambda each: now >= _until(each), state.trials.values())]
     if not late:
         return stay(state)
-    trusted = [name for name in late if state.in_round(name) or not _is_canary(state, name)]
+    trusted = [name for name in late if state.in_round(name) or not state.is_canary(name)]
     for name in trusted:
         state = admitted(state, name, now)
     step = Step(state, (), Reason("self-test", f"{', '.join(late)} did not answer: {len(trusted)} taken untested"))
