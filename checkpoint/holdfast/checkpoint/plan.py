@@ -13,7 +13,7 @@ from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.fitting import Fitting
 from holdfast.checkpoint.index import Box
 from holdfast.checkpoint.optimizerstate import make_room
-from holdfast.checkpoint.shard import shard_of
+from holdfast.checkpoint.shard import Boxes, shard_of
 from holdfast.checkpoint.state import TrainingState, data_name, equivalence_name, random_prefix
 from holdfast.checkpoint.stored import StoredCheckpoint
 from holdfast.checkpoint.target import Target
@@ -96,12 +96,13 @@ class Plan:
 
     def _add_sharded(self, fitting: Fitting) -> None:
         wanted, paths = flatten_state_dict(self.sharded)
+        boxes: Boxes = {}
         for name, value in wanted.items():
             if not isinstance(value, torch.Tensor):
                 if fitting.object(name):
                     self.objects.append((paths[name], name, self._add_object(name)))
                 continue
-            shard = shard_of(name, value)
+            shard = shard_of(name, value, boxes)
             if shard is not None and fitting.tensor(name, shard):
                 self.wants.add(Target(shard.local), self.checkpoint.tensor_strips(name, shard.box))
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from holdfast.api.errors import InvalidInput, Problem
@@ -19,8 +20,13 @@ class Shard:
     box: Box
 
 
-def shard_of(name: str, tensor: torch.Tensor) -> Shard | None:
-    """This rank's part; None when it holds nothing of the tensor. Plain tensors are held whole.
+Boxes = dict[tuple[torch.Size, DeviceMesh, tuple[Placement, ...]], Box]
+"""Of tensors sharded alike. To be forgotten with the process groups: meshes of two worlds may compare equal."""
+
+
+def shard_of(name: str, tensor: torch.Tensor, boxes: Boxes | None = None) -> Shard | None:
+    """This rank's part; None when it holds nothing of the tensor. Plain tensors are held whole. What is worked out
+    for sharded ones is looked up in `boxes`, and added.
 
     Raises InvalidInput for a DTensor that still has a reduction pending.
     """
@@ -32,12 +38,15 @@ def shard_of(name: str, tensor: torch.Tensor) -> Shard | None:
         raise InvalidInput(Problem(field=name, value=tensor.placements, fix=fix))
     if tensor.device_mesh.get_coordinate() is None:
         return None
-    sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    key = tensor.shape, tensor.device_mesh, tensor.placements
+    box = boxes.get(key) if boxes is not None else None
+    if box is None:
+        sizes, offsets = compute_local_shape_and_global_offset(*key)
+        box = Box(offsets=tuple(offsets), sizes=tuple(sizes))
+    if boxes is not None:
+        boxes[key] = box
     # A tensor that is empty as a whole still has a name, which somebody has to save.
-    if 0 in sizes and 0 not in tensor.shape:
+    if 0 in box.sizes and 0 not in tensor.shape:
         return None
-    return Shard(
-        local=tensor._local_tensor.detach(),  # What `to_local` gives, without its autograd node.
-        shape=tuple(tensor.shape),
-        box=Box(offsets=tuple(offsets), sizes=tuple(sizes)),
-    )
+    # What `to_local` gives, without its autograd node.
+    return Shard(local=tensor._local_tensor.detach(), shape=tuple(tensor.shape), box=box)
