@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
-from typing import Protocol, runtime_checkable
 
 from holdfast.api.errors import Damaged, InvalidInput, Problem
 from holdfast.checkpoint import index
+from holdfast.checkpoint.dating import committed_at
 from holdfast.checkpoint.discovery import Found, discover, lineage
 from holdfast.checkpoint.index import Index, Stored, StoredTensor
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.naming import committed_step, manifest_path
+from holdfast.checkpoint.naming import committed_step
 from holdfast.checkpoint.storage import Files
 from holdfast.checkpoint.verified import VerifiedFile
 
@@ -23,14 +23,6 @@ class Standing(StrEnum):
     KEPT = "kept"  # it is tried when those after it are damaged
     GIVEN_UP = "given up"  # of a history that a rewind has left: never tried
     UNREADABLE = "unreadable"  # passed over
-
-
-@runtime_checkable
-class Dated(Protocol):
-    """What `Files` may offer besides: when something was stored."""
-
-    def modified_at(self, name: str) -> float:
-        """Unix time in seconds. Raises OSError when the storage cannot tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +54,7 @@ def catalogue(files: Files) -> list[Entry]:
             name=each.name,
             step=committed_step(each.name) or 0,
             standing=Standing.UNREADABLE,
-            committed_at=_committed_at(files, each.name),
+            committed_at=committed_at(files, each.name),
             reason=each.reason,
         )
         for each in unreadable
@@ -124,15 +116,5 @@ def _entry(files: Files, found: Found, standing: Standing) -> Entry:
         world_size=manifest.world_size,
         parent=manifest.parent,
         size_bytes=sum(record.size_bytes for record in manifest.files.values()),
-        committed_at=_committed_at(files, found.name),
+        committed_at=committed_at(files, found.name),
     )
-
-
-def _committed_at(files: Files, name: str) -> float | None:
-    """The manifest is the last file written before the commit."""
-    if not isinstance(files, Dated):
-        return None
-    try:
-        return files.modified_at(manifest_path(name))
-    except OSError:
-        return None

@@ -53,7 +53,7 @@ class Checkpointer:
     checkpoint and computed again after a restore, see `equivalence.py`. `uri` is the directory or the place in an
     object store (by default the one the round was told), `every_steps` how many completed steps lie between two
     saves (None: only the last is saved, and what the watchdog asks for), `keep` how many checkpoints stay (None:
-    what the job says, else 3); up to three more stay where replicas are compared and the newest ones may not be
+    what the job says, else 3); a few more stay where replicas are compared and the newest ones may not be
     verified yet. `storage` and `reached` are for tests and other kinds of storage.
 
     Where the job wants snapshots in the nodes' memory, they are taken as often as it says. Without a directory it

@@ -5,7 +5,6 @@ import secrets
 from collections.abc import Sequence
 
 from holdfast.checkpoint import fence
-from holdfast.checkpoint.discovery import discover
 from holdfast.checkpoint.naming import (
     committed_name,
     doomed_name,
@@ -15,7 +14,7 @@ from holdfast.checkpoint.naming import (
     staged_by,
     staged_name,
 )
-from holdfast.checkpoint.retention import Retention, surplus
+from holdfast.checkpoint.retention import Retention, superfluous
 from holdfast.checkpoint.storage import Tree
 
 _LOG = logging.getLogger(__name__)
@@ -99,7 +98,7 @@ def _remove_aside(storage: Tree, aside: str) -> None:
 
 
 def retire(storage: Tree, retention: Retention, *, round: int, token: str) -> None:
-    """Delete what `surplus` names and whatever could not be deleted before. For while `token` saves nothing.
+    """Delete what `superfluous` names and whatever could not be deleted before. For while `token` saves nothing.
 
     Readers see each checkpoint whole or not at all, also after a loss of power. Raises Fenced when a newer round
     has entered, OSError when the storage fails.
@@ -107,7 +106,7 @@ def retire(storage: Tree, retention: Retention, *, round: int, token: str) -> No
     with storage.exclusive():
         fence.require(storage, round)
         doomed = _leftovers(storage, round, token)
-        for name in surplus(*discover(storage), retention):
+        for name in superfluous(storage, retention):
             storage.rename(name, doomed_name(name, token))
             doomed.append(doomed_name(name, token))
         _delete(storage, doomed)

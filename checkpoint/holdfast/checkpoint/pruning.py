@@ -10,14 +10,14 @@ import secrets
 from holdfast.api.errors import Damaged, Unavailable
 from holdfast.checkpoint.discovery import discover, lineage
 from holdfast.checkpoint.naming import committed_step, staged_by
-from holdfast.checkpoint.retention import Retention, surplus
+from holdfast.checkpoint.retention import Retention, superfluous
 from holdfast.checkpoint.storage import Files, Storage
 from holdfast.checkpoint.verification import verify
 
 
 def plan(files: Files, retention: Retention) -> list[str]:
     """The names that would go. Raises OSError when the storage fails."""
-    return surplus(*discover(files), retention)
+    return superfluous(files, retention)
 
 
 def prune(storage: Storage, retention: Retention) -> list[str]:

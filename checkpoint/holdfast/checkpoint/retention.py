@@ -1,14 +1,22 @@
 """Which checkpoints may go once a new one is committed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.checkpoint.discovery import Found, Unreadable, lineage
+from holdfast.checkpoint.dating import committed_at
+from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage
 from holdfast.checkpoint.naming import committed_step
+from holdfast.checkpoint.storage import Files
 
-# Replicas are compared every so many steps. What the last comparison but one found equal has been verified by the
-# time the next one finds them different, however late it is told.
+# What is compared after a step is told with the next sample of a node, which may leave some out.
 COMPARISONS_BACK = 2
+TOLD_WITHIN_S = 30.0
+"""By then the watchdog has decided on what replicas computed: nodes are sampled once a second, and it may be
+between two leaders. While it is away for longer, nobody says what is verified.
+"""
+
+Dates = Callable[[str], float | None]
+"""When the checkpoint of that name was committed, in seconds on any clock; None where nobody can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +31,18 @@ class Retention:
 
     @property
     def reaches_back(self) -> int:
-        """How many steps before the newest checkpoint one must be that surely is verified; 0: none is needed."""
+        """How many steps before a settled one a checkpoint must be that surely is verified; 0: none is needed."""
         return COMPARISONS_BACK * self.compared_every
 
 
-def surplus(found: Sequence[Found], unreadable: Sequence[Unreadable], retention: Retention) -> list[str]:
+def superfluous(files: Files, retention: Retention) -> list[str]:
+    """What `surplus` says of the storage as it is. Raises OSError when the storage fails."""
+    return surplus(*discover(files), retention, lambda name: committed_at(files, name))
+
+
+def surplus(
+    found: Sequence[Found], unreadable: Sequence[Unreadable], retention: Retention, dates: Dates
+) -> list[str]:
     """The names to delete so that what `retention` says of the newest line of descent stays.
 
     What belongs to a history that was given up goes, since the newest commit is the proof that training went
@@ -38,7 +53,7 @@ def surplus(found: Sequence[Found], unreadable: Sequence[Unreadable], retention:
     if not line:
         return []
     kept = line[: retention.keep]
-    kept_names = {each.name for each in (*kept, *_to_go_back_to(line, retention))}
+    kept_names = {each.name for each in (*kept, *_to_go_back_to(line, retention, dates))}
     doomed = [each.name for each in found if each.name not in kept_names]
     if len(kept) == retention.keep:
         oldest = kept[-1].manifest.step
@@ -46,11 +61,12 @@ def surplus(found: Sequence[Found], unreadable: Sequence[Unreadable], retention:
     return sorted(doomed)
 
 
-def _to_go_back_to(line: Sequence[Found], retention: Retention) -> list[Found]:
+def _to_go_back_to(line: Sequence[Found], retention: Retention, dates: Dates) -> list[Found]:
     """The newest that is old enough to be verified; newer ones may hold what is found wrong only later."""
     if not retention.reaches_back:
         return []
-    oldest_doubt = line[0].manifest.step - retention.reaches_back
+    known_to = next((each.manifest.step for each in line if _is_settled(each, line[0], dates)), 0)
+    oldest_doubt = known_to - retention.reaches_back
     stones: dict[int, Found] = {}  # one for each interval between comparisons, so that one grows old enough
     for each in line:
         step = each.manifest.step
@@ -58,3 +74,9 @@ def _to_go_back_to(line: Sequence[Found], retention: Retention) -> list[Found]:
             return [*stones.values(), each]
         stones.setdefault(-(-step // retention.compared_every), each)
     return [*stones.values()]
+
+
+def _is_settled(one: Found, newest: Found, dates: Dates) -> bool:
+    """Whether it was committed so long before the newest that all comparisons up to it have been decided on."""
+    then, now = dates(one.name), dates(newest.name)
+    return then is None or now is None or now - then >= TOLD_WITHIN_S

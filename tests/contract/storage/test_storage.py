@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import manifest
-from holdfast.checkpoint.catalogue import Dated
+from holdfast.checkpoint.dating import Dated
 from holdfast.checkpoint.discovery import discover
 from holdfast.checkpoint.manifest import BLOCK_BYTES, FORMAT, Manifest
 from holdfast.checkpoint.openfile import open_file

@@ -5,7 +5,11 @@ from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint import fence
 from holdfast.checkpoint.commit import commit, open_directory, retire
 from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage, read_manifest
-from holdfast.checkpoint.retention import Retention, surplus
+from holdfast.checkpoint.retention import TOLD_WITHIN_S, Retention, surplus
+
+
+def undated(name: str) -> None:
+    """The storage cannot tell when anything was committed."""
 
 
 def found(*descent: tuple[int, int, int | None]) -> list[Found]:
@@ -48,19 +52,19 @@ def test_going_back_twice_follows_both_turns() -> None:
     [(1, ["step-00000004", "step-00000008"]), (2, ["step-00000004"]), (3, []), (9, [])],
 )
 def test_the_newest_are_kept(keep: int, gone: list[str]) -> None:
-    assert surplus(found((4, 1, None), (8, 1, None), (12, 1, None)), [], Retention(keep)) == gone
+    assert surplus(found((4, 1, None), (8, 1, None), (12, 1, None)), [], Retention(keep), undated) == gone
 
 
 def test_what_was_given_up_goes_even_when_its_step_is_higher() -> None:
-    assert surplus(found((8, 1, None), (12, 1, None), (9, 2, 8)), [], Retention(3)) == ["step-00000012"]
+    assert surplus(found((8, 1, None), (12, 1, None), (9, 2, 8)), [], Retention(3), undated) == ["step-00000012"]
 
 
 def test_an_unreadable_one_does_not_count_and_goes_only_behind_enough_readable_ones() -> None:
     broken = [Unreadable("step-00000006", "cut"), Unreadable("step-00000010", "cut")]
     history = found((4, 1, None), (8, 1, None), (12, 1, None))
-    assert surplus(history, broken, Retention(2)) == ["step-00000004", "step-00000006"]
-    assert surplus(history, broken, Retention(4)) == []
-    assert surplus([], broken, Retention(1)) == []
+    assert surplus(history, broken, Retention(2), undated) == ["step-00000004", "step-00000006"]
+    assert surplus(history, broken, Retention(4), undated) == []
+    assert surplus([], broken, Retention(1), undated) == []
 
 
 @pytest.mark.parametrize(
@@ -72,12 +76,32 @@ def test_one_that_is_old_enough_to_be_verified_stays_where_replicas_are_compared
     there: list[int] = []
     for step in range(every, 100 * every, every):
         there.append(step)
-        gone = surplus(found(*((each, 1, None) for each in there)), [], Retention(3, compared_every))
+        gone = surplus(found(*((each, 1, None) for each in there)), [], Retention(3, compared_every), undated)
         there = [each for each in there if f"step-{each:08d}" not in gone]
         assert there[-3:] == list(range(max(every, step - 2 * every), step + 1, every))
         assert len(there) <= 6
         if step > 4 * max(every, compared_every):
             assert min(there) <= step - 2 * compared_every
+
+
+@pytest.mark.parametrize(
+    ("every", "compared_every", "step_s"),
+    [(5, 5, 0.05), (10, 20, 1.0), (50, 5, 0.3), (7, 100, 0.01), (1, 10, 10.0)],
+)
+def test_what_a_rewind_needs_stays_however_fast_the_steps_are(
+    every: int, compared_every: int, step_s: float
+) -> None:
+    there: list[int] = []
+    for step in range(every, 150 * every, every):
+        there.append(step)
+        history = found(*((each, 1, None) for each in there))
+        gone = surplus(history, [], Retention(1, compared_every), lambda name: int(name[5:]) * step_s)
+        there = [each for each in there if f"step-{each:08d}" not in gone]
+        told = step - TOLD_WITHIN_S / step_s - compared_every  # What was compared since may be told yet.
+        for agreed in range(compared_every, step, compared_every):
+            wanted = agreed // every * every
+            assert agreed < told or not wanted or wanted in there, f"step {step} found wrong, equal after {agreed}"
+        assert len(there) <= 4 + (TOLD_WITHIN_S / step_s + every) / min(compared_every, every)
 
 
 def test_a_newer_round_shuts_the_older_out() -> None:

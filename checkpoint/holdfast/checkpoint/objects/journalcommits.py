@@ -7,12 +7,11 @@ from msgspec.structs import replace
 
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import fence
-from holdfast.checkpoint.discovery import discover
 from holdfast.checkpoint.naming import committed_step
 from holdfast.checkpoint.objects.bucket import Bucket
 from holdfast.checkpoint.objects.journal import Head, Journal
 from holdfast.checkpoint.objects.naming import save_name, saved_by
-from holdfast.checkpoint.retention import Retention, surplus
+from holdfast.checkpoint.retention import Retention, superfluous
 from holdfast.checkpoint.storage import Files
 
 _LOG = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ class JournalCommits:
     def retire(self, retention: Retention, *, round: int, token: str) -> None:
         head = self._journal.read()[1]
         fence.check(head.mark, round, uri=self._bucket.uri)
-        doomed = surplus(*discover(self._files), retention)
+        doomed = superfluous(self._files, retention)
 
         def take_out(head: Head) -> Head:
             fence.check(head.mark, round, uri=self._bucket.uri)
