@@ -134,10 +134,11 @@ def test_every_alert_fires_about_who_is_sick(sick: Rig) -> None:
     }
     assert set(sick.stage.culprits()) == alerts
     assert sick.prometheus.failing_rules() == []
-    told = {each["labels"]["alertname"]: each["annotations"]["summary"] for each in sick.prometheus.alerts()}
-    assert [summary for summary in told.values() if "<error" in summary or "<no value>" in summary] == []
-    assert "Rank 3 of job a/HoldfastStraggler" in told["HoldfastStraggler"]
-    assert "n-sound" not in " ".join(told.values())
+    # On a busy machine the real run may have a straggler of its own.
+    told = [each["annotations"]["summary"] for each in sick.prometheus.alerts()]
+    assert [summary for summary in told if "<error" in summary or "<no value>" in summary] == []
+    assert "Rank 3 of job a/HoldfastStraggler" in " ".join(told)
+    assert "n-sound" not in " ".join(told)
 
 
 @pytest.mark.parametrize("dashboard", sorted({name for name, _, _ in PANELS}))
