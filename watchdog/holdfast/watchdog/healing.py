@@ -215,7 +215,6 @@ def _carry_out(
         not_before=now + decision.delay_s if decision.delay_s else 0.0,
         rung=decision.rung,
         incidents=(incident.id,),
-        rewinds=decision.rewinds,
     )
     state = changed(
         owe(state, recovery),

@@ -41,8 +41,7 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, CheckpointRecorded)
     if state.round is None or event.round != state.round.number:
         return ignore(state, f"round {event.round} is over: its checkpoint does not count")
-    goes_back = state.rewind is not None and state.rewind.round is None
-    if goes_back or (state.recovery is not None and state.recovery.rewinds):
+    if state.rewind is not None and state.rewind.round is None:
         return ignore(state, f"step {event.step} is of what is to be rewound")
     newest = state.checkpoints[-1] if state.checkpoints else None
     if newest is not None and newest.round == event.round and event.step <= newest.step:

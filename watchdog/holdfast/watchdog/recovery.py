@@ -18,6 +18,5 @@ def owe(state: JobState, recovery: Recovery) -> JobState:
         not_before=max(known.not_before, recovery.not_before),
         rung=max(rungs, default=None),
         incidents=tuple(dict.fromkeys((*known.incidents, *recovery.incidents))),
-        rewinds=known.rewinds or recovery.rewinds,
     )
     return changed(state, recovery=both)

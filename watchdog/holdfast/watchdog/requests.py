@@ -211,7 +211,7 @@ def _restore_from(state: JobState, request: InterventionRequest, step: int) -> t
     )
     kept = tuple(each for each in state.checkpoints if each.step <= step)
     after = changed(state, rewind=Rewind(directive), checkpoints=kept)
-    after = owe(after, Recovery(f"rewound to step {step} on request: {request.reason}", rewinds=True))
+    after = owe(after, Recovery(f"rewound to step {step} on request: {request.reason}"))
     return after, f"restoring step {step}"
 
 

@@ -23,7 +23,7 @@ class Recovery(msgspec.Struct, frozen=True):
     """A round that is owed: how to enter it, for whom, and not before when.
 
     `rung` is what the ladder chose for the worst of `incidents`; a planned change (growth, resize, first round)
-    has no incident. `rewinds`: what the broken round saves from now on counts no more.
+    has no incident.
     """
 
     reason: str
@@ -32,11 +32,12 @@ class Recovery(msgspec.Struct, frozen=True):
     not_before: float = 0.0
     rung: Rung | None = None
     incidents: tuple[str, ...] = ()
-    rewinds: bool = False
 
 
 class Rewind(msgspec.Struct, frozen=True):
-    """History is given up: what is restored instead, and the first round that was told so (None: none yet)."""
+    """History is given up: what is restored instead, and the first round that was told so. Until there is one
+    (None), what is saved counts no more.
+    """
 
     restore: Restore
     round: int | None = None
