@@ -77,6 +77,8 @@ def _to_go_back_to(line: Sequence[Found], retention: Retention, dates: Dates) ->
 
 
 def _is_settled(one: Found, newest: Found, dates: Dates) -> bool:
-    """Whether it was committed so long before the newest that all comparisons up to it have been decided on."""
+    """Whether it was committed so long before the newest that all comparisons up to it have been decided on. Steps
+    alone have to tell where the storage keeps no dates; where it merely cannot tell now, it is not settled.
+    """
     then, now = dates(one.name), dates(newest.name)
-    return then is None or now is None or now - then >= TOLD_WITHIN_S
+    return now is None or (then is not None and now - then >= TOLD_WITHIN_S)

@@ -104,6 +104,16 @@ def test_what_a_rewind_needs_stays_however_fast_the_steps_are(
         assert len(there) <= 4 + (TOLD_WITHIN_S / step_s + every) / min(compared_every, every)
 
 
+def test_what_cannot_be_dated_now_may_be_needed_still() -> None:
+    history = found(*((step, 1, None) for step in range(10, 101, 10)))
+    dates = {f"step-{step:08d}": step * 100.0 for step in (10, 20, 30, 100)}
+    gone = surplus(history, [], Retention(1, compared_every=10), dates.get)
+    assert gone == []
+    assert "step-00000010" in surplus(
+        history, [], Retention(1, compared_every=10), {**dates, "step-00000040": 4e3}.get
+    )
+
+
 def test_a_newer_round_shuts_the_older_out() -> None:
     drawer = Drawer()
     open_directory(drawer, round=7)
