@@ -11,6 +11,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,7 @@ from holdfast.checkpoint.candidate import committed
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.local import LocalStorage
 from holdfast.checkpoint.manifest import BLOCK_BYTES, hash_block
+from holdfast.checkpoint.plan import Contents, Plan
 from holdfast.checkpoint.restore import Restorer
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.verified import Tally
@@ -52,7 +54,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """`digest` is of the whole state, gathered, and the same on all ranks. `refusal`: the error, by its name."""
+    """`digest` is of the whole state, gathered, and the same on all ranks. `refusal`: the error, by its name.
+    `unpacked`: the checkpoints whose objects were.
+    """
 
     step: int | None = None
     digest: str = ""
@@ -61,6 +65,7 @@ class Answer:
     tally: Tally | None = None
     refusal: str = ""
     is_memory_kept: bool = False
+    unpacked: tuple[str, ...] = ()
 
 
 class Library:
@@ -138,6 +143,20 @@ def restore_uncollected(rank: int, world_size: int, task: Task) -> Answer:
     gc.disable()
     answer = restore(rank, world_size, task)
     return replace(answer, is_memory_kept="/.holdfast-restore-" in Path("/proc/self/maps").read_text())
+
+
+def restore_watched(rank: int, world_size: int, task: Task) -> Answer:
+    """As `restore`; says what was unpacked on the way."""
+    unpacked: list[str] = []
+    unpack = Plan.unpack
+
+    def watched(plan: Plan) -> Contents:
+        unpacked.append(plan.checkpoint.name)
+        return unpack(plan)
+
+    with patch.object(Plan, "unpack", watched):
+        answer = restore(rank, world_size, task)
+    return replace(answer, unpacked=tuple(unpacked))
 
 
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:

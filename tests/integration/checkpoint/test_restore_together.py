@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from restore_ranks import Answer, Task, restore, restore_uncollected, run_ranks, save
+from restore_ranks import Answer, Task, restore, restore_uncollected, restore_watched, run_ranks, save
 
 APART = (0, 0, 1, 1)  # Two hosts of two ranks.
 
@@ -96,6 +96,13 @@ def test_damage_that_one_rank_sees_takes_all_ranks_to_the_checkpoint_before(
     for each in answers:
         ((skipped),) = each.skipped
         assert "differs from what was written" in skipped
+
+
+@pytest.mark.parametrize("layout", ["rows", "replicas"])
+def test_no_rank_unpacks_what_another_could_not_read(layout: str, directory: Path) -> None:
+    damage(directory / "step-00000002" / "__1_0.distcp", 5 << 20)
+    answers = list(run_ranks(restore_watched, Task(directory, layout), 2))
+    assert [(each.step, each.unpacked) for each in answers] == [(1, ("step-00000001",))] * 2
 
 
 def test_ranks_that_have_read_damage_and_nothing_intact_all_refuse_to_go_on(directory: Path) -> None:
