@@ -49,14 +49,6 @@ def hash_block(block: bytes | bytearray | memoryview) -> str:
     return xxhash.xxh3_128_hexdigest(block)
 
 
-def hash_across(parts: Sequence[memoryview]) -> str:
-    """The hash of a block that lies in several pieces."""
-    digest = xxhash.xxh3_128()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
-
-
 class Recorder:
     """The record of a file that is seen from front to back, piece by piece."""
 

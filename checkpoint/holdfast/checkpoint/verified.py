@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint.manifest import BLOCK_BYTES, FileRecord, hash_across, hash_block
+from holdfast.checkpoint.manifest import BLOCK_BYTES, FileRecord, hash_block, record_of
 from holdfast.checkpoint.openfile import OpenFile, Scattering, open_file
 from holdfast.checkpoint.storage import Files
 
@@ -103,7 +103,7 @@ class VerifiedFile:
         stays as it is. Raises Damaged when nobody has it.
         """
         wanted = self.record.blocks[number]
-        if hash_across(parts) == wanted:
+        if record_of(parts).blocks == (wanted,):
             return
         found = blocks.fetch(wanted)
         if found is None or hash_block(found) != wanted:
