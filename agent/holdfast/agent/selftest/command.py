@@ -59,12 +59,15 @@ def _read(arguments: Sequence[str] | None) -> Flags:
     parser = argparse.ArgumentParser(
         prog="holdfast selftest",
         description="Test this node's devices: exact arithmetic, memory, bandwidth, collectives.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         argument_default=argparse.SUPPRESS,  # The defaults are those of `Flags`.
         allow_abbrev=False,
     )
-    parser.add_argument("--level", choices=[each.value for each in TestLevel], help="How thorough.")
-    parser.add_argument("--device", choices=["cpu", "cuda", "auto"], help="Which devices.")
+    parser.add_argument(
+        "--level", choices=[each.value for each in TestLevel], help="How thorough: light, if nothing is said."
+    )
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda", "auto"], help="Which devices; auto: GPUs where there are any."
+    )
     parser.add_argument("--json", dest="as_json", action="store_true", help="Write everything as JSON.")
     parser.add_argument("--tensor", metavar="N", type=int, help="Ranks that must share one NVLink domain.")
     parser.add_argument("--golden", metavar="FILE", help="Compare with this table of results known to be good.")
@@ -72,7 +75,7 @@ def _read(arguments: Sequence[str] | None) -> Flags:
     parser.add_argument(
         "--repeat", metavar="N", type=int, help="Runs of each check; else what the level promises."
     )
-    parser.add_argument("--seed", metavar="N", type=int, help="Other inputs.")
+    parser.add_argument("--seed", metavar="N", type=int, help="Other inputs than those of seed 0.")
     parser.add_argument(
         "--inject", action="append", metavar="FAULT", help="For drills: flip:probability=P:seed=N, stuck, hang."
     )
