@@ -140,7 +140,9 @@ class Checkpointer:
         self._council.close()
 
     def _turn_to(self, data: object) -> None:
-        knowing = self.data or (data if isinstance(data, Stateful) else None)
+        """`data` is what this pass is over: its state is the one that is saved from now on."""
+        own = data if isinstance(data, Stateful) else None
+        knowing = own if self.data is None else self.data
         if knowing is not None and self._place is not None:
             self._place.data = knowing
         elif knowing is not None and not self._has_begun:

@@ -62,7 +62,8 @@ class Position:
     `batches` is what each rank of this world has taken; the data has yet to pass over `to_drop` of them, which
     are none where it took its own state.
     `random` is the saved random state this rank follows, from a world of `saved_world_size`. It is for the
-    caller to apply, last of all: opening the data and passing batches over may draw numbers as well.
+    caller to apply: before the data is opened where it is between two passes, else last of all, since opening it
+    and passing batches over may draw numbers as well.
     """
 
     step: int | None = None
