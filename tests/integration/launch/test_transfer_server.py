@@ -146,7 +146,7 @@ async def test_snapshots_outlive_a_launcher_that_is_killed(watchdog: FakeWatchdo
     assert (folder / "slot-000.0.own").exists()
 
 
-async def test_snapshots_go_with_a_launcher_that_ends_for_good(watchdog: FakeWatchdog, nodes: Nodes) -> None:
+async def test_snapshots_go_with_a_job_that_is_closed(watchdog: FakeWatchdog, nodes: Nodes) -> None:
     node = await training(watchdog, nodes)
     await served(watchdog.joins["a"])
     left = node.descendants()
@@ -155,11 +155,15 @@ async def test_snapshots_go_with_a_launcher_that_ends_for_good(watchdog: FakeWat
     assert folders(node) == []
     await no_process_left(left, PATIENCE_S)
 
-    node = await nodes.start("b", watchdog.endpoint, *ATTACHES)
-    await until(lambda: folders(node) != [], "the folder")
+
+async def test_snapshots_go_with_a_launcher_that_is_told_to_end(watchdog: FakeWatchdog, nodes: Nodes) -> None:
+    node = await training(watchdog, nodes)
+    await served(watchdog.joins["a"])
+    left = node.descendants()
     node.process.send_signal(signal.SIGTERM)
-    await node.wait(PATIENCE_S)
+    assert await node.wait(PATIENCE_S) == 128 + signal.SIGTERM
     assert folders(node) == []
+    await no_process_left(left, PATIENCE_S)
 
 
 async def test_without_memory_training_goes_on_and_it_is_said_why(watchdog: FakeWatchdog, nodes: Nodes) -> None:
