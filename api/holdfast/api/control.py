@@ -5,12 +5,13 @@ Frames are a four-byte little-endian length and that many bytes of msgpack. A wo
 `Attached`; an unmodified script never connects and is only ever respawned. The launcher then shows it
 `Assignment`s. When a round ends the worker is told `RoundEnded`, leaves its process group, says `RoundLeft`
 and waits for the next assignment. A worker that does not leave in time is killed and replaced. `SaveWanted`
-asks the workers of a round for one more checkpoint; they agree among themselves on the step.
+asks the workers of a round for one more checkpoint; they agree among themselves on the step. `Verified` tells them
+which checkpoints replicas have vouched for, so that one of those stays.
 """
 
 import msgspec
 
-from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Restored, SaveWanted
+from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Restored, RoundWord
 from holdfast.api.memory import NodeMemory
 from holdfast.api.round import Endpoint, Restore
 
@@ -74,7 +75,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     round: int
 
 
-ToWorker = Assignment | RoundEnded | SaveWanted
+ToWorker = Assignment | RoundEnded | RoundWord
 FromWorker = Attached | Entered | RoundLeft | CollectiveFailed | CheckpointCommitted | Restored | Finished
 
 

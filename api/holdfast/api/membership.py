@@ -148,6 +148,19 @@ class SaveWanted(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
+class Verified(msgspec.Struct, frozen=True, tag=True):
+    """Watchdog to the launcher of rank 0, and from there to its workers: all replicas agreed after `step`.
+
+    Said when a checkpoint is committed. The newest one of that step or before is what a rewind goes back to.
+    """
+
+    round: int
+    step: int
+
+
+RoundWord = SaveWanted | Verified
+"""What is said to the workers of a round while it runs. The newest of a kind counts."""
+
 FromLauncher = (
     Join
     | Warmed
@@ -162,4 +175,4 @@ FromLauncher = (
     | Leave
     | Tested
 )
-ToLauncher = Shown | SaveWanted | TestWanted | Refused
+ToLauncher = Shown | RoundWord | TestWanted | Refused

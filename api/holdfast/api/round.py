@@ -49,6 +49,7 @@ class Restore(msgspec.Struct, frozen=True):
     newer than `step` comes first; `step` bounds the checkpoints. `uri` is the place that holds
     the job's checkpoints, as the job names it; empty when only the script knows. `owner` names this life of the
     job: its rounds are numbered from the start, and take over what an earlier life left at the same place.
+    `verified` is the last step after which all replicas were seen to be equal, None: never compared.
     """
 
     tier: Tier = Tier.NONE
@@ -57,6 +58,7 @@ class Restore(msgspec.Struct, frozen=True):
     skip_batches: int = 0
     learning_rate_scale: float = 1.0
     owner: str = ""
+    verified: int | None = None
 
 
 class Entry(StrEnum):

@@ -3,11 +3,13 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from holdfast.api.control import Assignment
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Restore, Tier
@@ -222,11 +224,15 @@ class Checkpointer:
         capture = Capture(state, self._council, memory, remembered=self.run.snapshotted)
         if storage is not None:
             lineage = Lineage(round=opening.number, parent=parent, token=opening.token)
-            retention = Retention(self.keep or part.keep or _KEEP, part.fingerprint_every)
-            persister = Persister(storage, self._council, lineage, retention, reached=self.reached)
+            persister = Persister(
+                storage, self._council, lineage, retention=partial(self._retention, part), reached=self.reached
+            )
             saved = parent if position.tier is Tier.CHECKPOINT else None  # Of memory there is none yet.
             saving = Saving(self.run, capture, persister, uri=storage.uri, saved_step=saved, reached=self.reached)
         self._keeping = Keeping(self.run, capture, memory=memory, saving=saving, every_steps=self.every_steps)
+
+    def _retention(self, part: Assignment) -> Retention:
+        return Retention(self.keep or part.keep or _KEEP, part.fingerprint_every, self.run.verified())
 
     def _fetch(self, source: Iterator[Batch], until: int | None) -> Iterator[Batch]:
         while until is None or self._at.step < until:

@@ -74,10 +74,19 @@ _SIZES = msgspec.msgpack.Decoder(int)
 
 
 class Persister:
-    """Saves one snapshot after the other. All ranks call `save` alike, each from one thread."""
+    """Saves one snapshot after the other. All ranks call `save` alike, each from one thread.
+
+    `retention` is asked before each tidying, since what is verified changes.
+    """
 
     def __init__(
-        self, storage: Storage, council: Council, lineage: Lineage, retention: Retention, *, reached: Reached
+        self,
+        storage: Storage,
+        council: Council,
+        lineage: Lineage,
+        *,
+        retention: Callable[[], Retention],
+        reached: Reached,
     ) -> None:
         self._storage = storage
         self._council = council
@@ -114,7 +123,7 @@ class Persister:
     def _clear(self) -> None:
         """Raises Fenced, and Damaged when nobody can tell."""
         try:
-            self._storage.commits.retire(self._retention, round=self._lineage.round, token=self._lineage.token)
+            self._storage.commits.retire(self._retention(), round=self._lineage.round, token=self._lineage.token)
         except OSError as error:
             _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
 

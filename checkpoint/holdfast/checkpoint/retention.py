@@ -12,7 +12,7 @@ from holdfast.checkpoint.storage import Files
 COMPARISONS_BACK = 2
 TOLD_WITHIN_S = 30.0
 """By then the watchdog has decided on what replicas computed: nodes are sampled once a second, and it may be
-between two leaders. While it is away for longer, nobody says what is verified.
+between two leaders. While it is away for longer, what it last said is verified stays.
 """
 
 Dates = Callable[[str], float | None]
@@ -23,11 +23,13 @@ Dates = Callable[[str], float | None]
 class Retention:
     """How much stays: the newest `keep`, and what a rewind may need.
 
-    `compared_every` is after how many steps replicas are compared, 0: never.
+    `compared_every` is after how many steps replicas are compared, 0: never. `verified` is the last step after
+    which they are known to have held the same, None: not known of any.
     """
 
     keep: int
     compared_every: int = 0
+    verified: int | None = None
 
     @property
     def reaches_back(self) -> int:
@@ -53,7 +55,10 @@ def surplus(
     if not line:
         return []
     kept = line[: retention.keep]
-    kept_names = {each.name for each in (*kept, *_to_go_back_to(line, retention, dates))}
+    verified = [
+        each for each in line if retention.verified is not None and each.manifest.step <= retention.verified
+    ]
+    kept_names = {each.name for each in (*kept, *verified[:1], *_to_go_back_to(line, retention, dates))}
     doomed = [each.name for each in found if each.name not in kept_names]
     if len(kept) == retention.keep:
         oldest = kept[-1].manifest.step

@@ -43,6 +43,12 @@ class RunPort(Protocol):
         `tier` is where the state came from, `healed` what was damaged there and taken from elsewhere.
         """
 
+    def verified(self) -> int | None:
+        """The last step after which all replicas are known to have held the same; None: not known of any.
+
+        Asked on rank 0, from a background thread, after each save: the newest checkpoint up to it stays.
+        """
+
     def watch(self, model: Module, /) -> object:
         """Called once per round on every rank, before the first step, with the model as restored."""
 
@@ -93,6 +99,9 @@ class Standalone:
         self, step: int | None, skipped: tuple[str, ...], /, *, tier: Tier, healed: tuple[str, ...]
     ) -> None:
         """Nobody to tell."""
+
+    def verified(self) -> None:
+        """Nobody compares."""
 
     def watch(self, model: Module, /) -> None:
         """Nobody watches."""

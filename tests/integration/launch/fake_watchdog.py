@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
-from holdfast.api.membership import FromLauncher, Join, Refused, SaveWanted
+from holdfast.api.membership import FromLauncher, Join, Refused, RoundWord
 from holdfast.api.memory import MemoryRound
 from holdfast.api.round import Closed, Desired, Endpoint, Entry, Idle, MemberRanks, Restore, Round, shown_to
 from holdfast.api.selftest import TestWanted
@@ -29,8 +29,8 @@ class Heard:
     at: float
 
 
-def _frame(shown: Desired | SaveWanted | TestWanted, member: str) -> bytes:
-    is_request = isinstance(shown, SaveWanted | TestWanted)
+def _frame(shown: Desired | RoundWord | TestWanted, member: str) -> bytes:
+    is_request = isinstance(shown, RoundWord | TestWanted)
     return msgspec.msgpack.encode(shown if is_request else shown_to(shown, member))
 
 
@@ -91,9 +91,9 @@ class FakeWatchdog:
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    async def show(self, desired: Desired | SaveWanted | TestWanted) -> None:
+    async def show(self, desired: Desired | RoundWord | TestWanted) -> None:
         """Show it to all that are connected; a desired state also to who connects later."""
-        if not isinstance(desired, SaveWanted | TestWanted):
+        if not isinstance(desired, RoundWord | TestWanted):
             self.desired = desired
         for member, connection in tuple(self.connections.items()):
             await connection.send_bytes(_frame(desired, member))

@@ -15,6 +15,7 @@ from holdfast.api.membership import (
     Restored,
     RoundEntered,
     SaveWanted,
+    Verified,
     Warmed,
     WorkersFinished,
 )
@@ -117,6 +118,29 @@ async def test_a_rank_that_hears_late_takes_part(watchdog: FakeWatchdog, nodes: 
     assert watchdog.all_of(CheckpointCommitted) == []
     os.kill(started[1].process.pid, signal.SIGCONT)
     assert (await answer(watchdog, 1)).step > reached
+
+
+async def test_what_is_verified_outlives_what_is_kept_until_a_newer_one_is(
+    watchdog: FakeWatchdog, nodes: Nodes, uri: str
+) -> None:
+    async def save(round_: int, number: int) -> CheckpointCommitted:
+        await watchdog.show(SaveWanted(round=round_, number=number))
+        return await answer(watchdog, number)
+
+    await start(watchdog, nodes, "--uri", uri, "--keep", "1")
+    await watchdog.show(watchdog.round(1, *MEMBERS))
+    first = await save(1, 1)
+    restore = Restore(tier=Tier.CHECKPOINT, step=first.step, uri=uri, verified=first.step)
+    await watchdog.show(watchdog.round(2, *MEMBERS, restore=restore))
+    for number in (2, 3, 4):
+        await save(2, number)  # What was there before the one before is deleted by now.
+    assert Path(first.uri.removeprefix("file://")).name in saved(uri)
+    newer = await save(2, 5)
+    await watchdog.show(Verified(round=2, step=newer.step))
+    for number in (6, 7, 8):
+        await save(2, number)
+    assert Path(first.uri.removeprefix("file://")).name not in saved(uri)
+    assert Path(newer.uri.removeprefix("file://")).name in saved(uri)
 
 
 async def test_shown_before_the_workers_are_there_it_is_answered_by_them(

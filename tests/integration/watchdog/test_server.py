@@ -8,9 +8,9 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 import pytest
-from peers import INGEST_TOKEN, JOB, TOKEN, LauncherPeer, join, policy_of, rigged
+from peers import INGEST_TOKEN, JOB, TO_LAUNCHER, TOKEN, LauncherPeer, join, policy_of, rigged
 
-from holdfast.api.event import CheckpointRecorded, MemberDeparting, MemberJoined
+from holdfast.api.event import CheckpointRecorded, MemberDeparting, MemberJoined, ReplicasAgreed
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.membership import (
     Beat,
@@ -21,6 +21,7 @@ from holdfast.api.membership import (
     Refused,
     Restored,
     RoundEntered,
+    Verified,
     WorkerExited,
     WorkersFinished,
 )
@@ -166,6 +167,26 @@ async def test_what_is_said_again_after_a_reconnect_changes_nothing() -> None:
         await rig.until(f"/v1/jobs/{JOB}/status", lambda _: rig.watchdog.tally[Count.DUPLICATE_MESSAGES] == 3)
         assert [each.step for each in events(store, CheckpointRecorded)] == [10, 20]
         assert (await rig.status())["last_checkpoint"]["step"] == 20
+
+
+async def test_who_runs_rank_0_is_told_what_is_verified_with_each_commit_and_after_a_reconnect() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=2))
+        first, second = await rig.launcher("m1"), await rig.launcher("m2")
+        shown = await first.enter()
+        await second.enter()
+        await first.say(Restored(shown.number, rank=0, step=None))
+        await rig.until("/v1/jobs", lambda _: rig.watchdog.host(JOB).job.state.restored_step == 0)
+        rig.watchdog.host(JOB).record(ReplicasAgreed(shown.number, 15))
+        for step in (10, 20):
+            await first.say(CheckpointCommitted(shown.number, step=step, uri=f"file:///c/{step}"))
+            assert await first.shown(Verified) == Verified(shown.number, 15)
+        again = await rig.launcher("m1", held_round=shown.number)
+        assert await again.shown(Verified) == Verified(shown.number, 15)
+        await second.say(killed(shown, rank=1))
+        assert (await again.round_after(shown.number)).restore.verified == 15
+        message = await second.socket.receive()
+        assert isinstance(TO_LAUNCHER.decode(message.data), Seat | Idle), "the others need not know"
 
 
 async def test_a_spare_cannot_commit() -> None:

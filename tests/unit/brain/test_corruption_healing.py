@@ -10,11 +10,13 @@ from holdfast.api.event import CheckpointRecorded, ReplicasAgreed
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
+from holdfast.api.membership import Verified
 from holdfast.api.policy import EvictionBudget, XidAction
 from holdfast.api.round import Idle, Tier
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.effect import Examine
+from holdfast.watchdog.corruption import vouch
+from holdfast.watchdog.effect import Examine, Vouch
 from holdfast.watchdog.reputation import weight_of
 from holdfast.watchdog.roster import Standing
 
@@ -103,6 +105,24 @@ def test_the_newest_verified_checkpoint_is_remembered_behind_many_that_are_not()
         story.commit(step)
     differ(story, 2, step=80, agreed=50)
     assert story.round.restore.step == 40
+
+
+def vouched(story: Story) -> list[Vouch]:
+    return [effect for effect in story.effects if isinstance(effect, Vouch)]
+
+
+def test_a_commit_is_answered_with_what_is_verified() -> None:
+    story = running(3, step=50, commit=40)
+    assert vouched(story) == []
+    agree(story, 50).commit(60)
+    assert vouched(story) == [Vouch("node-1", Verified(story.round.number, 50))]
+
+
+def test_nothing_is_vouched_for_until_the_round_says_what_it_restored() -> None:
+    story = agree(running(3, step=50, commit=40), 50).die(2)
+    assert story.round.restore.verified == 50
+    assert vouch(story.state) is None
+    assert vouch(story.run(41, restored=40).state) == Vouch("node-1", Verified(story.round.number, 40))
 
 
 def test_a_policy_that_asks_for_a_restart_keeps_the_node() -> None:

@@ -104,6 +104,23 @@ def test_what_a_rewind_needs_stays_however_fast_the_steps_are(
         assert len(there) <= 4 + (TOLD_WITHIN_S / step_s + every) / min(compared_every, every)
 
 
+def test_the_newest_that_is_known_to_be_verified_stays_however_old_it_is() -> None:
+    history = found(*((step, 1, None) for step in range(10, 101, 10)))
+
+    def kept(verified: int | None) -> list[int]:
+        gone = surplus(
+            history, [], Retention(1, compared_every=10, verified=verified), lambda name: int(name[5:]) * 1e6
+        )
+        return [each.manifest.step for each in history if each.name not in gone]
+
+    unaware = kept(None)
+    assert kept(35) == sorted({30, *unaware})
+    assert kept(30) == sorted({30, *unaware})
+    assert kept(9) == unaware
+    assert kept(100) == unaware
+    assert 30 not in unaware
+
+
 def test_what_cannot_be_dated_now_may_be_needed_still() -> None:
     history = found(*((step, 1, None) for step in range(10, 101, 10)))
     dates = {f"step-{step:08d}": step * 100.0 for step in (10, 20, 30, 100)}

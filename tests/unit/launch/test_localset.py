@@ -10,6 +10,7 @@ from holdfast.api.membership import (
     CollectiveFailed,
     RoundEntered,
     SaveWanted,
+    Verified,
     WorkerExited,
     WorkersFinished,
 )
@@ -323,29 +324,29 @@ def test_unknown_processes_change_nothing() -> None:
 
 def test_a_wanted_save_is_passed_to_every_worker_of_its_round() -> None:
     request = SaveWanted(round=7, number=1)
-    assert running(7).want_save(request) == [TellWorker(100, request), TellWorker(101, request)]
+    assert running(7).pass_on(request) == [TellWorker(100, request), TellWorker(101, request)]
 
 
 def test_a_wanted_save_of_another_round_is_nobodys() -> None:
     local = running(7)
-    assert local.want_save(SaveWanted(round=6, number=1)) == []
-    assert local.want_save(SaveWanted(round=8, number=1)) == []
+    assert local.pass_on(SaveWanted(round=6, number=1)) == []
+    assert local.pass_on(SaveWanted(round=8, number=1)) == []
     local.show(idle(8), 1.0)
-    assert local.want_save(SaveWanted(round=7, number=1)) == []
+    assert local.pass_on(SaveWanted(round=7, number=1)) == []
 
 
 def test_a_worker_that_attaches_later_hears_of_the_wanted_save_after_its_assignment() -> None:
     request = SaveWanted(round=7, number=1)
     local = running(7, attached=False)
-    assert local.want_save(request) == []
+    assert local.pass_on(request) == []
     told = tells(local.attached(100, 0.1), 100)
     assert [type(message) for message in told] == [Assignment, SaveWanted]
-    assert local.want_save(request) == [TellWorker(100, request)]
+    assert local.pass_on(request) == [TellWorker(100, request)]
 
 
 def test_a_wanted_save_does_not_outlive_its_round() -> None:
     local = running(7)
-    local.want_save(SaveWanted(round=7, number=1))
+    local.pass_on(SaveWanted(round=7, number=1))
     told = tells(local.show(a_round(8), 1.0), 100)
     assert [type(message) for message in told] == [RoundEnded, Assignment]
 
@@ -370,3 +371,11 @@ def test_a_node_without_a_place_in_memory_keeps_no_snapshots() -> None:
     (told,) = assignments(local.show(keeping, 1.0), 101)
     assert told.memory is None
     assert told.keep == 5
+
+
+def test_what_is_verified_is_passed_on_beside_what_is_wanted_and_only_the_newest_counts() -> None:
+    local = running(7, attached=False)
+    for word in (Verified(round=7, step=20), SaveWanted(round=7, number=1), Verified(round=7, step=40)):
+        local.pass_on(word)
+    told = tells(local.attached(100, 0.1), 100)
+    assert told[1:] == [Verified(round=7, step=40), SaveWanted(round=7, number=1)]

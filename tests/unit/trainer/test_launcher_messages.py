@@ -9,7 +9,8 @@ from trainer_builders import assignment
 
 from holdfast.api.control import Attached, Finished, FromWorker, RoundEnded
 from holdfast.api.errors import Unavailable
-from holdfast.api.membership import SaveWanted
+from holdfast.api.membership import SaveWanted, Verified
+from holdfast.api.round import Restore
 from holdfast.trainer import RoundEnded as RoundIsOver
 from holdfast.trainer.control import Control, ControlClosed
 from holdfast.trainer.group import RoundGroup
@@ -143,3 +144,28 @@ def test_a_wanted_save_of_another_round_is_not_heard(launcher: Launcher) -> None
     launcher.take(SaveWanted(round=2, number=8))
     launcher.take(SaveWanted(round=4, number=9))
     assert stay.saves.newest == stay.saves.answered
+
+
+def test_what_is_verified_reaches_its_round_and_no_other(launcher: Launcher) -> None:
+    launcher.take(Verified(round=3, step=40))
+    stay = stay_in(3)
+    launcher.attend(stay)
+    assert stay.verified == 40
+    launcher.take(Verified(round=3, step=60))
+    launcher.take(Verified(round=2, step=80))
+    launcher.take(Verified(round=4, step=90))
+    assert stay.verified == 60
+
+
+@pytest.mark.parametrize(
+    ("told", "restored", "verified"),
+    [(40, 60, 40), (40, 40, 40), (40, 20, 20), (40, None, None), (None, 20, None)],
+)
+def test_what_is_trained_anew_is_not_verified(
+    told: int | None, restored: int | None, verified: int | None
+) -> None:
+    part = msgspec.structs.replace(assignment(round=3), restore=Restore(step=60, verified=told))
+    stay = Stay(part, cast(RoundGroup, None))
+    assert stay.verified == told
+    stay.goes_on_from(restored)
+    assert stay.verified == verified

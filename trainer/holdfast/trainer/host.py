@@ -6,7 +6,7 @@ from typing import Protocol
 
 from holdfast.api.control import Assignment, Attached, FromWorker, RoundEnded, ToWorker
 from holdfast.api.errors import Unavailable
-from holdfast.api.membership import SaveWanted
+from holdfast.api.membership import SaveWanted, Verified
 from holdfast.trainer.control import Control, ControlClosed
 from holdfast.trainer.stay import Stay
 
@@ -67,6 +67,7 @@ class Launcher:
         self._end_reason = ""
         self._stay: Stay | None = None
         self._wanted: SaveWanted | None = None
+        self._verified: Verified | None = None
         self._lost: str | None = None
         self.say(Attached(pid=pid))
 
@@ -83,7 +84,7 @@ class Launcher:
         with self._changed:
             self._stay = stay
             self._end_what_is_over()
-            self._pass_on_request()
+            self._pass_on()
 
     def say(self, message: FromWorker) -> None:
         try:
@@ -105,7 +106,10 @@ class Launcher:
                     self._note_end(message.round, message.reason)
                 case SaveWanted():
                     self._wanted = message
-                    self._pass_on_request()
+                    self._pass_on()
+                case Verified():
+                    self._verified = message
+                    self._pass_on()
             self._end_what_is_over()
             self._changed.notify_all()
 
@@ -126,8 +130,10 @@ class Launcher:
         if self._stay is not None and self._stay.assignment.round <= self._ended_round:
             self._stay.end(self._end_reason)
 
-    def _pass_on_request(self) -> None:
-        """It may come before its round is entered here."""
-        stay, wanted = self._stay, self._wanted
+    def _pass_on(self) -> None:
+        """What is said of a round may come before it is entered here."""
+        stay, wanted, verified = self._stay, self._wanted, self._verified
         if stay is not None and wanted is not None and stay.assignment.round == wanted.round:
             stay.saves.want(wanted.number)
+        if stay is not None and verified is not None and stay.assignment.round == verified.round:
+            stay.verified = verified.step

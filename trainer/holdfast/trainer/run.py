@@ -201,9 +201,18 @@ class Run:
         `skipped`; `healed` is what was damaged and had from elsewhere.
         """
         part = self.assignment
+        self._here().goes_on_from(step)
         self._host.say(
             Restored(round=part.round, rank=part.rank, step=step, skipped=skipped, tier=tier, healed=healed)
         )
+
+    def verified(self) -> int | None:
+        """The last step after which all replicas are known to have held the same, None: not known of any.
+
+        A checkpoint of that step or before is what a rewind goes back to: the newest of them is to be kept. Any
+        thread.
+        """
+        return None if self._stay is None else self._stay.verified
 
     # Rounds
 

@@ -9,14 +9,22 @@ from holdfast.trainer.wantedsave import WantedSave
 
 
 class Stay:
-    """`end` may be called from any thread, and the first reason counts."""
+    """`end` may be called from any thread, and the first reason counts.
+
+    `verified` is the last step after which all replicas are known to have been equal, None: not known of any.
+    """
 
     def __init__(self, assignment: Assignment, group: RoundGroup) -> None:
         self.assignment = assignment
         self.group = group
         self.saves = WantedSave(assignment.world_size)
+        self.verified = assignment.restore.verified
         self._reason: str | None = None
         self._over = threading.Event()
+
+    def goes_on_from(self, step: int | None) -> None:
+        """`step` was restored, None: nothing. What came after it is trained anew, whatever was known of it."""
+        self.verified = None if self.verified is None or step is None else min(self.verified, step)
 
     @property
     def is_over(self) -> bool:

@@ -7,9 +7,11 @@ what was saved since the last agreement may hold the error, and is not restored.
 
 from holdfast.api.event import Event, ReplicasAgreed
 from holdfast.api.finding import Confidence, Finding
+from holdfast.api.membership import Verified
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Restore, Tier
 from holdfast.api.status import Checkpoint
+from holdfast.watchdog.effect import Vouch
 from holdfast.watchdog.state import JobState, Rewind
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 
@@ -30,6 +32,14 @@ def agreed(state: JobState, event: Event, now: float) -> Step:
 def is_verified(state: JobState, checkpoint: Checkpoint) -> bool:
     """Whether all replicas are known to have agreed on what the checkpoint holds."""
     return state.verified_step is not None and checkpoint.step <= state.verified_step
+
+
+def vouch(state: JobState) -> Vouch | None:
+    """What the newest round is told of what is verified; nothing before it has said where it went on from."""
+    round_, step = state.round, state.verified_step
+    if round_ is None or state.restored_step is None or step is None:
+        return None
+    return Vouch(round_.ranks[0].member, Verified(round_.number, step))
 
 
 def rewound(state: JobState, policy: Policy, finding: Finding) -> JobState:

@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
-from holdfast.api.membership import SaveWanted
+from holdfast.api.membership import SaveWanted, Verified
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
 from holdfast.api.selftest import TestWanted
@@ -26,6 +26,13 @@ class Save(msgspec.Struct, frozen=True, tag=True):
     """Ask the launchers of a round for one more checkpoint, now and whenever one of them connects."""
 
     wanted: SaveWanted
+
+
+class Vouch(msgspec.Struct, frozen=True, tag=True):
+    """Tell the member that runs rank 0 what is verified, now and whenever it connects."""
+
+    member: str
+    verified: Verified
 
 
 class Examine(msgspec.Struct, frozen=True, tag=True):
@@ -68,4 +75,4 @@ class Answered(msgspec.Struct, frozen=True, tag=True):
 
 
 IncidentEffect = IncidentOpened | IncidentUpdated | IncidentClosed
-Effect = Show | Publish | Save | Examine | IncidentEffect | Notify | Pardon | Answered
+Effect = Show | Publish | Save | Vouch | Examine | IncidentEffect | Notify | Pardon | Answered

@@ -76,7 +76,7 @@ def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortag
         ),
         # Ports rotate, so that the store of the round before cannot be met by accident.
         endpoint=Endpoint(first.address, first.ports[number % len(first.ports)]),
-        restore=restore_directive(state, policy),
+        restore=msgspec.structs.replace(restore_directive(state, policy), verified=state.verified_step),
         entry=_entry(state, recovery, seats),
         reason=recovery.reason,
         fresh_ranks=_fresh_ranks(state, recovery, seats),

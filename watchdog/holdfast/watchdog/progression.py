@@ -5,7 +5,7 @@ from holdfast.api.incident import IncidentState
 from holdfast.api.round import Tier
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.casebook import close, count_loss, healed_by, note
-from holdfast.watchdog.corruption import is_verified, lowered
+from holdfast.watchdog.corruption import is_verified, lowered, vouch
 from holdfast.watchdog.formation import GROWTH, can_grow
 from holdfast.watchdog.saving import awaited, saved
 from holdfast.watchdog.state import JobState, Recovery
@@ -56,7 +56,8 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
     grows = after.phase is JobPhase.RUNNING and after.recovery is None and can_grow(after)
     if grows and not awaited(after, event.wanted):
         after = changed(after, recovery=Recovery(reason=GROWTH))
-    step = Step(after, (), Reason("checkpoint", f"step {event.step} committed"))
+    vouched = vouch(after)
+    step = Step(after, (vouched,) if vouched else (), Reason("checkpoint", f"step {event.step} committed"))
     step = step.then(lambda known: saved(known, event.wanted, event.step))
     broken = after.recovery is not None and after.recovery.incidents
     return step if after.progressed or broken else step.then(lambda done: _began(done, event.round, now))
@@ -71,14 +72,13 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, f"round {event.round} reported its restore before")
     step = event.step or 0
     kept = tuple(each for each in state.checkpoints if each.step <= step)
-    verified = lowered(state.verified_step, event.step)
     # A planned change has none of the faults that storage is for.
     needed = event.tier is not Tier.MEMORY and bool(healed_by(state, event.round))
     after = changed(
         state,
         checkpoints=kept,
         restored_step=step,
-        verified_step=verified,
+        verified_step=lowered(state.verified_step, event.step),
         storage_restores=state.storage_restores + needed,
     )
     says = f"round {event.round} begins after step {step}"

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.agent.launch.credential import Credential, Refusals
 from holdfast.agent.launch.outbox import Outbox
 from holdfast.api.errors import HoldfastError, Unavailable
-from holdfast.api.membership import Beat, FromLauncher, Join, Leave, Refused, SaveWanted, ToLauncher
+from holdfast.api.membership import Beat, FromLauncher, Join, Leave, Refused, RoundWord, ToLauncher
 from holdfast.api.round import Shown
 from holdfast.api.selftest import TestWanted
 from holdfast.api.standing import ONLY_STANDBYS, LeaderSearch
@@ -53,7 +53,7 @@ class Connection:
         credential: Credential,
         heartbeat_interval_s: float,
         join: Callable[[], Join],
-        on_shown: Callable[[Shown | SaveWanted | TestWanted], None],
+        on_shown: Callable[[Shown | RoundWord | TestWanted], None],
         trusted: ssl.SSLContext | None = None,
     ) -> None:
         """`trusted` None speaks plainly."""
@@ -190,7 +190,7 @@ class Connection:
             return
         if isinstance(shown, Refused):
             raise TurnedAway(f"the watchdog refused this launcher: {shown.reason}")
-        if not isinstance(shown, SaveWanted | TestWanted):  # their numbers are no rounds
+        if isinstance(shown, Shown):  # the numbers of the others are no rounds
             self._outbox.advance(shown.number)
         self._on_shown(shown)
 

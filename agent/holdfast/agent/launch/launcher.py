@@ -38,7 +38,7 @@ from holdfast.agent.launch.warm_parent import Preload
 from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
 from holdfast.api.control import FromWorker, record_file_name
 from holdfast.api.errors import Unavailable
-from holdfast.api.membership import Departing, Join, SaveWanted, Warmed, WorkerExited
+from holdfast.api.membership import Departing, Join, RoundWord, SaveWanted, Verified, Warmed, WorkerExited
 from holdfast.api.round import Closed, Shown
 from holdfast.api.selftest import TestWanted
 
@@ -162,7 +162,7 @@ class Launcher:
 
     # What arrives.
 
-    def _take_shown(self, desired: Shown | SaveWanted | TestWanted) -> None:
+    def _take_shown(self, desired: Shown | RoundWord | TestWanted) -> None:
         if isinstance(desired, TestWanted):
             log.info(
                 "self-test wanted number=%d level=%s reason=%s", desired.number, desired.level, desired.reason
@@ -171,7 +171,8 @@ class Launcher:
             return
         if isinstance(desired, SaveWanted):
             log.info("one more checkpoint wanted round=%d number=%d", desired.round, desired.number)
-            self._do(self._set.want_save(desired))
+        if isinstance(desired, SaveWanted | Verified):
+            self._do(self._set.pass_on(desired))
             return
         log.info("shown kind=%s number=%d reason=%s", type(desired).__name__, desired.number, desired.reason)
         self._transfer.show(desired)

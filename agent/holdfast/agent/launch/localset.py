@@ -27,7 +27,7 @@ from holdfast.api.membership import (
     CollectiveFailed,
     Restored,
     RoundEntered,
-    SaveWanted,
+    RoundWord,
     WorkerExited,
     WorkersFinished,
 )
@@ -51,7 +51,7 @@ class LocalSet:
         self._attach_grace_s = attach_grace_s
         self.slots = tuple(Slot(local_rank) for local_rank in range(local_size))
         self.desired: Shown | None = None
-        self._save_wanted: SaveWanted | None = None
+        self._words: dict[type[RoundWord], RoundWord] = {}  # the newest of each kind
         self._tickets = itertools.count(1)
         self._rounds_run = 0
         self._early_attached: set[int] = set()
@@ -87,19 +87,19 @@ class LocalSet:
         if (before := self._my_round()) is not None and self._reported_reentrant is not None:
             self._held_before = before.number  # One that was not entered has no steps of its own.
         self.desired = desired
-        self._save_wanted = None
+        self._words.clear()
         self._reported_reentrant = None
         if self._my_round() is not None:
             self._rounds_run += 1
         return [effect for slot in self.slots for effect in self._align(slot, now)]
 
-    def want_save(self, request: SaveWanted) -> list[Effect]:
-        """Pass the request on to the workers of its round, also to those still to come. Of others it is none."""
+    def pass_on(self, word: RoundWord) -> list[Effect]:
+        """Pass it on to the workers of its round, also to those still to come. Of other rounds it is no news."""
         wanted = self._my_round()
-        if wanted is None or request.round != wanted.number:
+        if wanted is None or word.round != wanted.number:
             return []
-        self._save_wanted = request
-        return [TellWorker(_known(slot.pid), request) for slot in self.slots if self._is_told(slot, wanted)]
+        self._words[type(word)] = word
+        return [TellWorker(_known(slot.pid), word) for slot in self.slots if self._is_told(slot, wanted)]
 
     @property
     def leaves_devices_free(self) -> bool:
@@ -168,10 +168,10 @@ class LocalSet:
         return effects
 
     def _assign(self, slot: Slot, wanted: Seat) -> list[Effect]:
-        """Show a worker its part in the round, and what is wanted of the round's workers by now."""
+        """Show a worker its part in the round, and what the round's workers have been told by now."""
         pid = _known(slot.pid)
         part: list[Effect] = [TellWorker(pid, assignment(wanted, slot, len(self.slots), self._memory))]
-        return part + ([TellWorker(pid, self._save_wanted)] if self._save_wanted else [])
+        return part + [TellWorker(pid, word) for word in self._words.values()]
 
     # What the warm parent says.
 

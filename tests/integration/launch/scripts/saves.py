@@ -20,6 +20,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--uri", required=True)
 parser.add_argument("--until", type=int, default=1_000_000)
 parser.add_argument("--every", type=int, default=None)
+parser.add_argument("--keep", type=int, default=None)
 parser.add_argument("--pace", type=float, default=0.01)
 parser.add_argument("--slow-disk", type=float, default=0.0)
 given = parser.parse_args()
@@ -46,7 +47,13 @@ def train(part: Assignment) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     checkpointer = Checkpointer(
-        run, model=model, optimizer=optimizer, uri=given.uri, every_steps=given.every, reached=slowly
+        run,
+        model=model,
+        optimizer=optimizer,
+        uri=given.uri,
+        every_steps=given.every,
+        keep=given.keep,
+        reached=slowly,
     )
     for step, batch in checkpointer.steps(batches(part), until=given.until):
         loss = (model(batch) - 1).square().mean()

@@ -16,7 +16,8 @@ from holdfast.api.round import Desired, shown_to
 from holdfast.api.telemetry import NodeReport, Pace
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.cluster import is_news
-from holdfast.watchdog.effect import Answered, Effect, Examine, Notify, Publish, Save, Show
+from holdfast.watchdog.corruption import vouch
+from holdfast.watchdog.effect import Answered, Effect, Examine, Notify, Publish, Save, Show, Vouch
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.sample import Heard, Reported, Sample
 from holdfast.watchdog.server.connection import AgentConnection, Connection, LauncherConnection
@@ -164,7 +165,7 @@ class JobHost:
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
 
     def show_desired(self, launcher: LauncherConnection) -> None:
-        """Show a launcher what is desired now, and the checkpoint and the self-test that are waited for."""
+        """Show a launcher what is desired now, what is verified, and what checkpoint or test is waited for."""
         state = self.job.state
         if state.desired is not None:
             launcher.outbox.put(Slot.DESIRED, _shown(state.desired, launcher))
@@ -173,6 +174,8 @@ class JobHost:
             launcher.outbox.put(Slot.SAVE, msgspec.msgpack.encode(wanted))
         if (trial := state.trials.get(launcher.member)) is not None:
             launcher.outbox.put(Slot.TEST, msgspec.msgpack.encode(wanted_of(state, trial)))
+        if (vouched := vouch(state)) is not None and vouched.member == launcher.member:
+            launcher.outbox.put(Slot.VERIFIED, msgspec.msgpack.encode(vouched.verified))
 
     def show_operator(self, connection: Connection) -> None:
         """Show an operator the plan there is, and how the job is."""
@@ -196,9 +199,10 @@ class JobHost:
                     _broadcast(self.operators, Slot.PLAN, plan)
                 case Save(wanted=wanted):
                     _broadcast(self.launchers.values(), Slot.SAVE, wanted)
+                case Vouch(member=member, verified=verified):
+                    self._tell(member, Slot.VERIFIED, verified)
                 case Examine(member=member, wanted=asked):
-                    asked_of = [each for each in (self.launchers.get(member),) if each is not None]
-                    _broadcast(asked_of, Slot.TEST, asked)
+                    self._tell(member, Slot.TEST, asked)
                 case Answered(outcome=outcome):
                     self._answer(outcome)
                 case Notify(incident=incident, text=text):
@@ -214,6 +218,10 @@ class JobHost:
             self._keeper = asyncio.get_running_loop().call_soon(self._keep)
         if effects:
             self._decided(self, effects)
+
+    def _tell(self, member: str, slot: Slot, message: object) -> None:
+        if (launcher := self.launchers.get(member)) is not None:
+            launcher.outbox.put(slot, msgspec.msgpack.encode(message))
 
     def _tell_operators(self, *, decided: bool, now: float) -> None:
         due = decided or now >= self._report_at or self.job.trouble != self._told_trouble

@@ -13,6 +13,7 @@ class Slot(Enum):
     PLAN = "plan"
     REPORT = "report"
     SAVE = "save"
+    VERIFIED = "verified"
     TEST = "test"
     PACE = "pace"
     TAKEN = "taken"
