@@ -38,7 +38,10 @@ Seen = NodeObserved | PodObserved
 
 
 class JobLine:
-    """Connects by itself, and again. `changed` is called when a plan or report came, or the line was lost.
+    """Connects by itself, and again. `changed` is called when a report came, or the line was lost.
+
+    A plan counts from the report that follows it: by itself, the plan of a job that has ended would take away the
+    pods of one that goes on.
 
     `clock` is monotonic seconds.
     """
@@ -53,6 +56,7 @@ class JobLine:
         self._lost_at: float | None = clock()
         self._outbox = Outbox()
         self._search = LeaderSearch()
+        self._coming: Plan | None = None
         self.plan: Plan | None = None
         self.report: JobReport | None = None
         self.nodes: frozenset[str] = frozenset()
@@ -107,6 +111,7 @@ class JobLine:
         ) as line:
             await line.send_bytes(_encode(OperatorHello(self._job)))
             self._search.found()
+            self._coming = None
             sending = asyncio.create_task(self._send(line))
             try:
                 async for message in line:
@@ -121,15 +126,20 @@ class JobLine:
 
     def _show(self, shown: ToOperator) -> None:
         if isinstance(shown, Plan):
-            self.plan = shown
-            orders = (each.node for each in (*shown.avoid, *shown.cordon))
-            self.nodes = frozenset((*orders, *shown.returned))
-        else:
-            self.report = shown
-            # From here on, not from the greeting: what was shown before the line was lost may be out of date, and
-            # a job that ended meanwhile would get new pods. The plan, if there is one, comes before the report.
-            self._lost_at = None
+            self._coming = shown
+            return
+        if self._coming is not None:
+            self._take(self._coming)
+        self.report = shown
+        # From here on, not from the greeting: what was shown before the line was lost may be out of date, and
+        # a job that ended meanwhile would get new pods.
+        self._lost_at = None
         self._changed()
+
+    def _take(self, plan: Plan) -> None:
+        self.plan, self._coming = plan, None
+        orders = (each.node for each in (*plan.avoid, *plan.cordon))
+        self.nodes = frozenset((*orders, *plan.returned))
 
     async def _send(self, line: aiohttp.ClientWebSocketResponse) -> None:
         async for seen in self._outbox.follow():
