@@ -5,6 +5,8 @@ import threading
 from contextlib import suppress
 from enum import Enum
 
+PATIENCE_S = 15.0
+
 
 class Loss(Enum):
     """What the line does with what comes along it from now on."""
@@ -18,7 +20,8 @@ class LossyLine:
     """Listens on loopback and passes everything on to `port`, unless told otherwise."""
 
     def __init__(self, port: int) -> None:
-        self.loss = Loss.NOTHING
+        self._loss = Loss.NOTHING
+        self._lost = threading.Event()
         self._target = port
         self._held: list[tuple[socket.socket, bytes]] = []
         self._answered = threading.Event()
@@ -27,13 +30,27 @@ class LossyLine:
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
+    @property
+    def loss(self) -> Loss:
+        """What is lost from now on. Told to lose nothing more, it waits until it has lost what it was told to:
+        whoever asked may have given up before the line got to it.
+        """
+        return self._loss
+
+    @loss.setter
+    def loss(self, loss: Loss) -> None:
+        if self._loss is not Loss.NOTHING and loss is Loss.NOTHING:
+            assert self._lost.wait(PATIENCE_S), f"no {self._loss.value} came along the line"
+        self._lost.clear()
+        self._loss = loss
+
     def let_go(self) -> None:
         """Let the held requests through, and wait for the server to have answered each."""
         held, self._held = self._held, []
         for server, request in held:
             self._answered.clear()
             server.sendall(request)
-            assert self._answered.wait(5.0), "the server did not answer the request that was held"
+            assert self._answered.wait(PATIENCE_S), "the server did not answer the request that was held"
 
     def close(self) -> None:
         for each in (self._listener, *self._sockets):
@@ -55,6 +72,7 @@ class LossyLine:
             while data := client.recv(65536):
                 if self.loss is Loss.REQUESTS_HELD:
                     self._held.append((server, data))
+                    self._lost.set()
                 else:
                     server.sendall(data)
 
@@ -62,6 +80,8 @@ class LossyLine:
         with suppress(OSError):
             while data := server.recv(65536):
                 self._answered.set()
-                if self.loss is not Loss.ANSWERS:
-                    with suppress(OSError):  # it has given up by now
-                        client.sendall(data)
+                if self.loss is Loss.ANSWERS:
+                    self._lost.set()
+                    continue
+                with suppress(OSError):  # it has given up by now
+                    client.sendall(data)

@@ -39,6 +39,14 @@ def may(cluster: ApiServer, token: str, ask: Ask) -> bool:
     return bool(answer["status"]["allowed"])
 
 
+def until_may(cluster: ApiServer, token: str, *asks: Ask) -> None:
+    """Until whoever holds the token may do all of it: the server decides by what it watches of the roles."""
+    deadline = time.monotonic() + GONE_S_MAX
+    while missing := [ask for ask in asks if not may(cluster, token, ask)]:
+        assert time.monotonic() < deadline, f"refused still: {missing}"
+        time.sleep(0.05)
+
+
 def kubectl(cluster: ApiServer, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
     command = ["kubectl", "--kubeconfig", str(cluster.admin_kubeconfig()), *arguments]
     return subprocess.run(command, input=given, capture_output=True, text=True, timeout=30)

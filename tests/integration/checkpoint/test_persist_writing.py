@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recorder import Call, Recorder
@@ -121,16 +122,24 @@ def test_a_file_system_that_does_not_take_it_all_gets_the_same_file(
 def test_an_error_in_any_thread_fails_the_write_and_leaves_no_thread(
     thread: str, image: memoryview, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    has_failed = threading.Event()
+    writings: list[filewriter._Writing] = []
+
+    class Watched(filewriter._Writing):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            writings.append(self)
 
     def fail(call: Call) -> None:
         if call.kind != "write":
             return
         if threading.current_thread().name == thread:
-            has_failed.set()
             raise OSError(errno.EIO, "Input/output error")
-        assert has_failed.wait(30), "the other thread has work as well"
+        deadline = time.monotonic() + 30
+        while not writings[0]._errors:  # Until it is known to both.
+            assert time.monotonic() < deadline, "the other thread has work as well"
+            time.sleep(0.001)
 
+    monkeypatch.setattr(filewriter, "_Writing", Watched)
     recorder = Recorder(tmp_path, fail).watch(monkeypatch)
     with pytest.raises(OSError, match="Input/output error"):
         write_file(tmp_path / "file", [image])
@@ -177,6 +186,4 @@ def test_a_file_that_may_not_be_as_large_is_an_error(
     with pytest.raises(OSError, match="File too large"):
         write_file(tmp_path / "file", [image])
     assert (tmp_path / "file").stat().st_size <= size_limit
-    assert threading.active_count() == len(
-        [each for each in threading.enumerate() if each.name != "holdfast-writer"]
-    )
+    assert not [each for each in threading.enumerate() if each.name == "holdfast-writer"]

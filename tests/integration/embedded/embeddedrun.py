@@ -95,9 +95,9 @@ def family(process: "subprocess.Popen[str]") -> list[int]:
     return descendants(process.pid)
 
 
-def assert_nothing_is_left(pids: Sequence[int], within_s: float = 5.0) -> None:
-    """Every one of `pids` ends within the time."""
-    wait_until(lambda: not any(map(is_alive, pids)), f"the end of {pids}", within_s)
+def assert_nothing_is_left(pids: Sequence[int]) -> None:
+    """Every one of `pids` ends."""
+    wait_until(lambda: not any(map(is_alive, pids)), f"the end of {pids}")
 
 
 def interrupt(process: "subprocess.Popen[str]") -> str:

@@ -17,8 +17,8 @@ from embeddedrun import (
     running,
     wait_until,
 )
+from gates import Gates
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "bytes" / "train.py"
 TINY_MODEL = ("--layers", "1", "--width", "32", "--batch", "4", "--length", "32")
 
 
@@ -48,10 +48,16 @@ def test_a_killed_worker_and_a_lost_node_are_healed(tmp_path: Path) -> None:
     assert "an earlier run brought this job to its end; nothing was started" in again.stderr
 
 
-def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates = Gates(tmp_path / "gates")
+    for name, value in gates.environment.items():
+        monkeypatch.setenv(name, value)
+    gates.close(40)
     losses = tmp_path / "losses.jsonl"
     words = ["--steps", "60", "--checkpoint-every", "10", "--losses", str(losses), *TINY_MODEL]
-    job = job_file(tmp_path, script=EXAMPLE.read_text(), words=words, nodes="{min: 2, max: 2}")
+    job = job_file(tmp_path, script=gates.script(), words=words, nodes="{min: 2, max: 2}")
     state = tmp_path / "state"
     with running("run", job, "--state-dir", state) as process:
         wait_until((state / "checkpoints" / "step-00000010").exists, "a checkpoint")
@@ -60,6 +66,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(tmp_path: Path) -> N
         assert process.returncode == 130
         assert said.endswith("stopped; the same command resumes from the last checkpoint\n")
         assert_nothing_is_left(pids)
+    gates.open(40)
     before = [json.loads(line)["step"] for line in losses.read_text().splitlines()]
 
     ended = holdfast("run", job, "--state-dir", state)

@@ -48,12 +48,23 @@ class Run:
 
     def rank(self, number: int) -> RankStatus:
         """Who runs the rank now, by the watchdog's word."""
+        (found,) = [each for each in self._client().ranks() if each.rank == number]
+        return found
+
+    def wait_for_commit(self, step: int) -> None:
+        """Until the watchdog knows of a checkpoint of `step`: before that it refuses to go back to it."""
+
+        def is_known() -> bool:
+            newest = self._client().status().last_checkpoint
+            return newest is not None and newest.step == step
+
+        wait_until(is_known, f"the checkpoint of step {step}")
+
+    def _client(self) -> WatchdogClient:
         directory = StateDirectory(self.state)
         at = directory.listening_at()
         assert at is not None
-        line = DirectLine(at.host, at.port, directory.token(), token_of="the test")
-        (found,) = [each for each in WatchdogClient(line, JOB).ranks() if each.rank == number]
-        return found
+        return WatchdogClient(DirectLine(at.host, at.port, directory.token(), token_of="the test"), JOB)
 
     def memory(self, node: str) -> Path:
         return folder_of(ROOT, job=JOB, member=node, run_dir=self.state / "nodes" / node)
@@ -184,11 +195,12 @@ def _disturb(run: Run, gates: Gates, story: Story) -> None:
     gates.open(21)
 
     gates.wait(36, ranks=2)
+    run.wait_for_commit(EVERY)
     gates.close(33)
     asked = holdfast("rewind", str(EVERY), "--no-wait", "--state-dir", run.state)
     assert asked.returncode == 0, asked.stderr
-    gates.open(36)
     gates.wait(33, ranks=2)
+    gates.open(36)  # Not before: the round that is to end must not come to the end of the training.
     run.kill_worker(0)
     gates.open(33)
 

@@ -21,6 +21,35 @@ WORDS = (
     *("--batch", "6", "--length", "16", "--layers", "1", "--width", "16", "--heads", "2"),
 )
 
+# The corrupted rank goes at least a step further, and no further than the next comparison: how many of them would
+# pass until somebody looks depends on how fast the steps are.
+HOLD = f"""
+import logging
+import re
+import time
+
+
+class Flips(logging.StreamHandler):
+    last = None
+
+    def emit(self, record):
+        super().emit(record)
+        found = re.match(r"bit flipped on request .*step=(\\d+)", record.getMessage())
+        self.last = int(found[1]) if found else self.last
+
+
+flips = Flips()
+logging.getLogger().addHandler(flips)
+
+
+def hold(done):
+    while flips.last is not None and done > flips.last and done % {EVERY} == 0:
+        run.check()
+        time.sleep(0.01)
+
+
+def train(part"""
+
 JOB = """
 apiVersion: holdfast.dev/v1alpha1
 kind: TrainingJob
@@ -31,6 +60,22 @@ spec:
   startup: {{preflight: none}}
   faultPolicy: {{corruption: {{fingerprintEverySteps: {every}}}}}
 """
+
+
+def held(directory: Path) -> Path:
+    """The example, with the hold in it."""
+    text = EXAMPLE.read_text()
+    train = "def train(part: Assignment) -> None:"
+    for before, after in (
+        ("\n\ndef train(part", HOLD),
+        (train, train + "\n    flips.last = None"),
+        ("        total = ", "        hold(step - 1)\n        total = "),
+    ):
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    file = directory / "train.py"
+    file.write_text(text)
+    return file
 
 
 def losses(file: Path) -> list[dict[str, Any]]:
@@ -61,7 +106,7 @@ def shown(directory: Path, *words: str) -> Any:
 def corrupted(directory: Path) -> list[dict[str, Any]]:
     """The same under Holdfast, with one bit of rank 1's parameters flipped on the way; the losses rank 0 wrote."""
     file = directory / "losses.jsonl"
-    entrypoint = json.dumps([str(EXAMPLE), *WORDS, "--checkpoint-every", "5", "--losses", str(file)])
+    entrypoint = json.dumps([str(held(directory)), *WORDS, "--checkpoint-every", "5", "--losses", str(file)])
     (directory / "job.yaml").write_text(JOB.format(entrypoint=entrypoint, every=EVERY))
     (directory / "faults.yaml").write_text(f"- {{at: {{step: {FLIP_AT}}}, do: flip-bit, rank: 1, bit: 23}}\n")
     command = [HOLDFAST, "run", directory / "job.yaml", "--state-dir", directory / "state"]

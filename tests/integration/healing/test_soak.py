@@ -37,12 +37,12 @@ FAULTS = """
 def holdfast(*arguments: object) -> str:
     """What a command prints; it must end well."""
     command = [str(HOLDFAST), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=480, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_job_outlives_fault_upon_fault_and_explains_every_one(tmp_path: Path) -> None:
     job, faults, state = tmp_path / "job.yaml", tmp_path / "faults.yaml", tmp_path / "state"
     job.write_text(JOB)

@@ -92,7 +92,7 @@ def confinement(folder: Path) -> list[str]:
     return ["unshare", "--mount", "sh", "-c", f'{mounts} && exec {user} "$@"', str(folder)]
 
 
-async def no_process_left(processes: Sequence[psutil.Process], timeout_s: float = 5.0) -> None:
+async def no_process_left(processes: Sequence[psutil.Process], timeout_s: float = 30.0) -> None:
     """Fail unless all of `processes` end in time."""
     give_up = time.monotonic() + timeout_s
     while alive := [process for process in processes if is_alive(process)]:
@@ -108,7 +108,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-async def line_in(path: Path, text: str = "", timeout_s: float = 15.0) -> str:
+async def line_in(path: Path, text: str = "", timeout_s: float = 60.0) -> str:
     """The first whole line of `path` that contains `text`, waited for."""
     async with asyncio.timeout(timeout_s):
         while True:

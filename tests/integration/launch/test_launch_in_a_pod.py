@@ -71,8 +71,12 @@ async def test_the_first_process_of_a_pod_leaves_no_zombies(watchdog: FakeWatchd
 
 
 def is_waits(process: psutil.Process) -> bool:
-    """Whether it is a worker that runs `waits.py`."""
-    return any(word.endswith("waits.py") for word in process.cmdline()) and "-m" not in process.cmdline()
+    """Whether it is a worker that runs `waits.py`; what a worker before left may end while it is looked at."""
+    try:
+        words = process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+    return any(word.endswith("waits.py") for word in words) and "-m" not in words
 
 
 async def test_the_reason_of_a_failure_and_the_workers_error_become_the_termination_message(

@@ -60,7 +60,7 @@ async def test_it_leaves_when_the_time_is_up(watchdog: FakeWatchdog, nodes: Node
     node = await training(watchdog, nodes, "--leave-grace", "3.5")
     node.process.terminate()
     assert (await watchdog.wait_for(Departing)).within_s == 0.5
-    await watchdog.wait_for(Leave, timeout_s=5)
+    await watchdog.wait_for(Leave)
     assert await node.wait() == 128 + signal.SIGTERM
 
 
@@ -69,7 +69,7 @@ async def test_a_second_signal_ends_it_at_once(watchdog: FakeWatchdog, nodes: No
     node.process.terminate()
     await watchdog.wait_for(Departing)
     node.process.terminate()
-    assert await node.wait(5) == 128 + signal.SIGTERM
+    assert await node.wait() == 128 + signal.SIGTERM
 
 
 async def test_a_spare_has_nothing_to_wait_for(watchdog: FakeWatchdog, nodes: Nodes) -> None:
@@ -78,7 +78,7 @@ async def test_a_spare_has_nothing_to_wait_for(watchdog: FakeWatchdog, nodes: No
     await watchdog.show(watchdog.idle(1))
     await line_in(node.output, "shown kind=Idle")
     node.process.terminate()
-    assert await node.wait(5) == 128 + signal.SIGTERM
+    assert await node.wait() == 128 + signal.SIGTERM
     assert watchdog.all_of(Departing) == []
 
 

@@ -63,9 +63,14 @@ async def served(join: Join, owner: str = OWNER) -> None:
 
 
 def servers(node: Node) -> list[psutil.Process]:
-    return [
-        each for each in node.descendants() if is_alive(each) and "holdfast.checkpoint.memory" in each.cmdline()
-    ]
+    return [each for each in node.descendants() if is_server(each)]
+
+
+def is_server(process: psutil.Process) -> bool:
+    try:
+        return is_alive(process) and "holdfast.checkpoint.memory" in process.cmdline()
+    except psutil.NoSuchProcess:  # it has ended just now
+        return False
 
 
 def folders(node: Node) -> list[Path]:

@@ -173,8 +173,8 @@ def test_exit_functions_and_threads_are_waited_for(parent: Parent, tmp_path: Pat
         "def work():\n    go.wait()\n    print('thread done')\n"
         "threading.Thread(target=work).start()\n"
         "atexit.register(print, 'exit function')\n"
-        "threading.Timer(0.05, go.set).start()\n"
-        "print('main done')\n",
+        "print('main done')\n"
+        "threading.Timer(0.05, go.set).start()\n",
     )
     assert parent.run(tmp_path, script).exit_code == 0
     assert log(tmp_path).splitlines() == ["main done", "thread done", "exit function"]

@@ -38,7 +38,8 @@ class Node:
         self.folder.mkdir(parents=True)
         self.options = options
         (home / "key").write_text(KEY)
-        self.port = free_port()
+        self.reserved = reserved_port()
+        self.port: int = self.reserved.getsockname()[1]
         self.process = self._launch()
 
     @property
@@ -82,7 +83,10 @@ class Node:
     def held(self, step: int, rank: int = 0) -> Held | None:
         """What lies in this node's memory of that rank and step."""
         for path in sorted(self.folder.glob("*.own")) + sorted(self.folder.glob("*.copy")):
-            found = Arena.open(path).read()
+            try:
+                found = Arena.open(path).read()
+            except FileNotFoundError:  # The server has dropped it meanwhile.
+                continue
             if found is not None and (found.record.rank, found.record.step) == (rank, step):
                 return found
         return None
@@ -143,16 +147,21 @@ def nodes(home: Path, count: int, *options: str) -> Iterator[list[Node]]:
         for node in made:
             if node.process.poll() is None:
                 node.stop()
+            node.reserved.close()
 
 
 def noise(size: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
+def reserved_port() -> socket.socket:
+    """Bound and never listening: nobody else is given the port, also while its server is dead, and the server,
+    which binds with SO_REUSEADDR as this does, may listen there.
+    """
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    taken.bind(("127.0.0.1", 0))
+    return taken
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -177,15 +186,15 @@ class Seat(Council):
         return heard
 
 
-def recollect_on(members: Sequence[Node]) -> list[Recollection]:
-    """What each finds in a new round that has one rank on each node."""
+def recollect_on(members: Sequence[Node], *, patience_s: float = PATIENCE_S) -> list[Recollection]:
+    """What each finds in a new round that has one rank on each node, and gives up a peer after `patience_s`."""
     words, barrier = [b""] * len(members), threading.Barrier(len(members), timeout=PATIENCE_S)
 
     def find(rank: int) -> Recollection:
         memory = NodeMemory(MemoryOrder(1, 0), str(members[rank].folder), members[rank].address)
         restore = Restore(tier=Tier.MEMORY, owner=KEY)
         part = Assignment("job", 9, rank, 0, len(members), 1, Endpoint("", 0), restore, "", memory=memory)
-        return recollect(Seat(rank, words, barrier), part, patience_s=3.0)
+        return recollect(Seat(rank, words, barrier), part, patience_s=patience_s)
 
     with ThreadPoolExecutor(len(members)) as threads:
         return list(threads.map(find, range(len(members))))

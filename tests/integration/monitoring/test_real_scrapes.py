@@ -98,7 +98,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 def sick(rig: Rig) -> Rig:
     """Everything on the stage is broken, and every alert about it has fired."""
     for alert, culprit in rig.stage.culprits().items():
-        assert not rig.fires(alert, **culprit), f"{alert} fires while all is well"
+        # A scrape that a busy machine answered late is told as well, until the next.
+        rig.until(partial(rig.is_over, alert, **culprit), f"{alert} not to fire while all is well")
     rig.stage.fall_sick()
     for alert, culprit in rig.stage.culprits().items():
         rig.until(partial(rig.fired, alert, **culprit), f"{alert} about {culprit}")
@@ -115,12 +116,12 @@ def test_faults_of_a_real_run_fire_alerts_that_clear(rig: Rig) -> None:
     rig.until(lambda: not rig.fires("HoldfastGpuHot", node=hot), "a GPU that is cool again")
     rig.until(lambda: not rig.fires("HoldfastGpuXid", node=faulty), "an XID that is past")
 
+    # The XID made the job begin again, which takes longer on a busy machine.
+    rig.until(lambda: _is_whole(rig), "the end of the XID's incident", START_S_MAX)
     _stop_a_rank(rig)
     hangs = f'holdfast_job_incidents_total{{training_job="{JOB}",kind="Hang"}} > 0'
     rig.until(lambda: rig.prometheus.query(hangs), "the hang to be found")
-    rig.until(
-        lambda: not rig.prometheus.query(f'holdfast_job_incidents_open{{training_job="{JOB}"}} > 0'), "its end"
-    )
+    rig.until(lambda: _is_whole(rig), "its end", START_S_MAX)
     rig.until(lambda: not rig.fires("HoldfastJobNotProgressing", training_job=JOB), "steps")
 
 
@@ -134,11 +135,14 @@ def test_every_alert_fires_about_who_is_sick(sick: Rig) -> None:
     }
     assert set(sick.stage.culprits()) == alerts
     assert sick.prometheus.failing_rules() == []
-    # On a busy machine the real run may have a straggler of its own.
-    told = [each["annotations"]["summary"] for each in sick.prometheus.alerts()]
-    assert [summary for summary in told if "<error" in summary or "<no value>" in summary] == []
-    assert "Rank 3 of job a/HoldfastStraggler" in " ".join(told)
-    assert "n-sound" not in " ".join(told)
+
+    def told() -> list[str]:
+        return [each["annotations"]["summary"] for each in sick.prometheus.alerts()]
+
+    assert [summary for summary in told() if "<error" in summary or "<no value>" in summary] == []
+    # On a busy machine the real run may have a straggler of its own, and a scrape may come late.
+    sick.until(lambda: "Rank 3 of job a/HoldfastStraggler" in " ".join(told()), "the straggler's rank")
+    sick.until(lambda: "n-sound" not in " ".join(told()), "nothing about the sound node")
 
 
 @pytest.mark.parametrize("dashboard", sorted({name for name, _, _ in PANELS}))
@@ -153,6 +157,10 @@ def test_every_alert_clears_when_all_is_well_again(sick: Rig) -> None:
     sick.stage.recover()
     for alert, culprit in sick.stage.culprits().items():
         sick.until(partial(sick.is_over, alert, **culprit), f"the end of {alert}")
+
+
+def _is_whole(rig: Rig) -> bool:
+    return not rig.prometheus.query(f'holdfast_job_incidents_open{{training_job="{JOB}"}} > 0')
 
 
 def _stop_a_rank(rig: Rig) -> None:

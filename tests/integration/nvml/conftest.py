@@ -21,7 +21,9 @@ def machine(tmp_path: Path) -> Iterator[FakeNvml]:
 @pytest.fixture
 def observer(machine: FakeNvml) -> Iterator[Observer]:
     sensor = NvmlSensor()
-    yield Observer(sensor)
+    observer = Observer(sensor)
+    observer.until_listening()
+    yield observer
     machine.release()
     machine.unload_driver()  # a wait for events then ends at once
     sensor.close()

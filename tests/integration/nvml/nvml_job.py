@@ -6,6 +6,7 @@ slow link takes a moment. Nodes are `node-0` (the machine, with four GPUs) to `n
 
 import msgspec
 from fake_nvml import FakeNvml
+from nvml_observer import until_listening
 
 from holdfast.agent.nvml.driver import Driver, DriverAbsent
 from holdfast.agent.nvml.session import Session
@@ -85,11 +86,13 @@ class NvmlJob:
 
     def xid(self, gpu: int, number: int, *, recovery_action: int | None = None) -> None:
         """The driver raises it, and it has been heard when this returns."""
+        until_listening(self._driver)
         self.machine.gpus[gpu].xid(number, recovery_action=recovery_action)
         self._hear()
 
     def event(self, gpu: int, kind: int) -> None:
         """The same of another event."""
+        until_listening(self._driver)
         self.machine.gpus[gpu].event(kind)
         self._hear()
 

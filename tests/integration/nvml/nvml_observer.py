@@ -3,11 +3,20 @@
 import time
 from collections.abc import Callable
 
+from holdfast.agent.nvml.driver import Driver
 from holdfast.agent.nvml.sensor import NvmlSensor
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.telemetry import NodeEvent
 
 PATIENCE_S = 30.0
+
+
+def until_listening(driver: Driver) -> None:
+    """Until some thread waits for events: what happens before is heard by nobody."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while (running := driver.longest_running()) is None or running.function != "nvmlEventSetWait_v2":
+        assert time.monotonic() < give_up_at, f"nobody waits for events: {running}"
+        time.sleep(0.001)
 
 
 class Observer:
@@ -21,6 +30,10 @@ class Observer:
         reading = self.sensor.read(time.monotonic())
         self.events.extend(reading.events)
         return reading
+
+    def until_listening(self) -> None:
+        """As above, of the sensor's own driver."""
+        until_listening(self.sensor._driver)
 
     def until(self, wanted: Callable[[Reading], bool]) -> Reading:
         """The first reading like that. Fails when it does not come."""

@@ -137,6 +137,7 @@ def test_a_driver_that_goes_makes_nothing_disappear_and_comes_back(machine: Fake
     machine.load_driver()
     observer.until(all_are(GpuHealth.HEALTHY))
     assert observer.events == []
+    observer.until_listening()
     machine.gpus[0].xid(79)
     observer.until(lambda _: bool(observer.events))
 
@@ -180,6 +181,7 @@ def test_an_old_driver_tells_what_it_knows(machine: FakeNvml, observer: Observer
         sample = reading.gpus[0]
         assert (sample.margin_c, sample.throttle, sample.throttled_s) == (7, 0x40, 3.0)
         assert reading.details[0].recovery_action is None
+        old.until_listening()
         machine.gpus[0].xid(79)
         old.until(lambda _: bool(old.events))
         assert [(event.xid, event.recovery_action) for event in old.events] == [(79, None)]

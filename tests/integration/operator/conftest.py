@@ -5,7 +5,7 @@ import pytest
 from apiserver import ApiServer, Refused
 from fake_kubelet import FakeKubelet
 from fake_watchdog_for_operator import FakeOperatorWatchdog
-from operator_rig import Cluster, OperatorProcess, eventually
+from operator_rig import Cluster, Nodes, OperatorProcess, eventually
 
 from holdfast.operator.crd import definitions
 
@@ -41,7 +41,7 @@ async def cluster(defined: ApiServer, namespace: str) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def kubelet(cluster: Cluster) -> AsyncIterator[FakeKubelet]:
-    async with FakeKubelet(cluster.server, cluster.namespace) as kubelet:
+    async with Nodes(cluster.server, cluster.namespace) as kubelet:
         yield kubelet
 
 

@@ -17,6 +17,7 @@ from holdfast.api.plan import (
     OperatorHello,
     Plan,
     PodObserved,
+    PodState,
     ToOperator,
 )
 from holdfast.api.policy import Policy
@@ -126,7 +127,7 @@ class FakeOperatorWatchdog:
         job.phase = phase or job.phase
         await self._show(job)
 
-    async def until(self, what: str, holds: Callable[[], bool], within_s: float = 10.0) -> None:
+    async def until(self, what: str, holds: Callable[[], bool], within_s: float = 20.0) -> None:
         """A KeyError counts as: that is not known yet."""
 
         def is_so() -> bool:
@@ -140,6 +141,15 @@ class FakeOperatorWatchdog:
             if asyncio.get_running_loop().time() > deadline:
                 raise AssertionError(f"not {what} within {within_s} s; jobs are {self.jobs}")
             await asyncio.sleep(0.02)
+
+    async def until_seen_running(self, name: str, *members: str, within_s: float = 20.0) -> None:
+        """Until the operator says that these pods run. What it saw of them before, it acts on no more."""
+
+        def so() -> bool:
+            pods = self.jobs[name].pods
+            return all(pods[each].state is PodState.RUNNING for each in members)
+
+        await self.until(f"{members} seen running", so, within_s)
 
     async def _show(self, job: FakeJob) -> None:
         job.number += 1

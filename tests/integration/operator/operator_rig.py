@@ -11,12 +11,15 @@ from typing import Any
 import aiohttp
 from api_stream import ApiStream
 from apiserver import ApiServer, Refused
-from fake_kubelet import FakeKubelet
+from fake_kubelet import FakeKubelet, Pod
 from fake_watchdog_for_operator import TOKEN
 from server_process import ServerProcess, free_port
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0  # in the place of a pod that failed soon, another one comes after ten seconds alone
 POLL_S = 0.03
+LEASE_S = (
+    10.0  # no test waits for its end but those that take a shorter one; a machine may stand still for a while
+)
 METRICS_TOKEN = "metrics-token-of-a-test"
 WRITES = ("POST", "PATCH", "DELETE")  # PUT is the lease alone
 GROUP = "/apis/holdfast.dev/v1alpha1"
@@ -51,7 +54,7 @@ class OperatorProcess:
         folder: Path,
         *,
         name: str = "one",
-        lease_s: float = 2.0,
+        lease_s: float = LEASE_S,
     ) -> None:
         token_file, metrics_file = folder / "watchdog-token", folder / "metrics-token"
         token_file.write_text(TOKEN + "\n")
@@ -139,6 +142,16 @@ class OperatorProcess:
             return await answer.text()
 
 
+class Nodes(FakeKubelet):
+    """Waits as long as everything here does, for before the first pod an operator has to start."""
+
+    async def wait(self, what: str, seen: Callable[[dict[str, Pod]], bool], within_s: float = PATIENCE_S) -> None:
+        await super().wait(what, seen, within_s)
+
+    async def wait_running(self, count: int, within_s: float = PATIENCE_S) -> None:
+        await super().wait_running(count, within_s)
+
+
 class Cluster:
     """A namespace as a user of kubectl sees it."""
 
@@ -191,6 +204,8 @@ class Cluster:
     async def listed(self, plural: str) -> list[Manifest]:
         found = await self.api.call("GET", f"/api/v1/namespaces/{self.namespace}/{plural}")
         items: list[Manifest] = found["items"]
+        if plural == "pods":  # a list may be ahead of the watch
+            self.pods_created |= {each["metadata"]["uid"]: each["metadata"]["name"] for each in items}
         return items
 
     async def pods(self) -> dict[str, Manifest]:

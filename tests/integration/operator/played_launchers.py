@@ -123,12 +123,13 @@ class PlayedLaunchers:
                 await _say(line, CheckpointCommitted(number, 7, f"file:///checkpoints/{wanted}", wanted))
 
     async def _beat(self, line: Line, pod: Pod) -> None:
-        finished = False
+        finished: int | None = None  # the round that was
         while True:
             await _say(line, Beat())
-            if self.finishing.is_set() and not finished and pod.name in self.rounds:
-                finished = True
-                await _say(line, WorkersFinished(self.rounds[pod.name], 9))
+            number = self.rounds.get(pod.name)
+            if self.finishing.is_set() and number is not None and number != finished:
+                finished = number
+                await _say(line, WorkersFinished(number, 9))
             await asyncio.sleep(BEAT_S)
 
 

@@ -55,12 +55,12 @@ async def test_a_status_somebody_removes_is_written_again(
 
 
 async def test_looking_again_writes_nothing_when_nothing_changed(
-    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
 ) -> None:
     await add_nodes(kubelet, 2)
     operator.start()
     await cluster.apply()
-    await kubelet.wait_running(2)
+    await watchdog.until_seen_running(cluster.id(), "gpt-0", "gpt-1")
     await cluster.until("all pods seen", lambda job: _pods(job) == 2)
     await _looked_again(operator, 2)
     before = await operator.writes()

@@ -53,7 +53,7 @@ async def test_the_scale_subresource_grows_and_shrinks_a_job(
     await cluster.until_pods("gpt-0", "gpt-1")
     await cluster.patch("gpt", {"spec": {"replicas": 4}}, "scale")
     await cluster.until_pods("gpt-0", "gpt-1", "gpt-2", "gpt-3")
-    await kubelet.wait_running(4)
+    await watchdog.until_seen_running(cluster.id(), "gpt-0", "gpt-1", "gpt-2", "gpt-3")
     await cluster.patch("gpt", {"spec": {"replicas": 3}}, "scale")
     await watchdog.until("the smaller job", lambda: _nodes_max(watchdog, cluster) == 3)
     # A running pod goes only when the plan releases it.

@@ -36,6 +36,7 @@ async def test_a_member_whose_node_is_gone_is_replaced_once_the_plan_says_so(
     operator.start()
     await cluster.apply()
     await kubelet.wait_running(2)
+    await watchdog.until_seen_running(cluster.id(), "gpt-0", "gpt-1")
     lost = kubelet.pods["gpt-0"].node
     await kubelet.delete_node(lost)
     job = watchdog.job(cluster.id())
@@ -53,6 +54,7 @@ async def test_a_node_is_cordoned_and_returned_as_planned_and_foreign_taints_sta
     operator.start()
     await cluster.apply()
     await kubelet.wait_running(2)
+    await watchdog.until_seen_running(cluster.id(), "gpt-0", "gpt-1")
     sick = kubelet.pods["gpt-0"].node
     patch = {"spec": {"taints": [FOREIGN]}}
     await cluster.api.call("PATCH", f"/api/v1/nodes/{sick}", patch, content=STRATEGIC)
@@ -76,6 +78,7 @@ async def test_a_node_somebody_else_cordoned_is_left_as_it_is(
     operator.start()
     await cluster.apply()
     await kubelet.wait_running(2)
+    await watchdog.until_seen_running(cluster.id(), "gpt-0", "gpt-1")
     free = next(name for name in names if name not in {each.node for each in kubelet.pods.values()})
     patch = {"spec": {"unschedulable": True}}
     await cluster.api.call("PATCH", f"/api/v1/nodes/{free}", patch, content=STRATEGIC)

@@ -54,7 +54,8 @@ async def test_the_rights_of_the_chart_are_enough_for_a_whole_life(
     await add_nodes(kubelet, 3)
     limited.start()
     await cluster.apply()
-    await kubelet.wait_running(2, within_s=20.0)
+    await kubelet.wait_running(2)
+    await watchdog.until_seen_running(cluster.id(), "gpt-0", "gpt-1")
     sick = kubelet.pods["gpt-0"].node
     order = NodeOrder(sick, "XID 79", "inc-1")
     await watchdog.script(cluster.id(), avoid=(order,), cordon=(order,), release=("gpt-0",))
@@ -73,7 +74,7 @@ async def test_an_event_that_happens_again_is_counted(
     await add_nodes(kubelet, 2)
     limited.start()
     await cluster.apply()
-    await kubelet.wait_running(2, within_s=20.0)
+    await kubelet.wait_running(2)
     for _ in range(2):
         # Without a status the operator takes the job for one it sees for the first time.
         await cluster.until("written", lambda job: bool((job or {}).get("status")))

@@ -117,8 +117,8 @@ def test_thirty_rounds_leave_nothing_behind(launcher: FakeLauncher) -> None:
 
 def test_a_round_that_ends_while_it_forms_is_left(launcher: FakeLauncher) -> None:
     present, absent = launcher.start(2, RING)
+    absent.process.send_signal(signal.SIGSTOP)  # before the round is shown, or it may be formed by now
     launcher.show(0, [absent, present])
-    absent.process.send_signal(signal.SIGSTOP)
     present.say(RoundEnded(round=0, reason="rank 0 is stopped"))
     assert present.expect(RoundLeft).step is None
     launcher.show(1, [present])
@@ -158,9 +158,8 @@ def test_the_side_thread_shows_how_far_the_collectives_are(launcher: FakeLaunche
     workers = launcher.start(2, RING)
     launcher.show(0, workers)
     for worker in workers:
-        worker.await_step(round=0, at_least=40)
-    pulse = workers[0].pulse_zone()
-    assert pulse.collective_sequence > 0
+        worker.await_step(round=0)
+    pulse = workers[0].await_pulse(lambda pulse: pulse.collective_sequence > 0)
     assert pulse.beat_ns > 0
 
 

@@ -99,8 +99,9 @@ def test_only_connections_made_since_are_ended_and_their_peers_do_not_notice() -
                 assert younger.recv(1) == b""
                 younger.sendall(b"x")
                 younger.close()
-                younger_peer.settimeout(0.05)
+                younger_peer.settimeout(10)
                 assert younger_peer.recv(1) == b"x"
+                younger_peer.settimeout(0.05)
                 with pytest.raises(TimeoutError):
                     younger_peer.recv(1)
                 older_peer.sendall(b"y")

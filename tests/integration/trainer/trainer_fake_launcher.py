@@ -29,7 +29,7 @@ from holdfast.api.control import (
 from holdfast.api.rankrecord import PulseZone, StepZone
 from holdfast.api.round import Endpoint, Restore
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 M = TypeVar("M", bound=msgspec.Struct)
 Z = TypeVar("Z")
 
@@ -86,6 +86,15 @@ class Worker:
             assert self.process.poll() is None, f"worker {self.local_rank} exited"
             time.sleep(0.001)
         raise AssertionError(f"worker {self.local_rank} made no step in round {round}")
+
+    def await_pulse(self, accepted: Callable[[PulseZone], bool]) -> PulseZone:
+        """The pulse, which comes from time to time, once it is accepted."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not accepted(zone := self.pulse_zone()):
+            assert self.process.poll() is None, f"worker {self.local_rank} exited"
+            assert time.monotonic() < deadline, f"worker {self.local_rank} shows {zone}"
+            time.sleep(0.001)
+        return zone
 
     def _consistent(self, sequence_offset: int, unpack: Callable[[bytes], Z]) -> Z:
         while True:

@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import redis
 from peers import JOB, TO_LAUNCHER, bearer, join, policy_of
 from redis_server import RedisServer
 
@@ -30,6 +31,8 @@ from holdfast.watchdog.store.store import START
 PATIENCE_S = 20.0
 BEAT_S = 0.3
 HANDSHAKE_S = 1.0
+ANSWER_S = 10.0
+READY_ANSWER_S = 1.0  # what a probe of a cluster waits
 
 
 class Relay:
@@ -100,10 +103,10 @@ class Replica:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def get(self, path: str) -> tuple[int, Any]:
-        """Status and body; status 0 when nobody answers within a second."""
+    async def get(self, path: str, within_s: float = ANSWER_S) -> tuple[int, Any]:
+        """Status and body; status 0 when nobody answers in time."""
         try:
-            timeout = aiohttp.ClientTimeout(total=1.0)
+            timeout = aiohttp.ClientTimeout(total=within_s)
             async with self.http.get(self.url + path, headers=bearer(self.token), timeout=timeout) as answer:
                 text = await answer.text()
                 return answer.status, json.loads(text) if "json" in answer.content_type else text
@@ -272,6 +275,11 @@ class Replicas:
         found: Replica = await until(leading, "somebody leads")
         return found
 
+    def leases_expired(self) -> int:
+        """How many keys of this Redis have expired so far: of all there are, only the lock can."""
+        with redis.Redis.from_url(self.redis.url) as client:
+            return int(client.info("stats")["expired_keys"])
+
     def journal(self) -> list[Journaled]:
         """Every line, which also proves that none is missing."""
         link = RedisLink(RedisAddress("127.0.0.1", self.redis.port))
@@ -292,7 +300,7 @@ class Replicas:
         """Know who is ready, as a cluster's endpoints do; a process that hangs is not."""
         while True:
             alive = [each for each in self.all.values() if each.process.poll() is None and each.token]
-            answers = await asyncio.gather(*(each.get("/readyz") for each in alive))
+            answers = await asyncio.gather(*(each.get("/readyz", READY_ANSWER_S) for each in alive))
             self._ready = [each.port for each, answer in zip(alive, answers, strict=True) if answer[0] == 200]
             await asyncio.sleep(0.05)
 

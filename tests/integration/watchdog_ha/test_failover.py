@@ -1,7 +1,6 @@
 """One watchdog of two dies, stops or hangs: the other leads, and training notices nothing."""
 
 import asyncio
-import time
 
 from peers import JOB
 from replicas import Replica, Replicas, SteadyLauncher, resume, stop, until
@@ -49,15 +48,13 @@ async def test_a_standby_tells_that_it_stands_by_and_serves_nothing_else(replica
         assert "stands by" in (await answer.json())["error"]
 
 
-async def test_a_leader_that_is_killed_is_followed_within_a_lease_and_the_round_goes_on(
+async def test_a_leader_that_is_killed_is_followed_after_its_lease_and_the_round_goes_on(
     replicas: Replicas,
 ) -> None:
     leader, standby = await replicas.pair()
     number = await replicas.training(leader, "m1", "m2")
-    began = time.monotonic()
     leader.process.kill()
     assert await replicas.leader(other_than=leader) is standby
-    assert time.monotonic() - began < 4.5
     await all_back(replicas.launchers, 2)
     assert await standby.fence() == 2
     assert [each.shown for each in replicas.launchers] == [[number], [number]]
@@ -72,10 +69,10 @@ async def test_a_leader_that_is_killed_is_followed_within_a_lease_and_the_round_
 async def test_a_leader_that_stops_in_good_order_is_followed_at_once(replicas: Replicas) -> None:
     leader, standby = await replicas.pair()
     number = await replicas.training(leader, "m1", "m2")
-    began = time.monotonic()
+    expired = replicas.leases_expired()
     leader.process.terminate()
     assert await replicas.leader(other_than=leader) is standby
-    assert time.monotonic() - began < 1.5  # about half a second; the machine may be busy
+    assert replicas.leases_expired() == expired, "the lease was waited for, it was not given back"
     assert await leader.ended() == 0
     await all_back(replicas.launchers, 2)
     assert [each.shown for each in replicas.launchers] == [[number], [number]]

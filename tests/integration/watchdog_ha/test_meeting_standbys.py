@@ -22,8 +22,6 @@ from holdfast.operator.watchdog import Watchdog
 
 # A dozen clients of a kind: that none of them meets the standby first does not happen.
 CLIENTS = 12
-# From a leader that stops in good order to all clients being with the next one; about half a second.
-CHANGE_S_MAX = 4.0
 
 
 @pytest.fixture
@@ -103,13 +101,9 @@ async def test_launchers_and_agents_find_the_leader_and_the_next_one(
     makers = {"launchers": _launchers, "agents": _agents}
     async with _running(makers[peers](_service(replicas), tmp_path / "token")):
         await until(lambda: _connected(leader, peers), f"all {peers} are there", lambda count: count == CLIENTS)
-        began = time.monotonic()
         leader.process.terminate()
         following = next(each for each in replicas.all.values() if each is not leader)
         await until(lambda: _connected(following, peers), f"all {peers} are back", lambda count: count == CLIENTS)
-        changed_s = time.monotonic() - began
-        print(f"{CLIENTS} {peers} were with the next leader {changed_s:.2f} s after the stop")
-        assert changed_s < CHANGE_S_MAX
 
 
 async def test_the_operator_finds_the_leader_and_the_next_one(

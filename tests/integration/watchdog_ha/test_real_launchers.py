@@ -31,7 +31,7 @@ class Training:
         service = f"127.0.0.1:{self._replicas.service.port}"
         for name in ("n1", "n2"):
             await self.nodes.start(name, service, str(SCRIPTS / "waits.py"), token=leader.token)
-        await until(lambda: len(self.workers()), "both workers run", lambda count: count == 2)
+        await until(lambda: len(self.workers()), "both workers run", lambda count: count == 2, within_s=60.0)
 
     def workers(self) -> dict[str, int]:
         """What each worker said when it started, by log: one per life."""
