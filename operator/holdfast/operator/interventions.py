@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 PENDING_S: Final = 2.0  # how soon a pending one is asked about again
 GIVE_UP_S: Final = 600.0
 """How long a watchdog that is away is asked. What could not be done by then would come as a surprise later."""
+UNSEEN_S: Final = 10.0
+"""How long a job that is not there is waited for: one applied together with it is seen by another watch."""
 
 
 class Interventions:
@@ -105,6 +107,9 @@ class Interventions:
             return outcome
         if self._view.job(request.job) is not None:
             says = "the watchdog has not taken the job yet"
+            return InterventionOutcome(request.id, InterventionState.PENDING, says)
+        if self._age_s(asked) < UNSEEN_S:
+            says = f"no job {request.job.partition('/')[2]} has been seen yet"
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
         there = sorted(each.metadata.name for each in self._view.jobs_in(asked.metadata.namespace))
         fix = f"name a job of the namespace {asked.metadata.namespace}; there are: {', '.join(there) or 'none'}"

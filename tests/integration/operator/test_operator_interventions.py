@@ -80,6 +80,20 @@ async def test_an_intervention_for_a_job_that_is_not_there_names_those_that_are(
     assert "there are: gpt" in status["outcome"]
 
 
+async def test_an_intervention_may_be_applied_together_with_its_job(
+    cluster: Cluster, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    operator.start()
+    await cluster.apply()
+    await ask(cluster, "first")
+    await until(cluster, "first", "Done")  # The operator leads and looks.
+    await ask(cluster, "one", job="later")
+    status = await until(cluster, "one", "Pending")
+    assert status["outcome"] == "no job later has been seen yet"
+    await cluster.apply(name="later")
+    await until(cluster, "one", "Done")
+
+
 async def test_an_intervention_waits_for_a_watchdog_that_is_away(
     cluster: Cluster, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
 ) -> None:
