@@ -17,9 +17,7 @@ from server_process import ServerProcess, free_port
 
 PATIENCE_S = 40.0  # in the place of a pod that failed soon, another one comes after ten seconds alone
 POLL_S = 0.03
-LEASE_S = (
-    10.0  # no test waits for its end but those that take a shorter one; a machine may stand still for a while
-)
+LEASE_S = 10.0  # long: a machine may stand still for a while; tests that wait for its end take a shorter one
 METRICS_TOKEN = "metrics-token-of-a-test"
 WRITES = ("POST", "PATCH", "DELETE")  # PUT is the lease alone
 GROUP = "/apis/holdfast.dev/v1alpha1"
