@@ -15,9 +15,9 @@ from member import SimulatedMember
 from nodememory import Memory
 from training import Training
 
-from holdfast.api.event import JobSubmitted, MemberJoined, NodeChanged
+from holdfast.api.event import JobSubmitted, MemberJoined, NodeChanged, PodChanged
 from holdfast.api.membership import SaveWanted
-from holdfast.api.plan import NodeState, Plan
+from holdfast.api.plan import NodeState, Plan, PodState
 from holdfast.api.policy import (
     CheckpointInterval,
     CorruptionPolicy,
@@ -228,17 +228,17 @@ class World:
     def drain(self, member: SimulatedMember) -> None:
         """An administrator drains the node; its pod may not be evicted before it is released."""
         self.draining.add(member.node)
-        self._tell_node(NodeChanged(member.node, NodeState.DRAINING, "cordoned by an administrator"))
+        self._tell(NodeChanged(member.node, NodeState.DRAINING, "cordoned by an administrator"))
         self.follow_plan()
 
     def call_off(self, node: str) -> None:
         """The drained node is to be used again."""
         self.draining.discard(node)
-        self._tell_node(NodeChanged(node, NodeState.READY, ""))
+        self._tell(NodeChanged(node, NodeState.READY, ""))
 
-    def _tell_node(self, event: NodeChanged) -> None:
+    def _tell(self, event: NodeChanged | PodChanged) -> None:
         if not self.up:
-            self.after(1.0, lambda: self._tell_node(event))
+            self.after(1.0, lambda: self._tell(event))
             return
         self.carry_out(self.job.record(event, self.now))
 
@@ -249,5 +249,7 @@ class World:
         self.members.pop(member.name, None)
         self.memory.forget(member.name)
         self.draining.discard(member.node)
-        self.after(self.jitter(0.2, 1.0), lambda: self._tell_node(NodeChanged(member.node, NodeState.GONE, why)))
+        seen_s = self.jitter(0.2, 1.0)
+        self.after(seen_s, lambda: self._tell(NodeChanged(member.node, NodeState.GONE, why)))
+        self.after(seen_s, lambda: self._tell(PodChanged(member.name, member.node, PodState.GONE, why)))
         self.after(REPLACEMENT_S, self.follow_plan)

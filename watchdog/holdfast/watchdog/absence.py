@@ -55,7 +55,9 @@ def anybody_there(state: JobState) -> bool:
 
 def released(state: JobState, policy: Policy, now: float) -> tuple[str, ...]:
     """Members whose pods are to be removed, or may be: sorted by name."""
-    away = [each.member for each in state.missing.values() if _is_for_good(state, each, now)]
+    # With nobody there, what is cut off may as well be the watchdog, and the control plane with it.
+    missing = state.missing.values() if anybody_there(state) else ()
+    away = [each.member for each in missing if _is_for_good(state, each, now)]
     ranked = state.ranked() if state.phase is not JobPhase.SUSPENDED else frozenset()
     unwanted = {*state.leaving, *(each.name for each in state.members.on_nodes(state.avoided_nodes))}
     leaving = {name for name in unwanted if name not in ranked and _is_there(state.member(name))}
@@ -77,8 +79,6 @@ def next_release(state: JobState) -> float | None:
 
 
 def _is_for_good(state: JobState, missing: Missing, now: float) -> bool:
-    if not anybody_there(state):
-        return False  # what is cut off may as well be the watchdog, and the control plane with it
     return missing.node in state.unready or _trains_without(state, missing) or now >= missing.at + LOST_FOR_GOOD_S
 
 
