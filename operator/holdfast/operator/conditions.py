@@ -85,10 +85,16 @@ def verdicts(case: Case, would: tuple[str, ...]) -> list[Verdict]:
 
 def _unknown(case: Case, type_: str) -> Verdict:
     """The watchdog says nothing of the job: what it said last stays, or nothing is known yet."""
+    not_taken = Verdict(type_, Truth.UNKNOWN, "NotTaken", "the watchdog has not taken the job yet")
+    return _said_last(case, type_) or not_taken
+
+
+def _said_last(case: Case, type_: str) -> Verdict | None:
+    """As it was written down, perhaps by an operator before this one."""
     known = case.recorded.condition(type_)
-    if known is not None and known.status in set(Truth) and known.reason:
-        return Verdict(type_, Truth(known.status), known.reason, known.message)
-    return Verdict(type_, Truth.UNKNOWN, "NotTaken", "the watchdog has not taken the job yet")
+    if known is None or known.status not in set(Truth) or not known.reason:
+        return None
+    return Verdict(type_, Truth(known.status), known.reason, known.message)
 
 
 def _ready(case: Case) -> Verdict:
@@ -191,7 +197,8 @@ def _watchdog_reachable(case: Case) -> Verdict:
         return Verdict(type_, Truth.FALSE, "Away", f"the watchdog is away; {goes_on}")
     report = case.observed.report
     if report is None:
-        return Verdict(type_, Truth.UNKNOWN, "NotHeard", "nothing was heard from the watchdog yet")
+        not_heard = Verdict(type_, Truth.UNKNOWN, "NotHeard", "nothing was heard from the watchdog yet")
+        return _said_last(case, type_) or not_heard
     if report.trouble is not None:
         return Verdict(type_, Truth.FALSE, "Trouble", f"{report.trouble}; {goes_on}")
     return Verdict(type_, Truth.TRUE, "Connected", "")

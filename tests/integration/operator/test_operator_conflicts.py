@@ -66,6 +66,14 @@ async def test_looking_again_writes_nothing_when_nothing_changed(
     before = await operator.writes()
     await _looked_again(operator, 4)
     assert await operator.writes() == before
+    operator.stop()
+    operator.start()
+    await eventually("leading again", operator.leads)
+    await watchdog.until("heard again", lambda: len(watchdog.job(cluster.id()).lines) == 1)
+    await _looked_again(operator, 4)
+    patched = await operator.metric("holdfast_operator_api_requests_total", verb="PATCH")
+    assert patched == 0, "started again it finds all as it should be"
+    assert await operator.writes() == 1, "the pod template is tried once more"
 
 
 async def test_a_service_somebody_deletes_is_made_again(

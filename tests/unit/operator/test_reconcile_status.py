@@ -441,3 +441,16 @@ def test_a_checkpoint_is_verified_once_replicas_agreed_at_its_step_or_later(
 ) -> None:
     shown = status_of(observed(report=report(verified_step=verified_step)))["lastCheckpoint"]
     assert shown["verified"] is verified
+
+
+@pytest.mark.parametrize("heard_age_s", [0.0, 11.0])
+def test_an_operator_that_has_just_started_writes_nothing_before_it_has_heard_the_watchdog(
+    heard_age_s: float,
+) -> None:
+    started = after(observed(heard_age_s=heard_age_s), report=None, plan=None, heard_age_s=1.0)
+    assert decide(started).status is None
+
+
+def test_of_a_watchdog_that_was_never_heard_nothing_is_known() -> None:
+    found = condition_of(observed(report=None, plan=None, heard_age_s=1.0), "WatchdogReachable")
+    assert found[:2] == ("Unknown", "NotHeard")
