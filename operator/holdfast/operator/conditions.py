@@ -21,6 +21,7 @@ from holdfast.operator.timestamp import text_of
 
 SILENT_S = 10.0
 """A watchdog that fails over is back before; nothing is said of such a gap."""
+MARGIN_S = 0.1
 MESSAGE_LENGTH_MAX = 2000
 STALE_INTERVALS = 3
 STALE_S_MIN = 60.0
@@ -81,6 +82,12 @@ def verdicts(case: Case, would: tuple[str, ...]) -> list[Verdict]:
         _succeeded(case),
     ]
     return [*seen, _observing(would)] if case.terms.mode is Mode.OBSERVE else seen
+
+
+def missed_in_s(case: Case) -> float | None:
+    """When a watchdog that is away will be missed, if nothing comes before: nobody else asks for that look."""
+    left_s = SILENT_S - case.observed.heard_age_s
+    return None if case.connected or left_s < 0 else left_s + MARGIN_S
 
 
 def _unknown(case: Case, type_: str) -> Verdict:

@@ -12,6 +12,7 @@ from holdfast.operator.action import Action, SetFinalizer, Submit
 from holdfast.operator.belongings import BUDGET, budget_of, made, removed, service_of
 from holdfast.operator.case import Case, Decision, open_case
 from holdfast.operator.chronicle import chronicle
+from holdfast.operator.conditions import missed_in_s
 from holdfast.operator.cordoning import cordons
 from holdfast.operator.departure import still_needed, wind_up
 from holdfast.operator.ending import finish
@@ -19,7 +20,7 @@ from holdfast.operator.marks import FINALIZER
 from holdfast.operator.observed import Mode, Observed, Outcome, Terms
 from holdfast.operator.sighting import sightings
 from holdfast.operator.staffing import staff
-from holdfast.operator.status import Draft, draft
+from holdfast.operator.status import draft
 
 LOOK_AGAIN_S = 5.0
 """After something was asked for whose answer comes by itself, as a rule."""
@@ -31,14 +32,15 @@ def reconcile(observed: Observed, terms: Terms, now: float) -> Outcome:
     decision = _decide(case)
     told = sightings(case) if case.deleted_at is None or still_needed(case, case.deleted_at) else ()
     status = draft(case, decision)
+    status_changes_s = _soonest(status.requeue_after_s, missed_in_s(case))
     if terms.mode is Mode.OBSERVE:
-        return Outcome((), status.write, (), f"observing only; {_would(decision)}", status.requeue_after_s)
+        return Outcome((), status.write, (), f"observing only; {_would(decision)}", status_changes_s)
     return Outcome(
         actions=(*told, *decision.actions),
         status=status.write,
         events=chronicle(case, decision, status.whole),
         reason=decision.reason,
-        requeue_after_s=_soonest(decision, status),
+        requeue_after_s=_soonest(decision.requeue_after_s, status_changes_s),
     )
 
 
@@ -86,6 +88,5 @@ def _would(decision: Decision) -> str:
     return f"would do {len(decision.actions)} things: {decision.reason}"
 
 
-def _soonest(decision: Decision, status: Draft) -> float | None:
-    waits = (decision.requeue_after_s, status.requeue_after_s)
+def _soonest(*waits: float | None) -> float | None:
     return min((each for each in waits if each is not None), default=None)

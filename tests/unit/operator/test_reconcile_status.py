@@ -454,3 +454,17 @@ def test_an_operator_that_has_just_started_writes_nothing_before_it_has_heard_th
 def test_of_a_watchdog_that_was_never_heard_nothing_is_known() -> None:
     found = condition_of(observed(report=None, plan=None, heard_age_s=1.0), "WatchdogReachable")
     assert found[:2] == ("Unknown", "NotHeard")
+
+
+@pytest.mark.parametrize("terms", [TERMS, OBSERVE])
+@pytest.mark.parametrize("heard", [observed(), observed(report=None, plan=None)])
+def test_a_watchdog_that_goes_silent_is_looked_at_again_when_it_will_be_missed(
+    heard: Observed, terms: Terms
+) -> None:
+    away = after(heard, heard_age_s=1.0)
+    again_s = decide(away, terms=terms).requeue_after_s
+    assert again_s is not None
+    later = msgspec.structs.replace(away, heard_age_s=1.0 + again_s)
+    assert condition_of(later, "WatchdogReachable", terms)[:2] == ("False", "Away")
+    assert 9.0 <= again_s < 10.0
+    assert decide(after(later), terms=terms).requeue_after_s is None
