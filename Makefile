@@ -30,8 +30,9 @@ test-sim: $(STAMP)
 test-integration: $(STAMP)
 	$(RUN)/pytest tests/integration
 
+# One story: what comes after a failure says nothing.
 test-cluster: $(STAMP)
-	$(RUN)/pytest tests/cluster
+	$(RUN)/pytest -x tests/cluster
 
 test-browser:
 	@echo "$@: there is nothing of this layer yet: the page comes later"

@@ -27,9 +27,11 @@ from node_files import DNS_ADDRESS, POD_RANGE, NodeAddress
 from nodes import Node
 from server_process import ServerProcess, free_port
 
-READY_S_MAX = 60.0
 POLL_S = 0.2
-KUBECTL_S_MAX = 120.0
+# How long anything is waited for. A kubelet lets a deleted pod go only once its collector of dead containers has
+# been round, which it is once a minute. Source: pkg/kubelet/kubelet.go of Kubernetes (ContainerGCPeriod)
+WITHIN_S = 180.0
+KUBECTL_S_MAX = WITHIN_S + 20.0
 FETCH_S_MAX = 10.0
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
 
@@ -102,7 +104,7 @@ class Cluster:
         )
         return name
 
-    def wait(self, what: str, is_so: Callable[[], Any], within_s: float = 60.0) -> None:
+    def wait(self, what: str, is_so: Callable[[], Any], within_s: float = WITHIN_S) -> None:
         """Poll until `is_so` returns something true. Raises AssertionError that shows nodes, pods and events."""
         deadline = time.monotonic() + within_s
         while not is_so():
@@ -115,7 +117,7 @@ class Cluster:
         events = self.kubectl("get", "events", "-A", "--sort-by=.lastTimestamp").splitlines()[-25:]
         return "\n".join((self.kubectl("get", "nodes,pods", "-A", "-o", "wide"), *events))
 
-    def wait_ready(self, name: str, within_s: float = READY_S_MAX) -> None:
+    def wait_ready(self, name: str, within_s: float = WITHIN_S) -> None:
         self.wait(f"{name} Ready", lambda: self.nodes[name].is_ready(self._server), within_s)
 
     def _start(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster import Cluster
+from cluster import WITHIN_S, Cluster
 from kubernetes_binaries import kubernetes_program
 
 NAMESPACE = "default"
@@ -103,7 +103,7 @@ class LiveJob:
         items = sorted(json.loads(listed)["items"], key=lambda each: each.get("lastTimestamp") or "")
         return [f"{each['reason']}: {each['message']}" for each in items]
 
-    def wait(self, what: str, is_so: Any, within_s: float = 60.0) -> None:
+    def wait(self, what: str, is_so: Any, within_s: float = WITHIN_S) -> None:
         """Raises AssertionError with all that a person would look at."""
         try:
             self.cluster.wait(what, is_so, within_s)
@@ -116,7 +116,7 @@ class LiveJob:
             at = len(self.trained())
             self.wait(f"{what}, nor a further step", lambda at=at: is_so() or len(self.trained()) > at)
 
-    def wait_for_steps(self, count: int = 5, within_s: float = 60.0) -> Trained:
+    def wait_for_steps(self, count: int = 5, within_s: float = WITHIN_S) -> Trained:
         """Until the newest round trained `count` more steps."""
         at = len(self.trained())
         self.wait(f"{count} more steps", lambda: len(self.trained()) >= at + count, within_s)
