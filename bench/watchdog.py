@@ -34,6 +34,8 @@ CROWD_CORE: Final = 1
 SETTLE_S: Final = 5.0
 LATE_S_MAX: Final = 0.1
 SCRAPE_EVERY_S: Final = 1.5
+IDLE_CPU: Final = 0.05  # of one core
+IDLE_WITHIN_S: Final = 600.0
 KINDS: Final = ("core", "jobs", "redis", "bare")
 
 
@@ -73,9 +75,27 @@ class Seen:
     spreads: list[Spread]
     late_s: float
     scrapes_s: list[float]
+    loss_cpu_s: float = 0.0
 
 
-def act(server: Server, scale: Scale, *, decides: bool = True) -> Seen:
+def act(server: Server, scale: Scale) -> Seen:
+    """Play it all to its end, where everybody's connection closes within moments, as a switch would have it."""
+    seen, cpu = play(server, scale), server.cpu_s()
+    return replace(seen, loss_cpu_s=idle_again(server) - cpu)
+
+
+def idle_again(server: Server) -> float:
+    """The CPU that the server has used, once it has nothing left to do. Raises TimeoutError."""
+    give_up_at = time.monotonic() + IDLE_WITHIN_S
+    while time.monotonic() < give_up_at:
+        used = server.cpu_s()
+        time.sleep(1.0)
+        if server.cpu_s() - used < IDLE_CPU:
+            return used
+    raise TimeoutError(f"the server is busy {IDLE_WITHIN_S:.0f} s after everybody went")
+
+
+def play(server: Server, scale: Scale, *, decides: bool = True) -> Seen:
     """Assemble, form, be busy for the windows, then lose a rank now and then."""
     members = scale.nodes // scale.jobs
     with crowd(
@@ -168,6 +188,13 @@ def core_figures(seen: Seen, scale: Scale) -> list[Figure]:
             unit="s",
             target=1.0,
         ),
+        measured(
+            f"{scale.nodes} launchers lose their connections at once: CPU until idle, x that of their joining",
+            ours=[seen.loss_cpu_s],
+            other=[seen.join_cpu_s],
+            unit="s",
+            target=1.0,
+        ),
     ]
 
 
@@ -245,7 +272,7 @@ def bare_figure(ours: Seen | None, scale: Scale) -> Figure:
         tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder,
         bare_server(Path(folder), SERVER_CORE) as server,
     ):
-        peer = act(server, scale, decides=False)
+        peer = play(server, scale, decides=False)
     return measured(
         name,
         ours=[1e6 * each for each in ours.cost_s],

@@ -99,7 +99,9 @@ def redis(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _running(command: tuple[str, ...], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+    # A bench that is killed takes its servers with it: left behind, they would cost the next one its figures.
+    bound = ("setpriv", "--pdeathsig", "KILL", *command)
+    with log.open("wb") as output, subprocess.Popen(bound, stdout=output, stderr=output) as process:
         try:
             yield process
         finally:

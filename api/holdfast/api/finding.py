@@ -67,6 +67,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     `cause` is the class compared when the same fault shows on two nodes ("xid 79", "signal 9"), `round` the
     round it concerns (None: the node itself, whatever runs on it), `error` the text a human wants to read.
     `asks` is what a detector's catalogue or policy asks for, None where the ladder knows by itself. Of a
+    MEMBER_LOST whose subject is nobody, `also` are members that were lost at once, for a reason they share. Of a
     CORRUPTION, `step` is where replicas differed and `agreed_step` the last one before at which all were equal
     (None: none).
     """
@@ -81,7 +82,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     xid: int | None = None
     recovery_action: int | None = None
-    also: tuple[Subject, ...] = ()  # further culprits of the same fault (several ranks did not arrive)
+    also: tuple[Subject, ...] = ()  # further subjects of the same fault (several ranks did not arrive)
     asks: XidAction | None = None
     step: int | None = None
     agreed_step: int | None = None

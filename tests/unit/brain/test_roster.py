@@ -18,7 +18,7 @@ MEMBERS = st.builds(
     ports=st.just((7000,)),
     warm=st.booleans(),
     standing=st.sampled_from(Standing),
-    joined_at=st.just(1.0),
+    joined_at=st.sampled_from([1.0, 2.0]),
     reentrant=st.booleans(),
 )
 RANKED = {"m1": None, "m2": None, "elsewhere": None}.keys()
@@ -30,6 +30,8 @@ def ask(roster: Roster) -> tuple[object, ...]:
         roster.present(1),
         roster.present(8),
         set(roster.absent()),
+        set(roster.unheard()),
+        set(roster.stayed(RANKED, 1.0)),
         set(roster.respawned()),
         set(roster.beyond(RANKED)),
         [each.name for each in roster.on_nodes(("n1", "n3", "n1"))],
@@ -47,6 +49,8 @@ def test_what_is_handed_on_is_what_counting_anew_gives(first: list[Member], then
             roster = roster.joined(member)
         if not member.reentrant:
             roster = roster.without({member.name, "nobody"})
+        if member.local_size == 8:
+            roster = roster.lost(("m3", member.name, "nobody"))
         before = msgspec.msgpack.encode(roster)
         anew = msgspec.msgpack.decode(before, type=Roster)
         assert ask(roster) == ask(anew)
@@ -65,6 +69,17 @@ def test_a_change_leaves_the_roster_before_as_it_was() -> None:
     assert [each.name for each in lost] == ["m1", "m2"], "a changed member keeps its place"
     assert [each.name for each in lost.joined(a_member("m1"))] == ["m2", "m1"], "one that joins again is the last"
     assert [each.name for each in lost.without({"m2", "nobody"})] == ["m1"]
+
+
+def test_many_that_are_lost_at_once_keep_their_places() -> None:
+    before = Roster.of(*(a_member(name) for name in ("m1", "m2", "m3")))
+    after = before.lost(("m3", "m1", "nobody"))
+    assert [(each.name, each.standing is Standing.LOST) for each in after] == [
+        ("m1", True),
+        ("m2", False),
+        ("m3", True),
+    ]
+    assert (before.present(1), after.present(1), set(after.absent())) == (3, 1, {"m1", "m3"})
 
 
 def test_names_are_asked_about_for_one_round_at_a_time() -> None:

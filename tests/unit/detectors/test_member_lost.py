@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from signals import JOB, policy, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
-from holdfast.watchdog.detectors.member_lost import MemberLostDetector
+from holdfast.watchdog.detectors.member_lost import GATHER_S, MemberLostDetector
 from holdfast.watchdog.sample import Connected, Disconnected, Expected, Heard, Left, RoundStopped
 
 
@@ -16,6 +16,10 @@ def run_until(detector: MemberLostDetector, until: float) -> list[Finding]:
     while (wakeup := detector.next_wakeup()) is not None and wakeup <= until:
         findings.extend(detector.elapse(wakeup))
     return findings
+
+
+def members_of(finding: Finding) -> list[str | None]:
+    return [each.member for each in (finding.subject, *finding.also) if each.member is not None]
 
 
 def connected(*members: str, at: float = 0.0) -> MemberLostDetector:
@@ -101,7 +105,7 @@ def test_a_spare_is_watched_and_its_loss_concerns_no_round() -> None:
     (finding,) = detector.observe(Disconnected("spare"), 0.2)
     assert finding.round is None
     detector.observe(RoundStopped(2), 0.3)
-    (finding,) = detector.observe(Disconnected("m0"), 0.4)
+    (finding,) = detector.observe(Disconnected("m0"), 0.5)
     assert finding.round is None
 
 
@@ -114,7 +118,8 @@ def test_a_stall_of_the_watchdog_itself_kills_nobody(stall_s: float, at: float) 
     for member in "abc":
         assert detector.observe(Heard(member), awake + 0.1) == ()
     assert run_until(detector, awake + 3.0) == []
-    assert len(run_until(detector, awake + 4.0)) == 3
+    (finding,) = run_until(detector, awake + 4.0)
+    assert members_of(finding) == ["a", "b", "c"]
 
 
 def test_after_a_stall_a_member_that_is_really_gone_is_still_found() -> None:
@@ -143,11 +148,11 @@ def test_every_member_is_lost_exactly_when_it_was_last_heard_of_long_enough_ago(
     now = 0.0
     for member, pause in beats:
         now += pause
-        lost |= {each.subject.member: each.evidence[0].at for each in run_until(detector, now)}
+        lost |= {name: each.evidence[0].at for each in run_until(detector, now) for name in members_of(each)}
         detector.observe(Heard(member), now)
         if member not in lost:
             heard[member] = now
-    lost |= {each.subject.member: each.evidence[0].at for each in run_until(detector, now + 10.0)}
+    lost |= {name: each.evidence[0].at for each in run_until(detector, now + 10.0) for name in members_of(each)}
     assert lost == {member: pytest.approx(at + 3.0) for member, at in heard.items()}
 
 
@@ -165,3 +170,57 @@ def test_a_member_that_came_back_early_is_judged_by_its_beats_again() -> None:
     detector.observe(Connected("a", "n1"), 1.0)
     (finding,) = run_until(detector, 5.0)
     assert finding.evidence[0].at == pytest.approx(4.0)
+
+
+def test_of_many_that_close_the_first_is_told_at_once_and_the_others_together() -> None:
+    detector = MemberLostDetector(policy(lost_after_s=3.0))
+    detector.observe(started(4), 0.0)
+    for member in "abc":
+        detector.observe(Connected(member, f"node-of-{member}"), 0.0)
+    (first,) = detector.observe(Disconnected("m0"), 0.1)
+    assert (first.subject.member, first.also) == ("m0", ())
+    for member in ("m1", "a", "b", "c"):
+        assert detector.observe(Disconnected(member), 0.2) == ()
+    assert detector.elapse(0.3) == []
+    assert detector.next_wakeup() == pytest.approx(0.1 + GATHER_S)
+    (rest,) = detector.elapse(0.1 + GATHER_S)
+    assert members_of(rest) == ["m1", "a", "b", "c"]
+    assert (rest.subject, rest.cause) == (Subject(JOB), "4 members lost at once")
+    assert (rest.confidence, rest.began_at, rest.round) == (Confidence.UNKNOWN, 0.2, 4)
+    assert rest.evidence[0].says == "nodes n1, node-of-a, node-of-b, node-of-c: connection closed"
+    assert detector.next_wakeup() is None
+
+
+def test_two_that_close_at_once_are_two_faults() -> None:
+    detector = connected("a", "b", "c")
+    detector.observe(Disconnected("a"), 0.1)
+    for member in "bc":
+        detector.observe(Disconnected(member), 0.2)
+    found = run_until(detector, 1.0)
+    assert [(each.subject.member, each.also, each.began_at) for each in found] == [("b", (), 0.2), ("c", (), 0.2)]
+
+
+def test_a_member_that_is_back_before_it_was_told_of_was_never_lost() -> None:
+    detector = connected("a", "b")
+    detector.observe(Disconnected("a"), 0.1)
+    detector.observe(Disconnected("b"), 0.2)
+    detector.observe(Connected("b", "node-of-b"), 0.3)
+    detector.observe(Heard("b"), 0.4)
+    assert run_until(detector, 3.0) == []
+    (finding,) = run_until(detector, 4.0)
+    assert finding.cause == "silent for 3.0 s"
+
+
+def test_a_round_does_not_wait_for_a_member_that_has_closed() -> None:
+    detector = connected("a", "m0")
+    detector.observe(Disconnected("a"), 0.1)
+    detector.observe(Disconnected("m0"), 0.2)
+    detector.observe(started(1), 0.25)
+    found = [each.subject.member for each in run_until(detector, 0.5)]
+    assert found == ["m0"], "which is told of once its time has come, not after three more seconds"
+
+
+def test_long_after_the_last_a_closed_connection_is_told_at_once_again() -> None:
+    detector = connected("a", "b")
+    assert len(detector.observe(Disconnected("a"), 0.1)) == 1
+    assert len(detector.observe(Disconnected("b"), 0.1 + GATHER_S)) == 1

@@ -5,7 +5,8 @@ let go once the job trains without it, or its node is known to be unwell, or it 
 are not.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import takewhile
 
 import msgspec
 
@@ -20,15 +21,16 @@ KEPT_MISSING = 16_384  # more than any job has nodes
 LOST_FOR_GOOD_S = 30.0
 
 
-def missed(state: JobState, name: str | None, now: float) -> JobState:
-    """Note that a member is not there any more, until it comes back or its pod is gone."""
-    member = state.member(name)
-    if member is None or member.standing is Standing.LOST or member.name in state.missing:
-        return state
+def missed(state: JobState, names: Iterable[str], now: float) -> JobState:
+    """Note that members are not there any more, until they come back or their pods are gone."""
     if state.phase is JobPhase.SUSPENDED:
         return state  # nobody of a suspended job is missed
-    missing = {**state.missing, member.name: Missing(member.name, member.node, now)}
-    if len(missing) > KEPT_MISSING:
+    members = (state.member(name) for name in names if name not in state.missing)
+    gone = [each for each in members if each is not None and each.standing is not Standing.LOST]
+    if not gone:
+        return state
+    missing = {**state.missing, **{each.name: Missing(each.name, each.node, now) for each in gone}}
+    while len(missing) > KEPT_MISSING:
         del missing[next(iter(missing))]
     return changed(state, missing=missing)
 
@@ -56,8 +58,7 @@ def anybody_there(state: JobState) -> bool:
 def released(state: JobState, policy: Policy, now: float) -> tuple[str, ...]:
     """Members whose pods are to be removed, or may be: sorted by name."""
     # With nobody there, what is cut off may as well be the watchdog, and the control plane with it.
-    missing = state.missing.values() if anybody_there(state) else ()
-    away = [each.member for each in missing if _is_for_good(state, each, now)]
+    away = _lost_for_good(state, now) if anybody_there(state) else set()
     ranked = state.ranked() if state.phase is not JobPhase.SUSPENDED else frozenset()
     unwanted = {*state.leaving, *(each.name for each in state.members.on_nodes(state.avoided_nodes))}
     leaving = {name for name in unwanted if name not in ranked and _is_there(state.member(name))}
@@ -74,16 +75,20 @@ def next_release(state: JobState) -> float | None:
     if not state.missing or is_given_up(state):
         return None
     known = frozenset(state.plan.release) if state.plan else frozenset()
-    waiting = [each.at for name, each in state.missing.items() if name not in known]
-    return min(waiting) + LOST_FOR_GOOD_S if waiting and anybody_there(state) else None
+    waiting = next((each.at for name, each in state.missing.items() if name not in known), None)
+    return waiting + LOST_FOR_GOOD_S if waiting is not None and anybody_there(state) else None
 
 
-def _is_for_good(state: JobState, missing: Missing, now: float) -> bool:
-    return missing.node in state.unready or _trains_without(state, missing) or now >= missing.at + LOST_FOR_GOOD_S
-
-
-def _trains_without(state: JobState, missing: Missing) -> bool:
-    return state.progressed and state.phase is JobPhase.RUNNING and not state.in_round(missing.member)
+def _lost_for_good(state: JobState, now: float) -> set[str]:
+    """Names of the missing that are waited for no longer; most often none is, and few are looked at."""
+    missing = state.missing.values()
+    away = {each.member for each in takewhile(lambda each: now >= each.at + LOST_FOR_GOOD_S, missing)}
+    if state.unready:
+        unready = frozenset(state.unready)
+        away.update(each.member for each in missing if each.node in unready)
+    if state.progressed and state.phase is JobPhase.RUNNING:  # it trains without them
+        away.update(name for name in state.missing if not state.in_round(name))
+    return away
 
 
 def _is_there(member: Member | None) -> bool:

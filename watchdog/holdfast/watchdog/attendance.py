@@ -151,7 +151,7 @@ def left(state: JobState, event: Event, now: float) -> Step:
     if state.member(event.member) is None:
         return ignore(state, f"{event.member} is not a member")
     was_in_round = state.in_round(event.member)
-    after = with_member(missed(state, event.member, now), event.member, standing=Standing.LOST).state
+    after = with_member(missed(state, (event.member,), now), event.member, standing=Standing.LOST).state
     reason = f"{event.member} left: {event.reason}"
     if was_in_round:
         after = owe(after, Recovery(reason=reason, entry=Entry.REENTER))

@@ -39,7 +39,8 @@ from holdfast.watchdog import (
     corruption,
     departure,
     examination,
-    healing,
+    judgement,
+    loss,
     probation,
     progression,
     requests,
@@ -94,7 +95,7 @@ MOVES: Mapping[type, Handler] = {
     CheckpointRecorded: progression.checkpointed,
     RestoreReported: progression.restored,
     RoundProgressed: progression.progressed,
-    FindingMade: healing.found,
+    FindingMade: judgement.found,
     ReplicasAgreed: corruption.agreed,
     MemberTested: examination.tested,
     NodeDeparting: departure.node_departing,
@@ -122,7 +123,7 @@ TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     **{(phase, JobSubmitted): requests.resubmitted for phase in ENDED},
     (JobPhase.FAILED, InterventionRequested): requests.requested,  # Restart brings a failed job back
     (JobPhase.SUCCEEDED, InterventionRequested): requests.requested,  # answered with a refusal
-    (JobPhase.FAILED, FindingMade): healing.lost_after_the_end,
+    (JobPhase.FAILED, FindingMade): loss.lost_after_the_end,
     (JobPhase.FAILED, WatchdogStarted): attendance.watchdog_started,
     (JobPhase.FAILED, MemberJoined): attendance.joined,
     (JobPhase.FAILED, MemberLeft): attendance.left,

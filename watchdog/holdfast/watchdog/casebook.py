@@ -86,9 +86,13 @@ def _tells_the_same_death_better(incident: Incident, finding: Finding) -> bool:
 
 
 def same_fault(state: JobState, finding: Finding) -> Incident | None:
-    """The open incident this finding belongs to: one on the same node, that has not recovered yet."""
+    """The open incident this finding belongs to, that has not recovered yet: one on the same node. Members that
+    are lost many at once are one fault as well, of something that nobody names.
+    """
     for incident in reversed(state.open_incidents()):
-        if finding.subject.node is not None and finding.subject.node == incident.culprit.node:
+        if finding.subject.node != incident.culprit.node:
+            continue
+        if finding.subject.node is not None or finding.kind is incident.kind is FindingKind.MEMBER_LOST:
             return incident
     return None
 

@@ -7,7 +7,8 @@ from holdfast.api.policy import DRAIN_GRACE_S
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import found_again
 from holdfast.watchdog.departure import expect
-from holdfast.watchdog.healing import heal, rankless_lost, seen_again
+from holdfast.watchdog.healing import heal, seen_again
+from holdfast.watchdog.loss import rankless_lost
 from holdfast.watchdog.roster import Member, Standing
 from holdfast.watchdog.state import Departure, DepartureCause, JobState
 from holdfast.watchdog.step import Reason, Step, changed, ignore, stay

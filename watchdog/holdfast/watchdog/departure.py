@@ -12,7 +12,6 @@ from holdfast.api.event import Event, MemberDeparting, NodeDeparting
 from holdfast.api.policy import NoticeAction
 from holdfast.watchdog.formation import legal_size
 from holdfast.watchdog.recovery import owe
-from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.saving import ask_for_checkpoint, can_save, cannot_save, conclude, in_force, save_s
 from holdfast.watchdog.state import Departure, DepartureCause, DepartureStage, JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
@@ -121,10 +120,7 @@ def may_part(state: JobState, now: float) -> bool:
 
 def _steady(state: JobState) -> bool:
     """Whether a round is in force and all its members have been heard of since the watchdog started."""
-    if not in_force(state):
-        return False
-    absent = (state.member(name) for name in state.members.absent() if state.in_round(name))
-    return not any(each is not None and each.standing is Standing.UNKNOWN for each in absent)
+    return in_force(state) and state.members.unheard().isdisjoint(state.ranked())
 
 
 def _pressing(state: JobState) -> tuple[Departure, ...]:

@@ -7,7 +7,7 @@ from holdfast.api.policy import XidAction
 from holdfast.api.selftest import Verdict
 from holdfast.watchdog.avoidance import avoid_reputed
 from holdfast.watchdog.departure import expect
-from holdfast.watchdog.healing import found
+from holdfast.watchdog.judgement import found
 from holdfast.watchdog.probation import advanced, readmit
 from holdfast.watchdog.roster import Member
 from holdfast.watchdog.state import Departure, DepartureCause, JobState

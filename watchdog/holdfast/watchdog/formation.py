@@ -61,11 +61,10 @@ def next_number(state: JobState) -> int:
 
 def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortage:
     """The next round, or why there can be none."""
+    if legal_size(policy, present := state.eligible_count()) == 0:
+        return Shortage(present, needed=policy.nodes_min)  # said of each of thousands that come back
     order = seated(state, policy)
-    size = legal_size(policy, len(order))
-    if size == 0:
-        return Shortage(present=len(order), needed=policy.nodes_min)
-    first, seats = order[0], order[:size]
+    first, seats = order[0], order[: legal_size(policy, len(order))]
     number = next_number(state)
     return Round(
         job=state.job,

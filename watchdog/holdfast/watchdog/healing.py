@@ -2,7 +2,6 @@
 
 import msgspec
 
-from holdfast.api.event import Event, FindingMade
 from holdfast.api.finding import Confidence, Finding, FindingKind
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder
@@ -18,10 +17,9 @@ from holdfast.watchdog.effect import Effect, Notify, Pardon, Show
 from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
 from holdfast.watchdog.recovery import owe
-from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.state import JobState, Recovery, Suspicion
 from holdfast.watchdog.step import Reason, Step, changed, ignore
-from holdfast.watchdog.trial import ask, without_members
+from holdfast.watchdog.trial import ask
 from holdfast.watchdog.wording import in_words
 
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
@@ -40,35 +38,12 @@ NODE_FAULTS = (
 )
 
 
-def found(state: JobState, event: Event, now: float) -> Step:
-    """A detector judged. Judgements of rounds that are over are evidence at most (fencing)."""
-    assert isinstance(event, FindingMade)
-    finding = event.finding
-    current = state.round.number if state.round else None
-    if state.policy is None:
-        return ignore(state, "the job is not submitted yet")
-    if finding.kind is FindingKind.MEMBER_LOST:
-        # Who is there is a level, not an event of a round: a loss counts whichever round it was seen in.
-        member = state.member(finding.subject.member)
-        if member is not None and member.standing is Standing.LOST:
-            return seen_again(state, finding, now)
-        with_ranks = state.in_round(finding.subject.member) and state.phase is not JobPhase.SUSPENDED
-        return heal(state, finding, now) if with_ranks else rankless_lost(state, finding, now)
-    if finding.round is not None and finding.round != current:
-        return _late(state, finding, now)
-    if finding.kind not in NODE_FAULTS and (state.phase is JobPhase.SUSPENDED or current is None):
-        return ignore(state, "no round is running, so nothing of it can fail")
-    if finding.kind in NODE_FAULTS and _is_known_bad(state, finding.subject.node):
-        return _known_bad(state, finding, now)
-    return heal(state, finding, now)
-
-
 def seen_again(state: JobState, finding: Finding, now: float) -> Step:
     """One loss that is seen in two ways is one loss: the second is evidence at most."""
     incident = same_fault(state, finding)
     known = {each.says for each in incident.evidence} if incident is not None else set()
     if incident is None or {each.says for each in finding.evidence} <= known:
-        return ignore(state, f"{finding.subject.member} is lost already")
+        return ignore(state, f"{in_words(members_of(finding))}: lost already")
     state, effects = update(state, join_finding(incident, finding, now))
     return Step(state, effects, Reason("evidence", finding.cause))
 
@@ -234,12 +209,11 @@ def _case(state: JobState, finding: Finding, now: float) -> tuple[JobState, Inci
 
 
 def _remember(state: JobState, finding: Finding, decision: Decision, now: float) -> JobState:
-    """What repetition and follow-the-fault will look at; a lost member also stops counting as present."""
-    if finding.kind is FindingKind.MEMBER_LOST:
-        state = missed(state, finding.subject.member, now)
+    """What repetition and follow-the-fault will look at; lost members also stop counting as present."""
     members = state.members
-    if finding.kind is FindingKind.MEMBER_LOST and (lost := members.get(finding.subject.member)) is not None:
-        members = members.changed(lost.name, standing=Standing.LOST)
+    if finding.kind is FindingKind.MEMBER_LOST:
+        gone = members_of(finding)
+        state, members = missed(state, gone, now), members.lost(gone)
     failures = state.failures
     if may_loop(finding, decision):
         failures = (*failures, failure_of(state, finding, now))
@@ -254,48 +228,10 @@ def _remember(state: JobState, finding: Finding, decision: Decision, now: float)
     )
 
 
-def lost_after_the_end(state: JobState, event: Event, now: float) -> Step:
-    """A failed job heals nothing, but a Restart must not count on members that went."""
-    assert isinstance(event, FindingMade)
-    if event.finding.kind is not FindingKind.MEMBER_LOST:
-        return ignore(state, "the job is over")
-    return rankless_lost(state, event.finding, now)
-
-
-def _late(state: JobState, finding: Finding, now: float) -> Step:
-    """A judgement about a round that is over: joins its incident while that is open, changes nothing else."""
-    for incident in state.open_incidents():
-        if incident.round == finding.round and incident.culprit.node == finding.subject.node:
-            state, effects = update(state, join_finding(incident, finding, now))
-            return Step(state, effects, Reason("late evidence", f"round {finding.round} is over"))
-    return ignore(state, f"round {finding.round} is over")
-
-
-def rankless_lost(state: JobState, finding: Finding, now: float) -> Step:
-    """A member without ranks went: the operator replaces it, the round does not notice."""
-    lost = state.member(finding.subject.member)
-    if lost is None:
-        return ignore(state, f"{finding.subject.member} is not a member")
-    state = missed(state, finding.subject.member, now)
-    return Step(
-        without_members(state, {lost.name}),
-        (),
-        Reason("member lost", f"{finding.subject} ran no ranks: {finding.cause}"),
-    )
-
-
-def _is_known_bad(state: JobState, node: str | None) -> bool:
-    """Whether the node is avoided for what this job found; what others know of it is no proof yet."""
-    return node in state.avoided_nodes and node not in state.reputed
-
-
-def _known_bad(state: JobState, finding: Finding, now: float) -> Step:
-    """More bad news of a node that is already avoided."""
-    incident = same_fault(state, finding)
-    if incident is None:
-        return ignore(state, f"node {finding.subject.node} is avoided already")
-    state, effects = update(state, join_finding(incident, finding, now))
-    return Step(state, effects, Reason("late evidence", f"node {finding.subject.node} is avoided already"))
+def members_of(finding: Finding) -> tuple[str, ...]:
+    """Names of the members that the finding is about."""
+    named = (each.member for each in (finding.subject, *finding.also))
+    return tuple(name for name in named if name is not None)
 
 
 def _node_in_round(state: JobState, node: str | None) -> bool:

@@ -127,6 +127,8 @@ def _hang(state: JobState, policy: Policy, finding: Finding, now: float) -> Deci
 
 
 def _member_lost(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
+    if finding.also:
+        return Decision(Rung.SWAP, f"{finding.cause}: spares take their ranks")
     node = finding.subject.node
     if _strikes(state, finding, now) >= LOSSES_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
         return Decision(Rung.SWAP, f"node {node} was lost again and again within an hour", evict=node)

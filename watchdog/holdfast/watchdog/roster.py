@@ -88,6 +88,16 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         by_name[name] = member
         return self._followed_by(by_name, known, member)
 
+    def lost(self, names: Iterable[str]) -> "Roster":
+        """With those of these members that are known no longer there; for many this is one copy."""
+        by_name = self.by_name.copy()
+        for name in names:
+            if (known := by_name.get(name)) is not None:
+                by_name[name] = msgspec.structs.replace(known, standing=Standing.LOST)
+        after = Roster(by_name)
+        after.__dict__.update({name: self.__dict__[name] for name in WHOEVER_IS_THERE if name in self.__dict__})
+        return after
+
     def without(self, names: Collection[str]) -> "Roster":
         """Without those members."""
         by_name = self.by_name.copy()
@@ -110,6 +120,10 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         """Names of the members that are not there, or may not be."""
         return self._absent.keys()
 
+    def unheard(self) -> Set[str]:
+        """Names of the members of which nothing is known since the watchdog restarted."""
+        return self._unheard.keys()
+
     def respawned(self) -> Set[str]:
         """Names of the members whose workers cannot re-enter a round."""
         return self._respawned.keys()
@@ -119,13 +133,21 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         names = {name for node in nodes for name in self._on_node.get(node, ())}
         return [self.by_name[name] for name in sorted(names)]
 
-    def beyond(self, names: Set[str]) -> Collection[str]:
+    def beyond(self, names: Set[str]) -> Set[str]:
         """Names of the members that are not among `names`; remembered for the `names` last asked about."""
         kept: tuple[Set[str], dict[str, None]] | None = self.__dict__.get("_beyond")
         if kept is None or kept[0] is not names:
             kept = names, {name: None for name in self.by_name if name not in names}
             self.__dict__["_beyond"] = kept
         return kept[1].keys()
+
+    def stayed(self, names: Set[str], at: float) -> Set[str]:
+        """Names of the members among `names` that are there and were so `at`; remembered as `beyond` is."""
+        kept: tuple[Set[str], float, dict[str, None]] | None = self.__dict__.get("_stayed")
+        if kept is None or kept[0] is not names or kept[1] != at:
+            kept = names, at, {each.name: None for each in self if each.name in names and _stayed_since(each, at)}
+            self.__dict__["_stayed"] = kept
+        return kept[2].keys()
 
     @cached_property
     def _present(self) -> dict[int, int]:
@@ -134,6 +156,10 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _absent(self) -> dict[str, None]:
         return {member.name: None for member in self if member.standing not in THERE}
+
+    @cached_property
+    def _unheard(self) -> dict[str, None]:
+        return {member.name: None for member in self if member.standing is Standing.UNKNOWN}
 
     @cached_property
     def _respawned(self) -> dict[str, None]:
@@ -166,6 +192,10 @@ def _present(before: dict[int, int], known: Member | None, member: Member) -> di
 
 def _absent(before: dict[str, None], known: Member | None, member: Member) -> dict[str, None]:
     return _with(before, member.name, belongs=member.standing not in THERE)
+
+
+def _unheard(before: dict[str, None], known: Member | None, member: Member) -> dict[str, None]:
+    return _with(before, member.name, belongs=member.standing is Standing.UNKNOWN)
 
 
 def _respawned(before: dict[str, None], known: Member | None, member: Member) -> dict[str, None]:
@@ -205,12 +235,28 @@ def _beyond(
     return among, {**beyond, member.name: None}
 
 
+def _stayed_since(member: Member, at: float) -> bool:
+    return member.standing is Standing.PRESENT and member.joined_at <= at
+
+
+def _stayed(
+    before: tuple[Set[str], float, dict[str, None]], known: Member | None, member: Member
+) -> tuple[Set[str], float, dict[str, None]]:
+    among, at, stayed = before
+    return among, at, _with(stayed, member.name, belongs=member.name in among and _stayed_since(member, at))
+
+
+# What does not follow from anybody's standing.
+WHOEVER_IS_THERE = ("_respawned", "_on_node", "_beyond")
+
 HANDED_ON: Mapping[str, Callable[[Any, Member | None, Member], Any]] = {
     "_present": _present,
     "_absent": _absent,
+    "_unheard": _unheard,
     "_respawned": _respawned,
     "_on_node": _on_node,
     "_beyond": _beyond,
+    "_stayed": _stayed,
 }
 
 
@@ -233,10 +279,19 @@ def _beyond_without(before: tuple[Set[str], dict[str, None]], gone: Member) -> t
     return among, _with(beyond, gone.name, belongs=False)
 
 
+def _stayed_without(
+    before: tuple[Set[str], float, dict[str, None]], gone: Member
+) -> tuple[Set[str], float, dict[str, None]]:
+    among, at, stayed = before
+    return among, at, _with(stayed, gone.name, belongs=False)
+
+
 HANDED_BACK: Mapping[str, Callable[[Any, Member], Any]] = {
     "_present": _present_without,
     "_absent": _names_without,
+    "_unheard": _names_without,
     "_respawned": _names_without,
     "_on_node": _on_node_without,
     "_beyond": _beyond_without,
+    "_stayed": _stayed_without,
 }

@@ -13,12 +13,12 @@ from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import next_release
 from holdfast.watchdog.casebook import act, close
 from holdfast.watchdog.departure import may_part, next_departure, part
+from holdfast.watchdog.detectors.member_lost import GATHER_S
 from holdfast.watchdog.effect import Effect, Show
 from holdfast.watchdog.formation import GROWTH, Shortage, can_grow, form, legal_size, next_number
 from holdfast.watchdog.pacing import next_due, pace
 from holdfast.watchdog.planning import plan
 from holdfast.watchdog.probation import ended, next_end
-from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.saving import ask_for_checkpoint, conclude
 from holdfast.watchdog.state import JobState, Recovery, Rewind
 from holdfast.watchdog.step import Reason, Step, changed, stay
@@ -100,12 +100,11 @@ def _graced_until(state: JobState, policy: Policy) -> float | None:
     return min(state.forming_since + policy.form_grace_s, (first.joined_at if first else 0.0) + longest)
 
 
-# A rack or a switch takes many members within moments: the first makes a round at once, the others one together.
-GATHER_S = 0.25
-
-
 def _rest_is_known_at(state: JobState) -> float | None:
-    """When a fault that broke a round no sooner than it was shown is healed; None when nothing waits for that."""
+    """When a fault that broke a round no sooner than it was shown is healed; None when nothing waits for that.
+
+    What takes many members takes them within moments: the first makes a round at once, the others one together.
+    """
     recovery = state.recovery
     if recovery is None or not recovery.incidents or state.progressed or not isinstance(state.desired, Round):
         return None
@@ -117,9 +116,8 @@ def _without_gone(state: JobState) -> JobState:
 
     One that has not been heard of since the watchdog started is not lost yet.
     """
-    ranked, by_name = state.ranked(), state.members.by_name
-    absent = (name for name in state.members.absent() if name not in ranked)
-    gone = {name for name in absent if by_name[name].standing is Standing.LOST}
+    members = state.members
+    gone = (members.absent() & members.beyond(state.ranked())) - members.unheard()
     return without_members(state, gone) if gone else state
 
 
@@ -212,9 +210,7 @@ def _next_round(state: JobState, policy: Policy, now: float) -> Step:
 
 def _unheard(state: JobState) -> str | None:
     """The members with ranks of which nothing is known since the restart, in words; None when there is none."""
-    absent = (state.members.by_name[name] for name in state.members.absent())
-    ranked = state.ranked()
-    names = [each.name for each in absent if each.standing is Standing.UNKNOWN and each.name in ranked]
+    names = state.members.unheard() & state.ranked()
     return in_words(names) if names else None
 
 

@@ -185,7 +185,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     departures: tuple[Departure, ...] = ()
     saving: Saving | None = None
     save_count: int = 0
-    missing: dict[str, Missing] = {}
+    missing: dict[str, Missing] = {}  # in the order in which they are missed
     unready: tuple[str, ...] = ()
     pending: str = ""
     ledger: Ledger = Ledger()
@@ -243,24 +243,14 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     def avoided_nodes(self) -> frozenset[str]:
         return frozenset(order.node for order in self.avoided)
 
-    @cached_property
-    def _eligible(self) -> tuple[Member, ...]:
-        size, avoided, present = self._size, self.avoided_nodes, Standing.PRESENT
-        return tuple(
-            [
-                member
-                for member in self.members
-                if member.standing is present and member.local_size == size and member.node not in avoided
-            ]
-        )
-
     @property
     def _size(self) -> int:
         return self.policy.processes_per_node if self.policy else 0
 
     def eligible(self) -> tuple[Member, ...]:
         """Members that can be given ranks now, in the order they joined."""
-        return self._eligible
+        avoided = self.avoided_nodes
+        return tuple([each for each in self.members if self._is_fit(each) and each.node not in avoided])
 
     def eligible_count(self) -> int:
         """How many members `eligible` gives, without looking at each."""
@@ -285,10 +275,9 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
 
     def has_survivors(self) -> bool:
         """Whether a member with ranks in the newest round, there when it was shown, can be given ranks again."""
-        if self.ranked() <= self.members.absent():
-            return False
-        ranked, shown_at = self.ranked(), self.round_shown_at
-        return any(member.name in ranked and member.joined_at <= shown_at for member in self.eligible())
+        by_name, avoided = self.members.by_name, self.avoided_nodes
+        stayed = (by_name[name] for name in self.members.stayed(self.ranked(), self.round_shown_at))
+        return any(self._is_fit(each) and each.node not in avoided for each in stayed)
 
     def ranked(self) -> KeysView[str]:
         """Names of the members that have ranks in the newest round."""

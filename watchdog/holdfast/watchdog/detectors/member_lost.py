@@ -3,11 +3,17 @@
 A closed connection is proof at once. Silence is counted only while the watchdog itself was awake: a watchdog
 that was paused, starved or swapped out finds every member silent, and none of them is dead. It asks to be woken
 several times per `lost_after_s`; when a wakeup comes late, every deadline moves by the lag.
+
+What nodes share (a switch, a rack, the way to the watchdog) takes many within moments. The first is told at once,
+so that it is healed at once; who follows is told of together, as one fault of nobody's. Told one by one, each of
+12,500 would be decided about as if it were the last.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
@@ -22,11 +28,16 @@ from holdfast.watchdog.sample import (
     RoundStopped,
     Sample,
 )
+from holdfast.watchdog.wording import in_words
 
 # A stall of the watchdog goes unseen for one wakeup interval and one tolerance: together a third of
 # `lost_after_s`, which with the default beats (1 s of 3 s) leaves another third before a live member is lost.
 WAKEUPS_PER_DEADLINE = 6
 LAG_TOLERATED = 1 / 6
+# After the first, closed connections are told of once in this time.
+GATHER_S = 0.25
+# Two are a coincidence.
+TOGETHER_MIN = 3
 
 
 @dataclass(slots=True)
@@ -52,9 +63,11 @@ class MemberLostDetector:
         # members expected back after a restart have more time, and the others wait with them until they are.
         self._watched: OrderedDict[str, _Watch] = OrderedDict()
         self._expected_by: float | None = None
+        self._closed: dict[str, Finding] = {}  # by member: closed since the last were told of
+        self._tell_at = float("-inf")
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
-        """Renew, begin or end a watch; a finding at once when a connection closed."""
+        """Renew, begin or end a watch; a finding at once for the first connection that closed."""
         self._forgive_own_lag(now)
         if isinstance(sample, Heard):  # with every message of a launcher
             if (watch := self._watched.get(sample.member)) is not None:
@@ -72,17 +85,18 @@ class MemberLostDetector:
                 self._watched.pop(member, None)
             case Disconnected(member=member):
                 if (watch := self._watched.pop(member, None)) is not None:
-                    return (self._closed(member, watch, now),)
+                    self._closed[member] = self._closed_on(member, watch, now)
+                    return self._told(now)
             case RoundStarted(round=started):
                 for share in started.ranks:
-                    if share.member not in self._watched:
+                    if share.member not in self._watched and share.member not in self._closed:
                         self._renew(share.member, share.node, now)
             case _:
                 pass
         return ()
 
     def elapse(self, now: float) -> Sequence[Finding]:
-        """A finding for each member that has been silent for `lost_after_s`."""
+        """What is found of members that have been silent for `lost_after_s`, and of those that closed since."""
         self._forgive_own_lag(now)
         findings: list[Finding] = []
         while self._watched:
@@ -91,14 +105,43 @@ class MemberLostDetector:
                 break
             del self._watched[member]
             findings.append(self._silent(member, watch, now))
-        return findings
+        return [*self._told(now), *self._together(findings)]
 
     def next_wakeup(self) -> float | None:
-        if not self._watched or self._expected_by is None:
-            return None
-        return min(self._expected_by, next(iter(self._watched.values())).deadline)
+        wakeups = [self._tell_at] if self._closed else []
+        if self._watched and self._expected_by is not None:
+            wakeups += [self._expected_by, next(iter(self._watched.values())).deadline]
+        return min(wakeups, default=None)
+
+    def _told(self, now: float) -> Sequence[Finding]:
+        """Who closed, once it is time to tell."""
+        if not self._closed or now < self._tell_at:
+            return ()
+        findings, self._closed = tuple(self._closed.values()), {}
+        self._tell_at = now + GATHER_S
+        return self._together(findings)
+
+    def _together(self, findings: Sequence[Finding]) -> Sequence[Finding]:
+        """The same findings, or one where they are too many to be a coincidence."""
+        if len(findings) < TOGETHER_MIN:
+            return findings
+        members = tuple(each.subject for each in findings)
+        says = f"nodes {in_words(str(each.node) for each in members)}: {findings[0].cause}"
+        evidence = Evidence(f"connections of {len(members)} members", says, findings[-1].evidence[0].at)
+        together = msgspec.structs.replace(
+            findings[0],
+            subject=Subject(self._job),
+            also=members,
+            cause=f"{len(members)} members lost at once",
+            evidence=(evidence,),
+            confidence=Confidence.UNKNOWN,
+            began_at=min(each.began_at for each in findings),
+            round=max((each.round for each in findings if each.round is not None), default=None),
+        )
+        return (together,)
 
     def _renew(self, member: str, node: str, now: float) -> None:
+        self._closed.pop(member, None)  # back before anybody was told
         self._watched[member] = _Watch(node, heard_at=now, deadline=now + self._lost_after_s)
         self._watched.move_to_end(member)
 
@@ -110,7 +153,7 @@ class MemberLostDetector:
                 watch.deadline += lag_s
         self._expected_by = now + self._lost_after_s / WAKEUPS_PER_DEADLINE
 
-    def _closed(self, member: str, watch: _Watch, now: float) -> Finding:
+    def _closed_on(self, member: str, watch: _Watch, now: float) -> Finding:
         says = f"closed without a word, last heard of {now - watch.heard_at:.1f} s before"
         return self._finding(
             Subject(self._job, node=watch.node, member=member),
