@@ -6,8 +6,12 @@ compared with a golden table and with each other.
 """
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
+
+TOPOLOGY: Final = "topology"
+"""Whether the NVLink domains suit what the job asks for. Failed, it says nothing against the devices."""
 
 
 class TestLevel(StrEnum):

@@ -1,6 +1,8 @@
 """A deleted job is wound up: one more checkpoint, its pods go, the watchdog forgets it, then the job is let go.
 
 The finalizer that holds the job until then must never hold it for ever: each wait has an end.
+
+Nodes that the job took out of service stay so: they are faulty, whoever ran there, until somebody repaired them.
 """
 
 from enum import Enum

@@ -7,6 +7,7 @@ The watchdog decides about faults; here its plan is made true, and nothing else.
 after a lost event, or twice in a row comes to the same.
 """
 
+from holdfast.api.plan import Plan
 from holdfast.api.trainingjob import TrainingJob, policy_of
 from holdfast.operator.action import Action, SetFinalizer, Submit
 from holdfast.operator.belongings import BUDGET, budget_of, made, removed, service_of
@@ -19,7 +20,7 @@ from holdfast.operator.ending import finish
 from holdfast.operator.marks import FINALIZER
 from holdfast.operator.observed import Mode, Observed, Outcome, Terms
 from holdfast.operator.sighting import sightings
-from holdfast.operator.staffing import staff
+from holdfast.operator.staffing import staff, wish
 from holdfast.operator.status import draft
 
 LOOK_AGAIN_S = 5.0
@@ -60,14 +61,20 @@ def _run(case: Case, job: TrainingJob) -> Decision:
     """Make the plan true."""
     submit = _submission(case, job)
     look_again = LOOK_AGAIN_S if submit else None
-    if case.plan is None:
+    plan = case.plan or _supposed(case, job)
+    if plan is None:
         reason = "waiting for the watchdog to take the job" if case.connected else "the watchdog is away"
         return Decision(submit, reason, look_again)
-    staffing = staff(case, job, case.plan)
-    actions = (*submit, *_belongings(case), *cordons(case), *staffing.deletes, *staffing.creates)
+    staffing = staff(case, job, plan)
+    actions = (*submit, *_belongings(case, plan), *cordons(case), *staffing.deletes, *staffing.creates)
     changes_at = case.crash_loop.changes_at
     waits = [look_again, None if changes_at is None else max(0.0, changes_at - case.now)]
     return Decision(actions, staffing.reason, min((each for each in waits if each is not None), default=None))
+
+
+def _supposed(case: Case, job: TrainingJob) -> Plan | None:
+    """What an operator that only observes takes for the plan of a job that the watchdog is never told of."""
+    return wish(case, job) if case.terms.mode is Mode.OBSERVE and case.connected else None
 
 
 def _submission(case: Case, job: TrainingJob) -> tuple[Action, ...]:
@@ -75,11 +82,11 @@ def _submission(case: Case, job: TrainingJob) -> tuple[Action, ...]:
     return () if case.taken or not case.connected else (Submit(policy_of(job)),)
 
 
-def _belongings(case: Case) -> tuple[Action, ...]:
+def _belongings(case: Case, plan: Plan) -> tuple[Action, ...]:
     """A job that holds no pods needs no budget; its service stays."""
-    plan, observed = case.plan, case.observed
+    observed = case.observed
     service = made(service_of(case.metadata), observed.services)
-    if plan is not None and plan.members + plan.spares == 0:
+    if plan.members + plan.spares == 0:
         return (*service, *removed(BUDGET, observed.budgets))
     return (*service, *made(budget_of(case.metadata, case.terms.budget_api), observed.budgets))
 

@@ -29,6 +29,13 @@ class Staffing:
     reason: str = ""
 
 
+def wish(case: Case, job: TrainingJob) -> Plan:
+    """What the spec alone asks for, as long as nothing is known of members and nodes."""
+    if job.spec.suspend:
+        return Plan(case.id, 0, members=0, spares=0)
+    return Plan(case.id, 0, members=job.spec.nodes.max, spares=job.spec.nodes.spares)
+
+
 def staff(case: Case, job: TrainingJob, plan: Plan) -> Staffing:
     """What makes the pods match `plan`. New ones are made of `job`'s template."""
     wanted = plan.members + plan.spares
@@ -157,6 +164,7 @@ def _avoided(case: Case) -> list[str]:
     """Host name labels of the nodes to keep away from; a node that is not there has, as a rule, its own name."""
     plan = case.plan
     names = {order.node for order in (*plan.avoid, *plan.cordon)} if plan else set()
+    names |= case.drained_in_vain
     nodes = {name: case.node_of(name) for name in names}
     return sorted(node.metadata.labels.get(HOSTNAME_LABEL, name) if node else name for name, node in nodes.items())
 

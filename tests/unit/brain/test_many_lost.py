@@ -5,17 +5,19 @@ from story import JOB, Story, running
 from holdfast.api.event import FindingMade
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
+from holdfast.api.plan import PodState
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import LOST_FOR_GOOD_S
-from holdfast.watchdog.detectors.member_lost import GATHER_S
 from holdfast.watchdog.effect import IncidentOpened
 from holdfast.watchdog.reputation import Fleet, marked
 from holdfast.watchdog.roster import Standing
+from holdfast.watchdog.settling import GATHER_S
 
 
 def gone(story: Story, *numbers: int) -> None:
+    """As the detector tells of many."""
     subjects = tuple(Subject(JOB, node=f"node-{each}", member=f"node-{each}") for each in numbers)
-    cause = f"{len(numbers)} members lost at once"
+    cause = "many members lost at once"
     evidence = (Evidence("connections", "closed", story.now),)
     story.tell(
         FindingMade(
@@ -49,7 +51,7 @@ def test_it_is_one_incident_without_a_culprit_that_leaves_no_mark() -> None:
     story = running(6)
     gone(story, 2, 3, 4)
     (incident,) = story.state.incidents
-    assert (incident.culprit, incident.cause) == (Subject(JOB), "3 members lost at once")
+    assert (incident.culprit, incident.cause) == (Subject(JOB), "many members lost at once")
     assert story.state.suspicions == ()
     assert marked(Fleet(), incident) == Fleet()
 
@@ -121,3 +123,39 @@ def test_those_that_are_lost_already_are_not_lost_again() -> None:
     }
     assert len(story.state.incidents) == 1
     assert not any(isinstance(each, IncidentOpened) for each in story.effects[effects:])
+
+
+def test_what_the_cluster_says_of_one_of_them_is_evidence() -> None:
+    story = running(6, nodes_min=6)
+    gone(story, 2, 3, 4)
+    story.now += 1.0
+    story.pod(3, PodState.GONE, "Evicted: the node was out of memory")
+    assert "out of memory" in story.incident.evidence[-1].says
+    assert len(story.state.incidents) == 1
+
+
+def test_what_the_cluster_says_of_one_that_was_lost_before_is_no_evidence() -> None:
+    story = running(6, nodes_min=6)
+    story.lose(2)
+    story.now += 1.0
+    gone(story, 3, 4, 5)
+    before = story.incident
+    story.pod(2, PodState.GONE, "Evicted: the node was out of memory")
+    assert story.incident.evidence == before.evidence
+
+
+def test_the_only_one_with_ranks_is_named() -> None:
+    story = running(3, spares=3)
+    spares = [int(each.removeprefix("node-")) for each in set(story.state.members.by_name) - set(story.members)]
+    gone(story, 2, *spares[:2])
+    assert (story.incident.culprit.node, story.incident.confidence) == ("node-2", Confidence.PROBABLE)
+
+
+def test_late_evidence_without_a_culprit_does_not_join_them() -> None:
+    story = running(6, spares=3)
+    old = story.round.number
+    gone(story, 2, 3, 4)
+    finding = Finding(FindingKind.HANG, Subject(JOB), "hang", (), Confidence.UNKNOWN, story.now, round=old)
+    story.tell(FindingMade(finding))
+    assert story.incident.kind is FindingKind.MEMBER_LOST
+    assert len(story.incident.evidence) == 1

@@ -1,12 +1,16 @@
 """What people ask for."""
 
+import msgspec
 import pytest
-from story import running
+from story import Story, running
+from trials import asked, examined
 
 from holdfast.api.event import InterventionRequested
 from holdfast.api.intervention import InterventionAction, InterventionRequest, InterventionState
+from holdfast.api.policy import EvictionBudget
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.effect import Pardon, Publish
 
 DONE, REFUSED = InterventionState.DONE, InterventionState.REFUSED
 
@@ -91,9 +95,39 @@ def test_a_refused_request_says_why_and_changes_nothing_else(
     assert story.round == round_before
 
 
-def test_a_finished_job_refuses_everything() -> None:
+def test_a_finished_job_refuses_everything_but_a_return() -> None:
     story = running(1).finish()
-    assert story.ask(InterventionAction.RESTART).outcome == "the job has finished"
+    assert story.ask(InterventionAction.RESTART).outcome == "the job has finished; only Return is possible"
+    refused = story.ask(InterventionAction.RETURN, "i2", node="node-1")
+    assert (refused.state, refused.outcome) == (REFUSED, "node node-1 is not avoided")
+
+
+def over(end: JobPhase) -> Story:
+    """A job that is over, and that had node-1 taken out of service before."""
+    story = running(1, spares=1, evictions=EvictionBudget(count=1, fraction=1.0)).xid(1, 79).run(60)
+    story = story.finish() if end is JobPhase.SUCCEEDED else story.xid(2, 79)
+    assert (story.state.phase, [each.node for each in story.plan.cordon]) == (end, ["node-1"])
+    return story
+
+
+@pytest.mark.parametrize("end", [JobPhase.SUCCEEDED, JobPhase.FAILED])
+def test_a_return_after_the_end_reaches_the_plan_and_nothing_else_of_it_changes(end: JobPhase) -> None:
+    story = over(end)
+    before = story.plan
+    assert story.ask(InterventionAction.RETURN, node="node-1").outcome == "node node-1 returned"
+    wanted = msgspec.structs.replace(before, number=before.number + 1, avoid=(), cordon=(), returned=("node-1",))
+    assert story.plan == wanted
+    assert [each.plan for each in story.effects if isinstance(each, Publish)][-1] == wanted
+    again = story.ask(InterventionAction.RETURN, "i2", node="node-1")
+    assert (again.state, story.plan) == (REFUSED, wanted)
+
+
+def test_a_node_returned_by_a_finished_job_is_not_asked_for_self_tests() -> None:
+    story = examined(1, spares=1).xid(1, 79).run(60).finish()
+    tests = asked(story)
+    assert story.ask(InterventionAction.RETURN, node="node-1").outcome == "node node-1 returned"
+    assert (story.plan.returned, story.state.probation, asked(story)) == (("node-1",), {}, tests)
+    assert Pardon("node-1", "asked") in story.effects
 
 
 def test_an_older_generation_of_the_spec_changes_nothing() -> None:

@@ -3,7 +3,7 @@
 from story import Story
 
 from holdfast.api.event import MemberTested
-from holdfast.api.selftest import CheckResult, TestLevel, TestWanted, Verdict
+from holdfast.api.selftest import TOPOLOGY, CheckResult, TestLevel, TestWanted, Verdict
 from holdfast.watchdog.effect import Examine
 
 
@@ -37,3 +37,13 @@ def examined(nodes: int, spares: int = 0, **fields: object) -> Story:
         answer(story, number, Verdict.PASSED)
     story.run(1)
     return story.commit(40).run_on(50)
+
+
+def misfit(story: Story, number: int, domain: int, *also: CheckResult) -> Story:
+    """Member `node-number` answers that its NVLink domains hold `domain` GPUs, and what else failed."""
+    wanted = asked(story)[f"node-{number}"]
+    says = f"tensor parallel size {wanted.tensor} asked of a {domain}-GPU NVLink domain"
+    sound = CheckResult("matmul bf16", f"GPU-{number}", Verdict.PASSED, "as it is", 0.5, "H100", "aa")
+    checks = (sound, CheckResult(TOPOLOGY, "node", Verdict.FAILED, says, 0.1), *also)
+    story.tell(MemberTested(f"node-{number}", wanted.number, wanted.level, Verdict.FAILED, checks, says))
+    return story

@@ -5,7 +5,7 @@ from signals import JOB, broke, exited, policy, started
 
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.watchdog.detectors.collective_failed import PATIENCE_S, CollectiveFailedDetector
-from holdfast.watchdog.sample import Disconnected, Heard, RoundStopped, Sample
+from holdfast.watchdog.sample import Connected, Disconnected, Heard, RoundStopped, Sample
 
 
 def in_round(number: int = 1) -> CollectiveFailedDetector:
@@ -85,3 +85,25 @@ def test_a_rank_outside_the_world_is_named_without_a_place() -> None:
     detector.observe(broke(99), 10.0)
     (finding,) = detector.elapse(11.0)
     assert finding.subject == Subject(JOB, rank=99)
+
+
+@pytest.mark.parametrize("broke_first", [True, False])
+def test_a_connection_that_only_blinked_is_not_the_cause(broke_first: bool) -> None:
+    detector = in_round()
+    for sample in (broke(2), Disconnected("m1")) if broke_first else (Disconnected("m1"), broke(2)):
+        detector.observe(sample, 10.0)
+    detector.observe(Disconnected("m0"), 10.0)
+    detector.observe(Connected("m0", "n0"), 10.1)
+    assert detector.next_wakeup() is None, "m1 is still away"
+    detector.observe(Connected("m1", "n1"), 10.2)
+    assert detector.next_wakeup() == 10.2 + PATIENCE_S
+    assert len(detector.elapse(11.2)) == 1
+
+
+def test_who_comes_back_after_the_finding_brings_no_second_one() -> None:
+    detector = in_round()
+    detector.observe(broke(2), 10.0)
+    assert len(detector.elapse(12.0)) == 1
+    detector.observe(Disconnected("m1"), 12.5)
+    detector.observe(Connected("m1", "n1"), 12.6)
+    assert detector.next_wakeup() is None

@@ -8,7 +8,10 @@ from operator_builders import (
     document,
     ended_pod,
     job_object,
+    node,
+    nodes,
     observed,
+    order,
     owned,
     plan,
     pod,
@@ -17,9 +20,9 @@ from operator_builders import (
 )
 
 from holdfast.api.status import JobPhase
-from holdfast.operator.action import CreatePod, Delete, DeleteJob, DeletePod, Submit, Tell
+from holdfast.operator.action import Cordon, CreatePod, Delete, DeleteJob, DeletePod, Submit, Tell, Uncordon
 from holdfast.operator.belongings import budget_of
-from holdfast.operator.observed import Observed, Outcome
+from holdfast.operator.observed import Cordoning, Mode, Observed, Outcome, Terms
 from holdfast.operator.reconcile import reconcile
 from holdfast.operator.timestamp import text_of
 
@@ -35,8 +38,8 @@ def ended(phase: JobPhase = JobPhase.SUCCEEDED, *, since_s: float | None = None,
     return observed(**{**given, **fields})
 
 
-def decide(seen: Observed) -> Outcome:
-    return reconcile(seen, TERMS, NOW)
+def decide(seen: Observed, terms: Terms = TERMS) -> Outcome:
+    return reconcile(seen, terms, NOW)
 
 
 def acted(outcome: Outcome) -> set[type]:
@@ -69,6 +72,47 @@ def test_what_still_runs_a_minute_after_the_end_is_removed() -> None:
 def test_nobody_has_to_wait_for_the_budget_of_an_ended_job() -> None:
     budget = owned(budget_of(job_object().metadata, "policy/v1"))
     assert actions_of(decide(ended(budgets=(budget,))), Delete) == [Delete("PodDisruptionBudget", "gpt")]
+
+
+def with_nodes_to_change(phase: JobPhase, **fields: Any) -> Observed:
+    """An ended job whose plan takes n5 out of service and puts n6 back."""
+    there = {**nodes(), "n6": node("n6", cordoned_by="research/gpt")}
+    wanted = plan(2, avoid=(order("n5"),), cordon=(order("n5"),), returned=("n6",), release=("gpt-0",))
+    return ended(phase, **{"since_s": 9.0, "plan": wanted, "nodes": there, **fields})
+
+
+ENDS = pytest.mark.parametrize("phase", [JobPhase.SUCCEEDED, JobPhase.FAILED])
+
+
+@ENDS
+def test_the_plan_of_an_ended_job_is_carried_out_for_nodes_and_not_for_pods(phase: JobPhase) -> None:
+    outcome = decide(with_nodes_to_change(phase))
+    assert outcome.actions[-2:] == (Cordon("n5", "XID 79", "incident-1"), Uncordon("n6"))
+    assert acted(outcome) == {Cordon, Uncordon}
+    assert {"NodeCordoned", "NodeReturned"} <= {each.reason for each in outcome.events}
+    done = {**nodes(), "n5": node("n5", cordoned_by="research/gpt")}
+    assert acted(decide(with_nodes_to_change(phase, nodes=done))) == set()
+
+
+@ENDS
+def test_an_ended_job_is_removed_only_after_its_nodes_were_seen_to(phase: JobPhase) -> None:
+    outcome = decide(with_nodes_to_change(phase, since_s=DAY_S))
+    assert [type(each) for each in outcome.actions if not isinstance(each, Tell)] == [Cordon, Uncordon, DeleteJob]
+
+
+@ENDS
+def test_an_operator_that_observes_changes_no_node_of_an_ended_job(phase: JobPhase) -> None:
+    outcome = decide(with_nodes_to_change(phase), Terms("w:1", "image", mode=Mode.OBSERVE))
+    assert outcome.actions == ()
+    assert outcome.status is not None
+    (says,) = [each["message"] for each in outcome.status["conditions"] if each["type"] == "Observing"]
+    assert says == "nothing is changed; would do: Cordon x1; Uncordon x1"
+
+
+@ENDS
+def test_nodes_of_an_ended_job_are_left_to_another_remediator(phase: JobPhase) -> None:
+    consume = Terms("w:1", "image", cordoning=Cordoning.CONSUME)
+    assert acted(decide(with_nodes_to_change(phase), consume)) == set()
 
 
 def test_an_ended_job_is_removed_when_its_time_is_over() -> None:

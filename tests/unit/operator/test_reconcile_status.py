@@ -395,6 +395,25 @@ def test_an_operator_that_observes_writes_the_status_and_does_nothing() -> None:
     assert "Observing" not in str(status_of(seen)["conditions"])
 
 
+@pytest.mark.parametrize(
+    ("spec", "would"),
+    [
+        ({"nodes": {"min": 1, "max": 2, "spares": 1}}, "Apply x2; CreatePod x3; Submit x1"),
+        ({"suspend": True}, "Apply x1; Submit x1"),
+    ],
+)
+def test_an_operator_that_observes_a_job_nobody_told_the_watchdog_of_decides_by_its_spec(
+    spec: dict[str, Any], would: str
+) -> None:
+    unknown = report(generation=None, uid="")
+    seen = observed(spec=spec_of(document(**spec)), plan=None, report=unknown, pods=())
+    assert condition_of(seen, "Observing", OBSERVE)[2] == f"nothing is changed; would do: {would}"
+    assert status_of(seen, terms=OBSERVE)["podsCreated"] == 0
+    away = msgspec.structs.replace(seen, report=None, heard_age_s=60.0)
+    assert condition_of(away, "Observing", OBSERVE)[2] == "nothing is changed; would do: nothing"
+    assert {type(each).__name__ for each in decide(seen).actions} == {"Submit"}
+
+
 def test_an_operator_that_observes_a_settled_job_would_do_nothing() -> None:
     seen = observed(spec=spec_of(document(nodes=4)))
     assert condition_of(seen, "Observing", OBSERVE)[2] == "nothing is changed; would do: nothing"

@@ -20,7 +20,8 @@ An XID is the NVIDIA driver's error number. What is done about one is decided in
 
 **Ignore** does nothing. **Watch** keeps it as evidence, and evicts when the same GPU raises it again within a day.
 **Restart** starts new worker processes on the same node. **Evict** takes the node out of the job; a spare takes
-its ranks.
+its ranks. Nothing but a human's `holdfast return NODE`, or the finding that the software is suspect, ends that
+eviction while the node exists: an XID that does not come again proves nothing.
 
 The same number on the same GPU within 5 s is one error; what follows an error that closely is its symptom, unless
 it asks for something worse. 45 is never a cause. When a number that does not blame hardware follows the job to

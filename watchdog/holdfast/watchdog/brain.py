@@ -122,7 +122,7 @@ TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     **{(phase, kind): OVER for phase in ENDED for kind in MOVES},
     **{(phase, JobSubmitted): requests.resubmitted for phase in ENDED},
     (JobPhase.FAILED, InterventionRequested): requests.requested,  # Restart brings a failed job back
-    (JobPhase.SUCCEEDED, InterventionRequested): requests.requested,  # answered with a refusal
+    (JobPhase.SUCCEEDED, InterventionRequested): requests.requested,  # Return alone is done
     (JobPhase.FAILED, FindingMade): loss.lost_after_the_end,
     (JobPhase.FAILED, WatchdogStarted): attendance.watchdog_started,
     (JobPhase.FAILED, MemberJoined): attendance.joined,

@@ -86,15 +86,17 @@ def _tells_the_same_death_better(incident: Incident, finding: Finding) -> bool:
 
 
 def same_fault(state: JobState, finding: Finding) -> Incident | None:
-    """The open incident this finding belongs to, that has not recovered yet: one on the same node. Members that
-    are lost many at once are one fault as well, of something that nobody names.
-    """
-    for incident in reversed(state.open_incidents()):
-        if finding.subject.node != incident.culprit.node:
-            continue
-        if finding.subject.node is not None or finding.kind is incident.kind is FindingKind.MEMBER_LOST:
-            return incident
-    return None
+    """The open incident this finding belongs to: one on the same node, that has not recovered yet."""
+    node = finding.subject.node
+    if node is None:
+        return many_lost(state) if finding.kind is FindingKind.MEMBER_LOST else None
+    return next((each for each in reversed(state.open_incidents()) if each.culprit.node == node), None)
+
+
+def many_lost(state: JobState) -> Incident | None:
+    """The open incident of many members that were lost at once, which nobody is the culprit of."""
+    alike = (each for each in reversed(state.open_incidents()) if each.kind is FindingKind.MEMBER_LOST)
+    return next((each for each in alike if each.culprit.node is None), None)
 
 
 def act(state: JobState, ids: Iterable[str], action: Action) -> tuple[JobState, tuple[Effect, ...]]:

@@ -109,14 +109,15 @@ def _gone(state: JobState, event: NodeChanged, now: float) -> Step:
 
 
 def _pod_gone(state: JobState, event: PodChanged, now: float) -> Step:
-    pending = "" if _waited(state, event.member) else state.pending
-    state = changed(state, missing=found_again(state, event.member), pending=pending)
-    member = state.member(event.member)
-    if member is None:
-        return Step(state, (), Reason("pod gone", f"pod {event.member} is gone: {event.reason}"))
-    step = _lost(state, member, f"pod gone: {event.reason}", now)
-    gone = found_again(step.state, event.member)
-    return Step(changed(step.state, missing=gone), step.effects, step.reason)
+    state = changed(state, pending="" if _waited(state, event.member) else state.pending)
+    step = Step(state, (), Reason("pod gone", f"pod {event.member} is gone: {event.reason}"))
+    if (member := state.member(event.member)) is not None:
+        step = _lost(state, member, f"pod gone: {event.reason}", now)
+    return Step(
+        changed(step.state, missing=found_again(step.state, event.member)),
+        step.effects,
+        step.reason,
+    )
 
 
 def _finished(state: JobState, member: Member) -> bool:

@@ -8,11 +8,22 @@ from holdfast.api.selftest import Verdict
 from holdfast.watchdog.avoidance import avoid_reputed
 from holdfast.watchdog.departure import expect
 from holdfast.watchdog.judgement import found
+from holdfast.watchdog.misfit import misfit_of, unfit
 from holdfast.watchdog.probation import advanced, readmit
 from holdfast.watchdog.roster import Member
 from holdfast.watchdog.state import Departure, DepartureCause, JobState
 from holdfast.watchdog.step import Reason, Step, changed, ignore
-from holdfast.watchdog.trial import admitted, again, awaited, compared, examine, failed_checks, not_asked, passed
+from holdfast.watchdog.trial import (
+    admitted,
+    again,
+    awaited,
+    compared,
+    examine,
+    failed_checks,
+    not_asked,
+    passed,
+    without_misfits,
+)
 
 # A node of another job's bad word is left in good order: what it did for this job may be sound.
 LEAVE_S = 300.0
@@ -24,9 +35,14 @@ def tested(state: JobState, event: Event, now: float) -> Step:
     trial, member = awaited(state, event), state.member(event.member)
     if trial is None or member is None:
         return not_asked(state, event)
-    asked_in, state = state, admitted(state, member.name, now)
+    asked_in = state
     # Devices of one node that differ are Unknown to the node itself; what others of their kind computed may tell.
     state, against, doubted = compared(state, member.node, event.checks)
+    if not against and (says := misfit_of(event)) is not None:
+        return unfit(state, member, says, now).then(lambda after: again(after, doubted, now))
+    if event.verdict is Verdict.PASSED:
+        state = without_misfits(state, {member.name})
+    state = admitted(state, member.name, now)
     against = failed_checks(event) + against
     if event.verdict is Verdict.UNKNOWN and not against:
         says = f"{member.name} could not be tested: {event.says or 'no reason given'}"

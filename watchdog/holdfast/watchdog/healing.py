@@ -11,7 +11,16 @@ from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import missed
 from holdfast.watchdog.avoidance import avoid, keep_away, take_back
-from holdfast.watchdog.casebook import act, close, join_finding, open_incident, same_fault, update
+from holdfast.watchdog.casebook import (
+    KEPT_EVIDENCE,
+    act,
+    close,
+    join_finding,
+    many_lost,
+    open_incident,
+    same_fault,
+    update,
+)
 from holdfast.watchdog.corruption import rewound
 from holdfast.watchdog.effect import Effect, Notify, Pardon, Show
 from holdfast.watchdog.formation import next_number
@@ -40,12 +49,20 @@ NODE_FAULTS = (
 
 def seen_again(state: JobState, finding: Finding, now: float) -> Step:
     """One loss that is seen in two ways is one loss: the second is evidence at most."""
-    incident = same_fault(state, finding)
+    incident = same_fault(state, finding) or _lost_among_many(state, finding)
     known = {each.says for each in incident.evidence} if incident is not None else set()
     if incident is None or {each.says for each in finding.evidence} <= known:
         return ignore(state, f"{in_words(members_of(finding))}: lost already")
     state, effects = update(state, join_finding(incident, finding, now))
     return Step(state, effects, Reason("evidence", finding.cause))
+
+
+def _lost_among_many(state: JobState, finding: Finding) -> Incident | None:
+    """The open incident of the many that the member was lost with, while it has room for more evidence."""
+    incident, lost = many_lost(state), state.missing.get(str(finding.subject.member))
+    if incident is None or lost is None or len(incident.evidence) >= KEPT_EVIDENCE:
+        return None
+    return incident if lost.at >= incident.detected_at else None
 
 
 def heal(state: JobState, finding: Finding, now: float) -> Step:
@@ -173,9 +190,8 @@ def _carry_out(
         does = f"return {', '.join(decision.exonerate)}"
         state, more = act(state, (incident.id,), Action(decision.rung, now, does, decision.reason))
         effects += more
-    if decision.tests:
-        asked = ask(state, decision.tests, LEVEL_OF_SUSPICION, decision.reason, now, bars=True)
-        state, effects = asked.state, effects + asked.effects
+    state, more = _test(state, decision, now)
+    effects += more
     if decision.rewinds and state.policy is not None:
         state = rewound(state, state.policy, finding)
     touches_round = finding.kind not in NODE_FAULTS or _node_in_round(state, finding.subject.node)
@@ -195,6 +211,16 @@ def _carry_out(
         owe(state, recovery),
         fault_step=state.step if state.progressed else state.fault_step,
     )
+    return state, effects
+
+
+def _test(state: JobState, decision: Decision, now: float) -> tuple[JobState, tuple[Effect, ...]]:
+    """Ask for the tests that the decision calls for: those before the next round, and those when there is time."""
+    effects: tuple[Effect, ...] = ()
+    for names, bars in ((decision.tests, True), (decision.tests_later, False)):
+        if names:
+            asked = ask(state, names, LEVEL_OF_SUSPICION, decision.reason, now, bars=bars)
+            state, effects = asked.state, effects + asked.effects
     return state, effects
 
 

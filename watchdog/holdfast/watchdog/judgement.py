@@ -3,7 +3,7 @@
 from holdfast.api.event import Event, FindingMade
 from holdfast.api.finding import Finding, FindingKind
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.casebook import join_finding, same_fault, update
+from holdfast.watchdog.casebook import join_finding, many_lost, same_fault, update
 from holdfast.watchdog.healing import NODE_FAULTS, heal
 from holdfast.watchdog.loss import lost
 from holdfast.watchdog.state import JobState
@@ -30,8 +30,10 @@ def found(state: JobState, event: Event, now: float) -> Step:
 
 def _late(state: JobState, finding: Finding, now: float) -> Step:
     """A judgement about a round that is over: joins its incident while that is open, changes nothing else."""
+    many = many_lost(state)
     for incident in state.open_incidents():
-        if incident.round == finding.round and incident.culprit.node == finding.subject.node:
+        alike = incident.round == finding.round and incident.culprit.node == finding.subject.node
+        if alike and incident is not many:
             state, effects = update(state, join_finding(incident, finding, now))
             return Step(state, effects, Reason("late evidence", f"round {finding.round} is over"))
     return ignore(state, f"round {finding.round} is over")

@@ -31,6 +31,8 @@ MEMORY_S = 3600.0
 LOSSES_THAT_CONDEMN = 3
 # The second hang on one node does: it costs more and has fewer innocent causes.
 HANGS_THAT_CONDEMN = 2
+# A worker that somebody ended, as the kernel does when memory is short, says nothing of its GPU.
+SENT_BY_OTHERS = ("signal 9 ", "signal 15 ")
 # Two devices that differ, pass their tests and differ again will not be told apart by going back once more.
 TIES_THAT_PAGE = 3
 
@@ -39,7 +41,7 @@ class Decision(msgspec.Struct, frozen=True):
     """What to do about a finding. `evict` names a node to keep away from, `exonerate` nodes to take back;
     `amounts_to` is what the finding means in the light of those before it. `rewinds`: the next round restores what
     was verified; `tests` are members whose devices are tested before it. `along` are nodes that leave with
-    `evict`.
+    `evict`, `tests_later` members whose devices are tested when their workers have next left a round.
     """
 
     rung: Rung
@@ -54,6 +56,7 @@ class Decision(msgspec.Struct, frozen=True):
     rewinds: bool = False
     along: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
+    tests_later: tuple[str, ...] = ()
 
 
 def decide(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
@@ -64,6 +67,7 @@ def decide(state: JobState, policy: Policy, finding: Finding, now: float) -> Dec
     if wanted.evict is not None:
         wanted = _within_blast_radius(state, policy, wanted, now)
     wanted = _within_restart_budget(state, policy, wanted, now)
+    wanted = _with_tests(state, policy, finding, wanted, now)
     if wanted.rung is Rung.PAGE or not may_loop(finding, wanted):
         return wanted
     return _without_crash_loop(state, policy, finding, wanted, now)
@@ -128,7 +132,7 @@ def _hang(state: JobState, policy: Policy, finding: Finding, now: float) -> Deci
 
 def _member_lost(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
     if finding.also:
-        return Decision(Rung.SWAP, f"{finding.cause}: spares take their ranks")
+        return Decision(Rung.SWAP, f"{len(finding.also)} members are gone at once: spares take their ranks")
     node = finding.subject.node
     if _strikes(state, finding, now) >= LOSSES_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
         return Decision(Rung.SWAP, f"node {node} was lost again and again within an hour", evict=node)
@@ -238,6 +242,24 @@ def _within_blast_radius(state: JobState, policy: Policy, wanted: Decision, now:
             guards=(counted, shared),
         )
     return msgspec.structs.replace(wanted, guards=(*wanted.guards, counted, shared))
+
+
+def _with_tests(state: JobState, policy: Policy, finding: Finding, wanted: Decision, now: float) -> Decision:
+    """A node that goes on after a fault of its own is tested when there is time, the second time before it does.
+
+    Only a fault that devices can bring about keeps everybody waiting, and only while no other node shows it.
+    """
+    suspect = finding.kind is FindingKind.XID or finding.cause.startswith("signal")
+    node, strikes = finding.subject.node, _strikes(state, finding, now)
+    if policy.preflight is None or node is None or wanted.rung is Rung.PAGE or wanted.evict is not None:
+        return wanted
+    if not suspect or (finding.kind is not FindingKind.XID and not strikes) or _elsewhere(state, finding, now):
+        return wanted
+    names = tuple(each.name for each in state.members.on_nodes((node,)))
+    if not strikes or finding.cause.startswith(SENT_BY_OTHERS):
+        return msgspec.structs.replace(wanted, tests_later=names)
+    guard = f"self-test: {finding.cause} again within an hour, on this node alone"
+    return msgspec.structs.replace(wanted, tests=names, guards=(*wanted.guards, guard))
 
 
 def _without_crash_loop(

@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.api.event import Event, FindingMade
-from holdfast.api.finding import Finding, FindingKind
+from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import missed
 from holdfast.watchdog.healing import heal, members_of, seen_again
@@ -49,7 +49,10 @@ def lost_after_the_end(state: JobState, event: Event, now: float) -> Step:
 
 
 def _about(finding: Finding, names: set[str]) -> Finding:
-    """The finding as far as it is about these members."""
+    """The finding as far as it is about these members; of one alone, it is that member's loss."""
     if not finding.also:
         return finding
-    return msgspec.structs.replace(finding, also=tuple(each for each in finding.also if each.member in names))
+    subjects = tuple(each for each in (finding.subject, *finding.also) if each.member in names)
+    if len(subjects) == 1:
+        return msgspec.structs.replace(finding, subject=subjects[0], also=(), confidence=Confidence.PROBABLE)
+    return msgspec.structs.replace(finding, subject=Subject(finding.subject.job), also=subjects)

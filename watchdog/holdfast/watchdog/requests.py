@@ -16,7 +16,7 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.avoidance import avoid
+from holdfast.watchdog.avoidance import avoid, take_back
 from holdfast.watchdog.effect import Answered, Pardon, Show
 from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.probation import readmit
@@ -116,8 +116,8 @@ def requested(state: JobState, event: Event, now: float) -> Step:
 
 
 def _check_phase(state: JobState, request: InterventionRequest) -> None:
-    if state.phase is JobPhase.SUCCEEDED:
-        raise Refusal("the job has finished")
+    if state.phase is JobPhase.SUCCEEDED and request.action is not InterventionAction.RETURN:
+        raise Refusal("the job has finished; only Return is possible")
     if state.phase is JobPhase.FAILED and request.action not in AFTER_FAILURE:
         raise Refusal(f"the job has failed ({state.reason}); only Return, Resume and Restart are possible")
 
@@ -138,7 +138,11 @@ def _return(state: JobState, request: InterventionRequest, now: float) -> Step:
     node = _named_node(request)
     if node not in {order.node for order in state.avoided}:
         raise Refusal(f"node {node} is not avoided")
-    step = readmit(state, node, now, f"returned on request: {request.reason}")
+    says = f"returned on request: {request.reason}"
+    if state.phase is JobPhase.SUCCEEDED:  # nothing of it runs any more that would put the node to the test
+        step = Step(take_back(state, (node,)), (), Reason("readmitted", f"node {node}: {says}"))
+    else:
+        step = readmit(state, node, now, says)
     told = " on probation: self-tests, then a spare, then ranks" if node in step.state.probation else ""
     outcome = InterventionOutcome(request.id, InterventionState.DONE, f"node {node} returned{told}")
     step = Step(answered(step.state, (request.id,)), step.effects, Reason("intervention Return", outcome.outcome))

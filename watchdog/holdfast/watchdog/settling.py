@@ -13,11 +13,12 @@ from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import next_release
 from holdfast.watchdog.casebook import act, close
 from holdfast.watchdog.departure import may_part, next_departure, part
-from holdfast.watchdog.detectors.member_lost import GATHER_S
 from holdfast.watchdog.effect import Effect, Show
 from holdfast.watchdog.formation import GROWTH, Shortage, can_grow, form, legal_size, next_number
+from holdfast.watchdog.gap import used
+from holdfast.watchdog.misfit import misfits_in_words, refit
 from holdfast.watchdog.pacing import next_due, pace
-from holdfast.watchdog.planning import plan
+from holdfast.watchdog.planning import plan, plan_after_end
 from holdfast.watchdog.probation import ended, next_end
 from holdfast.watchdog.saving import ask_for_checkpoint, conclude
 from holdfast.watchdog.state import JobState, Recovery, Rewind
@@ -40,11 +41,12 @@ KEPT_RESTARTS = 1024
 def settle(state: JobState, now: float) -> Step:
     """Everything that follows from the state as it stands."""
     if state.policy is None or state.phase in ENDED:
-        return conclude(state, "the job is over")
+        return conclude(state, "the job is over").then(plan_after_end)
     policy = state.policy
     return (
         stay(_without_gone(state))
         .then(lambda after: _success(after, now))
+        .then(lambda after: refit(after, now))
         .then(lambda after: overdue(after, now))
         .then(lambda after: ended(after, now))
         .then(lambda after: due(after, now))
@@ -52,7 +54,7 @@ def settle(state: JobState, now: float) -> Step:
         .then(lambda after: _suspension(after, now))
         .then(lambda after: _growth(after, now))
         .then(lambda after: pace(after, now))
-        .then(lambda after: _next_round(after, policy, now))
+        .then(lambda after: _next_round(after, policy, now).then(lambda next: used(after, next, policy, now)))
         .then(lambda after: plan(after, policy, now))
     )
 
@@ -100,11 +102,12 @@ def _graced_until(state: JobState, policy: Policy) -> float | None:
     return min(state.forming_since + policy.form_grace_s, (first.joined_at if first else 0.0) + longest)
 
 
-def _rest_is_known_at(state: JobState) -> float | None:
-    """When a fault that broke a round no sooner than it was shown is healed; None when nothing waits for that.
+# What takes many members takes them within moments: the first makes a round at once, the others one together.
+GATHER_S = 0.25
 
-    What takes many members takes them within moments: the first makes a round at once, the others one together.
-    """
+
+def _rest_is_known_at(state: JobState) -> float | None:
+    """When a fault that broke a round no sooner than it was shown is healed; None when nothing waits for that."""
     recovery = state.recovery
     if recovery is None or not recovery.incidents or state.progressed or not isinstance(state.desired, Round):
         return None
@@ -204,7 +207,7 @@ def _next_round(state: JobState, policy: Policy, now: float) -> Step:
     formed = form(state, policy, recovery)
     if isinstance(formed, Shortage):
         says = f"waiting for members: {formed.present} of at least {formed.needed} are there"
-        return _wait(state, f"{says}; {state.pending}" if state.pending else says)
+        return _wait(state, _with_obstacles(state, says))
     return _show(state, recovery, formed, now)
 
 
@@ -245,10 +248,15 @@ def _waiting_to_form(state: JobState, policy: Policy) -> Step:
         testing = being_tested(state)
         phase = JobPhase.PREFLIGHT
         says = f"{present} of {policy.nodes_max} members are ready; waiting for the self-tests of {testing}"
-    says = f"{says}; {state.pending}" if state.pending else says
+    says = _with_obstacles(state, says)
     if (state.phase, state.reason) == (phase, says):
         return stay(state)
     return _idle(changed(state, phase=phase, reason=says), says)
+
+
+def _with_obstacles(state: JobState, says: str) -> str:
+    """What is waited for, and what is known to be in its way."""
+    return "; ".join(each for each in (says, misfits_in_words(state), state.pending) if each)
 
 
 def _wait(state: JobState, says: str) -> Step:

@@ -103,6 +103,17 @@ class Missing(msgspec.Struct, frozen=True):
     at: float
 
 
+class Fit(msgspec.Struct, frozen=True):
+    """How the members suit what the job asks for: `tensor` ranks in one NVLink domain, as tests are asked for now.
+
+    `misfits` are members that get no ranks under this spec, and why; `incident` is the one that told of them.
+    """
+
+    tensor: int = 1
+    misfits: dict[str, str] = {}
+    incident: str | None = None
+
+
 class Trial(msgspec.Struct, frozen=True):
     """A self-test asked of a member. One that `bars` is waited for before the member is given ranks."""
 
@@ -144,11 +155,11 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
 
     `comparable` once ranks that should be replicas were seen equal: until then a difference may be on purpose.
     `verified_step` is the last step after which all replicas were equal (None: never compared), `trials` the
-    self-tests that are waited for by member, `tested_at` when a node last passed one, `digests` what was computed
-    by whom: check and kind of device, result, nodes. `probation` are nodes that are being trusted again, `reputed`
-    those avoided for what other jobs know of them. `racks` are the failure domains of nodes, as far as the cluster
-    tells. `paced_at` is when a checkpoint was last asked for because it was due, `storage_restores` how many
-    faults needed one.
+    self-tests that are waited for by member, `fit` whom the spec does not suit, `tested_at` when a node last
+    passed a test, `digests` what was computed by whom: check and kind of device, result, nodes. `probation` are
+    nodes that are being trusted again, `reputed` those avoided for what other jobs know of them. `racks` are the
+    failure domains of nodes, as far as the cluster tells. `paced_at` is when a checkpoint was last asked for
+    because it was due, `storage_restores` how many faults needed one.
     """
 
     job: str
@@ -194,6 +205,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     verified_step: int | None = None
     trials: dict[str, Trial] = {}
     trial_count: int = 0
+    fit: Fit = Fit()
     tested_at: dict[str, float] = {}
     digests: dict[str, dict[str, tuple[str, ...]]] = {}
     probation: dict[str, Probation] = {}

@@ -61,11 +61,11 @@ def with_trouble(told: JobStatus, trouble: str | None) -> JobStatus:
 def membership_of(state: JobState) -> Membership:
     """Members with ranks, or on their way to get some, are ready; those beyond are spares.
 
-    Who must pass a self-test first is neither.
+    Who must pass a self-test first, or does not suit the job, is neither.
     """
     wanted = state.policy.nodes_max if state.policy else 0
     tested = {name for name, each in state.trials.items() if each.bars}
-    away = {*state.members.absent(), *tested}
+    away = {*state.members.absent(), *tested, *state.fit.misfits}
     there = len(state.members) - len(away)
     if state.round is None:
         ready = min(there, wanted)

@@ -8,6 +8,8 @@ member is taken as it is, because a job that waits for ever is worse than one th
 from collections.abc import Set
 from itertools import islice, takewhile
 
+import msgspec
+
 from holdfast.api.event import Event, MemberTested
 from holdfast.api.selftest import CheckResult, TestLevel, TestWanted, Verdict
 from holdfast.api.status import JobPhase
@@ -28,17 +30,19 @@ ALIKE_MIN = 2
 
 
 def barred(state: JobState, name: str) -> bool:
-    """Whether the member may have no ranks before it has answered a test."""
+    """Whether the member may have no ranks before it has answered a test, or for what it has answered."""
     trial = state.trials.get(name)
-    return trial is not None and trial.bars
+    return name in state.fit.misfits or (trial is not None and trial.bars)
 
 
 def examine(state: JobState, name: str, now: float) -> Step:
     """A member is there as a new process: test it when the job, or its node's past, asks for that."""
     member = state.member(name)
     level = state.policy.preflight if state.policy is not None else None
-    if member is None or level is None or state.in_round(name):
+    is_unfit = name in state.fit.misfits
+    if member is None or level is None or (state.in_round(name) and not is_unfit):
         return stay(state)
+    state = without_misfits(state, {name})
     reason = "the node is on probation" if state.is_canary(name) else "before it is given ranks"
     return ask(state, (name,), level, reason, now, bars=True)
 
@@ -85,17 +89,31 @@ def awaited(state: JobState, event: Event) -> Trial | None:
 
 
 def admitted(state: JobState, name: str, now: float) -> JobState:
-    """The state with the member's test over: it may be given ranks, as if it had joined now."""
-    trials = dict(state.trials)
-    trials.pop(name, None)
-    state = changed(state, trials=trials)
+    """The state with the member's test over: one that suits may be given ranks, as if it had joined now."""
+    state = without_trial(state, name)
     member = state.member(name)
-    if member is None or member.standing is not Standing.TESTING:
+    if member is None or member.standing is not Standing.TESTING or name in state.fit.misfits:
         return state
     joined_at = member.joined_at if state.in_round(name) else now
     members = state.members.changed(name, standing=Standing.PRESENT, joined_at=joined_at)
     forming_since = state.forming_since if state.in_round(name) else now
     return changed(state, members=members, forming_since=forming_since)
+
+
+def without_trial(state: JobState, name: str) -> JobState:
+    """The state in which no answer of the member is waited for."""
+    trials = dict(state.trials)
+    trials.pop(name, None)
+    return changed(state, trials=trials)
+
+
+def without_misfits(state: JobState, names: Set[str]) -> JobState:
+    """The state in which nothing is known of how these members suit the job."""
+    misfits = state.fit.misfits
+    if names.isdisjoint(misfits):
+        return state
+    kept = {name: says for name, says in misfits.items() if name not in names}
+    return changed(state, fit=msgspec.structs.replace(state.fit, misfits=kept))
 
 
 def passed(state: JobState, member: Member, now: float) -> JobState:
@@ -111,7 +129,7 @@ def without_members(state: JobState, gone: Set[str]) -> JobState:
     trials = state.trials
     if not gone.isdisjoint(trials):
         trials = {name: trial for name, trial in trials.items() if name not in gone}
-    return changed(state, members=state.members.without(gone), trials=trials)
+    return changed(without_misfits(state, gone), members=state.members.without(gone), trials=trials)
 
 
 def overdue(state: JobState, now: float) -> Step:

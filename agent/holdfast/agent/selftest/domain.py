@@ -3,19 +3,22 @@
 import time
 from collections.abc import Sequence
 
-from holdfast.api.selftest import CheckResult, Verdict
+from holdfast.api.selftest import TOPOLOGY, CheckResult, Verdict
 from holdfast.api.telemetry import Unreadable
 
 
 def judge_domains(blank: CheckResult, tensor: int, largest: int | Unreadable) -> CheckResult:
-    """`largest`: how many of the GPUs that are tested share one NVLink domain at most. Pure."""
+    """`largest`: how many of the GPUs that are tested share one NVLink domain at most. Pure.
+
+    The result is `TOPOLOGY`'s, whatever the check is called that asks the driver: that one failing is a fault.
+    """
     if isinstance(largest, Unreadable):
         says = f"the NVLink domains are not known: {largest.reason}"
-        return CheckResult(blank.check, blank.device, Verdict.UNKNOWN, says, blank.took_s)
+        return CheckResult(TOPOLOGY, blank.device, Verdict.UNKNOWN, says, blank.took_s)
     says = f"tensor parallel size {tensor} asked of a {largest}-GPU NVLink domain"
     if largest < tensor or largest % tensor:
-        return CheckResult(blank.check, blank.device, Verdict.FAILED, says, blank.took_s)
-    return CheckResult(blank.check, blank.device, Verdict.PASSED, says, blank.took_s)
+        return CheckResult(TOPOLOGY, blank.device, Verdict.FAILED, says, blank.took_s)
+    return CheckResult(TOPOLOGY, blank.device, Verdict.PASSED, says, blank.took_s)
 
 
 def check_topology(tensor: int, tested: Sequence[str], blank: CheckResult) -> CheckResult:

@@ -18,6 +18,7 @@ from holdfast.agent.selftest.device import Device, DeviceKind, model_of
 from holdfast.agent.selftest.domain import check_topology
 from holdfast.agent.selftest.injection import Injection
 from holdfast.agent.selftest.judgement import (
+    NVLINK_DOMAINS,
     Golden,
     compare_devices,
     compare_with_golden,
@@ -201,7 +202,7 @@ def _all_reduced(order: Order, sound: Sequence[Device], limits: Limits) -> list[
 def _topology(order: Order, names: Sequence[str], limits: Limits) -> Sequence[CheckResult]:
     if order.tensor <= 1:
         return ()
-    check = Check("topology", lambda bench: check_topology(order.tensor, names, bench.blank))
+    check = Check(NVLINK_DOMAINS, lambda bench: check_topology(order.tensor, names, bench.blank))
     node = Station(Device(NODE, DeviceKind.CPU), (check,), order.terms, order.injections)
     return supervise([node], limits)[0]
 

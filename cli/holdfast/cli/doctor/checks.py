@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY
 from holdfast.api.standing import Standing
 from holdfast.cli.cluster.record import JobRecord
 from holdfast.cli.doctor.definitions import difference
@@ -178,7 +179,10 @@ def _nodes(facts: Facts) -> Iterator[Finding]:
         return
     cordoned = [node for node in facts.nodes if node.cordon is not None]
     for node in cordoned:
-        fix = f"once repaired: kubectl holdfast return {node.name}"
+        by_hand = (
+            f"kubectl taint node {node.name} {CORDON_TAINT}-; kubectl annotate node {node.name} {CORDONED_BY}-"
+        )
+        fix = f"once repaired: kubectl holdfast return {node.name}; where its job is gone: {by_hand}"
         yield Finding(Level.WARN, f"node {node.name}", f"taken out of service: {node.cordon}", fix)
     if not cordoned:
         yield Finding(Level.OK, "nodes", f"none of {len(facts.nodes)} is taken out of service")

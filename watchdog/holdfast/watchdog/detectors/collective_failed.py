@@ -12,6 +12,7 @@ from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.sample import (
     CollectiveBroke,
+    Connected,
     Disconnected,
     Exited,
     RoundStarted,
@@ -27,21 +28,28 @@ PATIENCE_S = 1.0
 class CollectiveFailedDetector:
     """Judges `CollectiveBroke` by what else happens in its round."""
 
-    heeds = (CollectiveBroke, Exited, Disconnected, RoundStarted, RoundStopped)
+    heeds = (CollectiveBroke, Exited, Connected, Disconnected, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._round = RoundInForce(policy.job)
         self._broke: dict[int, tuple[float, CollectiveBroke]] = {}  # when it happened and who said so, by rank
         self._patience_ends: float | None = None
+        self._away: set[str] = set()  # members whose connection closed: the cause, unless they come back
         self._settled = False  # the cause is known, or the finding made
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
         """Start to wait, or stop because the cause is there."""
         if self._round.follow(sample):
             self._broke.clear()
+            self._away.clear()
             self._patience_ends, self._settled = None, False
-        elif self._is_cause(sample):
-            self._settled = True
+        elif isinstance(sample, Disconnected):
+            if self._round.has(sample.member):
+                self._away.add(sample.member)
+        elif isinstance(sample, Connected):
+            self._back(sample.member, now)
+        elif isinstance(sample, Exited):
+            self._settled = self._settled or self._round.counts(sample.exit.round)
         elif isinstance(sample, CollectiveBroke) and self._round.counts(sample.failure.round):
             self._broke.setdefault(sample.failure.rank, (now - max(0.0, sample.failure.age_s), sample))
             if self._patience_ends is None:
@@ -57,14 +65,15 @@ class CollectiveFailedDetector:
         return (self._finding(),)
 
     def next_wakeup(self) -> float | None:
-        return None if self._settled else self._patience_ends
+        return None if self._settled or self._away else self._patience_ends
 
-    def _is_cause(self, sample: Sample) -> bool:
-        if isinstance(sample, Exited):
-            return self._round.counts(sample.exit.round)
-        if isinstance(sample, Disconnected):
-            return self._round.has(sample.member)
-        return False
+    def _back(self, member: str, now: float) -> None:
+        """A connection that only blinked was not the cause."""
+        if member not in self._away:
+            return
+        self._away.remove(member)
+        if self._broke:
+            self._patience_ends = now + PATIENCE_S
 
     def _finding(self) -> Finding:
         reports = sorted(self._broke.values(), key=lambda each: (each[0], each[1].failure.rank))

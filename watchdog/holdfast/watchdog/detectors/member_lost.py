@@ -4,9 +4,9 @@ A closed connection is proof at once. Silence is counted only while the watchdog
 that was paused, starved or swapped out finds every member silent, and none of them is dead. It asks to be woken
 several times per `lost_after_s`; when a wakeup comes late, every deadline moves by the lag.
 
-What nodes share (a switch, a rack, the way to the watchdog) takes many within moments. The first is told at once,
-so that it is healed at once; who follows is told of together, as one fault of nobody's. Told one by one, each of
-12,500 would be decided about as if it were the last.
+What nodes share (a switch, a rack, the way to the watchdog) takes many within moments. The first few are told at
+once, so that they are healed at once; who follows is told of together, as one fault of nobody's. Told one by one,
+each of 12,500 would be decided about as if it were the last. Who is back before it was told of was never gone.
 """
 
 from collections import OrderedDict
@@ -34,10 +34,10 @@ from holdfast.watchdog.wording import in_words
 # `lost_after_s`, which with the default beats (1 s of 3 s) leaves another third before a live member is lost.
 WAKEUPS_PER_DEADLINE = 6
 LAG_TOLERATED = 1 / 6
-# After the first, closed connections are told of once in this time.
-GATHER_S = 0.25
-# Two are a coincidence.
-TOGETHER_MIN = 3
+# So many are told at once. Those that follow, until for so long nobody has, are told of once in this time. It is
+# less than a broken round waits for the rest, so that they are healed in the same round.
+ALONE_MAX = 4
+GATHER_S = 0.2
 
 
 @dataclass(slots=True)
@@ -63,11 +63,12 @@ class MemberLostDetector:
         # members expected back after a restart have more time, and the others wait with them until they are.
         self._watched: OrderedDict[str, _Watch] = OrderedDict()
         self._expected_by: float | None = None
-        self._closed: dict[str, Finding] = {}  # by member: closed since the last were told of
-        self._tell_at = float("-inf")
+        self._untold: dict[str, Finding] = {}  # by member: gone since the last were told of
+        self._alone = 0  # how many in a row were told of at once
+        self._gathered_at = float("-inf")
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
-        """Renew, begin or end a watch; a finding at once for the first connection that closed."""
+        """Renew, begin or end a watch; a finding at once when a connection closed, unless many do."""
         self._forgive_own_lag(now)
         if isinstance(sample, Heard):  # with every message of a launcher
             if (watch := self._watched.get(sample.member)) is not None:
@@ -85,63 +86,68 @@ class MemberLostDetector:
                 self._watched.pop(member, None)
             case Disconnected(member=member):
                 if (watch := self._watched.pop(member, None)) is not None:
-                    self._closed[member] = self._closed_on(member, watch, now)
-                    return self._told(now)
+                    return self._gone(member, self._closed(member, watch, now), now)
             case RoundStarted(round=started):
                 for share in started.ranks:
-                    if share.member not in self._watched and share.member not in self._closed:
+                    if share.member not in self._watched and share.member not in self._untold:
                         self._renew(share.member, share.node, now)
             case _:
                 pass
         return ()
 
     def elapse(self, now: float) -> Sequence[Finding]:
-        """What is found of members that have been silent for `lost_after_s`, and of those that closed since."""
+        """A finding for each member that has been silent for `lost_after_s`, or one of many that are gone."""
         self._forgive_own_lag(now)
-        findings: list[Finding] = []
+        findings = list(self._told(now))
         while self._watched:
             member, watch = next(iter(self._watched.items()))
             if watch.deadline > now:
                 break
             del self._watched[member]
-            findings.append(self._silent(member, watch, now))
-        return [*self._told(now), *self._together(findings)]
+            findings.extend(self._gone(member, self._silent(member, watch, now), now))
+        return findings
 
     def next_wakeup(self) -> float | None:
-        wakeups = [self._tell_at] if self._closed else []
+        wakeups = [self._gathered_at + GATHER_S] if self._untold else []
         if self._watched and self._expected_by is not None:
             wakeups += [self._expected_by, next(iter(self._watched.values())).deadline]
         return min(wakeups, default=None)
 
-    def _told(self, now: float) -> Sequence[Finding]:
-        """Who closed, once it is time to tell."""
-        if not self._closed or now < self._tell_at:
-            return ()
-        findings, self._closed = tuple(self._closed.values()), {}
-        self._tell_at = now + GATHER_S
-        return self._together(findings)
+    def _gone(self, member: str, finding: Finding, now: float) -> Sequence[Finding]:
+        """The finding, or nothing yet where many are gone."""
+        told = self._told(now)
+        if now >= self._gathered_at + GATHER_S:
+            self._gathered_at, self._alone = now, 0
+        if self._alone < ALONE_MAX:
+            self._alone += 1
+            return (*told, finding)
+        self._untold[member] = finding
+        return told
 
-    def _together(self, findings: Sequence[Finding]) -> Sequence[Finding]:
-        """The same findings, or one where they are too many to be a coincidence."""
-        if len(findings) < TOGETHER_MIN:
-            return findings
+    def _told(self, now: float) -> Sequence[Finding]:
+        """Who is gone and was not told of, once it is time; more that follow are gathered anew."""
+        if not self._untold or now < self._gathered_at + GATHER_S:
+            return ()
+        findings, self._untold = tuple(self._untold.values()), {}
+        self._gathered_at = now
+        return findings if len(findings) == 1 else (self._together(findings),)
+
+    def _together(self, findings: Sequence[Finding]) -> Finding:
         members = tuple(each.subject for each in findings)
         says = f"nodes {in_words(str(each.node) for each in members)}: {findings[0].cause}"
-        evidence = Evidence(f"connections of {len(members)} members", says, findings[-1].evidence[0].at)
-        together = msgspec.structs.replace(
+        return msgspec.structs.replace(
             findings[0],
             subject=Subject(self._job),
             also=members,
-            cause=f"{len(members)} members lost at once",
-            evidence=(evidence,),
+            cause="many members lost at once",
+            evidence=(Evidence(f"connections of {len(members)} members", says, findings[-1].evidence[0].at),),
             confidence=Confidence.UNKNOWN,
             began_at=min(each.began_at for each in findings),
             round=max((each.round for each in findings if each.round is not None), default=None),
         )
-        return (together,)
 
     def _renew(self, member: str, node: str, now: float) -> None:
-        self._closed.pop(member, None)  # back before anybody was told
+        self._untold.pop(member, None)
         self._watched[member] = _Watch(node, heard_at=now, deadline=now + self._lost_after_s)
         self._watched.move_to_end(member)
 
@@ -153,7 +159,7 @@ class MemberLostDetector:
                 watch.deadline += lag_s
         self._expected_by = now + self._lost_after_s / WAKEUPS_PER_DEADLINE
 
-    def _closed_on(self, member: str, watch: _Watch, now: float) -> Finding:
+    def _closed(self, member: str, watch: _Watch, now: float) -> Finding:
         says = f"closed without a word, last heard of {now - watch.heard_at:.1f} s before"
         return self._finding(
             Subject(self._job, node=watch.node, member=member),
