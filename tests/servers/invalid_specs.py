@@ -39,6 +39,11 @@ class Invalid:
         base["metadata"] = {**base["metadata"], **yaml.safe_load(self.metadata)}
         return base
 
+    @property
+    def field(self) -> str:
+        """The one that is wrong, as a problem names it."""
+        return self.says.partition(": ")[0]
+
 
 def _refused(field: str, value: str, fix: str) -> str:
     return f"{field}: {value} is not accepted; {fix}"

@@ -2,6 +2,9 @@
 
 The service gives pods their host names. The budget makes `kubectl drain` wait: an eviction is refused while
 Holdfast moves the member in good order and takes the pod away itself.
+
+Each field set here is set on purpose: whoever edits one finds it taken back. What the API server or somebody else
+adds beside them is left alone.
 """
 
 import hashlib
@@ -24,29 +27,43 @@ PODS_MIN = 1_000_000
 
 def service_of(job: Metadata) -> Manifest:
     """Headless; names resolve before a pod is ready, since ranks meet before anything trains."""
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {JOB_LABEL: job.name}}
+    spec = {
+        "type": "ClusterIP",
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {JOB_LABEL: job.name},
+    }
     return _stamped({"apiVersion": "v1", "kind": SERVICE, "metadata": _metadata(job), "spec": spec})
 
 
 def budget_of(job: Metadata, api: str) -> Manifest:
     """No pod of the job may be evicted. `api` is policy/v1 or policy/v1beta1."""
-    spec = {"minAvailable": PODS_MIN, "selector": {"matchLabels": {JOB_LABEL: job.name}}}
+    spec = {
+        "minAvailable": PODS_MIN,
+        "maxUnavailable": None,  # both are refused: without, one that somebody set could not be taken back
+        "selector": {"matchLabels": {JOB_LABEL: job.name}},
+    }
     return _stamped({"apiVersion": api, "kind": BUDGET, "metadata": _metadata(job), "spec": spec})
 
 
 def made(manifest: Manifest, there: tuple[Owned, ...]) -> tuple[Action, ...]:
-    """Apply `manifest` unless one made from the same is there."""
-    wanted = manifest["metadata"]
-    for each in there:
-        found = each.metadata
-        if found.name == wanted["name"] and found.annotations.get(MADE_FROM) == wanted["annotations"][MADE_FROM]:
-            return ()
-    return (Apply(manifest),)
+    """Apply `manifest` unless one made from the same is there and nobody edited what it says."""
+    return () if any(_is_as_made(manifest, each) for each in there) else (Apply(manifest),)
 
 
 def removed(kind: str, there: tuple[Owned, ...]) -> tuple[Action, ...]:
     """Delete all of them that are not on their way out."""
     return tuple(Delete(kind, each.metadata.name) for each in there if each.metadata.deletion_timestamp is None)
+
+
+def _is_as_made(manifest: Manifest, found: Owned) -> bool:
+    """Whole fields of the spec are compared: one label more in a selector selects other pods."""
+    wanted, metadata = manifest["metadata"], found.metadata
+    return (
+        metadata.name == wanted["name"]
+        and metadata.annotations.get(MADE_FROM) == wanted["annotations"][MADE_FROM]
+        and all(found.spec.get(field) == value for field, value in manifest["spec"].items())
+    )
 
 
 def _metadata(job: Metadata) -> Manifest:

@@ -11,7 +11,7 @@ from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.action import Action
 from holdfast.operator.crashloop import CrashLoop, crash_loop
-from holdfast.operator.nodestate import state_of
+from holdfast.operator.nodestate import holds_nobody_off, state_of
 from holdfast.operator.objects import Metadata, Node
 from holdfast.operator.observed import Observed, Terms
 from holdfast.operator.placement import rack_of
@@ -130,6 +130,19 @@ class Case:
             # A cluster without any node is an operator that cannot see nodes.
             return NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")
         return NodeObserved(name, NodeState.GONE, "there is no such node")
+
+    @cached_property
+    def drained_in_vain(self) -> frozenset[str]:
+        """Nodes that are to be left, and that the scheduler would choose again: the pods tolerate their taints."""
+        if not self._tolerations:
+            return frozenset()
+        marked = (node for node in self.observed.nodes.values() if node.spec.taints)
+        return frozenset(
+            node.metadata.name
+            for node in marked
+            if holds_nobody_off(node, self._tolerations)
+            and state_of(node, self.terms, self._tolerations)[0] is NodeState.DRAINING
+        )
 
     @cached_property
     def _tolerations(self) -> tuple[Toleration, ...] | None:

@@ -122,22 +122,23 @@ class Controller:
         news = self._news_of(key, faults)
         newest = self._view.job(key)
         troubles = [f"{type(action).__name__}: {error}" for action, error in faults]
-        if newest is not None and newest.metadata.uid == job.metadata.uid:
+        if newest is None or newest.metadata.uid != job.metadata.uid:
+            events = only_now(events)  # let go by this very look: what was done last is still told
+        elif outcome.status is not None:
             try:
-                if outcome.status is not None:
-                    await write_status(self._view, self._hands.writes, newest, outcome.status)
+                await write_status(self._view, self._hands.writes, newest, outcome.status)
             except Fenced:
                 raise
             except HoldfastError as error:
                 troubles.append(f"status: {error}")
                 events = only_now(events)
-            try:
-                for event in (*news, *events):
-                    await self._hands.recorder.record(newest, event)
-            except Fenced:
-                raise
-            except HoldfastError as error:
-                troubles.append(f"event: {error}")
+        try:
+            for event in (*news, *events):
+                await self._hands.recorder.record(job, event)
+        except Fenced:
+            raise
+        except HoldfastError as error:
+            troubles.append(f"event: {error}")
         if troubles:
             raise Trouble("; ".join(dict.fromkeys(troubles)))
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.api.errors import Fenced, HoldfastError, InvalidSpec
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.operator.observed import Terms
+from holdfast.operator.observed import Mode, Terms
 from holdfast.operator.podbuilder import blueprint
 from holdfast.operator.refusal import Declined
 from holdfast.operator.resource import PODS
@@ -41,8 +41,10 @@ class DryRun:
     async def refused(self, job: TrainingJob) -> str | None:
         """What the API server says against a pod of it; None when it takes it, or could not be asked yet.
 
-        Raises Fenced.
+        An operator that observes does not ask: who asks must be allowed to create pods. Raises Fenced.
         """
+        if self._terms.mode is Mode.OBSERVE:
+            return None
         uid, generation = job.metadata.uid or "", job.metadata.generation or 0
         held = self._verdicts.get(job.id)
         if held is not None and (held.uid, held.generation) != (uid, generation):

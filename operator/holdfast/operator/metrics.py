@@ -1,12 +1,12 @@
 """The operator's Prometheus metrics."""
 
 from collections.abc import Callable
-from typing import Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+from holdfast.api.exposition import Style
 
 
 class Metrics:
@@ -63,6 +63,7 @@ class Metrics:
         """Ask this one as well when somebody asks."""
         self._registry.register(collector)
 
-    def text(self) -> bytes:
-        """In Prometheus' exposition format."""
-        return generate_latest(self._registry)
+    def text(self, style: Style = Style.CLASSIC) -> bytes:
+        """All of them now, in that format."""
+        generate = generate_openmetrics if style is Style.OPENMETRICS else generate_latest
+        return generate(self._registry)

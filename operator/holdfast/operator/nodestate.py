@@ -43,6 +43,12 @@ def state_of(node: Node, terms: Terms, tolerations: Sequence[Toleration] | None)
     return NodeState.READY, ""
 
 
+def holds_nobody_off(node: Node, tolerations: Sequence[Toleration] | None) -> bool:
+    """Whether pods that tolerate so much are sent to the node, whatever it is marked with."""
+    forbidding = (taint for taint in node.spec.taints if taint.effect != "PreferNoSchedule")
+    return all(any(_matches(each, taint) for each in tolerations or ()) for taint in forbidding)
+
+
 def _words(ready: Condition) -> str:
     return ready.message or ready.reason or f"Ready is {ready.status}"
 
@@ -67,7 +73,11 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
     Source: https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
     """
-    if toleration.toleration_seconds is not None or toleration.effect not in ("", taint.effect):
+    return toleration.toleration_seconds is None and _matches(toleration, taint)
+
+
+def _matches(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect not in ("", taint.effect):
         return False
     if toleration.operator == "Exists":
         return toleration.key in ("", taint.key)

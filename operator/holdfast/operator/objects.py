@@ -4,6 +4,8 @@ A full model of a pod takes 15 times the memory and 40 times the time to decode.
 Timestamps stay text (RFC 3339, UTC) until somebody compares them; where there is none the API server says null.
 """
 
+from typing import Any
+
 import msgspec
 
 
@@ -119,6 +121,9 @@ class Asked(Object, frozen=True, gc=False):
 
 
 class Owned(Object, frozen=True, gc=False):
-    """A service or disruption budget of a job: its annotations say what it was made from."""
+    """A service or disruption budget of a job: its annotations say what it was made from, its spec what became of
+    it. There are two for each job, so that the whole spec costs nothing; it is only compared.
+    """
 
     metadata: Metadata
+    spec: dict[str, Any] = {}

@@ -7,7 +7,8 @@ from typing import Final
 
 from aiohttp import web
 
-from holdfast.operator.metrics import CONTENT_TYPE, Metrics
+from holdfast.api.exposition import accepted
+from holdfast.operator.metrics import Metrics
 
 BODY_BYTES_MAX: Final = 1024
 
@@ -31,7 +32,8 @@ def surface(metrics: Metrics, token_file: Path | None, ready: Callable[[], str])
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), f"Bearer {wanted}".encode()):
             refusal = {"error": "Send the operator's metrics token as `Authorization: Bearer TOKEN`."}
             return web.json_response(refusal, status=401, headers={"WWW-Authenticate": "Bearer"})
-        return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        style = accepted(request.headers.get("Accept", ""))
+        return web.Response(body=metrics.text(style), headers={"Content-Type": style.value})
 
     application = web.Application(client_max_size=BODY_BYTES_MAX)
     application.router.add_get("/healthz", healthz)

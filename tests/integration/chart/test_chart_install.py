@@ -83,18 +83,21 @@ def test_nothing_else_is_left_after_the_chart(chart: HelmChart, cluster: ApiServ
 
 
 OWN, ELSEWHERE = "OWN", "somewhere-else"
+READING = ("get", "list", "watch")
+JOB_STATUS = "trainingjobs.holdfast.dev/status"
 RUNS_JOBS = (
-    *(Ask(verb, "pods", ELSEWHERE) for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    *(Ask(verb, "pods", ELSEWHERE) for verb in ("get", "list", "watch", "create", "delete")),
     *(Ask(verb, "services", ELSEWHERE) for verb in ("get", "list", "watch", "create", "patch", "delete")),
     *(Ask(verb, "poddisruptionbudgets.policy", ELSEWHERE) for verb in ("get", "create", "patch", "delete")),
     *(Ask(verb, "events", ELSEWHERE) for verb in ("create", "patch")),
     *(Ask(verb, "trainingjobs.holdfast.dev", ELSEWHERE) for verb in ("get", "list", "watch", "patch", "delete")),
-    Ask("patch", "trainingjobs.holdfast.dev/status", ELSEWHERE),
+    Ask("patch", JOB_STATUS, ELSEWHERE),
     Ask("update", "trainingjobs.holdfast.dev/finalizers", ELSEWHERE),
     *(Ask(verb, "interventions.holdfast.dev", ELSEWHERE) for verb in ("get", "list", "watch")),
     Ask("patch", "interventions.holdfast.dev/status", ELSEWHERE),
 )
 ON_NODES = tuple(Ask(verb, "nodes") for verb in ("get", "list", "watch", "patch"))
+OBSERVES_JOBS = (*(ask for ask in RUNS_JOBS if ask.verb in READING), Ask("patch", JOB_STATUS, ELSEWHERE))
 ITS_LEASE = (
     Ask("create", "leases.coordination.k8s.io", OWN),
     *(Ask(verb, "leases.coordination.k8s.io", OWN, "holdfast-operator") for verb in ("get", "update")),
@@ -103,6 +106,9 @@ NOBODYS = (
     *(Ask(verb, "secrets", OWN) for verb in ("get", "list", "create")),
     *(Ask(verb, "nodes") for verb in ("create", "delete", "update")),
     Ask("patch", "nodes/status"),
+    Ask("patch", "pods", ELSEWHERE),
+    *(Ask(verb, "events.events.k8s.io", ELSEWHERE) for verb in ("create", "patch")),
+    *(Ask("get", f"{plural}.holdfast.dev/status", ELSEWHERE) for plural in ("trainingjobs", "interventions")),
     Ask("create", "pods/exec", ELSEWHERE),
     Ask("create", "pods/eviction", ELSEWHERE),
     Ask("get", "pods/log", ELSEWHERE),
@@ -113,6 +119,7 @@ NOBODYS = (
     Ask("escalate", "clusterroles.rbac.authorization.k8s.io"),
     Ask("impersonate", "users"),
     Ask("update", "leases.coordination.k8s.io", OWN, "somebody-elses"),
+    Ask("patch", "leases.coordination.k8s.io", OWN, "holdfast-operator"),
     Ask("patch", "customresourcedefinitions.apiextensions.k8s.io"),
 )
 REVIEWS = (Ask("create", "tokenreviews.authentication.k8s.io"),)
@@ -140,6 +147,12 @@ def test_each_account_may_do_its_work_and_nothing_else(chart: HelmChart, cluster
     assert _allowed(cluster, chart.namespace, "holdfast-watchdog", *REVIEWS) == {*REVIEWS}
     assert _allowed(cluster, chart.namespace, "holdfast-agent") == set()
     assert _allowed(cluster, chart.namespace, "holdfast-viewer") == set()
+
+
+def test_an_operator_that_observes_may_read_and_say_what_it_sees(chart: HelmChart, cluster: ApiServer) -> None:
+    chart.install({"operator": {"mode": "observe"}})
+    granted = (*OBSERVES_JOBS, *(ask for ask in ON_NODES if ask.verb in READING), *ITS_LEASE)
+    assert _allowed(cluster, chart.namespace, "holdfast-operator", *granted) == {*granted}
 
 
 def test_an_operator_of_some_namespaces_may_do_nothing_in_others(chart: HelmChart, cluster: ApiServer) -> None:

@@ -4,9 +4,10 @@ import asyncio
 
 from fake_kubelet import FakeKubelet
 from fake_watchdog_for_operator import FakeOperatorWatchdog
-from operator_rig import Cluster, OperatorProcess, add_nodes, eventually, phase
+from operator_rig import Cluster, Manifest, OperatorProcess, add_nodes, eventually, phase
 
 from holdfast.api.plan import PodState
+from holdfast.operator.marks import JOB_LABEL
 
 
 async def test_labels_and_spec_edited_all_the_while_are_kept(
@@ -93,6 +94,60 @@ async def test_a_service_somebody_deletes_is_made_again(
         return made is not None and made["metadata"]["uid"] != held["metadata"]["uid"]
 
     await eventually("the service made again", made_again)
+
+
+async def test_what_somebody_edits_of_service_and_budget_is_taken_back(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await add_nodes(kubelet, 2)
+    operator.start()
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    service = f"/api/v1/namespaces/{cluster.namespace}/services/gpt"
+    budget = f"/apis/{await _budgets_api(cluster)}/namespaces/{cluster.namespace}/poddisruptionbudgets/gpt"
+    held = {path: await _spec(cluster, path) for path in (service, budget)}
+    assert held[budget]["minAvailable"] == 1_000_000
+    for path, edit in (
+        (budget, {"minAvailable": 1}),
+        (budget, {"minAvailable": None, "maxUnavailable": 1}),
+        (budget, {"selector": {"matchLabels": {JOB_LABEL: "other"}}}),
+        (service, {"selector": {JOB_LABEL: "other"}, "publishNotReadyAddresses": None}),
+        (service, {"type": "ExternalName", "externalName": "example.com", "clusterIP": ""}),
+    ):
+        content = "application/merge-patch+json"
+        edited = await cluster.api.call("PATCH", path, {"spec": edit}, content=content)
+        assert edited["spec"] != held[path]
+        await _until_spec(cluster, path, held[path])
+    await _looked_again(operator, 2)
+    before = await operator.writes()
+    await _looked_again(operator, 4)
+    assert await operator.writes() == before, "what was taken back is as it should be"
+
+
+async def _budgets_api(cluster: Cluster) -> str:
+    """The version of disruption budgets that this server serves."""
+    group = await cluster.get("/apis/policy")
+    assert group is not None
+    return str(group["preferredVersion"]["groupVersion"])
+
+
+async def _spec(cluster: Cluster, path: str) -> Manifest:
+    found = await cluster.get(path)
+    assert found is not None, path
+    spec: Manifest = found["spec"]
+    return spec
+
+
+async def _until_spec(cluster: Cluster, path: str, held: Manifest) -> None:
+    """Until every field is as it was; a name that an edit left where nothing reads it counts for nothing."""
+    shown: Manifest = {}
+
+    async def so() -> bool:
+        nonlocal shown
+        shown = await _spec(cluster, path)
+        return {**shown, **held} == shown and "maxUnavailable" not in shown
+
+    await eventually(f"{path} as it was", so, lambda: shown)
 
 
 async def _looked_again(operator: OperatorProcess, times: int) -> None:

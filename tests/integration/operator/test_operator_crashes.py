@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from apiserver import ApiServer
 from many_worlds import World, live_together
+from node_writes import NodeWrites
 from operator_rig import POLL_S, Cluster, OperatorProcess, add_nodes, eventually
 
 from holdfast.api.plan import NodeOrder
@@ -23,6 +24,8 @@ FENCED = 4
 TAINT = "holdfast.dev/cordoned"
 ELSEWHERE = (Point.BEFORE_JOB_DELETED, Point.AFTER_JOB_DELETED)
 """Reached only by a job that ended: the other life below."""
+ENDS_UNTOLD = (Point.BEFORE_EVENT, Point.BEFORE_RELEASE, Point.AFTER_RELEASE)
+"""Where the operator may die between the last thing it does for a job and telling of it."""
 TOGETHER = 6
 POINTS = [point for point in Point if point not in ELSEWHERE]
 PATIENCE_S = 40.0
@@ -64,8 +67,8 @@ async def restarted_after(operator: OperatorProcess, fault: Point, count: int = 
 async def whole_life(fault: Point, world: World) -> None:
     """With every kind of action in it, checked at each step."""
     cluster, kubelet, watchdog = world.cluster, world.kubelet, world.watchdog
-    await add_nodes(kubelet, 3)
-    async with restarted_after(world.operator, fault):
+    nodes = await add_nodes(kubelet, 3)
+    async with NodeWrites(cluster, nodes) as node_writes, restarted_after(world.operator, fault):
         await cluster.apply()
         await kubelet.wait_running(2, within_s=PATIENCE_S)
         first, second = sorted(kubelet.pods)
@@ -85,12 +88,23 @@ async def whole_life(fault: Point, world: World) -> None:
         await watchdog.until("asked", lambda: len(watchdog.interventions) == 1, within_s=PATIENCE_S)
         await cluster.delete()
         await cluster.until("gone", lambda job: job is None, within_s=PATIENCE_S)
+        # Out of service and back again.
+        assert await node_writes.counted() == {name: 2 if name == sick else 0 for name in nodes}
     assert sorted(cluster.pods_created.values()) == [first, second, third]
     assert await cluster.listed("pods") == []
     assert await cluster.listed("services") == []
-    assert set(watchdog.forgotten) == {cluster.id()}
+    assert watchdog.forgotten == [cluster.id()]
     assert len(watchdog.interventions) == 1
     await eventually("the answer written", lambda: _answered(cluster), within_s=PATIENCE_S)
+    # Each is told once, or not at all where the operator died before it could.
+    if fault not in ENDS_UNTOLD:
+        await eventually("the end told", lambda: _told_of(cluster, "WoundUp"), within_s=PATIENCE_S)
+    told = [(each["reason"], each["count"]) for each in await cluster.listed("events")]
+    assert {count for _, count in told} == {1}, told
+
+
+async def _told_of(cluster: Cluster, reason: str) -> bool:
+    return reason in [each["reason"] for each in await cluster.listed("events")]
 
 
 async def finished_life(fault: Point, world: World) -> None:

@@ -1,9 +1,13 @@
 """A job from its creation to its end, on a real API server."""
 
+from typing import Any
+
 from fake_kubelet import FakeKubelet
 from fake_watchdog_for_operator import FakeOperatorWatchdog
 from operator_rig import Cluster, OperatorProcess, add_nodes, condition, eventually, job_manifest, phase
 
+from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY
+from holdfast.api.plan import NodeOrder
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import policy_of, read_trainingjob
@@ -145,7 +149,8 @@ async def test_an_operator_that_observes_says_what_it_would_do_and_does_nothing(
     known.policy = _policy(cluster)
     operator.start("--mode", "observe")
     await cluster.apply()
-    job = await cluster.until("observing", lambda job: condition(job, "Observing") == "True")
+    would = "nothing is changed; would do: Apply x2; CreatePod x2; Submit x1"
+    job = await cluster.until("observing", lambda job: _message(job, "Observing") == would)
     await eventually("a line to the watchdog", lambda: _lines(operator, 1))
     assert job is not None
     assert "finalizers" not in job["metadata"]
@@ -155,8 +160,46 @@ async def test_an_operator_that_observes_says_what_it_would_do_and_does_nothing(
     assert (watchdog.forgotten, known.submissions, known.nodes, known.pods) == ([], 0, {}, {})
 
 
+async def test_a_node_that_a_failed_job_took_out_of_service_is_returned_and_stays_out_when_it_is_deleted(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    names = await add_nodes(kubelet, 2)
+    operator.start()
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    # What takes the nodes out of service is what the job fails of.
+    orders = tuple(NodeOrder(name, "XID 79", "inc-1") for name in names)
+    await watchdog.script(cluster.id(), phase=JobPhase.FAILED, avoid=orders, cordon=orders)
+    await eventually("both out of service", lambda: _out_of_service(cluster, *names))
+    await watchdog.script(cluster.id(), avoid=orders[1:], cordon=orders[1:], returned=names[:1])
+    await eventually("one returned", lambda: _out_of_service(cluster, names[1]))
+    assert len(cluster.pods_created) == 2
+    await cluster.delete()
+    await cluster.until("gone", lambda job: job is None)
+    assert await _out_of_service(cluster, names[1]), "it is faulty, whoever ran there"
+
+
+async def _out_of_service(cluster: Cluster, *names: str) -> bool:
+    """Whether those of this test's nodes are, by taint and annotation, and no others."""
+    nodes = (await cluster.api.call("GET", "/api/v1/nodes"))["items"]
+    ours = [each for each in nodes if each["metadata"]["name"].startswith(cluster.namespace)]
+    tainted = {each["metadata"]["name"] for each in ours if _is_tainted(each)}
+    written = {each["metadata"]["name"] for each in ours if CORDONED_BY in each["metadata"].get("annotations", {})}
+    return tainted == written == set(names)
+
+
+def _is_tainted(node: dict[str, Any]) -> bool:
+    return any(taint["key"] == CORDON_TAINT for taint in node["spec"].get("taints", []))
+
+
 async def _lines(operator: OperatorProcess, count: int) -> bool:
     return await operator.metric("holdfast_operator_watchdog_connected") == count
+
+
+def _message(job: dict[str, Any] | None, kind: str) -> str:
+    """What that condition says, empty when there is none."""
+    conditions = ((job or {}).get("status") or {}).get("conditions") or []
+    return next((str(each["message"]) for each in conditions if each["type"] == kind), "")
 
 
 def _policy(cluster: Cluster) -> Policy:

@@ -104,3 +104,29 @@ async def test_a_node_that_somebody_drains_is_told_as_draining(
     await cluster.api.call("PATCH", f"/api/v1/nodes/{drained}", patch, content=STRATEGIC)
     job = watchdog.job(cluster.id())
     await watchdog.until("told as draining", lambda: job.nodes[drained].state is NodeState.DRAINING)
+
+
+async def test_an_operator_that_leaves_cordoning_to_others_writes_no_node_and_does_the_rest(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    names = await add_nodes(kubelet, 3)
+    before = [await node_of(cluster, name) for name in names]
+    operator.start("--cordoning", "consume")
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    await watchdog.until_seen_running(cluster.id(), "gpt-0", "gpt-1")
+    sick = kubelet.pods["gpt-0"].node
+    order = NodeOrder(sick, "XID 79", "inc-1")
+    await watchdog.script(cluster.id(), avoid=(order,), cordon=(order,), release=("gpt-0",))
+    await cluster.until_pods("gpt-1", "gpt-2")
+    await watchdog.until_seen_running(cluster.id(), "gpt-2")
+    assert kubelet.pods["gpt-2"].node != sick, "the plan's node is kept away from all the same"
+    await watchdog.script(cluster.id(), avoid=(), cordon=(), returned=(sick,), release=("gpt-1",))
+    await cluster.until_pods("gpt-2", "gpt-3")
+    # A job that is gone was looked at after all of that.
+    await cluster.delete()
+    await cluster.until("gone", lambda job: job is None)
+    assert [await node_of(cluster, name) for name in names] == before
+    told = {each["reason"] for each in await cluster.listed("events")}
+    assert "MemberReplaced" in told
+    assert not told & {"NodeCordoned", "NodeReturned"}

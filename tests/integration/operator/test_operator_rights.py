@@ -1,51 +1,64 @@
 """The operator lives a job's life with the rights the chart gives it, and no more."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from fake_kubelet import FakeKubelet
 from fake_watchdog_for_operator import FakeOperatorWatchdog
+from helmchart import Manifest, Values, rendered
 from operator_rig import Cluster, OperatorProcess, add_nodes, eventually
 
 from holdfast.api.plan import NodeOrder
 
-ROLES = Path(__file__).parents[3] / "helm/holdfast/templates/operator-rbac.yaml"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+OBSERVING: Values = {"operator": {"mode": "observe"}}
 
 
-def rules_of_the_chart() -> list[dict[str, Any]]:
-    """Those for the namespaces it acts in. They carry no template of their own."""
-    head, _, rest = ROLES.read_text().partition('{{- define "holdfast.operatorRules" -}}')
-    assert head == ""
-    rules: list[dict[str, Any]] = yaml.safe_load(rest.partition("{{- end -}}")[0])
-    return rules
-
-
-@pytest.fixture
-def limited(cluster: Cluster, watchdog: FakeOperatorWatchdog, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """An operator that signs in as a service account."""
-    server, name = cluster.server, f"operator-{cluster.namespace}"
-    server.new_service_account(cluster.namespace, "operator")
-    nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]}
-    lease = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]}
-    role = {"metadata": {"name": name}, "rules": [*rules_of_the_chart(), nodes, lease]}
-    subject = {"kind": "ServiceAccount", "name": "operator", "namespace": cluster.namespace}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
-    binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-    server.call("POST", f"{RBAC}/clusterroles", role)
-    server.call("POST", f"{RBAC}/clusterrolebindings", binding)
-    operator = OperatorProcess(server, cluster.namespace, watchdog.endpoint, tmp_path)
-    operator.sign_in(server.service_account_kubeconfig(cluster.namespace, "operator"))
+@contextmanager
+def signed_in(
+    cluster: Cluster, watchdog: FakeOperatorWatchdog, folder: Path, values: Values
+) -> Iterator[OperatorProcess]:
+    """An operator that signs in as the account of a release with these values, whose roles are there."""
+    server, where = cluster.server, cluster.namespace
+    paths = {
+        "ClusterRole": f"{RBAC}/clusterroles",
+        "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+        "Role": f"{RBAC}/namespaces/{where}/roles",
+        "RoleBinding": f"{RBAC}/namespaces/{where}/rolebindings",
+    }
+    roles = [each for each in rendered(values, namespace=where) if each["kind"] in paths and _is_operators(each)]
+    server.new_service_account(where, "holdfast-operator")
+    for role in roles:
+        server.call("POST", paths[role["kind"]], role)
+    operator = OperatorProcess(server, where, watchdog.endpoint, folder)
+    operator.sign_in(server.service_account_kubeconfig(where, "holdfast-operator"))
     try:
         yield operator
     finally:
         operator.stop()
         print(operator.log.read_text() if operator.log.exists() else "the operator was never started")
-        server.call("DELETE", f"{RBAC}/clusterrolebindings/{name}")
-        server.call("DELETE", f"{RBAC}/clusterroles/{name}")
+        for role in roles:
+            server.call("DELETE", f"{paths[role['kind']]}/{role['metadata']['name']}")
+
+
+def _is_operators(role: Manifest) -> bool:
+    return bool(role["metadata"]["labels"].get("app.kubernetes.io/component") == "operator")
+
+
+@pytest.fixture
+def limited(cluster: Cluster, watchdog: FakeOperatorWatchdog, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator with the rights of one that acts."""
+    with signed_in(cluster, watchdog, tmp_path, {}) as operator:
+        yield operator
+
+
+@pytest.fixture
+def observing(cluster: Cluster, watchdog: FakeOperatorWatchdog, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator with the rights of one that observes."""
+    with signed_in(cluster, watchdog, tmp_path, OBSERVING) as operator:
+        yield operator
 
 
 async def test_the_rights_of_the_chart_are_enough_for_a_whole_life(
@@ -86,3 +99,21 @@ async def test_an_event_that_happens_again_is_counted(
 
     await eventually("an event counted twice", counted)
     assert await limited.metric("holdfast_operator_api_requests_total", code="403") == 0
+
+
+async def test_the_rights_of_one_that_observes_are_enough_for_saying_what_it_would_do(
+    cluster: Cluster, kubelet: FakeKubelet, observing: OperatorProcess
+) -> None:
+    await add_nodes(kubelet, 2)
+    observing.start("--mode", "observe")
+    await cluster.apply()
+    await cluster.until("saying it", lambda job: "Submit x1" in _would(job))
+    assert await observing.metric("holdfast_operator_api_requests_total", code="403") == 0
+    assert await observing.metric("holdfast_operator_api_requests_total", verb="POST") == 1, "its lease"
+    assert cluster.pods_created == {}
+
+
+def _would(job: Manifest | None) -> str:
+    """What it says it would do, empty as long as it says nothing."""
+    conditions = ((job or {}).get("status") or {}).get("conditions") or []
+    return next((str(each["message"]) for each in conditions if each["type"] == "Observing"), "")

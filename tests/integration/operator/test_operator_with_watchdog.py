@@ -4,6 +4,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_kubelet import FakeKubelet
@@ -11,6 +12,8 @@ from fake_watchdog_for_operator import TOKEN
 from operator_rig import Cluster, OperatorProcess, add_nodes, condition, eventually, phase
 from played_launchers import PlayedLaunchers
 from server_process import ServerProcess, free_port
+
+MAINTENANCE = "maintenance.example/planned"
 
 
 @pytest.fixture
@@ -91,6 +94,22 @@ async def test_suspending_saves_once_more_and_resuming_goes_on(
     await cluster.until("running again", lambda job: phase(job) == "Running")
 
 
+async def test_a_job_that_a_queue_applied_suspended_has_no_pod_before_it_may_begin(
+    cluster: Cluster, kubelet: FakeKubelet, real: OperatorProcess, launchers: PlayedLaunchers
+) -> None:
+    await add_nodes(kubelet, 2)
+    real.start()
+    await cluster.apply(suspend=True)
+    await cluster.until("suspended", lambda job: condition(job, "Suspended") == "True")
+    assert await cluster.listed("pods") == []
+    await cluster.patch("gpt", {"spec": {"suspend": False}})
+    await cluster.until_pods("gpt-0", "gpt-1")
+    await cluster.until("running", lambda job: phase(job) == "Running")
+    # No number is given twice: there was no pod before these.
+    assert sorted(cluster.pods_created.values()) == ["gpt-0", "gpt-1"]
+    assert launchers.saves == [], "there was nothing to be saved"
+
+
 async def test_a_deleted_job_saves_once_more_and_is_forgotten(
     cluster: Cluster, kubelet: FakeKubelet, real: OperatorProcess, launchers: PlayedLaunchers
 ) -> None:
@@ -104,19 +123,32 @@ async def test_a_deleted_job_saves_once_more_and_is_forgotten(
     assert await cluster.listed("pods") == []
 
 
+@pytest.mark.parametrize(
+    "mark",
+    [
+        pytest.param({"unschedulable": True}, id="cordoned"),
+        pytest.param(
+            {"taints": [{"key": MAINTENANCE, "value": "soon", "effect": "NoSchedule"}]},
+            id="tainted for maintenance",
+        ),
+    ],
+)
 async def test_a_node_that_is_drained_is_left_in_good_order(
-    cluster: Cluster, kubelet: FakeKubelet, real: OperatorProcess, launchers: PlayedLaunchers
+    cluster: Cluster,
+    kubelet: FakeKubelet,
+    real: OperatorProcess,
+    launchers: PlayedLaunchers,
+    mark: dict[str, Any],
 ) -> None:
     await add_nodes(kubelet, 3)
-    real.start()
+    real.start("--maintenance-taint", MAINTENANCE)
     await cluster.apply(nodes={"min": 1, "max": 2, "spares": 1})
     await cluster.until_pods("gpt-0", "gpt-1", "gpt-2")
     await cluster.until("running", lambda job: phase(job) == "Running")
     member = next(iter(launchers.seats))  # the third one is a spare, which leaves without any ado
     drained = kubelet.pods[member].node
-    patch = {"spec": {"unschedulable": True}}
     content = "application/strategic-merge-patch+json"
-    await cluster.api.call("PATCH", f"/api/v1/nodes/{drained}", patch, content=content)
+    await cluster.api.call("PATCH", f"/api/v1/nodes/{drained}", {"spec": mark}, content=content)
 
     async def left() -> bool:
         return member not in await cluster.pods()

@@ -270,6 +270,27 @@ def test_an_operator_that_only_heeds_taints_may_not_write_to_nodes() -> None:
     assert rules[0] == {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
 
 
+@pytest.mark.parametrize("namespaces", [[], ["a", "b"]], ids=["everywhere", "chosen"])
+def test_an_operator_that_observes_may_write_nothing_but_its_lease_and_what_it_says(namespaces: list[str]) -> None:
+    made = rendered({"operator": {"mode": "observe"}, "watchNamespaces": namespaces})
+    roles = [
+        each
+        for each in made
+        if each["kind"] in ("Role", "ClusterRole")
+        and each["metadata"]["labels"].get("app.kubernetes.io/component") == "operator"
+    ]
+    assert len(roles) == 2 + len(namespaces)
+    rules = [rule for role in roles for rule in role["rules"]]
+    written = {
+        (resource, verb)
+        for rule in rules
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb not in ("get", "list", "watch")
+    }
+    assert written == {("trainingjobs/status", "patch"), ("leases", "create"), ("leases", "update")}
+
+
 def test_a_redis_of_ones_own_takes_the_place_of_the_bundled_one() -> None:
     external = {"url": "rediss://redis.example:6380/2", "existingSecret": "redis", "existingSecretKey": "pass"}
     made = rendered({"redis": {"bundled": False, "external": external}})

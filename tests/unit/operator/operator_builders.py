@@ -229,7 +229,8 @@ def observed(**fields: Any) -> Observed:
 def owned(manifest: Mapping[str, Any]) -> Owned:
     """What the API server has after `manifest` was applied."""
     metadata = manifest["metadata"]
-    return Owned(Metadata(metadata["name"], annotations=dict(metadata["annotations"])))
+    spec = {field: value for field, value in manifest["spec"].items() if value is not None}
+    return Owned(Metadata(metadata["name"], annotations=dict(metadata["annotations"])), spec)
 
 
 def actions_of(outcome: Outcome, kind: type) -> list[Any]:

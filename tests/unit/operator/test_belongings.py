@@ -1,4 +1,7 @@
+from typing import Any
+
 import msgspec
+import pytest
 from operator_builders import NOW, TERMS, actions_of, job_object, observed, owned, plan, report
 
 from holdfast.api.status import JobPhase
@@ -15,6 +18,7 @@ SERVICE, BUDGET = service_of(JOB), budget_of(JOB, "policy/v1")
 def test_the_service_gives_every_pod_a_name_before_it_is_ready() -> None:
     assert (SERVICE["metadata"]["name"], SERVICE["metadata"]["namespace"]) == ("gpt", "research")
     assert SERVICE["spec"] == {
+        "type": "ClusterIP",
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": {"holdfast.dev/job": "gpt"},
@@ -24,7 +28,11 @@ def test_the_service_gives_every_pod_a_name_before_it_is_ready() -> None:
 def test_the_budget_lets_nobody_else_evict_a_member() -> None:
     assert BUDGET["apiVersion"] == "policy/v1"
     assert budget_of(JOB, "policy/v1beta1")["apiVersion"] == "policy/v1beta1"
-    assert BUDGET["spec"] == {"minAvailable": 1_000_000, "selector": {"matchLabels": {"holdfast.dev/job": "gpt"}}}
+    assert BUDGET["spec"] == {
+        "minAvailable": 1_000_000,
+        "maxUnavailable": None,
+        "selector": {"matchLabels": {"holdfast.dev/job": "gpt"}},
+    }
     assert BUDGET["metadata"]["ownerReferences"][0]["uid"] == JOB.uid
 
 
@@ -40,6 +48,12 @@ def settled(**fields: object) -> Observed:
     return observed(**{**given, **fields})
 
 
+def edited(there: Owned, edit: dict[str, object]) -> Owned:
+    """None removes a field, as in a merge patch."""
+    spec = {field: value for field, value in {**there.spec, **edit}.items() if value is not None}
+    return msgspec.structs.replace(there, spec=spec)
+
+
 def kinds(seen: Observed) -> list[str]:
     return [each.manifest["kind"] for each in actions_of(reconcile(seen, TERMS, NOW), Apply)]
 
@@ -49,11 +63,48 @@ def test_what_is_there_as_it_should_be_is_left_alone() -> None:
 
 
 def test_what_is_missing_or_was_changed_is_applied() -> None:
-    changed = Owned(msgspec.structs.replace(owned(SERVICE).metadata, annotations={"holdfast.dev/made-from": "x"}))
-    other = Owned(msgspec.structs.replace(owned(SERVICE).metadata, name="other"))
+    as_made = owned(SERVICE)
+    old = msgspec.structs.replace(as_made.metadata, annotations={"holdfast.dev/made-from": "x"})
+    changed = msgspec.structs.replace(as_made, metadata=old)
+    other = msgspec.structs.replace(as_made, metadata=msgspec.structs.replace(as_made.metadata, name="other"))
     assert kinds(settled(services=(changed,))) == ["Service"]
     assert kinds(settled(services=(other,))) == ["Service"]
     assert kinds(settled(budgets=())) == ["PodDisruptionBudget"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "edit"),
+    [
+        ("PodDisruptionBudget", {"minAvailable": 1}),
+        ("PodDisruptionBudget", {"minAvailable": None, "maxUnavailable": 1}),
+        ("PodDisruptionBudget", {"minAvailable": "50%"}),
+        ("PodDisruptionBudget", {"selector": {"matchLabels": {"holdfast.dev/job": "other"}}}),
+        ("PodDisruptionBudget", {"selector": None}),
+        ("Service", {"selector": {"holdfast.dev/job": "gpt", "holdfast.dev/role": "spare"}}),
+        ("Service", {"publishNotReadyAddresses": None}),
+        ("Service", {"type": "ExternalName", "clusterIP": None, "externalName": "example.com"}),
+    ],
+    ids=str,
+)
+def test_what_somebody_edited_is_taken_back(kind: str, edit: dict[str, object]) -> None:
+    service, budget = settled().services[0], settled().budgets[0]
+    if kind == "Service":
+        assert kinds(settled(services=(edited(service, edit),))) == [kind]
+    else:
+        assert kinds(settled(budgets=(edited(budget, edit),))) == [kind]
+
+
+def test_what_others_add_to_it_is_left_alone() -> None:
+    service, budget = settled().services[0], settled().budgets[0]
+    filled = {"clusterIPs": ["None"], "ipFamilies": ["IPv4"], "sessionAffinity": "None", "ports": [{"port": 80}]}
+    asked = {"unhealthyPodEvictionPolicy": "IfHealthyBudget"}
+    assert kinds(settled(services=(edited(service, filled),), budgets=(edited(budget, asked),))) == []
+
+
+@pytest.mark.parametrize("manifest", [SERVICE, BUDGET], ids=["service", "budget"])
+def test_of_what_the_api_server_shows_the_spec_is_read(manifest: dict[str, Any]) -> None:
+    shown = {**manifest, "status": {"disruptionsAllowed": 0}}
+    assert msgspec.convert(shown, Owned).spec == manifest["spec"]
 
 
 def test_a_suspended_job_keeps_its_service_and_loses_its_budget() -> None:

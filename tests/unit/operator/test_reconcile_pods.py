@@ -1,8 +1,11 @@
+from typing import Any
+
 import pytest
 from operator_builders import (
     NOW,
     TERMS,
     actions_of,
+    document,
     ended_pod,
     job_object,
     node,
@@ -12,10 +15,11 @@ from operator_builders import (
     pending_pod,
     plan,
     pod,
+    spec_of,
 )
 
 from holdfast.operator.action import CreatePod, DeletePod
-from holdfast.operator.objects import Node
+from holdfast.operator.objects import Node, Taint
 from holdfast.operator.observed import Observed, Outcome
 from holdfast.operator.reconcile import reconcile
 
@@ -137,6 +141,36 @@ def test_new_pods_keep_away_from_avoided_nodes_by_their_host_name_label() -> Non
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]["nodeSelectorTerms"]
     assert term["matchExpressions"][0]["values"] == ["host-of-n5", "n98"]
+
+
+DRAINED = (Taint("ToBeDeletedByClusterAutoscaler", "NoSchedule"),)
+ALL = {"operator": "Exists"}
+
+
+@pytest.mark.parametrize(
+    ("taints", "tolerations", "kept_away"),
+    [
+        (DRAINED, [ALL], True),
+        (
+            DRAINED,
+            [{"key": "ToBeDeletedByClusterAutoscaler", "operator": "Exists", "tolerationSeconds": 60}],
+            True,
+        ),
+        (DRAINED, [{"key": "nvidia.com/gpu", "operator": "Exists"}], False),
+        ((*DRAINED, Taint("other", "NoSchedule")), [{"key": DRAINED[0].key, "operator": "Exists"}], False),
+        (DRAINED, [], False),
+        ((Taint("spot", "NoSchedule"),), [ALL], False),
+        ((), [ALL], False),
+    ],
+)
+def test_new_pods_keep_away_from_a_drained_node_that_the_scheduler_would_choose_again(
+    taints: tuple[Taint, ...], tolerations: list[dict[str, Any]], kept_away: bool
+) -> None:
+    template = {"spec": {"containers": [{"name": "trainer"}], "tolerations": tolerations}}
+    there = {**nodes(), "n5": node("n5", taints=taints)}
+    seen = observed(pods=(), nodes=there, plan=plan(1), spec=spec_of(document(template=template)))
+    (create,) = actions_of(decide(seen), CreatePod)
+    assert ("n5" in str(create.manifest["spec"].get("affinity"))) is kept_away
 
 
 def test_an_ended_pod_is_replaced_at_once_and_the_newest_three_are_kept() -> None:

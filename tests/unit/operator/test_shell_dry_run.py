@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from operator_builders import TERMS, document, spec_of
 
@@ -9,6 +10,7 @@ from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.apiserver import Request
 from holdfast.operator.dryrun import ASK_AGAIN_S, DryRun
+from holdfast.operator.observed import Mode, Terms
 from holdfast.operator.refusal import refusal
 from holdfast.operator.writes import Writes
 
@@ -34,10 +36,10 @@ class Opinion:
 class Asking:
     """A dry run, its server and its clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, terms: Terms = TERMS) -> None:
         self.server, self.now, self.leads = Opinion(), 0.0, True
         writes = Writes(self.server, lambda: self.leads)  # type: ignore[arg-type]
-        self._dry_run = DryRun(writes, TERMS, lambda: self.now)
+        self._dry_run = DryRun(writes, terms, lambda: self.now)
 
     async def about(self, generation: int = 1) -> str | None:
         job = spec_of(document(generation=generation))
@@ -72,3 +74,10 @@ async def test_an_operator_that_leads_no_more_hears_so() -> None:
     asking.leads = False
     with pytest.raises(Fenced):
         await asking.about()
+
+
+async def test_an_operator_that_observes_does_not_ask_for_what_it_has_no_right_to() -> None:
+    asking = Asking(msgspec.structs.replace(TERMS, mode=Mode.OBSERVE))
+    asking.server.says = REFUSED
+    assert await asking.about() is None
+    assert asking.server.asked == 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from operator_builders import JOB_ID, TERMS, UID, document, node, report, spec_of
+from operator_builders import JOB_ID, TERMS, UID, document, node, owned, report, spec_of
 
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, CordonedBy
 from holdfast.api.plan import NodeOrder, Plan
@@ -114,9 +114,8 @@ class ToyCluster:
             case DeletePod(name=name, uid=uid, grace_s=grace_s):
                 self._delete(name, uid, grace_s)
             case Apply(manifest=manifest):
-                metadata = manifest["metadata"]
                 kept = self.services if manifest["kind"] == "Service" else self.budgets
-                kept[metadata["name"]] = Owned(Metadata(metadata["name"], annotations=metadata["annotations"]))
+                kept[manifest["metadata"]["name"]] = owned(manifest)
             case Delete(kind=kind, name=name):
                 (self.services if kind == "Service" else self.budgets).pop(name, None)
             case Cordon(node=name, reason=reason, incident=incident):
