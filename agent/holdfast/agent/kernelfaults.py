@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from holdfast.agent.kernelmessage import (
     DriverLoaded,
     FellOffTheBus,
@@ -22,8 +20,8 @@ from holdfast.agent.kernelmessage import (
     XidLogged,
 )
 from holdfast.agent.pciaddress import unnamed
-from holdfast.agent.sensors.standing import StandingConditions
-from holdfast.api.condition import Condition, ConditionKind, ConditionState
+from holdfast.agent.sensors.standing import Held, StandingConditions
+from holdfast.api.condition import AllClear, Condition, ConditionKind
 from holdfast.api.telemetry import GpuDisappeared, NodeEvent, ProcessKilledForMemory, XidRaised
 from holdfast.api.xid import FELL_OFF_THE_BUS, RecoveryAction
 
@@ -36,19 +34,7 @@ _DEVICES_MAX: Final = 64
 _SAME_KILLING_S: Final = 5.0
 _KILLINGS_KEPT: Final = 64
 
-_UNTIL_BOOT: Final = (ConditionKind.NVSWITCH_FAULT, ConditionKind.PCIE_FATAL, ConditionKind.HOST_MEMORY_ERROR)
-# What holds is remembered over a restart of the agent, so that it can be cleared by its rule.
-REMEMBERED: Final = (*_UNTIL_BOOT, ConditionKind.LINK_FLAPPING)
-
-
-class Held(msgspec.Struct, frozen=True):
-    """One condition as it is remembered over a restart. `since` is CLOCK_MONOTONIC in seconds, of its boot."""
-
-    kind: ConditionKind
-    says: str
-    since: float
-    gpu: str = ""
-    device: str = ""
+UNTIL_BOOT: Final = (ConditionKind.NVSWITCH_FAULT, ConditionKind.PCIE_FATAL, ConditionKind.HOST_MEMORY_ERROR)
 
 
 @dataclass(slots=True)
@@ -78,13 +64,16 @@ class KernelFaults:
             elif each.kind is ConditionKind.LINK_FLAPPING:
                 self._port(each.device).changes.append(now)
 
-    def held(self, now: float) -> tuple[Held, ...]:
+    def held(self) -> tuple[Held, ...]:
         """What holds, to be remembered."""
-        return tuple(
-            Held(each.kind, each.says, round(now - each.age_s, 3), each.gpu, each.device)
-            for each in self._standing.report(now)
-            if each.state is ConditionState.RAISED and each.kind in REMEMBERED
-        )
+        return self._standing.held()
+
+    def all_clear(self, *, whole: bool, calm: bool) -> tuple[AllClear, ...]:
+        """`whole`: all of this boot's messages were taken in; `calm`: an hour's were, as they came."""
+        told = (*(UNTIL_BOOT if whole else ()), *((ConditionKind.LINK_FLAPPING,) if calm else ()))
+        held = self._standing.held()
+        parts = {kind: tuple((each.gpu, each.device) for each in held if each.kind is kind) for kind in told}
+        return tuple(AllClear(kind, parts[kind]) for kind in told)
 
     def take(self, message: KernelMessage, at: float, now: float) -> NodeEvent | None:
         """What happened at `at`; conditions are told by `conditions`."""

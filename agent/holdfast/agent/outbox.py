@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.agent.sensors.standing import CLEARED_KEPT_S
 from holdfast.agent.urgency import Urgency
-from holdfast.api.condition import Condition, ConditionState
+from holdfast.api.condition import AllClear, Condition, ConditionState
 from holdfast.api.telemetry import NodeEvent, NodeReport, Pace, ParametersFingerprinted, RankSample, Unreadable
 
 # A node whose GPUs fall over raises some dozen errors. Past the bound the newest are dropped, as the first
@@ -26,6 +26,8 @@ FINGERPRINTS_PER_RANK_MAX: Final = 16
 EVENTS_PER_REPORT_MAX: Final = 64  # keeps the largest report far below what the watchdog accepts
 INTERVAL_S_MIN: Final = 0.1  # the records are looked at no more often
 INTERVAL_S_MAX: Final = 60.0
+# It changes by the minute at most; whoever missed it, or is new, hears it soon enough.
+ALL_CLEAR_EVERY_S: Final = 30.0
 _UNSENT: Final = 0
 
 
@@ -54,6 +56,7 @@ class Outbox:
         self._reading = Reading()
         self._read_at = 0.0
         self._due_at = float("-inf")
+        self._all_clear_due_at = float("-inf")
         self._kept: list[_KeptEvent] = []
         self._dropped = 0
         self.dropped_ever = 0  # events, for want of room
@@ -102,6 +105,7 @@ class Outbox:
             events=_aged(carried, now),
             unreadable=self._reading.unreadable + self._loss(),
             conditions=_standing(self._reading.conditions, now - self._read_at),
+            all_clear=self._all_clear(now),
         )
 
     def reconnected(self, now: float) -> tuple[NodeReport, ...]:
@@ -110,7 +114,7 @@ class Outbox:
         What is sent again carries its events only. The telemetry that went with them is history, and with its
         age corrected a rank that has moved on since would look stalled.
         """
-        self._due_at = now
+        self._due_at = self._all_clear_due_at = now
         sent = (kept for kept in self._kept if kept.sequence != _UNSENT)
         return tuple(
             NodeReport(node=self._node, boot=self._boot, sequence=sequence, events=_aged(tuple(kept), now))
@@ -136,6 +140,12 @@ class Outbox:
             self.dropped_ever += 1
             return
         self._kept.append(new)
+
+    def _all_clear(self, now: float) -> tuple[AllClear, ...]:
+        if now < self._all_clear_due_at or not self._reading.all_clear:
+            return ()
+        self._all_clear_due_at = now + ALL_CLEAR_EVERY_S
+        return self._reading.all_clear
 
     def _loss(self) -> tuple[Unreadable, ...]:
         if not self._dropped:

@@ -2,12 +2,14 @@
 
 import logging
 import time
+from dataclasses import replace
 from typing import Final
 
+from holdfast.agent.allclear import all_clear
 from holdfast.agent.jobstream import JobStreams
 from holdfast.agent.notices import StandingNotices
 from holdfast.agent.picture import RANKS, Picture
-from holdfast.agent.senses import Senses
+from holdfast.agent.senses import NVML, Senses
 from holdfast.agent.sensors.gpu_union import GpuUnion
 from holdfast.agent.sensors.kernellog import KernelLog
 from holdfast.agent.sensors.sensor import Reading, Sensor, joined
@@ -58,11 +60,17 @@ class Sensing:
     def _node(self, now: float) -> Reading:
         sensed = [(sensor.name, self._read(sensor, now, sensor.name)) for sensor in self._senses.sensors]
         exporter = self._senses.exporter
-        if exporter is None:
-            return joined(self._echo.once(sensed, now))
-        filling = self._read(exporter, now, exporter.name)
-        self._echo.learn(filling.details)
-        return self._union.unite(joined(self._echo.once(sensed, now)), filling, now)
+        filling = None if exporter is None else self._read(exporter, now, exporter.name)
+        if filling is not None:
+            self._echo.learn(filling.details)
+        node = joined(self._echo.once(sensed, now))
+        readings = dict(sensed)
+        if exporter is not None and filling is not None:
+            node = self._union.unite(node, filling, now)
+            if NVML in readings and not readings[NVML].details:
+                readings[NVML] = filling  # where the driver tells nothing, the exporter speaks for it
+            readings[exporter.name] = filling
+        return replace(node, all_clear=all_clear(self._senses.judges, readings))
 
     def _read(self, sensor: Sensor, now: float, counted_as: str) -> Reading:
         # A sensor promises not to raise. One that breaks the promise must not blind the agent to all others.

@@ -2,7 +2,8 @@
 
 An XID happens once; a condition holds until it is over. An agent reports every condition that holds, and one that
 is over as cleared: by the rule in its row, never by falling silent. A source that cannot be read says nothing
-about its conditions; what was raised before stays raised.
+about its conditions; what was raised before stays raised. What an earlier run of an agent had raised, and this one
+does not know of, ends when it says that nothing of the kind holds, by the same rule.
 
     NVIDIA  https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html (row remapping, containment)
     RSC     https://arxiv.org/abs/2410.21680 (health checks and lemon nodes of two research clusters)
@@ -73,6 +74,17 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
     says: str
     gpu: str = ""
     device: str = ""
+
+
+class AllClear(msgspec.Struct, frozen=True, omit_defaults=True):
+    """By the rule in its row nothing of a kind holds on a node, whether or not its agent had ever raised it.
+
+    That counts for all its parts `but` these (GPU and device, as in `Condition`): there it holds, or the rule was
+    not met since the agent started.
+    """
+
+    kind: ConditionKind
+    but: tuple[tuple[str, str], ...] = ()
 
 
 class ConditionEntry(msgspec.Struct, frozen=True):

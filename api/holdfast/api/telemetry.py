@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.api.condition import Condition
+from holdfast.api.condition import AllClear, Condition
 from holdfast.api.nvlink5 import LinkFault
 from holdfast.api.rankrecord import Phase
 
@@ -151,7 +151,8 @@ class AgentHello(msgspec.Struct, frozen=True, tag=True):
 class NodeReport(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """One node's telemetry. `sequence` grows by one per report of a `boot`; a repeated one is a duplicate.
 
-    `conditions` are all that hold now, and for a minute those that cleared.
+    `conditions` are all that hold now, and for a minute those that cleared. `all_clear` is told now and then; a
+    report without it says nothing.
     """
 
     node: str
@@ -162,6 +163,7 @@ class NodeReport(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     events: tuple[NodeEvent, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    all_clear: tuple[AllClear, ...] = ()
 
 
 class Pace(msgspec.Struct, frozen=True, tag=True):

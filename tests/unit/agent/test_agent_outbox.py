@@ -5,10 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.agent.outbox import EVENTS_KEPT_MAX, EVENTS_PER_REPORT_MAX, FINGERPRINTS_PER_RANK_MAX, Outbox
+from holdfast.agent.outbox import (
+    ALL_CLEAR_EVERY_S,
+    EVENTS_KEPT_MAX,
+    EVENTS_PER_REPORT_MAX,
+    FINGERPRINTS_PER_RANK_MAX,
+    Outbox,
+)
 from holdfast.agent.reporter import retry_after_s
 from holdfast.agent.sensors.sensor import Reading
-from holdfast.api.condition import Condition, ConditionKind, ConditionState
+from holdfast.api.condition import AllClear, Condition, ConditionKind, ConditionState
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import (
     GpuHealth,
@@ -316,3 +322,14 @@ def test_any_number_of_ranks_neither_fills_the_outbox_nor_keeps_a_fault_out() ->
         carried += taken(outbox, 100.0).events
     assert carried[-1] == XID
     assert [event.rank for event in carried[:-1]] == list(range(50, EVENTS_KEPT_MAX + 50))
+
+
+def test_what_is_clear_is_said_now_and_then_and_at_once_on_a_new_connection() -> None:
+    clear = (AllClear(ConditionKind.PCIE_DEGRADED),)
+    outbox = outbox_at_work()
+    outbox.observe(Reading(all_clear=clear), 101.0)
+    seconds = range(101, 101 + 2 * int(ALL_CLEAR_EVERY_S))
+    told = [second for second in seconds if taken(outbox, float(second)).all_clear == clear]
+    assert told == [101, 101 + int(ALL_CLEAR_EVERY_S)]
+    outbox.reconnected(161.5)
+    assert taken(outbox, 161.5).all_clear == clear

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from ib_tree import IbTree
 
+from holdfast.agent.sensors.conditionmemory import ConditionMemory
 from holdfast.agent.sensors.infiniband import Infiniband, ports_in
 from holdfast.agent.sensors.polled import Polled, Sight
 from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.sensors.standing import Held
+from holdfast.api.condition import AllClear, ConditionKind, ConditionState
 from holdfast.api.telemetry import Unreadable
 
 
@@ -84,3 +87,28 @@ def test_any_text_for_a_state_is_read_without_an_exception(tmp_path: Path, text:
     tree = IbTree(tmp_path, adapters=1)
     tree.port("mlx5_0", "state", text)
     assert len(ports_in(str(tree.root)).ports) == 1
+
+
+def test_what_an_earlier_run_raised_holds_from_the_first_reading_on_until_its_rule_is_met(tmp_path: Path) -> None:
+    path = str(tmp_path / "held.json")
+    before = Held(ConditionKind.LINK_DOWN, "port mlx5_0/1: it was up and is down", 1.0, device="mlx5_0/1")
+    ConditionMemory(path).keep((before,), 1.0)
+    sensor = Infiniband(str(IbTree(tmp_path, adapters=1).root), interval_s=0.01, memory=ConditionMemory(path))
+    assert [each.device for each in sensor.read(time.monotonic()).conditions] == ["mlx5_0/1"]
+    reading = until(lambda: sensor.read(time.monotonic()), lambda reading: bool(reading.ports))
+    sensor.close()
+    assert [each.state for each in reading.conditions] == [ConditionState.RAISED]
+    assert [each.device for each in ConditionMemory(path).recall(time.monotonic())] == ["mlx5_0/1"]
+
+
+def test_a_port_that_cannot_be_read_keeps_all_from_being_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = IbTree(tmp_path, adapters=2)
+    sensor = Infiniband(str(tree.root))
+    monkeypatch.setattr(Polled, "latest", lambda polled, now: Sight(ports_in(str(tree.root)), now))
+    for now in range(0, 120, 5):
+        reading = sensor.read(float(now))
+    assert AllClear(ConditionKind.LINK_DOWN) in reading.all_clear
+    tree.port("mlx5_0", "state", "garbage")
+    assert sensor.read(120.0).all_clear == ()

@@ -8,11 +8,12 @@ import pytest
 from kernel_ring import BOOT, OTHER_UUID, UUID, Ring, gpu_tree
 
 from holdfast.agent.gpunames import GpuNames
+from holdfast.agent.kernelfaults import CALM_S, UNTIL_BOOT
 from holdfast.agent.sensors.kernelbookmark import boot_id, read_bookmark
 from holdfast.agent.sensors.kernellog import HISTORY_S, LOSS_TOLD_S, RECORDS_PER_LOOK, KernelLog
 from holdfast.agent.sensors.kernelsource import DEVICE, KernelDevice, LogFile, source_at
 from holdfast.agent.sensors.sensor import Reading
-from holdfast.api.condition import ConditionKind, ConditionState
+from holdfast.api.condition import AllClear, ConditionKind, ConditionState
 from holdfast.api.telemetry import GpuDisappeared, ProcessKilledForMemory, Unreadable, XidRaised
 
 XID_79 = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
@@ -454,3 +455,67 @@ def test_a_line_without_an_end_is_dropped_with_all_of_it(tmp_path: Path) -> None
     look(sensor, 100.0)
     append(tmp_path, "y" * 200_000 + f"[  100.2] {XID_79}\n[  100.3] {XID_94}\n")
     assert xids(look(sensor, 101.0, looks=20)) == [94]
+
+
+def clear(sensor: KernelLog, now: float) -> set[ConditionKind]:
+    return {each.kind for each in sensor.read(now).all_clear if not each.but}
+
+
+def test_a_log_that_was_read_from_the_boot_on_says_which_faults_this_boot_does_not_have(
+    ring: Ring, tmp_path: Path
+) -> None:
+    ring.say("Linux version 6.8.0", at=0.0)
+    sensor = ring.sensor(tmp_path / "nowhere")
+    assert clear(sensor, 9000.0) == set(UNTIL_BOOT)
+    ring.say(SXID, at=9001.0)
+    assert AllClear(ConditionKind.NVSWITCH_FAULT, (("", "nvidia-nvswitch0"),)) in sensor.read(9001.0).all_clear
+    assert clear(sensor, 9001.0) == set(UNTIL_BOOT) - {ConditionKind.NVSWITCH_FAULT}
+
+
+def test_a_log_whose_beginning_is_overwritten_does_not_and_a_loss_ends_it(tmp_path: Path) -> None:
+    old = Ring(size=2)
+    for _ in range(3):
+        old.say(NOISE, at=1.0)
+    assert clear(old.sensor(tmp_path), 100.0) == set()
+    young = Ring(size=2)
+    young.say(NOISE, at=1.0)
+    sensor = young.sensor(tmp_path / "young")
+    assert clear(sensor, 100.0) == set(UNTIL_BOOT)
+    for _ in range(5):
+        young.say(NOISE, at=101.0)
+    assert clear(sensor, 101.0) == set()
+
+
+def test_that_the_whole_boot_was_read_is_known_to_the_next_run_of_the_same_boot_only(
+    ring: Ring, tmp_path: Path
+) -> None:
+    ring.say(NOISE, at=0.0)
+    first = ring.sensor(tmp_path)
+    assert clear(first, 1.0) == set(UNTIL_BOOT)
+    first.close()
+    assert clear(ring.sensor(tmp_path), 9000.0) == set(UNTIL_BOOT)
+    later = Ring(size=1)
+    for _ in range(2):
+        later.say(NOISE, at=0.0)
+    assert clear(later.sensor(tmp_path, boot="another"), 9000.0) == set()
+
+
+def test_ports_are_calm_after_an_hour_that_was_watched(ring: Ring, tmp_path: Path) -> None:
+    ring.say(NOISE, at=0.0)
+    sensor = ring.sensor(tmp_path)
+    sensor.read(100.0)
+    assert ConditionKind.LINK_FLAPPING not in clear(sensor, 99.0 + CALM_S)
+    assert ConditionKind.LINK_FLAPPING in clear(sensor, 100.0 + CALM_S)
+
+
+def test_a_log_file_is_known_as_a_whole_only_if_the_boot_is_young(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    path.write_text("")
+    young, old = (KernelLog(LogFile(str(path)), names=GpuNames("/nowhere"), boot=BOOT) for _ in range(2))
+    assert clear(young, HISTORY_S) == set(UNTIL_BOOT)
+    assert clear(old, HISTORY_S + 1.0) == set()
+
+
+def test_a_log_that_cannot_be_read_says_nothing_is_clear(tmp_path: Path) -> None:
+    sensor = KernelLog(LogFile(str(tmp_path / "absent")), names=GpuNames("/nowhere"), boot=BOOT)
+    assert sensor.read(1.0).all_clear == ()

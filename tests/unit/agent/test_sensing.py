@@ -9,19 +9,23 @@ from typing import cast
 import pytest
 from record_writer import RecordWriter, step_zone
 
+from holdfast.agent.allclear import GPU_KINDS, PORT_KINDS
 from holdfast.agent.jobstream import JobStream, JobStreams
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.picture import Picture
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.senses import Senses
 from holdfast.agent.sensing import Sensing
+from holdfast.agent.sensors.gpu_detail import GpuDetail
 from holdfast.agent.sensors.pidmap import PidMap
 from holdfast.agent.sensors.sensor import Reading, Sensor
 from holdfast.agent.tenants import Tenant
+from holdfast.api.condition import AllClear, ConditionKind
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, Unreadable, XidRaised
 
 GPU = GpuSample("GPU-a", 0, GpuHealth.HEALTHY)
 XID = XidRaised("GPU-a", 79, 0.0)
+PCIE = ConditionKind.PCIE_DEGRADED
 
 
 class Sound:
@@ -198,3 +202,42 @@ async def test_a_reporter_that_falls_over_ends_the_agent(
     await asyncio.sleep(0)
     with pytest.raises(ZeroDivisionError):
         looks.look(101.0)
+
+
+class Judging:
+    """A source that says of what it judges that all is clear, unless it is `broken`."""
+
+    def __init__(self, name: str, *kinds: ConditionKind, details: tuple[GpuDetail, ...] = ()) -> None:
+        self.name = name
+        self.broken = False
+        self._reading = Reading(all_clear=tuple(map(AllClear, kinds)), details=details)
+
+    def read(self, now: float) -> Reading:
+        if self.broken:
+            raise ZeroDivisionError("a bug")
+        return self._reading
+
+
+async def clear_by(senses: Senses, tmp_path: Path, streams: JobStreams) -> set[ConditionKind]:
+    """What a report on these senses says is clear."""
+    looks = Sensing(senses, tenants=Here(tenant(tmp_path, "a")), streams=streams, picture=Picture())
+    looks.look(100.0)
+    return {each.kind for each in reports(streams, 100.0)["ns/job"].all_clear}
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_what_is_clear_is_reported_but_for_what_a_sensor_that_raises_judges(
+    tmp_path: Path, streams: JobStreams, broken: bool
+) -> None:
+    ports = Judging("infiniband", ConditionKind.LINK_DOWN)
+    ports.broken = broken
+    clear = await clear_by(Senses((ports,), judges={"infiniband": PORT_KINDS}), tmp_path, streams)
+    assert clear & PORT_KINDS == (set() if broken else {ConditionKind.LINK_DOWN})
+
+
+@pytest.mark.parametrize(("details", "clear"), [((), {PCIE}), ((GpuDetail(uuid="GPU-a", index=0),), set())])
+async def test_an_exporter_says_what_is_clear_where_the_driver_tells_nothing(
+    tmp_path: Path, streams: JobStreams, details: tuple[GpuDetail, ...], clear: set[ConditionKind]
+) -> None:
+    senses = Senses((Judging("nvml", details=details),), Judging("exporter", PCIE), judges={"nvml": GPU_KINDS})
+    assert await clear_by(senses, tmp_path, streams) & GPU_KINDS == clear

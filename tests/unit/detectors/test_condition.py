@@ -1,15 +1,17 @@
 """Conditions of nodes: once when raised, once when over."""
 
-import pytest
-from signals import JOB, policy, reported
+from typing import Any
 
-from holdfast.api.condition import CONDITIONS, Condition, ConditionKind, ConditionState
+import pytest
+from signals import JOB, policy, rank_sample, reported
+
+from holdfast.api.condition import CONDITIONS, AllClear, Condition, ConditionKind, ConditionState
 from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.policy import XidAction
-from holdfast.api.telemetry import NodeReport, Unreadable
+from holdfast.api.telemetry import NodeReport, RankSample, Unreadable
 from holdfast.watchdog.detectors import condition as module
-from holdfast.watchdog.detectors.condition import SURROUNDINGS, ConditionDetector
+from holdfast.watchdog.detectors.condition import IDLE_S, SURROUNDINGS, ConditionDetector
 from holdfast.watchdog.sample import Heard, Reported
 
 HOUR_S = 3600.0
@@ -26,11 +28,16 @@ class Node:
         self.proved: list[Finding | ConditionOver] = []
 
     def says(
-        self, *conditions: Condition, at: float, node: str = "n0", boot: str = "boot", blind: bool = False
+        self,
+        *conditions: Condition,
+        at: float,
+        node: str = "n0",
+        boot: str = "boot",
+        clear: tuple[AllClear, ...] = (),
+        ranks: tuple[RankSample, ...] = (),
     ) -> None:
-        unreadable = (Unreadable("nvml", "no driver"),) if blind else ()
-        report = Reported(NodeReport(node, boot, 1, conditions=conditions, unreadable=unreadable))
-        self.proved.extend(self.detector.observe(report, at))
+        report = NodeReport(node, boot, 1, ranks, conditions=conditions, all_clear=clear)
+        self.proved.extend(self.detector.observe(Reported(report), at))
 
     def raises(self, kind: ConditionKind, *, at: float, gpu: str = "GPU-0", age_s: float = 0.0) -> None:
         self.says(Condition(kind, ConditionState.RAISED, age_s, "8 lanes of 16", gpu), at=at)
@@ -206,49 +213,96 @@ def test_memory_is_bounded_and_the_least_recent_is_forgotten(monkeypatch: pytest
     assert len(node.over) == 1
 
 
-def test_what_an_agent_that_started_anew_does_not_see_for_ten_minutes_is_over() -> None:
+@pytest.mark.parametrize("kind", EVICTING, ids=str)
+def test_an_agent_that_started_anew_ends_nothing_by_saying_nothing(kind: ConditionKind) -> None:
+    node = Node()
+    node.raises(kind, at=100.0)
+    for at in range(200, 20_000, 100):
+        node.says(at=at, boot="later")
+    assert node.over == []
+
+
+@pytest.mark.parametrize("kind", EVICTING, ids=str)
+def test_an_agent_that_never_raised_it_ends_it_by_saying_that_all_is_clear(kind: ConditionKind) -> None:
+    node = Node()
+    node.raises(kind, at=100.0)
+    for at in (200.0, 230.0):
+        node.says(at=at, boot="later", clear=(AllClear(kind),))
+    assert [each.cause for each in node.over] == [kind.value]
+    assert CONDITIONS[kind].clears in node.over[0].says
+    node.raises(kind, at=300.0)
+    assert len(node.found) == 2
+
+
+def test_all_clear_of_one_kind_ends_no_other() -> None:
     node = Node()
     node.raises(PCIE, at=100.0)
-    node.says(at=200.0, boot="later")
-    node.says(at=799.0, boot="later")
+    node.says(at=200.0, boot="later", clear=(AllClear(ConditionKind.NVLINK_DOWN), AllClear(STORM)))
     assert node.over == []
-    node.says(at=800.0, boot="later")
+
+
+def test_a_part_that_is_excepted_or_raised_is_not_over_and_keeps_its_node() -> None:
+    node = Node()
+    node.raises(PCIE, at=100.0, gpu="GPU-0")
+    node.raises(PCIE, at=101.0, gpu="GPU-1")
+    node.says(at=200.0, boot="later", clear=(AllClear(PCIE, (("GPU-1", ""),)),))
+    still = Condition(PCIE, ConditionState.RAISED, 5.0, "8 lanes of 16", "GPU-1")
+    node.says(still, at=230.0, boot="later", clear=(AllClear(PCIE),))
+    assert node.over == []
+    node.says(at=260.0, boot="later", clear=(AllClear(PCIE),))
     assert [each.cause for each in node.over] == ["PcieDegraded"]
-    node.says(at=2000.0, boot="later")
+
+
+def test_the_same_agent_whose_word_was_not_heard_ends_it_by_saying_that_all_is_clear() -> None:
+    node = Node()
+    node.raises(PCIE, at=100.0)
+    node.says(at=400.0, clear=(AllClear(PCIE),))
+    assert [each.cause for each in node.over] == ["PcieDegraded"]
+
+
+def all_clear_for(node: Node, until: int, *kinds: ConditionKind, **how: Any) -> None:
+    for at in range(0, until + 1, 30):
+        node.says(at=float(at), clear=tuple(AllClear(kind) for kind in kinds), **how)
+
+
+def test_what_an_earlier_watchdog_found_of_a_node_that_runs_no_ranks_is_over_once() -> None:
+    node = Node()
+    all_clear_for(node, int(IDLE_S) - 30, PCIE, ConditionKind.DISK_FULL)
+    assert node.proved == []
+    all_clear_for(node, int(IDLE_S) * 2, PCIE, ConditionKind.DISK_FULL)
+    assert [(each.node, each.cause) for each in node.over] == [("n0", "PcieDegraded")]
+    for at in (1300.0, 2000.0):
+        node.says(at=at, boot="later", clear=(AllClear(PCIE),))
+    assert len(node.over) == 2
+
+
+def test_a_node_that_runs_ranks_or_is_not_clear_in_all_its_parts_was_found_by_nobody() -> None:
+    at_work, in_doubt, ignored = Node(), Node(), Node(PcieDegraded=XidAction.IGNORE)
+    all_clear_for(at_work, 3000, PCIE, ranks=(rank_sample(0),))
+    for at in range(0, 3000, 30):
+        in_doubt.says(at=at, clear=(AllClear(PCIE, (("GPU-0", ""),)),))
+    all_clear_for(ignored, 3000, PCIE)
+    assert at_work.proved == in_doubt.proved == ignored.proved == []
+
+
+def test_a_node_is_idle_from_its_last_ranks_on() -> None:
+    node = Node()
+    all_clear_for(node, 300, PCIE)
+    node.says(at=330.0, clear=(AllClear(PCIE),), ranks=(rank_sample(0),))
+    for at in (360.0, 930.0):
+        node.says(at=at, clear=(AllClear(PCIE),))
+    assert node.over == []
+    node.says(at=960.0, clear=(AllClear(PCIE),))
     assert len(node.over) == 1
 
 
-def test_an_agent_that_started_anew_and_raises_it_again_or_cannot_see_ends_nothing() -> None:
-    held, blind = Node(), Node()
-    held.raises(PCIE, at=100.0)
-    blind.raises(PCIE, at=100.0)
-    for at in range(200, 2000, 100):
-        held.says(Condition(PCIE, ConditionState.RAISED, 5.0, "8 lanes of 16", "GPU-0"), at=at, boot="later")
-        blind.says(at=at, boot="later", blind=True)
-    assert held.over == blind.over == []
-    blind.says(at=2500.0, boot="later")
-    assert len(blind.over) == 1
-
-
-def test_what_an_agent_that_started_anew_raises_itself_does_not_keep_what_it_does_not_see() -> None:
+def test_only_so_many_idle_nodes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONDITIONS_REMEMBERED", 2)
     node = Node()
-    node.raises(PCIE, at=100.0)
-    another = Condition(ConditionKind.RECOVERY_NEEDED, ConditionState.RAISED, 0.0, "reset", "GPU-1")
-    for at in range(200, 1000, 100):
-        node.says(another, at=at, boot="later")
-    assert [each.cause for each in node.over] == ["PcieDegraded"]
-
-
-def test_what_a_second_run_still_holds_is_over_when_a_third_does_not_see_it() -> None:
-    node = Node()
-    node.raises(PCIE, at=100.0)
-    for at in range(200, 1000, 100):
-        node.says(Condition(PCIE, ConditionState.RAISED, 5.0, "8 lanes of 16", "GPU-0"), at=at, boot="second")
-    for at in range(1000, 1600, 100):
-        node.says(at=at, boot="third")
+    for at in (0.0, IDLE_S):
+        for name in ("n0", "n1", "n2"):
+            node.says(at=at, node=name, clear=(AllClear(PCIE),))
     assert node.over == []
-    node.says(at=1600.0, boot="third")
-    assert [each.cause for each in node.over] == ["PcieDegraded"]
 
 
 def test_the_same_agent_ends_nothing_by_saying_nothing() -> None:
@@ -256,12 +310,4 @@ def test_the_same_agent_ends_nothing_by_saying_nothing() -> None:
     node.raises(PCIE, at=100.0)
     for at in range(200, 2000, 100):
         node.says(at=at)
-    assert node.over == []
-
-
-def test_a_link_that_went_down_is_not_over_because_an_agent_started_anew() -> None:
-    node = Node()
-    node.raises(ConditionKind.LINK_DOWN, at=100.0)
-    for at in range(200, 2000, 100):
-        node.says(at=at, boot="later")
     assert node.over == []

@@ -3,15 +3,15 @@
 A value that is Unknown proves nothing: what was raised stays raised, and the time of what must last stands still.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.agent.nvml.lasting import GAP_S_MAX, Lasting
 from holdfast.agent.nvml.rate import Rate
 from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
-from holdfast.agent.sensors.standing import StandingConditions
-from holdfast.api.condition import Condition, ConditionKind
+from holdfast.agent.sensors.standing import Held, StandingConditions
+from holdfast.api.condition import AllClear, Condition, ConditionKind
 from holdfast.api.xid import RecoveryAction
 
 # Source: nvmlClocksEventReasonHwPowerBrakeSlowdown,
@@ -45,7 +45,8 @@ class _Gpu:
         self.narrow = Lasting(NARROW_S, WELL_S, gap_s_max)
         self.slow = Lasting(SLOW_UNDER_LOAD_S, WELL_S, gap_s_max)
         self.brake = Lasting(BRAKED_S, WELL_S, gap_s_max)
-        self.was_mute = False  # it answered nothing before it was to be reset
+        # It answered nothing before it was to be reset: what an earlier run of the agent saw is not known.
+        self.was_mute = True
         self.answers_since: float | None = None
         self.corrected = Rate(CORRECTED_STORM)
         self.replays = Rate(PCIE_REPLAY_STORM)
@@ -75,16 +76,22 @@ class GpuJudgement:
         self._gap_s_max = gap_s_max
         self._gpus: dict[str, _Gpu] = {}
         self._standing = StandingConditions()
+        self._of_before: set[str] = set()  # GPUs of another boot that were not seen yet
+
+    def take_up(self, held: Iterable[Held], *, rebooted: bool) -> None:
+        """What an earlier run of the agent had raised. Called before the first look."""
+        before = tuple(held)
+        self._standing.take_up(before)
+        self._of_before = {each.gpu for each in before if rebooted}
 
     def observe(self, detail: GpuDetail, now: float) -> None:
         """Judge one look at one GPU, made at `now` (CLOCK_MONOTONIC, seconds)."""
         gpu = self._gpu(detail.uuid)
         if gpu is None:
             return
+        self._of_before.discard(detail.uuid)
         for finding in _judged(gpu, detail, now):
-            tell = self._standing.hold if finding.holds else self._standing.clear
-            if finding.holds is not None:
-                tell(finding.kind, finding.says, now, gpu=detail.uuid, device=finding.device)
+            self._tell(finding, detail.uuid, now)
 
     def reset_required(self, uuid: str, now: float) -> None:
         """The driver answers nothing about this GPU but that it has to be reset."""
@@ -93,9 +100,32 @@ class GpuJudgement:
             gpu.was_mute, gpu.answers_since = True, None
             self._standing.hold(ConditionKind.RECOVERY_NEEDED, "the driver asks for GPU_RESET", now, gpu=uuid)
 
+    def all_answer(self, now: float) -> None:
+        """Every GPU of this boot was observed. What held of others is over: the node has booted without them."""
+        for each in self._standing.held() if self._of_before else ():
+            if each.gpu in self._of_before:
+                says = "the node has booted since, and the GPU is in it no more"
+                self._standing.clear(each.kind, says, now, gpu=each.gpu, device=each.device)
+        self._of_before.clear()
+
     def conditions(self, now: float) -> tuple[Condition, ...]:
         """As a reading has them."""
         return self._standing.report(now)
+
+    def held(self) -> tuple[Held, ...]:
+        """What holds, to be remembered."""
+        return self._standing.held()
+
+    def all_clear(self) -> tuple[AllClear, ...]:
+        """As a reading has them, where every GPU answers."""
+        return self._standing.all_clear()
+
+    def _tell(self, finding: _Finding, uuid: str, now: float) -> None:
+        if finding.holds is None:
+            self._standing.doubt(finding.kind, gpu=uuid, device=finding.device)
+            return
+        tell = self._standing.hold if finding.holds else self._standing.clear
+        tell(finding.kind, finding.says, now, gpu=uuid, device=finding.device)
 
     def _gpu(self, uuid: str) -> _Gpu | None:
         """None where there are too many."""

@@ -14,6 +14,7 @@ from holdfast.agent.nvml.driver import Driver, DriverAbsent
 from holdfast.agent.nvml.session import Session
 from holdfast.agent.nvml.sighting import NAME, Sighting
 from holdfast.agent.nvml.watch import EventWatch
+from holdfast.agent.sensors.conditionmemory import ConditionMemory
 from holdfast.agent.sensors.sensor import Reading
 
 _LOG = logging.getLogger(__name__)
@@ -31,12 +32,16 @@ class NvmlSensor:
     name = NAME
 
     def __init__(
-        self, *, known: Callable[[], bool] = lambda: True, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        known: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+        memory: ConditionMemory | None = None,
     ) -> None:
         self._known = known
         self._clock = clock
         self._driver = Driver(clock)
-        self._sighting = Sighting(clock=clock, hang=self._hang)
+        self._sighting = Sighting(clock=clock, hang=self._hang, memory=memory)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
         self._thread.start()

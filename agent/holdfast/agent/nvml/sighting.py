@@ -14,6 +14,7 @@ from holdfast.agent.nvml.driver import GpuLost, NvmlFailure, ResetRequired
 from holdfast.agent.nvml.judgement import GpuJudgement
 from holdfast.agent.nvml.look import GpuLook
 from holdfast.agent.nvml.session import Round, Session
+from holdfast.agent.sensors.conditionmemory import ConditionMemory
 from holdfast.agent.sensors.gpu_detail import GpuDetail
 from holdfast.agent.sensors.gpu_sample import sample_of
 from holdfast.agent.sensors.gpu_union import NVML_EVENTS
@@ -46,11 +47,22 @@ class _Seen:
     nameless: tuple[str, ...] = ()
     deaf: str = ""
 
+    @property
+    def all_answer(self) -> bool:
+        """Whether the driver answers, for every GPU it lists and every one it listed before."""
+        return bool(self.details) and not (self.failed or self.unknown or self.nameless)
+
 
 class Sighting:
     """`clock` is CLOCK_MONOTONIC in seconds. `hang` says which call hangs for longer than so many seconds."""
 
-    def __init__(self, *, clock: Callable[[], float], hang: Callable[[float, float], str]) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        hang: Callable[[float, float], str],
+        memory: ConditionMemory | None = None,
+    ) -> None:
         self.look_now = threading.Event()
         self._clock = clock
         self._hang = hang
@@ -58,7 +70,9 @@ class Sighting:
         self._seen = _Seen(at=clock(), reason="the driver has not answered yet")
         self._silent = False
         self._happened: list[_Happened] = []
+        self._memory = memory or ConditionMemory()
         self._judgement = GpuJudgement()
+        self._judgement.take_up(self._memory.recall(clock()), rebooted=self._memory.rebooted)
         self._indices: dict[str, int] = {}  # every GPU that ever answered
         self._gone: set[str] = set()  # those of them whose loss was told
 
@@ -68,8 +82,10 @@ class Sighting:
             if self._silent:
                 return Reading()
             events = self._take_events(now)
-            conditions = self._judgement.conditions(now)
+            conditions, held = self._judgement.conditions(now), self._judgement.held()
+            all_clear = self._judgement.all_clear() if self._seen.all_answer else ()
             seen, indices = self._seen, dict(self._indices)
+        self._memory.keep(held, now)
         reason = seen.reason
         if not reason and now - seen.at > STALE_S:
             reason = self._hang(now, _HANGS_S) or f"nobody has looked for {now - seen.at:.0f} s"
@@ -81,6 +97,7 @@ class Sighting:
             events=events,
             unreadable=_unreadable(seen, self._hang(now, STALE_S)),
             conditions=conditions,
+            all_clear=all_clear,
             details=seen.details,
         )
 
@@ -131,6 +148,8 @@ class Sighting:
             nameless = tuple(f"GPU {index} does not answer: {why}" for index, why in session.nameless.items())
             self._silent = False
             self._seen = _Seen(now, "", look.details, failed, look.unknown, nameless, deaf)
+            if self._seen.all_answer:
+                self._judgement.all_answer(now)
         return bool(failed or session.nameless)
 
     def absent(self, reason: str, *, known: Callable[[], bool]) -> bool:

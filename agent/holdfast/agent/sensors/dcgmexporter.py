@@ -75,7 +75,13 @@ class DcgmExporter:
         if now - since > self._patience_s:
             unknown = tuple(GpuSample(each.uuid, each.index, GpuHealth.UNKNOWN) for each in samples)
             return Reading(gpus=unknown, events=aged, conditions=conditions, unreadable=(self._unreadable(),))
-        return Reading(gpus=samples, details=self._scrape.details, events=aged, conditions=conditions)
+        return Reading(
+            gpus=samples,
+            details=self._scrape.details,
+            events=aged,
+            conditions=conditions,
+            all_clear=self._judgement.all_clear(),
+        )
 
     def close(self) -> None:
         """Stop asking."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.agent.sensors.conditionmemory import ConditionMemory
 from holdfast.agent.sensors.polled import Polled
 from holdfast.agent.sensors.port_detail import PortCounter, PortDetail, PortState
 from holdfast.agent.sensors.port_judgement import PortJudge
@@ -37,22 +38,35 @@ class Infiniband:
 
     name = _NAME
 
-    def __init__(self, root: str = ROOT, *, interval_s: float = 5.0, patience_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        root: str = ROOT,
+        *,
+        interval_s: float = 5.0,
+        patience_s: float = 30.0,
+        memory: ConditionMemory | None = None,
+    ) -> None:
         self._polled = Polled(lambda: ports_in(root), name=_NAME, interval_s=interval_s, patience_s=patience_s)
         self._judge = PortJudge()
         self._judged_at = float("-inf")
         self._ports: tuple[PortDetail, ...] = ()
+        self._memory = memory or ConditionMemory()
+        self._begun = False
 
     def read(self, now: float) -> Reading:
         """As in `Sensor`. Conditions stay while the ports cannot be read."""
+        if not self._begun:
+            self._begun = True
+            self._judge.take_up(self._memory.recall(now))
         latest = self._polled.latest(now)
         if latest is None:
-            return Reading()
+            return Reading(conditions=self._judge.report(now))
         if isinstance(latest, Unreadable):
             return Reading(unreadable=(latest,), conditions=self._judge.report(now))
         if latest.at > self._judged_at:
             self._judged_at = latest.at
             self._ports = self._judge.observe(latest.seen.ports, latest.at)
+            self._memory.keep(self._judge.held(), now)
         stopped = tuple(
             Unreadable(f"{_NAME} {port} {counter}", "it stands at its limit and counts no more")
             for port, counter in self._judge.stopped()
@@ -60,6 +74,7 @@ class Infiniband:
         return Reading(
             ports=self._ports,
             conditions=self._judge.report(now),
+            all_clear=() if latest.seen.unreadable else self._judge.all_clear(),
             unreadable=latest.seen.unreadable + stopped,
         )
 

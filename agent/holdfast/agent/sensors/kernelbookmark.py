@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from holdfast.agent.kernelfaults import Held
 from holdfast.agent.sensors.kernelsource import Place
+from holdfast.agent.sensors.standing import Held
 
 FILE_NAME: Final = "kernel-log.json"
 _BYTES_MAX: Final = 1 << 20
@@ -17,6 +17,7 @@ class Bookmark(msgspec.Struct, frozen=True):
     """`boot` is the kernel's id of the boot that positions and times are of.
 
     `read_at` is when the position was reached (CLOCK_MONOTONIC, seconds): what lies behind it was said later.
+    `whole`: everything that the kernel said in this boot up to the position was read.
     """
 
     boot: str
@@ -24,6 +25,7 @@ class Bookmark(msgspec.Struct, frozen=True):
     file: int = 0
     held: tuple[Held, ...] = ()
     read_at: float | None = None
+    whole: bool = False
 
     @property
     def place(self) -> Place:

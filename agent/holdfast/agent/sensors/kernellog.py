@@ -16,12 +16,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from holdfast.agent.gpunames import GpuNames
-from holdfast.agent.kernelfaults import KernelFaults, StillLost
+from holdfast.agent.kernelfaults import CALM_S, KernelFaults, StillLost
 from holdfast.agent.kernelmessage import GpuNamed, KernelMessage, parse_message
 from holdfast.agent.kernelrecord import KernelRecord
 from holdfast.agent.sensors.kernelbookmark import Bookmark, boot_id, read_bookmark, write_bookmark
 from holdfast.agent.sensors.kernelsource import Found, KernelSource, Place
 from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.condition import AllClear
 from holdfast.api.telemetry import NodeEvent, Unreadable
 
 _LOG = logging.getLogger(__name__)
@@ -61,6 +62,9 @@ class KernelLog:
         self._left_at: float | None = None
         if self._kept is not None and self._goes_on(self._kept):
             source.place, self._history, self._left_at = self._kept.place, None, self._kept.read_at
+        self._whole = self._kept is not None and self._goes_on(self._kept) and self._kept.whole
+        self._looked = False
+        self._watched_since: float | None = None  # without a gap
         self._unkept = False
         self._begun = False
         self._history_until = float("-inf")
@@ -80,7 +84,10 @@ class KernelLog:
         if now >= self._save_at:
             self._save(now)
         return Reading(
-            events=tuple(events), conditions=self._faults.conditions(now), unreadable=self._unreadable(now)
+            events=tuple(events),
+            conditions=self._faults.conditions(now),
+            unreadable=self._unreadable(now),
+            all_clear=self._all_clear(now),
         )
 
     def close(self) -> None:
@@ -109,14 +116,19 @@ class KernelLog:
             fix = _FIXES.get(error.errno or 0)
             self._problem += f"; {fix}" if fix else ""
             self._open_at = now + _OPEN_AGAIN_S
+            self._watched_since = None
             return []
         self._problem = ""
         return self._take(found, now)
 
     def _take(self, found: Found, now: float) -> list[NodeEvent]:
+        if not self._looked and self._history is not None:
+            self._whole = _is_whole(found, now)
+        self._looked = True
         if found.lost:
             self.records_lost += found.lost
             self._lost_at = now
+            self._whole, self._watched_since = False, None
         messages: list[tuple[KernelMessage, float]] = []
         for record in found.records:
             message = parse_message(record.text) if record.text else None
@@ -125,6 +137,7 @@ class KernelLog:
                 messages.extend(self._news(message, at, now))
         if found.ended:
             self._ended_at = now
+            self._watched_since = now if self._watched_since is None else self._watched_since
             if self._history is not None:
                 messages = [*self._history.told(self._history_until), *messages]
                 self._history = None
@@ -163,6 +176,13 @@ class KernelLog:
             return (Unreadable(self.name, told),)
         return ()
 
+    def _all_clear(self, now: float) -> tuple[AllClear, ...]:
+        """Told while the log can be read, and was read to its end."""
+        since = self._watched_since
+        if since is None or self._problem:
+            return ()
+        return self._faults.all_clear(whole=self._whole, calm=now - since >= CALM_S)
+
     def _settle(self, now: float) -> None:
         self._settled = None if self._source.place is None else (self._source.place, now)
 
@@ -174,7 +194,7 @@ class KernelLog:
         if self._state_file is None or settled is None or self._history is not None:
             return
         place, read_at = settled
-        bookmark = Bookmark(self._boot, place.position, place.file, self._faults.held(now), read_at)
+        bookmark = Bookmark(self._boot, place.position, place.file, self._faults.held(), read_at, self._whole)
         if self._kept is not None and _says_the_same(bookmark, self._kept):
             return
         try:
@@ -184,6 +204,12 @@ class KernelLog:
             if not self._unkept:
                 self._unkept = True
                 _LOG.warning("kernel log's place not kept: file=%s reason=%s", self._state_file, error.strerror)
+
+
+def _is_whole(first: Found, now: float) -> bool:
+    """Whether the first look began with the boot. A log file has no numbers: then a young boot has to do."""
+    sequence = first.records[0].sequence if first.records else None
+    return now <= HISTORY_S if sequence is None else sequence == 0
 
 
 def _says_the_same(bookmark: Bookmark, kept: Bookmark) -> bool:

@@ -3,13 +3,13 @@
 What was raised stays raised while its source cannot be read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from holdfast.agent.sensors.node_detail import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Writability
-from holdfast.agent.sensors.standing import StandingConditions
-from holdfast.api.condition import Condition, ConditionKind
+from holdfast.agent.sensors.standing import Held, StandingConditions
+from holdfast.api.condition import AllClear, Condition, ConditionKind
 
 # A daemon that sets the clock takes some minutes after a boot, and no step of a training run waits for it.
 UNSYNCHRONISED_FOR_S: Final = 600.0
@@ -38,6 +38,15 @@ class NodeJudge:
         self._unsynchronised_since: float | None = None
         self._was_writable: set[str] = set()
 
+    def take_up(self, held: Iterable[Held], *, disks: Container[str], now: float) -> None:
+        """What an earlier run of the agent had raised. A disk that is not among `disks` is watched no more."""
+        before = tuple(held)
+        self._standing.take_up(before)
+        for each in before:
+            if each.device and each.device not in disks:
+                says = f"{each.device} is watched no more"
+                self._standing.clear(each.kind, says, now, device=each.device)
+
     def observe(self, node: NodeDetail, now: float) -> None:
         """Take in what was just read; None in it is Unknown and changes nothing."""
         if node.memory is not None:
@@ -55,7 +64,16 @@ class NodeJudge:
         """What holds, and what is over for less than a minute."""
         return self._standing.report(now)
 
+    def held(self) -> tuple[Held, ...]:
+        """What holds, to be remembered."""
+        return self._standing.held()
+
+    def all_clear(self) -> tuple[AllClear, ...]:
+        """As a reading has them, where every disk can be read."""
+        return self._standing.all_clear()
+
     def _judge_memory(self, memory: MemoryDetail, now: float) -> None:
+        self._standing.doubt(ConditionKind.MEMORY_LOW)
         ratio, low = _share(memory.available_bytes, memory.total_bytes), self._limits.memory_available_ratio_min
         if ratio >= low:
             self._short_since = None
@@ -68,6 +86,7 @@ class NodeJudge:
             self._standing.hold(ConditionKind.MEMORY_LOW, f"{free_mib} MiB of memory left, {ratio:.1%}", now)
 
     def _judge_clock(self, clock: ClockDetail, now: float) -> None:
+        self._standing.doubt(ConditionKind.CLOCK_UNSYNCHRONISED)
         if not clock.unsynchronised:
             self._unsynchronised_since = None
             self._standing.clear(
@@ -81,6 +100,7 @@ class NodeJudge:
             self._standing.hold(ConditionKind.CLOCK_UNSYNCHRONISED, says, now)
 
     def _judge_space(self, disk: DiskDetail, now: float) -> None:
+        self._standing.doubt(ConditionKind.DISK_FULL, device=disk.path)
         space = _share(disk.free_bytes, disk.total_bytes)
         inodes = 1.0
         if disk.total_inodes and disk.free_inodes is not None:
@@ -95,6 +115,7 @@ class NodeJudge:
 
     def _judge_writability(self, disk: DiskDetail, now: float) -> None:
         """A file system that was read-only from the start is meant to be."""
+        self._standing.doubt(ConditionKind.DISK_READ_ONLY, device=disk.path)
         if disk.writability is Writability.WRITABLE:
             self._was_writable.add(disk.path)
             says = f"{disk.path} takes writes again"

@@ -6,6 +6,7 @@ from typing import Final
 
 import psutil
 
+from holdfast.agent.sensors.conditionmemory import ConditionMemory
 from holdfast.agent.sensors.kernelclock import kernel_clock
 from holdfast.agent.sensors.node_detail import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Writability
 from holdfast.agent.sensors.node_judgement import NodeJudge, NodeLimits
@@ -27,8 +28,10 @@ class NodeBasics:
 
     name = "node"
 
-    def __init__(self, *, disks: Sequence[str] = ()) -> None:
+    def __init__(self, *, disks: Sequence[str] = (), memory: ConditionMemory | None = None) -> None:
         self._judge = NodeJudge(NodeLimits())
+        self._memory = memory or ConditionMemory()
+        self._begun = False
         self._disks = {path: _polled_disk(path) for path in disks}
         self._looked_at = float("-inf")
         self._node = NodeDetail()
@@ -36,8 +39,24 @@ class NodeBasics:
 
     def read(self, now: float) -> Reading:
         """As in `Sensor`: the cheap things once a second, the disks from their threads."""
-        if now - self._looked_at < LOOK_INTERVAL_S:
-            return Reading(node=self._node, unreadable=self._unreadable, conditions=self._judge.report(now))
+        if not self._begun:
+            self._begun = True
+            self._judge.take_up(self._memory.recall(now), disks=self._disks, now=now)
+        if now - self._looked_at >= LOOK_INTERVAL_S:
+            self._look(now)
+        return Reading(
+            node=self._node,
+            unreadable=self._unreadable,
+            conditions=self._judge.report(now),
+            all_clear=self._judge.all_clear() if self._sees_all else (),
+        )
+
+    def close(self) -> None:
+        """End the threads."""
+        for polled in self._disks.values():
+            polled.close()
+
+    def _look(self, now: float) -> None:
         self._looked_at = now
         unreadable: list[Unreadable] = []
         disks = self._read_disks(now, unreadable)
@@ -51,12 +70,11 @@ class NodeBasics:
         self._judge.observe(self._node, now)
         self._judge.observe_disks(disks, now)
         self._unreadable = tuple(unreadable)
-        return Reading(node=self._node, unreadable=self._unreadable, conditions=self._judge.report(now))
+        self._memory.keep(self._judge.held(), now)
 
-    def close(self) -> None:
-        """End the threads."""
-        for polled in self._disks.values():
-            polled.close()
+    @property
+    def _sees_all(self) -> bool:
+        return not self._unreadable and len(self._node.disks) == len(self._disks)
 
     def _read_disks(self, now: float, unreadable: list[Unreadable]) -> tuple[DiskDetail, ...]:
         seen = []

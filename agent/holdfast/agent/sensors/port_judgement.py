@@ -5,16 +5,18 @@ are our own choice; apart from a port that stays down they only raise what is wa
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 from holdfast.agent.sensors.error_count import ErrorCount
-from holdfast.agent.sensors.last_hour import LastHour
+from holdfast.agent.sensors.last_hour import HOUR_S, LastHour
 from holdfast.agent.sensors.port_detail import PortCounter, PortDetail, PortState
-from holdfast.agent.sensors.standing import StandingConditions
-from holdfast.api.condition import Condition, ConditionKind
+from holdfast.agent.sensors.standing import Held, StandingConditions
+from holdfast.api.condition import AllClear, Condition, ConditionKind
 
 # Over a shorter break the adapters' own repetition carries the traffic: at NCCL's defaults for some ten seconds.
 # Source: NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
@@ -62,9 +64,10 @@ STOPS_AT: Final[Mapping[PortCounter, int]] = MappingProxyType(
 
 @dataclass(slots=True)
 class _Port:
-    """What is remembered of one port. The `*_since` are None while it is not so."""
+    """What is remembered of one port since `seen_at`. The `*_since` are None while it is not so."""
 
     detail: PortDetail
+    seen_at: float
     was_up: bool = False
     up_since: float | None = None
     down_since: float | None = None
@@ -82,13 +85,20 @@ class PortJudge:
     def __init__(self) -> None:
         self._ports: dict[str, _Port] = {}
         self._standing = StandingConditions()
+        self._full_gbps: dict[str, float] = {}  # by port that an earlier run saw slow: its best rate
+
+    def take_up(self, held: Iterable[Held]) -> None:
+        """What an earlier run of the agent had raised. Called before the first look."""
+        before = tuple(held)
+        self._standing.take_up(before)
+        self._full_gbps = {each.device: each.measure for each in before if each.measure is not None}
 
     def observe(self, details: Sequence[PortDetail], now: float) -> tuple[PortDetail, ...]:
         """Take in all ports there are; return them with their downs. One that was there and is not, is down."""
         here = {detail.name: detail for detail in details}
         for name, detail in here.items():
             if name not in self._ports and len(self._ports) < PORTS_MAX:
-                self._ports[name] = _Port(detail)
+                self._ports[name] = _Port(detail, now, rate_best=self._full_gbps.get(name, 0.0))
         usual = _usual_rates(details)
         for name, port in self._ports.items():
             detail = here.get(name) or replace(port.detail, state=PortState.DOWN, state_text="gone", counters={})
@@ -106,10 +116,26 @@ class PortJudge:
         """What holds, and what is over for less than a minute."""
         return self._standing.report(now)
 
+    def held(self) -> tuple[Held, ...]:
+        """What holds, to be remembered; with a slow port, the best rate that is known of it."""
+        return tuple(
+            msgspec.structs.replace(each, measure=self._best_gbps(each.device))
+            if each.kind is ConditionKind.LINK_DEGRADED
+            else each
+            for each in self._standing.held()
+        )
+
+    def all_clear(self) -> tuple[AllClear, ...]:
+        """As a reading has them, where every port can be read."""
+        return self._standing.all_clear()
+
     def stopped(self) -> Iterator[tuple[str, PortCounter]]:
         """The counters that stand at their limit, with their ports: what they would tell is Unknown."""
         for name, port in self._ports.items():
             yield from ((name, counter) for counter, count in port.counts.items() if count.stopped)
+
+    def _best_gbps(self, name: str) -> float | None:
+        return self._ports[name].rate_best if name in self._ports else self._full_gbps.get(name)
 
     def _count_downs(self, port: _Port, detail: PortDetail, now: float) -> None:
         for counter in detail.counters:
@@ -124,10 +150,13 @@ class PortJudge:
         changes = port.downs.total(now)
         if changes >= FLAPS_PER_HOUR:
             self._hold(ConditionKind.LINK_FLAPPING, port, f"it went down {changes} times within an hour", now)
-        elif changes == 0:
+        elif changes == 0 and now - port.seen_at >= HOUR_S:
             self._clear(ConditionKind.LINK_FLAPPING, port, "an hour without a change", now)
+        else:
+            self._doubt(ConditionKind.LINK_FLAPPING, port)
 
     def _judge_state(self, port: _Port, detail: PortDetail, now: float) -> None:
+        self._doubt(ConditionKind.LINK_DOWN, port)
         if detail.state is PortState.UP:
             port.was_up = True
             port.down_since = None
@@ -143,6 +172,7 @@ class PortJudge:
             self._hold(ConditionKind.LINK_DOWN, port, f"it was up and is {detail.state_text or 'down'}", now)
 
     def _judge_rate(self, port: _Port, detail: PortDetail, usual_gbps: float, now: float) -> None:
+        self._doubt(ConditionKind.LINK_DEGRADED, port)
         if detail.state is not PortState.UP or detail.rate_gbps is None:
             port.slow_since = port.full_rate_since = None
             return
@@ -162,19 +192,23 @@ class PortJudge:
             self._hold(ConditionKind.LINK_DEGRADED, port, says, now)
 
     def _judge_errors(self, port: _Port, now: float) -> None:
+        self._doubt(ConditionKind.LINK_ERRORS, port)
         limited = {each: ERRORS_PER_HOUR[each] for each in port.counts if each in ERRORS_PER_HOUR}
         hour = {each: port.counts[each].in_the_last_hour(now) for each in limited}
         many = [each for each, limit in limited.items() if hour[each] >= limit]
         if many:
             says = ", ".join(f"{hour[each]} {each} within an hour" for each in many)
             self._hold(ConditionKind.LINK_ERRORS, port, says, now)
-        elif all(
+        elif now - port.seen_at >= HOUR_S and all(
             port.counts[each].known and hour[each] < CLEARING_SHARE * limit for each, limit in limited.items()
         ):
             self._clear(ConditionKind.LINK_ERRORS, port, "an hour below a tenth of what raised it", now)
 
     def _hold(self, kind: ConditionKind, port: _Port, says: str, now: float) -> None:
         self._standing.hold(kind, f"port {port.detail.name}: {says}", now, device=port.detail.name)
+
+    def _doubt(self, kind: ConditionKind, port: _Port) -> None:
+        self._standing.doubt(kind, device=port.detail.name)
 
     def _clear(self, kind: ConditionKind, port: _Port, says: str, now: float) -> None:
         self._standing.clear(kind, f"port {port.detail.name}: {says}", now, device=port.detail.name)

@@ -8,7 +8,7 @@ from typing import Protocol
 from holdfast.agent.sensors.gpu_detail import GpuDetail
 from holdfast.agent.sensors.node_detail import NodeDetail
 from holdfast.agent.sensors.port_detail import PortDetail
-from holdfast.api.condition import Condition
+from holdfast.api.condition import AllClear, Condition
 from holdfast.api.telemetry import GpuSample, NodeEvent, RankSample, Unreadable
 
 
@@ -18,7 +18,8 @@ class Reading:
 
     Samples and `unreadable` describe the present and replace what an earlier look said. Events happened once:
     each is in exactly one reading. `conditions` are all that hold, and those cleared less than a minute ago.
-    `details`, `ports` and `node` stay on the node, for its metrics.
+    `all_clear` is what the source can say so of now; empty while it cannot be read, or in part only. `details`,
+    `ports` and `node` stay on the node, for its metrics.
     """
 
     ranks: tuple[RankSample, ...] = ()
@@ -26,6 +27,7 @@ class Reading:
     events: tuple[NodeEvent, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    all_clear: tuple[AllClear, ...] = ()
     details: tuple[GpuDetail, ...] = ()
     ports: tuple[PortDetail, ...] = ()
     node: NodeDetail | None = None
@@ -56,6 +58,7 @@ def joined(readings: Iterable[Reading]) -> Reading:
         events=tuple(chain.from_iterable(reading.events for reading in every)),
         unreadable=tuple(chain.from_iterable(reading.unreadable for reading in every)),
         conditions=tuple(chain.from_iterable(reading.conditions for reading in every)),
+        all_clear=tuple(chain.from_iterable(reading.all_clear for reading in every)),
         details=tuple(chain.from_iterable(reading.details for reading in every)),
         ports=tuple(chain.from_iterable(reading.ports for reading in every)),
         node=next((reading.node for reading in every if reading.node is not None), None),

@@ -2,8 +2,8 @@
 
 An agent repeats a condition in every report while it holds, also after it was restarted itself. So one that was
 raised is the same one until the agent says that it cleared; a report without it is no news, because its source may
-not have been readable. An agent that was restarted does not know what it had raised before: what it does not raise
-anew within `AFRESH_S`, with every source readable, is over.
+not have been readable. An agent that does not know what it had raised before, or whose word was not heard, says of
+which kinds all is clear by their rules: that ends what it does not except. Nothing ends by silence.
 
 What is to be watched is found when it was raised for the third time within a day. That condemns the node, except
 for what its surroundings or the job bring about (`SURROUNDINGS`): a full disk or a supply that brakes would be
@@ -11,10 +11,10 @@ found again on the next node. Those are reported.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.api.condition import CONDITIONS, Condition, ConditionKind, ConditionState, condition_action
+from holdfast.api.condition import CONDITIONS, AllClear, Condition, ConditionKind, ConditionState, condition_action
 from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
@@ -23,8 +23,6 @@ from holdfast.watchdog.sample import Reported, Sample
 
 # A watched condition that was raised so often within a day is no accident.
 RAISES_THAT_CONDEMN = 3
-# Longer than any condition takes to be raised again by what raised it (the worst waits for some minutes' rate).
-AFRESH_S = 600.0
 REPETITION_S = 86400.0
 # All nodes of the largest job may share a condition (the time server is away). The least recent are forgotten.
 CONDITIONS_REMEMBERED = 32_768
@@ -38,8 +36,8 @@ SURROUNDINGS = frozenset(
     )
 )
 
-# Only who saw the link up can say that it went down, so an agent that started anew raises these no more.
-RAISED_BY_A_CHANGE = frozenset((ConditionKind.NVLINK_DOWN, ConditionKind.LINK_DOWN))
+# A node that is avoided runs no ranks. Whole fleets are idle for as long as a job takes to form.
+IDLE_S = 600.0
 
 _Key = tuple[str, ConditionKind, str, str]  # node, kind, GPU, device
 
@@ -50,6 +48,15 @@ class _Known:
 
     state: ConditionState
     raised_at: deque[float] = field(default_factory=lambda: deque(maxlen=RAISES_THAT_CONDEMN))
+
+
+@dataclass(slots=True)
+class _Idle:
+    """A node without ranks, in one run of its agent. `ended`: what was told as over without being found here."""
+
+    boot: str
+    since: float
+    ended: set[ConditionKind] = field(default_factory=set)
 
 
 class ConditionDetector:
@@ -63,20 +70,20 @@ class ConditionDetector:
         overrides = {kind: given[kind] for kind in ConditionKind if kind in given}
         self._actions = {kind: condition_action(kind, overrides) for kind in ConditionKind}
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
-        self._raised_by: dict[str, str] = {}  # by node with a finding: the run of its agent that answers for it
-        self._afresh: dict[str, tuple[str, float]] = {}  # by such a node: a later run, and since when it sees all
+        self._idle: OrderedDict[str, _Idle] = OrderedDict()
         self._found: dict[tuple[str, ConditionKind], set[_Key]] = {}  # by node and kind, the parts it holds of
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding | ConditionOver]:
         """What the conditions of a report ask for, and which of those found before are over."""
-        if not isinstance(sample, Reported) or not (sample.report.conditions or self._raised_by):
+        if not isinstance(sample, Reported) or not (sample.report.conditions or sample.report.all_clear):
             return ()
         report = sample.report
         proofs = [proof for each in report.conditions for proof in self._judge(report.node, each, now)]
-        if self._raised_by.get(report.node, report.boot) != report.boot:
-            proofs.extend(self._judge_afresh(report, now))
-        elif any(isinstance(proof, Finding) for proof in proofs):
-            self._raised_by[report.node] = report.boot
+        holds = {(each.kind, each.gpu, each.device) for each in report.conditions if _is_raised(each)}
+        if report.all_clear:
+            self._follow_idle(report, now)
+        for clear in report.all_clear:
+            proofs.extend(self._judge_clear(report, clear, holds, now))
         return proofs
 
     def elapse(self, now: float) -> Sequence[Finding | ConditionOver]:
@@ -111,27 +118,44 @@ class ConditionDetector:
             self._found.setdefault((node, condition.kind), set()).add(key)
             yield self._finding(node, condition, tuple(known.raised_at), asks)
 
-    def _judge_afresh(self, report: NodeReport, now: float) -> Iterator[ConditionOver]:
-        """What an earlier run of the agent had raised, and this one does not see."""
-        node = report.node
-        boot, since = self._afresh.get(node, ("", now))
-        if boot != report.boot or report.unreadable:
-            self._afresh[node] = (report.boot, now)
+    def _judge_clear(
+        self, report: NodeReport, clear: AllClear, holds: Container[tuple[ConditionKind, str, str]], now: float
+    ) -> Iterator[ConditionOver]:
+        """All is clear of a kind: what was found of it is over, but for the parts that are excepted."""
+        node, kind = report.node, clear.kind
+        found = self._found.get((node, kind))
+        if found is None:
+            if not clear.but and self._may_have_been_found(report, kind, now):
+                yield ConditionOver(node, kind.value, f"nothing of it holds there now ({CONDITIONS[kind].clears})")
             return
-        if now - since < AFRESH_S:
-            return
-        del self._afresh[node]
-        self._raised_by[node] = report.boot  # what holds on is its own now, for the run after it to see or not
-        held = {(each.kind, each.gpu, each.device) for each in report.conditions}
-        found = (key for keys in self._found.values() for key in keys if key[0] == node)
-        unseen = [key for key in found if key[1:] not in held and key[1] not in RAISED_BY_A_CHANGE]
-        for key in unseen:
-            _, kind, gpu, device = key
+        for key in [key for key in found if key[2:] not in clear.but and key[1:] not in holds]:
+            _, _, gpu, device = key
             self._known[key].state = ConditionState.CLEARED
-            says = f"an agent that started anew has not seen it for {AFRESH_S / 60:.0f} minutes"
+            says = f"{_part(gpu, device)} is well"
             yield from self._judge_end(
                 key, Condition(kind, ConditionState.CLEARED, 0.0, says, gpu, device), unseen=False
             )
+
+    def _may_have_been_found(self, report: NodeReport, kind: ConditionKind, now: float) -> bool:
+        """By an earlier watchdog: then the node is avoided and idle. True once for each run of its agent."""
+        action = self._actions[kind]
+        if action is XidAction.IGNORE or (action is XidAction.WATCH and kind in SURROUNDINGS):
+            return False
+        idle = self._idle.get(report.node)
+        if idle is None or now - idle.since < IDLE_S or kind in idle.ended:
+            return False
+        idle.ended.add(kind)
+        return True
+
+    def _follow_idle(self, report: NodeReport, now: float) -> None:
+        """Since when a node runs none of the job's ranks, by those reports that say what is clear."""
+        known = self._idle.get(report.node)
+        if report.ranks:
+            self._idle.pop(report.node, None)
+        elif known is None or known.boot != report.boot:
+            self._idle[report.node] = _Idle(report.boot, now)
+            if len(self._idle) > CONDITIONS_REMEMBERED:
+                self._idle.popitem(last=False)
 
     def _judge_end(self, key: _Key, condition: Condition, *, unseen: bool) -> Iterator[ConditionOver]:
         """It is over for the node when it holds of none of its other parts."""
@@ -179,8 +203,14 @@ def _asked_by_repetition(kind: ConditionKind, known: _Known) -> XidAction | None
     return XidAction.WATCH if kind in SURROUNDINGS else XidAction.EVICT
 
 
+def _is_raised(condition: Condition) -> bool:
+    return condition.state is ConditionState.RAISED
+
+
 def _in_words(condition: Condition) -> str:
-    of = [f"GPU {condition.gpu}"] if condition.gpu else []
-    of += [condition.device] if condition.device else []
     meaning = CONDITIONS[condition.kind].meaning
-    return f"{condition.kind.value} on {' '.join(of) or 'the node'} ({meaning}): {condition.says}"
+    return f"{condition.kind.value} on {_part(condition.gpu, condition.device)} ({meaning}): {condition.says}"
+
+
+def _part(gpu: str, device: str) -> str:
+    return " ".join([*([f"GPU {gpu}"] if gpu else []), *([device] if device else [])]) or "the node"
