@@ -240,6 +240,7 @@ LIMITS: Final = (
     ("CPU", "% of a core", 1.0),
     ("scrape", "ms", 20.0),
     ("scrape", "series", 1000.0),
+    ("scrape", "kB", 100.0),
 )
 
 
@@ -252,6 +253,7 @@ def figures_of(gpus: Gpus, costs: list[Cost]) -> Iterator[Figure]:
         [100.0 * cost.core_share for cost in costs],
         [1e3 * each.took_s for each in scrapes],
         [float(each.series) for each in scrapes],
+        [each.size_bytes / 1e3 for each in scrapes],
     )
     for (what, unit, limit), values in zip(LIMITS, ours, strict=True):
         yield measured(_name(what, unit, gpus), ours=values, other=[limit], unit=unit, target=1.0)

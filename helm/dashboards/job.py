@@ -98,6 +98,7 @@ TRAINING = Row(
             "Of the last step, over the ranks.",
             Query(expr=f"holdfast:job_step_seconds{HERE}", legend="{{stat}}"),
             unit="s",
+            width=8,
             runbooks=("HoldfastStraggler",),
         ),
         graph(
@@ -105,6 +106,15 @@ TRAINING = Row(
             "Of all ranks.",
             Query(expr=f"holdfast:job_tokens_per_second{HERE}", legend="tokens a second"),
             unit="short",
+            width=8,
+        ),
+        graph(
+            "MFU",
+            "Model FLOPs utilization: the tokens a second over those that the GPUs at their peak could make. For "
+            "jobs that say what a token needs and a GPU could do (spec.utilization).",
+            Query(expr=f"max(holdfast_job_mfu_ratio{HERE})", legend="MFU"),
+            unit="percentunit",
+            width=8,
         ),
         graph(
             "Steps",

@@ -5,6 +5,7 @@ the detectors and the brain. Every default is what a user gets unasked.
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -94,6 +95,13 @@ class GpuHour(msgspec.Struct, frozen=True):
     currency: str
 
 
+class ModelFlops(msgspec.Struct, frozen=True):
+    """Floating-point operations: those the model needs for one token, and those a GPU could do in one second."""
+
+    per_token: Annotated[float, msgspec.Meta(gt=0)]
+    gpu_peak_per_s: Annotated[float, msgspec.Meta(gt=0)]
+
+
 class Policy(msgspec.Struct, frozen=True):
     """One job's resolved policy.
 
@@ -138,6 +146,7 @@ class Policy(msgspec.Struct, frozen=True):
     corruption: CorruptionPolicy = CorruptionPolicy()
     notices: NoticeAction = NoticeAction.MIGRATE
     gpu_hour: GpuHour | None = None
+    flops: ModelFlops | None = None
     memory: MemoryPolicy | None = None
     interval: CheckpointInterval | None = None
     keep: int | None = None

@@ -23,6 +23,7 @@ from holdfast.api.policy import (
     EvictionBudget,
     GpuHour,
     MemoryPolicy,
+    ModelFlops,
     NoticeAction,
     Policy,
     RestartBudget,
@@ -128,6 +129,15 @@ class Cost(Section):
     """An ISO 4217 code."""
 
 
+class Utilization(Section):
+    """What model FLOPs utilization (MFU) is told from."""
+
+    gigaflops_per_token: Annotated[float, Field(gt=0, le=1e9)]
+    """10^9 operations the model needs for one token, forward and backward; recomputed ones do not count."""
+    peak_teraflops_per_gpu: Annotated[float, Field(gt=0, le=1e9)]
+    """10^12 operations a second a GPU could do in the training's precision, by its data sheet without sparsity."""
+
+
 class Wandb(Section):
     """Weights & Biases."""
 
@@ -178,6 +188,8 @@ class JobSpec(Section):
     """How each kind of fault is judged and answered."""
     cost: Cost | None = None
     """What a GPU costs; without it the ledger counts GPU hours only."""
+    utilization: Utilization | None = None
+    """What the model needs and a GPU could do; without it no MFU is told."""
     reporting: Reporting | None = None
     """Who else is told."""
     suspend: bool = False
@@ -254,6 +266,10 @@ def _memory(wanted: MemorySnapshots) -> MemoryPolicy | None:
     return MemoryPolicy(wanted.every_steps, wanted.replicas) if wanted.every_steps else None
 
 
+def _flops(told: Utilization) -> ModelFlops:
+    return ModelFlops(per_token=told.gigaflops_per_token * 1e9, gpu_peak_per_s=told.peak_teraflops_per_gpu * 1e12)
+
+
 def _interval(wanted: timedelta | Steps | None) -> CheckpointInterval:
     if isinstance(wanted, timedelta):
         return CheckpointInterval(seconds=wanted.total_seconds())
@@ -301,6 +317,7 @@ def policy_of(job: TrainingJob) -> Policy:
         ),
         notices=_notice_action(faults.preemption),
         gpu_hour=GpuHour(spec.cost.gpu_hour, spec.cost.currency) if spec.cost else None,
+        flops=_flops(spec.utilization) if spec.utilization else None,
         evictions=EvictionBudget(
             count=faults.budget.evictions,
             per_s=faults.budget.per.total_seconds(),

@@ -113,9 +113,8 @@ def of_holdfast() -> Iterator[Trial]:
         at=25,
     )
     name = "a/HoldfastDetectorFailing"
-    yield about_job(
-        "HoldfastDetectorFailing", of_job(name, "holdfast_watchdog_judge_failures_total", counter(2)), at=25
-    )
+    failures = of_job(name, "holdfast_watchdog_judge_failures_total", counter(2), detector="HangDetector")
+    yield about_job("HoldfastDetectorFailing", failures, at=25, detector="HangDetector")
     name = "a/HoldfastWatchdogUnreachable"
     yield about_job(
         "HoldfastWatchdogUnreachable",
@@ -170,9 +169,9 @@ def of_jobs() -> Iterator[Trial]:
 
 def of_gpus() -> Iterator[Trial]:
     age = f"_x{2 * WELL_MIN} 1+30x{2 * (SICK_MIN + AFTER_MIN)}"
-    yield Trial(
-        "HoldfastGpuXid", {**GPU, "xid": "79"}, {series("holdfast_xid_age_seconds", **GPU, xid="79"): age}, at=25
-    )
+    for xid in ("79", "119"):  # hardware, and what may be either but evicts
+        told = {**GPU, "xid": xid}
+        yield Trial("HoldfastGpuXid", told, {series("holdfast_xid_age_seconds", **told): age}, at=25)
     yield Trial("HoldfastGpuLost", GPU, {series("holdfast_gpu_healthy", **GPU): gauge(1, 0)})
     yield Trial("HoldfastGpuHot", GPU, {series("holdfast_gpu_temperature_margin_celsius", **GPU): gauge(30, 2)})
     rack = {

@@ -77,6 +77,10 @@ def test_what_the_server_fills_in_is_what_the_types_have(jobs: str, cluster: Api
         ({"faultPolicy": {"xid": {"79": "Kill"}}}, "spec.faultPolicy.xid.79"),
         ({"faultPolicy": {"loss": {"learningRateScale": 0}}}, "spec.faultPolicy.loss.learningRateScale"),
         ({"cost": {"currency": "USD"}}, "spec.cost.gpuHour"),
+        (
+            {"utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": 0}},
+            "spec.utilization.peakTeraflopsPerGpu",
+        ),
         ({"template": None}, "spec.template"),
         ({"template": "pod"}, "spec.template"),
     ],

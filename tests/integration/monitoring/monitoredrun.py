@@ -40,6 +40,7 @@ spec:
   entrypoint: [train.py]
   nodes: {min: 2, max: 2}
   cost: {gpuHour: 2.5}
+  utilization: {gigaflopsPerToken: 0.5, peakTeraflopsPerGpu: 100}
   startup: {preflight: none}
 """
 

@@ -26,6 +26,7 @@ from holdfast.watchdog.metrics.worth import write_worth
 from holdfast.watchdog.state import JobState
 
 RICH = "a/rich"
+DETECTOR = "HangDetector"
 EVEN = Spread(1.0, 1.0, 1.0, 1.0)
 VITALS = Vitals(
     fresh=8,
@@ -119,6 +120,7 @@ NAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "HoldfastIncidentOpenTooLong": INCIDENT_LABELS | {"kind": "Hang"},
         "HoldfastCorruptionFound": INCIDENT_LABELS,
         "HoldfastSelfTestFailed": {"node": "n-culprit", "gpu": "GPU-c"},
+        "HoldfastDetectorFailing": {"detector": DETECTOR},
     }
 )
 OF_THE_OPERATOR = MappingProxyType(
@@ -147,7 +149,7 @@ class StagedJobs:
         page.put("holdfast_watchdog_reports_total", self._steps)
         for job in (RICH, *(f"a/{alert}" for alert in SICKNESSES)):
             self._write(page, job, now)
-        page.put("holdfast_watchdog_judge_failures_total", self._failures, "a/HoldfastDetectorFailing")
+        page.put("holdfast_watchdog_judge_failures_total", self._failures, "a/HoldfastDetectorFailing", DETECTOR)
         return page
 
     def fall_sick(self) -> None:

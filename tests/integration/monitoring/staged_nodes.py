@@ -1,7 +1,8 @@
 """Nodes that a test makes sick: each is the agent's real exporter over readings that are made up."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -13,11 +14,14 @@ from holdfast.agent.sensors.node_detail import ClockDetail, DiskDetail, MemoryDe
 from holdfast.agent.sensors.port_detail import PortCounter, PortDetail, PortState
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
+from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import (
     GpuHealth,
     GpuSample,
     PreemptionNoticed,
     ProcessKilledForMemory,
+    ProcessState,
+    RankSample,
     Unreadable,
     XidRaised,
 )
@@ -89,6 +93,7 @@ class StagedNode:
     silent: bool = False  # its agent answers no scrape while it is sick
     rack: str = ""
     culprit: dict[str, str] = field(default_factory=dict)
+    jobs: Mapping[str, Reading] = field(default_factory=dict)  # what its ranks do while it is sick
     dropped: int = 0
     sick_since: float | None = None
     picture: Picture = field(default_factory=Picture)
@@ -113,9 +118,9 @@ class StagedNode:
     def look(self) -> None:
         """What the sensing loop does, about ten times a second."""
         now = time.monotonic()
-        reading = WELL if self.sick_since is None else self.ails(now - self.sick_since)
+        reading, jobs = (WELL, {}) if self.sick_since is None else (self.ails(now - self.sick_since), self.jobs)
         self.picture.kernel_records_lost = self.picture.kernel_records_lost or 0
-        self.picture.observe(reading, {}, now)
+        self.picture.observe(reading, jobs, now)
 
 
 def _gpu(**changes: object) -> Callable[[float], Reading]:
@@ -152,6 +157,12 @@ def _loses_records(picture: Picture, _: float) -> None:
     picture.kernel_records_lost = (picture.kernel_records_lost or 0) + 40
 
 
+def _published(rank: int, loss: float) -> Reading:
+    """What a rank that runs says of its loss."""
+    sample = RankSample(1, rank, ProcessState.RUNNING, Phase.DATA, progress_age_s=0.1, phase_age_s=0.1, loss=loss)
+    return Reading(ranks=(sample,))
+
+
 def _event(event: XidRaised | ProcessKilledForMemory | PreemptionNoticed) -> Callable[[Picture, float], None]:
     return lambda picture, now: picture.observe(replace(WELL, events=(event,)), {}, now)
 
@@ -168,7 +179,7 @@ def _on_gpu(alert: str, ails: Callable[[float], Reading], **culprit: str) -> Sta
 
 
 def staged_nodes() -> list[StagedNode]:
-    """One for each alert about a node, three for the rack."""
+    """One for each alert about a node, three for the rack, and one on which a job's loss is lost."""
     xid = _on_gpu("HoldfastGpuXid", _well, xid="79")
     xid.befalls = _event(XidRaised(UUID, 79, 0.0, "GPU has fallen off the bus"))
     kill = StagedNode("n-oom", "HoldfastMemoryKill", _well, _event(ProcessKilledForMemory(7, "python", 0.0)))
@@ -185,6 +196,7 @@ def staged_nodes() -> list[StagedNode]:
     kinds = ConditionKind
     return [
         StagedNode("n-sound", "", _well),
+        StagedNode("n-culprit", "", _well, jobs={"a/HoldfastLossNotFinite": _published(12, math.inf)}),
         *(xid, kill, taken, log, dumb, silent, cut_off, *hot),
         _on_gpu("HoldfastGpuLost", _failed),
         _on_gpu("HoldfastGpuHot", _gpu(margin_c=2.0)),

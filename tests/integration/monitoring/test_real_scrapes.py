@@ -142,6 +142,8 @@ def test_every_alert_fires_about_who_is_sick(sick: Rig) -> None:
     assert [summary for summary in told() if "<error" in summary or "<no value>" in summary] == []
     # On a busy machine the real run may have a straggler of its own, and a scrape may come late.
     sick.until(lambda: "Rank 3 of job a/HoldfastStraggler" in " ".join(told()), "the straggler's rank")
+    lost = "The loss of job a/HoldfastLossNotFinite is not a finite number: rank 12 of node n-culprit"
+    sick.until(lambda: lost in told(), "whose loss is not finite")
     sick.until(lambda: "n-sound" not in " ".join(told()), "nothing about the sound node")
 
 

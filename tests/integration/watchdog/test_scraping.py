@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import test_utils
-from peers import TOKEN, bearer, quick_senses
+from peers import JOB, TOKEN, bearer, quick_senses
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from holdfast.api.policy import ModelFlops, Policy
 from holdfast.watchdog import brain
 from holdfast.watchdog.auth import ALL_ROLES, Grant, TokenFile
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
@@ -72,3 +74,31 @@ async def test_prometheus_gets_the_format_it_accepts(url: str) -> None:
             text = await answer.text()
     strict = {family.name for family in text_string_to_metric_families(text)}
     assert strict == {row.family for row in WATCHDOG_METRICS}
+
+
+async def test_every_judge_of_a_job_has_its_failures_from_zero(url: str) -> None:
+    policy = Policy(job=JOB, nodes_min=1, nodes_max=1)
+    assert (await _submitted(url, policy))[0] == 200
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics", headers=bearer(SCRAPING)) as answer:
+        page = await answer.text()
+    told = [line for line in page.splitlines() if line.startswith("holdfast_watchdog_judge_failures_total{")]
+    assert sorted(told) == [
+        f'holdfast_watchdog_judge_failures_total{{training_job="{JOB}",detector="{judge}"}} 0'
+        for judge in ("QuickDetector", "ReportGauge")
+    ]
+
+
+async def test_a_gpu_that_can_do_nothing_is_refused_before_anything_is_divided_by_it(url: str) -> None:
+    policy = Policy(job=JOB, nodes_min=1, nodes_max=1, flops=ModelFlops(per_token=1.0, gpu_peak_per_s=0.0))
+    status, told = await _submitted(url, policy)
+    assert status == 400
+    assert "gpu_peak_per_s" in told
+
+
+async def _submitted(url: str, policy: Policy) -> tuple[int, str]:
+    body = msgspec.json.encode(policy)
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{url}/v1/jobs", data=body, headers=bearer(TOKEN)) as answer,
+    ):
+        return answer.status, await answer.text()

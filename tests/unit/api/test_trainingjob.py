@@ -10,6 +10,7 @@ from holdfast.api.policy import (
     EvictionBudget,
     GpuHour,
     MemoryPolicy,
+    ModelFlops,
     NoticeAction,
     Policy,
     RestartBudget,
@@ -50,6 +51,7 @@ FULL_SPEC: dict[str, Any] = {
         "restarts": {"max": 100, "per": "24h", "backoff": "10s"},
     },
     "cost": {"gpuHour": 2.50, "currency": "USD"},
+    "utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": 989.5},
     "reporting": {"wandb": {"project": "gpt-7b"}, "mlflow": None, "webhook": "https://hooks.example/oncall"},
     "suspend": False,
     "ttlAfterFinished": "24h",
@@ -194,6 +196,7 @@ def test_a_policy_carries_everything_the_job_says() -> None:
         tensor=8,
         corruption=CorruptionPolicy(fingerprint_every=100),
         gpu_hour=GpuHour(2.5, "USD"),
+        flops=ModelFlops(per_token=42e9, gpu_peak_per_s=989.5e12),
         memory=MemoryPolicy(every_steps=1, replicas=1),
         interval=CheckpointInterval(),
         keep=3,
@@ -318,6 +321,22 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     (
         {"cost": {"gpuHour": 1, "currency": "dollars"}},
         "spec.cost.currency: 'dollars' is not accepted; write a text of the form ^[A-Z]{3}$",
+    ),
+    (
+        {"utilization": {"gigaflopsPerToken": 0, "peakTeraflopsPerGpu": 989}},
+        "spec.utilization.gigaflopsPerToken: 0 is not accepted; write a number above 0",
+    ),
+    (
+        {"utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": float("inf")}},
+        "spec.utilization.peakTeraflopsPerGpu: inf is not accepted; write a finite number",
+    ),
+    (
+        {"utilization": {"gigaflopsPerToken": 42e9, "peakTeraflopsPerGpu": 989}},
+        "spec.utilization.gigaflopsPerToken: 42000000000.0 is not accepted; write a number of at most 1e+09",
+    ),
+    (
+        {"utilization": {"gigaflopsPerToken": 42}},
+        "spec.utilization.peakTeraflopsPerGpu: (missing) is not accepted; add it",
     ),
     (
         {"reporting": {"wandb": {"projekt": "x", "project": "y"}}},

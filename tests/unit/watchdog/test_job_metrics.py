@@ -1,5 +1,7 @@
 """A job's metrics, from what is decided and what was counted."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -9,7 +11,8 @@ from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState, Moment
 from holdfast.api.metric import MetricKind
 from holdfast.api.plan import NodeOrder
-from holdfast.api.policy import EvictionBudget, GpuHour, Policy, RestartBudget
+from holdfast.api.policy import EvictionBudget, GpuHour, ModelFlops, Policy, RestartBudget
+from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.effect import IncidentClosed, IncidentOpened, IncidentUpdated
@@ -19,7 +22,7 @@ from holdfast.watchdog.metrics.course import write_course, write_proofs, write_v
 from holdfast.watchdog.metrics.faults import INCIDENTS_MAX, NODES_MAX, PAGED_SHOWN_S, write_faults
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.metrics.vitals import Spread, Vitals
-from holdfast.watchdog.metrics.worth import write_worth
+from holdfast.watchdog.metrics.worth import mfu, write_utilization, write_worth
 from holdfast.watchdog.state import JobState
 
 JOB = "ns/job"
@@ -150,6 +153,38 @@ def test_before_the_first_round_no_time_has_passed() -> None:
     write_worth(page, state(policy=None), now=160.0)
     assert lines(page, "holdfast_job_time_seconds") == []
     assert lines(page, "holdfast_job_gpu_hour_cost") == []
+
+
+# 10 GFLOP for a token, a teraFLOP a second from each GPU.
+FLOPS = ModelFlops(per_token=1e10, gpu_peak_per_s=1e12)
+ROUND = Round(JOB, 3, (MemberRanks("m1", "n1", 0, 4),), Endpoint("h", 1), Restore(), Entry.REENTER, reason="test")
+
+
+def utilization(tokens_per_s: float | None = 100.0, **fields: object) -> list[str]:
+    known = {"policy": msgspec.structs.replace(POLICY, flops=FLOPS), "desired": ROUND, **fields}
+    page = Page(WATCHDOG_METRICS)
+    write_utilization(page, state(**known), tokens_per_s)
+    return lines(page, "holdfast_job_mfu_ratio")
+
+
+def test_mfu_is_the_tokens_a_second_over_those_of_all_gpus_at_their_peak() -> None:
+    assert utilization() == ["{} 0.25"], "4 GPUs could make 400 tokens a second"
+
+
+def test_mfu_of_palm_is_what_its_authors_found() -> None:
+    """540 billion parameters, 118 layers of 48 heads of 256, 2,048 tokens a sequence, on 6,144 TPUs v4."""
+    per_token = 6 * 540.35e9 + 12 * 118 * 48 * 256 * 2048
+    ratio = mfu(238.3e3, ModelFlops(per_token, gpu_peak_per_s=275e12), gpus=6144)
+    assert ratio == pytest.approx(0.462, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [{"tokens_per_s": None}, {"policy": POLICY}, {"policy": None}, {"desired": None}],
+    ids=["no tokens told", "no numbers in the job", "no job", "no round"],
+)
+def test_without_one_of_its_facts_there_is_no_mfu(missing: dict[str, Any]) -> None:
+    assert utilization(**missing) == []
 
 
 def finding(kind: FindingKind, cause: str = "cause") -> FindingMade:

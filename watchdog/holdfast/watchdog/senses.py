@@ -1,6 +1,7 @@
 """Everything that watches one job under one policy: its detectors and its progress, as one thing."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -61,11 +62,12 @@ class Senses:
     """Fans samples out to the detectors and the gauge, and gathers what they prove as events.
 
     One that fails on a sample proves nothing by it, says so in the log, and keeps nobody else from judging.
+    `failures` counts those samples by the judge's name, from zero for each.
     """
 
     def __init__(self, detectors: Sequence[Detector], gauge: Gauge) -> None:
         self.gauge = gauge
-        self.failures = 0
+        self.failures = Counter({type(judge).__name__: 0 for judge in (gauge, *detectors)})
         self._detectors = tuple(detectors)
         self._heeding: dict[type[Sample], tuple[Detector, ...]] = {}
         self._stall_judges = tuple(each for each in detectors if isinstance(each, StallJudge))
@@ -104,7 +106,7 @@ class Senses:
             return judge(*given)
         except Exception:
             # Letting it out would close the connection of whoever sent the sample, and call that a fault.
-            self.failures += 1
+            self.failures[type(getattr(judge, "__self__", judge)).__name__] += 1
             logger.exception("a judge failed judge=%s", getattr(judge, "__qualname__", judge))
             return ()
 

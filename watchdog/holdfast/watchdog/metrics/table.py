@@ -29,7 +29,12 @@ _OWN = (
     Metric("holdfast_watchdog_agents", _GAUGE, "Agents connected.", JOB),
     Metric("holdfast_watchdog_journal_lines", _GAUGE, "Lines in the job's journal.", JOB),
     Metric("holdfast_watchdog_store_refuses", _GAUGE, "1 while the store does not take the job's record.", JOB),
-    Metric("holdfast_watchdog_judge_failures_total", _COUNTER, "Samples that a detector failed on.", JOB),
+    Metric(
+        "holdfast_watchdog_judge_failures_total",
+        _COUNTER,
+        "Samples that a detector failed on.",
+        (*JOB, "detector"),
+    ),
 )
 
 _COURSE = (
@@ -145,6 +150,12 @@ _WORTH = (
     ),
     Metric(
         "holdfast_job_gpu_hour_cost", _GAUGE, "What a GPU costs for an hour, as the job says.", (*JOB, "currency")
+    ),
+    Metric(
+        "holdfast_job_mfu_ratio",
+        _GAUGE,
+        "Model FLOPs utilization of the last step; absent unless the job says its numbers (spec.utilization).",
+        JOB,
     ),
 )
 

@@ -1,6 +1,8 @@
 """What the time of a job was worth."""
 
 from holdfast.api.exposition import Page
+from holdfast.api.policy import ModelFlops
+from holdfast.api.round import Round
 from holdfast.watchdog.state import JobState
 
 
@@ -15,3 +17,19 @@ def write_worth(page: Page, state: JobState, *, now: float) -> None:
     if state.policy is not None and state.policy.gpu_hour is not None:
         cost = state.policy.gpu_hour
         page.put("holdfast_job_gpu_hour_cost", cost.amount, job, cost.currency)
+
+
+def write_utilization(page: Page, state: JobState, tokens_per_s: float | None) -> None:
+    """MFU of the round that runs, each rank on a GPU; nothing where the job or its ranks do not say enough."""
+    flops = state.policy.flops if state.policy is not None else None
+    if flops is None or tokens_per_s is None or not isinstance(state.desired, Round):
+        return
+    page.put("holdfast_job_mfu_ratio", mfu(tokens_per_s, flops, gpus=state.desired.world_size), state.job)
+
+
+def mfu(tokens_per_s: float, flops: ModelFlops, *, gpus: int) -> float:
+    """Model FLOPs utilization: the tokens a second over those that `gpus` at their peak could make.
+
+    Source: Chowdhery et al. 2022, PaLM, appendix B, https://arxiv.org/abs/2204.02311
+    """
+    return tokens_per_s * flops.per_token / (gpus * flops.gpu_peak_per_s)

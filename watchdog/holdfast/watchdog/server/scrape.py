@@ -14,7 +14,7 @@ from holdfast.watchdog.metrics.faults import NODES_MAX, write_faults
 from holdfast.watchdog.metrics.looplag import LoopLag
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.metrics.vitals import Vitals, slices
-from holdfast.watchdog.metrics.worth import write_worth
+from holdfast.watchdog.metrics.worth import write_utilization, write_worth
 from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.tally import Count
@@ -78,13 +78,15 @@ def _write_job(page: Page, host: JobHost, vitals: Vitals) -> None:
     page.put("holdfast_watchdog_agents", len(host.agents), job.name)
     page.put("holdfast_watchdog_journal_lines", job.offset, job.name)
     page.put("holdfast_watchdog_store_refuses", int(job.trouble is not None), job.name)
-    page.put("holdfast_watchdog_judge_failures_total", job.senses.failures if job.senses else 0, job.name)
+    for judge, failures in job.senses.failures.items() if job.senses else ():
+        page.put("holdfast_watchdog_judge_failures_total", failures, job.name, judge)
     seen = job.senses.gauge.step() if job.senses else None
     write_course(page, state, now=now)
     write_vitals(page, job.name, vitals, (seen, state.step))
     write_proofs(page, job.name, job.counts)
     write_faults(page, state, job.counts, now=now)
     write_worth(page, state, now=now)
+    write_utilization(page, state, vitals.tokens_per_s)
 
 
 SCRAPER = web.AppKey("scraper", Scraper)
