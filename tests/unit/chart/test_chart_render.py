@@ -87,6 +87,9 @@ def test_the_agent_asks_for_what_it_needs_and_no_more() -> None:
     assert mounts["kubelet-pods"]["readOnly"] is True
     environment = {each["name"]: each.get("value") for each in container["env"]}
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility", "the driver's word and no compute"
+    assert "--run-dir=/tmp/agent" in container["args"], (
+        "what it raised is known again after a restart of the process"
+    )
 
 
 LOG_FILE = ("/var/log/kern.log", None, ("/var/log", "Directory"), "/kernel-log", "/kernel-log/kern.log")
