@@ -8,6 +8,7 @@ Ranks are processes of this machine that talk over gloo. The state is a small GP
 
 import argparse
 import itertools
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from saves.stock import Way
 from saves.subject import GPT2_SMALL, MANY_TINY, SMALLEST, Size
 from saves.turns import Samples
 
+ALONE: Final = 1
 WORLDS: Final = (2, 4)
 ROWS, COLUMNS = 0, 1
 LOST_S: Final = 0.15
@@ -108,17 +110,27 @@ def saves(effort: Effort) -> list[Figure]:
 
 
 def firsts(effort: Effort) -> list[Figure]:
-    """Every sample is a process group of its own."""
+    figures = []
+    for ranks in WORLDS:
+        samples = lives(effort, ranks) if ranks in effort.worlds else {}
+        first = f"first save, {ranks} ranks, over later saves"
+        memory = f"memory that saving takes, {ranks} ranks, over what is saved"
+        figures += [
+            compared(first, samples, "first", "later", target=2.0),
+            within(memory, samples, "peak", effort.size.size_bytes, unit="bytes", target=MEMORY_TARGET),
+        ]
+    return figures
+
+
+def lives(effort: Effort, ranks: int) -> Samples:
+    """Every sample is a process group of its own, in a folder of its own."""
     samples: Samples = {}
     for life in range(effort.rounds):
-        course = effort.course(f"life-{life}")
-        for name, values in (attempt(saving.first_saves, course, ranks=WORLDS[0]) or {}).items():
+        course = effort.course(f"life-{ranks}-{life}")
+        for name, values in (attempt(saving.first_saves, course, ranks=ranks) or {}).items():
             samples.setdefault(name, []).extend(values)
-    memory = "memory that saving takes, over what is saved"
-    return [
-        compared("first save, over later saves", samples, "first", "later", target=2.0),
-        within(memory, samples, "peak", effort.size.size_bytes, unit="bytes", target=MEMORY_TARGET),
-    ]
+        shutil.rmtree(course.folder)
+    return samples
 
 
 def staging(effort: Effort) -> list[Figure]:
@@ -133,11 +145,16 @@ def staging(effort: Effort) -> list[Figure]:
 
 def background(effort: Effort) -> list[Figure]:
     ways = tuple(way for way in (Way.THREAD_KEPT, Way.PROCESS_KEPT) if way in effort.ways)
-    samples = attempt(saving.train_meanwhile, effort.course("background", ways=ways), ranks=1) or {}
-    name = "training time lost in the background per save"
-    figures = [within(f"{name}, over {LOST_S} s", samples, "ours lost", LOST_S, unit="s")]
-    for way in (Way.THREAD_KEPT, Way.PROCESS_KEPT):
-        figures.append(compared(f"{name}, over {way}", samples, "ours lost", f"{way} lost", target=1.0))
+    figures = []
+    for ranks in (ALONE, *WORLDS):
+        samples: Samples = {}
+        if ranks in (ALONE, *effort.worlds):
+            course = effort.course(f"background-{ranks}", ways=ways)
+            samples = attempt(saving.train_meanwhile, course, ranks=ranks) or {}
+        name = f"training time lost in the background per save, {ranks} {'rank' if ranks == ALONE else 'ranks'}"
+        figures.append(within(f"{name}, over {LOST_S} s", samples, "ours lost", LOST_S, unit="s"))
+        for way in (Way.THREAD_KEPT, Way.PROCESS_KEPT):
+            figures.append(compared(f"{name}, over {way}", samples, "ours lost", f"{way} lost", target=1.0))
     return figures
 
 

@@ -22,8 +22,8 @@ class Figure:
     """Ours against the other: a peer, or a limit, measured or known in the same run.
 
     `ours` and `other` are medians in `unit`, `ratio` is ours / other and is what `target` judges. `spread` is
-    the lowest and the highest of our `n` samples. A figure that could not be measured has `met` None and a
-    `reason`; it is shown and written like every other.
+    the lowest and the highest of our `n` samples. A figure that could not be measured has no `ratio`, `met` None
+    and a `reason`; it is shown and written like every other.
     """
 
     figure: str
@@ -58,8 +58,14 @@ def measured(
     target: float,
     goal: Goal = Goal.AT_MOST,
 ) -> Figure:
-    """The figure for samples of ours and of the other; a known limit is an `other` of one sample."""
-    ratio = median(ours) / median(other)
+    """The figure for samples of ours and of the other; a known limit is an `other` of one sample.
+
+    Where the other is not above 0, as a difference of two times may be, no ratio says which is better: unmeasured.
+    """
+    ratio = median(ours) / median(other) if median(other) > 0 else None
+    met = None
+    if ratio is not None:
+        met = ratio <= target if goal is Goal.AT_MOST else ratio >= target
     return Figure(
         figure=figure,
         unit=unit,
@@ -68,10 +74,15 @@ def measured(
         ours=median(ours),
         other=median(other),
         ratio=ratio,
-        met=ratio <= target if goal is Goal.AT_MOST else ratio >= target,
+        met=met,
         n=len(ours),
         spread=(min(ours), max(ours)),
+        reason="" if ratio is not None else _no_ratio(median(ours), median(other), unit),
     )
+
+
+def _no_ratio(ours: float, other: float, unit: str) -> str:
+    return f"ours {ours:.4g} {unit}, the other {other:.4g} {unit}: no ratio to what is not above 0"
 
 
 def unmeasured(figure: str, *, unit: str, target: float, reason: str, goal: Goal = Goal.AT_MOST) -> Figure:

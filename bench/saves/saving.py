@@ -110,7 +110,10 @@ def stage_many(crew: Crew, course: Course) -> Samples:
 
 
 def train_meanwhile(crew: Crew, course: Course) -> Samples:
-    """`X lost`: seconds that a loop that holds the GIL has lost from the end of the stall to that of the save."""
+    """`X lost`: seconds that a loop that holds the GIL has lost from the end of the stall to that of the save.
+
+    The ranks step together, as in synchronous training: what one of them loses all lose.
+    """
     subject = _subject(crew, course)
     ours = _begun(subject, course)
     turns: dict[str, Turn] = {"ours": partial(_lose, crew, course, "ours", ours, ours.save)}
@@ -170,25 +173,33 @@ def _lose(
     crew: Crew, course: Course, name: str, saver: Ours | Stock, save: Callable[[], float]
 ) -> dict[str, float]:
     _settle(crew, course.folder)
-    before = _step_s(course.baseline_s)
+    before = _step_s(crew, course.baseline_s)
     save()
-    began, steps = time.perf_counter(), 0
-    while not saver.is_committed():
-        _busy_step()
-        steps += 1
-    took = time.perf_counter() - began
+    took, steps = _train(crew, saver.is_committed)
     saver.wait()
     time.sleep(SETTLE_S)
-    after = _step_s(course.baseline_s)
+    after = _step_s(crew, course.baseline_s)
     return {f"{name} lost": took - steps * (before + after) / 2}
 
 
-def _step_s(window_s: float) -> float:
+def _step_s(crew: Crew, window_s: float) -> float:
+    ends_at = time.perf_counter() + window_s
+    took, steps = _train(crew, lambda: time.perf_counter() >= ends_at)
+    return took / steps
+
+
+def _train(crew: Crew, is_over: Callable[[], bool]) -> tuple[float, int]:
+    """Steps of all ranks until it is over for rank 0, one at least; seconds and how many.
+
+    Only rank 0 hears of a commit, so it tells the others after each step. That is a part of every step, also of
+    those that nothing disturbs.
+    """
     began, steps = time.perf_counter(), 0
-    while time.perf_counter() - began < window_s:
+    while True:
         _busy_step()
         steps += 1
-    return (time.perf_counter() - began) / steps
+        if crew.first(float(is_over())):
+            return time.perf_counter() - began, steps
 
 
 def _busy_step() -> int:

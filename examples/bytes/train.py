@@ -80,6 +80,8 @@ class Samples:
     follows from the seed and i alone. A rank's batch is its slice of the global one.
     """
 
+    counts_globally = True  # The position is right for any rank of any world.
+
     def __init__(self, text: Tensor, *, batch: int, length: int, seed: int, part: Assignment) -> None:
         if batch < part.world_size:
             refuse(f"--batch {batch}: {part.world_size} ranks need at least as many samples per step.")

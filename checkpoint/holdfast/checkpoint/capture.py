@@ -1,20 +1,19 @@
 """Taking the snapshots of one round: into the node's memory, and for the storage."""
 
 import threading
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from math import prod
 
 from torch.distributed.tensor import DTensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from holdfast.checkpoint.claims import ChunkKey
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.live import LiveState, Look
 from holdfast.checkpoint.memory.arena import Arena, capacity_for
 from holdfast.checkpoint.memorytier import MemoryTier
 from holdfast.checkpoint.privatememory import PrivateMemory
-from holdfast.checkpoint.shares import Shares
+from holdfast.checkpoint.shares import Share, Shares
 from holdfast.checkpoint.snapshot import Draft, Snapshot, Stage
 from holdfast.checkpoint.state import TrainingState
 
@@ -52,7 +51,7 @@ class Capture:
 
     def agree(self, *, step: int) -> None:
         """Share out who stores what, and which snapshots are copied. Collective: after `step`, on all ranks alike.
-        Whoever takes one to be stored has agreed as well.
+        Whoever takes one to be stored has agreed as well. Raises as `Shares.agree` does.
         """
         self._agree(self._live.look(), step)
 
@@ -66,7 +65,7 @@ class Capture:
         share = self._shares.agreed(look)
         if share is None:
             return False
-        draft = self._stage.draft(look, share)
+        draft = self._stage.draft(share.whole(look), share.keys)
         arena = self._memory.room(draft.image_bytes, len(draft.entries))
         if arena is not None:
             self._keep(arena, self._stage.take(draft, arena, step=step, batches=batches))
@@ -75,10 +74,11 @@ class Capture:
     def take(self, *, step: int, batches: int) -> Snapshot:
         """A snapshot to be stored, valid until it is given to `release`. Collective.
 
-        It is one in the node's memory as well, where there is room for it.
+        It is one in the node's memory as well, where there is room for it. Raises as `Shares.agree` does.
         """
         look = self._look_to_store(step)
-        draft = self._stage.draft(look, self._agree(look, step))
+        share = self._agree(look, step)
+        draft = self._stage.draft(share.whole(look), share.keys)
         arena = self._memory.room(draft.image_bytes, len(draft.entries)) if self._memory else None
         if arena is None:
             return self._stage.take(draft, self._private_room(draft), step=step, batches=batches)
@@ -87,7 +87,7 @@ class Capture:
         self._pin(arena, snapshot)
         return snapshot
 
-    def _agree(self, look: Look, step: int) -> Set[ChunkKey]:
+    def _agree(self, look: Look, step: int) -> Share:
         if self._memory is not None:
             self._memory.agree(step=step)
         return self._shares.agree(look)

@@ -109,7 +109,8 @@ class Checkpointer:
 
         Data with a state_dict() is given its state back. Of other data as many batches as were taken are read and
         dropped; a call whose data ends before that leaves the rest to the next call. In a world of another size
-        the number per rank changes so that the number over all ranks stays.
+        the number per rank changes so that the number over all ranks stays; there data with a state_dict() is
+        treated like other data, unless its attribute `counts_globally` is True.
 
         Raises what `run.check` raises when the round is over; Fenced when a newer round has taken over;
         Unavailable when the directory cannot be used; Damaged when a restore was directed and nothing intact is

@@ -5,6 +5,8 @@ import secrets
 from collections.abc import Sequence
 
 from holdfast.checkpoint import fence
+from holdfast.checkpoint import need as needs
+from holdfast.checkpoint.commits import Entered
 from holdfast.checkpoint.naming import (
     committed_name,
     doomed_name,
@@ -14,6 +16,7 @@ from holdfast.checkpoint.naming import (
     staged_by,
     staged_name,
 )
+from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.retention import Retention, superfluous
 from holdfast.checkpoint.storage import Tree
 
@@ -29,8 +32,8 @@ class FolderCommits:
     def enter(self, *, owner: str, round: int) -> int:
         return open_directory(self._storage, owner=owner, round=round)
 
-    def current(self) -> int:
-        return fence.current(self._storage)
+    def entered(self) -> Entered:
+        return Entered(fence.current(self._storage), needs.read(self._storage))
 
     def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
         """The same for every attempt: what was committed does not have this name any more."""
@@ -40,8 +43,8 @@ class FolderCommits:
         commit(self._storage, folder, step=step, round=round)
         return committed_name(step)
 
-    def retire(self, retention: Retention, *, round: int, token: str) -> None:
-        retire(self._storage, retention, round=round, token=token)
+    def retire(self, retention: Retention, *, round: int, token: str, need: Need | None = None) -> None:
+        retire(self._storage, retention, round=round, token=token, need=need)
 
 
 def open_directory(storage: Tree, *, owner: str = "", round: int) -> int:
@@ -97,8 +100,9 @@ def _remove_aside(storage: Tree, aside: str) -> None:
         _LOG.warning("replaced checkpoint not deleted folder=%s reason=%s", aside, error)
 
 
-def retire(storage: Tree, retention: Retention, *, round: int, token: str) -> None:
+def retire(storage: Tree, retention: Retention, *, round: int, token: str, need: Need | None = None) -> None:
     """Delete what `superfluous` names and whatever could not be deleted before. For while `token` saves nothing.
+    `need` is left behind, unless it is None.
 
     Readers see each checkpoint whole or not at all, also after a loss of power. Raises Fenced when a newer round
     has entered, OSError when the storage fails.
@@ -109,7 +113,11 @@ def retire(storage: Tree, retention: Retention, *, round: int, token: str) -> No
         for name in superfluous(storage, retention):
             storage.rename(name, doomed_name(name, token))
             doomed.append(doomed_name(name, token))
-        _delete(storage, doomed)
+        try:
+            _delete(storage, doomed)
+        finally:
+            if need is not None:
+                needs.leave(storage, need)  # Last: a full disk may have had no room for it before.
 
 
 def _leftovers(storage: Tree, round: int, token: str = "") -> list[str]:

@@ -1,8 +1,18 @@
 """How a folder of files becomes a checkpoint, and who may make it one, whatever kind of storage they are in."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.retention import Retention
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The number of the round that entered last, 0 when none has, and what was left as needed for a rewind."""
+
+    number: int
+    need: Need
 
 
 class Commits(Protocol):
@@ -18,8 +28,8 @@ class Commits(Protocol):
         Returns the number that the round has in this storage, for everything it does there.
         """
 
-    def current(self) -> int:
-        """The number of the round that entered last, 0 when none has."""
+    def entered(self) -> Entered:
+        """For whoever deletes by hand: who entered last, and what that job needs."""
 
     def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
         """Where the files of that `attempt` of the round to save `step` are written."""
@@ -30,7 +40,7 @@ class Commits(Protocol):
         Returns the name it has from now on.
         """
 
-    def retire(self, retention: Retention, *, round: int, token: str) -> None:
+    def retire(self, retention: Retention, *, round: int, token: str, need: Need | None = None) -> None:
         """Delete what `retention` does not keep, and what failed saves of `token` have left. Readers see each
-        checkpoint whole or not at all.
+        checkpoint whole or not at all. `need` is left for whoever deletes by hand; None: what was left stays.
         """

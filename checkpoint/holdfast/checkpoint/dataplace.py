@@ -21,6 +21,11 @@ class DataPlace:
         self.data = data
         self.has_ended = False
 
+    @property
+    def counts_globally(self) -> bool:
+        """Whether the data says, by an attribute of that name, that its state is right for any rank and world."""
+        return getattr(self.data, "counts_globally", False) is True
+
     def state_dict(self) -> dict[str, Any]:
         return {"data": self.data.state_dict(), "has_ended": self.has_ended}
 

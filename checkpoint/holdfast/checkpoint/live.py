@@ -18,13 +18,14 @@ from torch.distributed.tensor import DTensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from holdfast.checkpoint import groups
 from holdfast.checkpoint.claims import Claim
 from holdfast.checkpoint.shard import Shard, shard_of
 from holdfast.checkpoint.state import FlatState, TrainingState
 
 _LOG = logging.getLogger(__name__)
 
-_MODEL, _STATE, _GROUPS = "model.", "optimizer.state.", "optimizer.param_groups."
+_MODEL, _STATE, _GROUPS = "model.", "optimizer.state.", groups.PREFIX
 _HELD = (_MODEL, _STATE)
 
 _Place = tuple[Any, Any]
@@ -56,6 +57,19 @@ class Look:
             for name, shard in self.shards.items()
         ]
         return tensors + [Claim(name, (), 0) for name in self.objects]
+
+    def members(self) -> groups.Members:
+        """Which of this rank's parameters are in which group of its optimizer."""
+        return _members(self.objects)
+
+    def settings(self) -> dict[str, str]:
+        """What the groups have beside their parameters, as text."""
+        tensors = {name: shard.local for name, shard in self.given.items()}
+        return {
+            name: groups.as_text(value)
+            for name, value in {**self.objects, **tensors}.items()
+            if name.startswith(_GROUPS) and not groups.is_list(name)
+        }
 
 
 class _Held:
@@ -199,12 +213,17 @@ class LiveState:
                 objects[name] = value
             elif (shard := shard_of(name, value)) is not None:
                 given[name] = shard
-        signature = self._held_signature, [_signature(*each) for each in given.items()], list(objects)
+        tensors = [_signature(*each) for each in given.items()]
+        signature = self._held_signature, tensors, list(objects), _members(objects)
         if signature != self._signature:
             self._signature = signature
             self._generation += 1
         held = self._plan.held if self._plan is not None else _Held()
         return Look(self._generation, held.revision, held.shards, given, objects, paths)
+
+
+def _members(objects: Mapping[str, object]) -> groups.Members:
+    return {name: value for name, value in objects.items() if isinstance(value, list) and groups.is_list(name)}
 
 
 def _is_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from holdfast.checkpoint.stored import StoredCheckpoint
 
-_PREFIX = "optimizer.state."
+_MODEL, _PREFIX = "model.", "optimizer.state."
 
 
 def make_room(model: Module, optimizer: Optimizer, checkpoint: StoredCheckpoint) -> None:
@@ -35,7 +35,9 @@ def make_room(model: Module, optimizer: Optimizer, checkpoint: StoredCheckpoint)
         if room:
             state[parameter] = room
     held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
-    if not kinds and held >= state.keys():
+    # Parameters of other stages are none of this rank's; what else is left over is not understood.
+    is_understood = all(checkpoint.has_tensor(f"{_MODEL}{known_as}") for known_as in kinds)
+    if is_understood and held >= state.keys():
         optimizer.state.update(state.items())
 
 

@@ -122,8 +122,9 @@ class Persister:
 
     def _clear(self) -> None:
         """Raises Fenced, and Damaged when nobody can tell."""
+        retention, lineage = self._retention(), self._lineage
         try:
-            self._storage.commits.retire(self._retention(), round=self._lineage.round, token=self._lineage.token)
+            self._storage.commits.retire(retention, round=lineage.round, token=lineage.token, need=retention.need)
         except OSError as error:
             _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
 

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
-from holdfast.checkpoint import randomness
+from holdfast.checkpoint import groups, randomness
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.fitting import Fitting
 from holdfast.checkpoint.index import Box
 from holdfast.checkpoint.optimizerstate import make_room
+from holdfast.checkpoint.regrouping import Place, Regrouping
 from holdfast.checkpoint.shard import Boxes, shard_of
 from holdfast.checkpoint.state import TrainingState, data_name, equivalence_name, random_prefix
 from holdfast.checkpoint.stored import StoredCheckpoint
@@ -25,9 +26,10 @@ _Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The objects of a plan, unpacked."""
+    """The objects of a plan, unpacked, and the `settings` of the optimizer's groups."""
 
     objects: list[tuple[_Path, object]]
+    settings: list[tuple[Place, object]]
     singles: Mapping[str, Any]
     data: Any
     equivalence: Any
@@ -43,13 +45,14 @@ class Plan:
     wants: Wants
     sharded: dict[str, Any]
     objects: list[tuple[_Path, str, Target]] = field(default_factory=list)
+    regrouping: Regrouping = field(default_factory=Regrouping)
     singles: dict[str, Target] = field(default_factory=dict)
     data: tuple[str, Target] | None = None
     equivalence: tuple[str, Target] | None = None
     random: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int) -> "Plan":
+    def of(cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int, world_size: int) -> "Plan":
         """Raises Unfit when the checkpoint does not hold what `state` asks for, Damaged when it is not whole. An
         optimizer that never stepped is given room for its state; all else stays as it is.
         """
@@ -57,15 +60,16 @@ class Plan:
         plan = cls(checkpoint=checkpoint, wants=Wants(checkpoint.map), sharded=state.sharded())
         fitting = Fitting(checkpoint)
         plan._add_sharded(fitting)
+        plan._add_groups()
         for name in state.singles:
             if fitting.object(name):
                 plan.singles[name] = plan._add_object(name)
         fitting.finish()
-        plan._add_own(state, rank)
+        plan._add_own(state, rank, world_size)
         return plan
 
     def unpack(self) -> Contents:
-        """Once all was read. Raises Unfit when an object needs code to be loaded."""
+        """Once read. Raises Unfit when an object needs code to be loaded, or as `Regrouping.settle` does."""
         unpacker = Unpacker()
 
         def unpack(name: str, target: Target) -> object:
@@ -77,6 +81,7 @@ class Plan:
 
         return Contents(
             objects=[(path, unpack(name, target)) for path, name, target in self.objects],
+            settings=self.regrouping.settle(unpack),
             singles={name: unpack(name, target) for name, target in self.singles.items()},
             data=None if self.data is None else unpack(*self.data),
             equivalence=None if self.equivalence is None else unpack(*self.equivalence),
@@ -86,6 +91,11 @@ class Plan:
         """The tensors are in place; so is everything else now."""
         for path, value in contents.objects:
             _place(self.sharded, path, value)
+        for place, value in contents.settings:
+            if isinstance(place, tuple):
+                _place(self.sharded, place, value)
+            elif isinstance(value, torch.Tensor):
+                place.local.copy_(value[place.box.within(_whole(place.shape))])
         state.load_sharded(self.sharded)
         for name, single in state.singles.items():
             single.load_state_dict(contents.singles[name])
@@ -98,35 +108,65 @@ class Plan:
         wanted, paths = flatten_state_dict(self.sharded)
         boxes: Boxes = {}
         for name, value in wanted.items():
-            if not isinstance(value, torch.Tensor):
-                if fitting.object(name):
-                    self.objects.append((paths[name], name, self._add_object(name)))
+            shard = shard_of(name, value, boxes) if isinstance(value, torch.Tensor) else None
+            if isinstance(value, torch.Tensor):
+                fits = shard is not None and fitting.tensor(name, shard)
+            else:
+                fits = fitting.object(name)
+            if not fits:
                 continue
-            shard = shard_of(name, value, boxes)
-            if shard is not None and fitting.tensor(name, shard):
+            if groups.is_list(name):
+                self.regrouping.members[name] = value
+            elif name.startswith(groups.PREFIX):
+                self.regrouping.own[name] = shard or paths[name]
+            elif shard is not None:
                 self.wants.add(Target(shard.local), self.checkpoint.tensor_strips(name, shard.box))
+            else:
+                self.objects.append((paths[name], name, self._add_object(name)))
 
-    def _add_own(self, state: TrainingState, rank: int) -> None:
-        """Of what was saved per rank, that of the rank this one follows."""
+    def _add_groups(self) -> None:
+        """Of all saved groups what this rank's have: any of them may be that of its parameters."""
+        asked = {groups.setting_of(name) for name in self.regrouping.own}
+        for name in self.checkpoint.names(groups.PREFIX):
+            if groups.is_list(name):
+                self.regrouping.lists[name] = self._add_object(name)
+            elif groups.setting_of(name) in asked:
+                is_object = self.checkpoint.has_object(name)
+                self.regrouping.saved[name] = self._add_object(name) if is_object else self._add_tensor(name)
+
+    def _add_own(self, state: TrainingState, rank: int, world_size: int) -> None:
+        """Of what was saved per rank, that of the rank this one follows, but no place in the data that is another
+        rank's.
+        """
+        is_same_world = world_size == self.checkpoint.manifest.world_size
         source = randomness.source_rank(rank, self.checkpoint.manifest.world_size)
         name = data_name(source)
-        if state.data is not None and self.checkpoint.has_object(name):
+        takes_data = state.data is not None and (is_same_world or state.data.counts_globally)
+        if takes_data and self.checkpoint.has_object(name):
             self.data = name, self._add_object(name)
         name = equivalence_name(source)
         if state.equivalence is not None and self.checkpoint.has_object(name):
             self.equivalence = name, self._add_object(name)
         prefix = random_prefix(source)
         for name in self.checkpoint.names(prefix):
-            dtype, shape = self.checkpoint.shape_of(name)
-            self.random[name.removeprefix(prefix)] = tensor = torch.empty(shape, dtype=dtype)
-            whole = Box(offsets=(0,) * len(shape), sizes=shape)
-            self.wants.add(Target(tensor), self.checkpoint.tensor_strips(name, whole))
+            self.random[name.removeprefix(prefix)] = self._add_tensor(name)
+
+    def _add_tensor(self, name: str) -> torch.Tensor:
+        """Fresh memory, for all of it."""
+        dtype, shape = self.checkpoint.shape_of(name)
+        tensor = torch.empty(shape, dtype=dtype)
+        self.wants.add(Target(tensor), self.checkpoint.tensor_strips(name, _whole(shape)))
+        return tensor
 
     def _add_object(self, name: str) -> Target:
         strips = self.checkpoint.object_strips(name)
         target = Target.of_bytes(strips[0][1].row_bytes)
         self.wants.add(target, strips)
         return target
+
+
+def _whole(shape: tuple[int, ...]) -> Box:
+    return Box(offsets=(0,) * len(shape), sizes=shape)
 
 
 def _place(nested: Any, path: _Path, value: object) -> None:

@@ -1,39 +1,56 @@
 """Deleting checkpoints by hand, as carefully as a round does it by itself.
 
 A round that runs deletes what is superfluous after each of its saves. By hand it is done under the same lock and
-by the same rules, and two more: nothing goes while a save is being written, and nothing goes before one of those
-that stay was read whole and found intact.
+by the same rules, and three more: what the job left as needed for a rewind stays, whatever is asked for; nothing
+goes while a save is being written; and nothing goes before one of those that stay was read whole and found intact.
 """
 
 import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from holdfast.api.errors import Damaged, Unavailable
 from holdfast.checkpoint.discovery import discover, lineage
 from holdfast.checkpoint.naming import committed_step, staged_by
+from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.retention import Retention, superfluous
-from holdfast.checkpoint.storage import Files, Storage
+from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.verification import verify
 
 
-def plan(files: Files, retention: Retention) -> list[str]:
-    """The names that would go. Raises OSError when the storage fails."""
-    return superfluous(files, retention)
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The names that would go, and those that would go as well if the job had not left that it has a `need`."""
+
+    doomed: tuple[str, ...]
+    spared: tuple[str, ...]
+    need: Need
+
+
+def plan(storage: Storage, retention: Retention) -> Plan:
+    """Raises Damaged when nobody can tell what the job needs, OSError when the storage fails."""
+    need = storage.commits.entered().need
+    doomed = superfluous(storage, replace(retention, also=need))
+    spared = tuple(name for name in superfluous(storage, retention) if name not in doomed)
+    return Plan(tuple(doomed), spared, need)
 
 
 def prune(storage: Storage, retention: Retention) -> list[str]:
-    """Delete what `plan` names; the names that went.
+    """Delete what `plan` dooms; the names that went.
 
-    Raises Unavailable while a save is being written, Damaged when none of what would stay is intact, Fenced when
-    a round enters meanwhile, OSError when the storage fails.
+    Raises Unavailable while a save is being written, Damaged when none of what would stay is intact or nobody can
+    tell what the job needs, Fenced when a round enters meanwhile, OSError when the storage fails.
     """
-    number = storage.commits.current()
+    number = storage.commits.entered().number
     _refuse_while_saving(storage, number)
-    if not plan(storage, retention):
+    doomed = plan(storage, retention).doomed
+    if not doomed:
         return []
-    _require_an_intact_one(storage, retention)
+    _require_an_intact_one(storage, doomed)
     before = set(_committed(storage))
-    _refuse_while_saving(storage, number)  # Verifying takes a while.
-    storage.commits.retire(retention, round=number, token=secrets.token_hex(4))
+    _refuse_while_saving(storage, number)  # Verifying takes a while, and the job may need something else by now.
+    needed = replace(retention, also=storage.commits.entered().need)
+    storage.commits.retire(needed, round=number, token=secrets.token_hex(4))
     return sorted(before - set(_committed(storage)))
 
 
@@ -48,8 +65,7 @@ def _refuse_while_saving(storage: Storage, number: int) -> None:
             )
 
 
-def _require_an_intact_one(storage: Storage, retention: Retention) -> None:
-    doomed = plan(storage, retention)
+def _require_an_intact_one(storage: Storage, doomed: Collection[str]) -> None:
     found, _ = discover(storage)
     staying = [each.name for each in lineage(found) if each.name not in doomed]
     if not any(verify(storage, name).is_intact for name in staying):

@@ -5,6 +5,7 @@ written over them. That costs nothing while there is a next one, which overwrite
 none, the round ends: nobody trains on from what is half of two states.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +25,8 @@ from holdfast.checkpoint.plan import Contents, Plan
 from holdfast.checkpoint.reading import FailedElsewhere, read_together
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.verified import BlockSource, NoSource, Tally
+
+_LOG = logging.getLogger(__name__)
 
 
 class _Finding(StrEnum):
@@ -130,7 +133,7 @@ class Restorer:
 
     def _open(self, candidate: Candidate) -> tuple[Plan | None, list[Demand], str | None]:
         """The plan, what all ranks need, and why the candidate is passed over if it is. Touches nothing."""
-        plan = _attempt(candidate.name, lambda: Plan.of(candidate.open(), self._state, self._council.rank))
+        plan = _attempt(candidate.name, lambda: self._plan(candidate))
         if isinstance(plan, _Word):
             offer = _Offer(word=plan)
         else:
@@ -143,6 +146,9 @@ class Restorer:
             if each.checkpoint != heard[0].checkpoint:
                 raise Unavailable(f"rank {rank} and rank 0 see two different checkpoints at {candidate.name}")
         return plan, [each.demand for each in heard if each.demand is not None], None
+
+    def _plan(self, candidate: Candidate) -> Plan:
+        return Plan.of(candidate.open(), self._state, self._council.rank, self._council.world_size)
 
     def _read(
         self, plan: Plan, demands: Sequence[Demand], tier: Tier, passed_over: Sequence[str]
@@ -170,6 +176,14 @@ class Restorer:
             saved_world_size=found.world_size,
             random=plan.random,
         )
+        if found.world_size != self._council.world_size and self._council.rank == 0:
+            _LOG.info(
+                "data goes on in a world of another size saved_world_size=%d world_size=%d by=%s batches=%d",
+                found.world_size,
+                self._council.world_size,
+                "passing batches over" if taken.data is None else "its own global count",
+                batches,
+            )
         return position, None
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from holdfast.checkpoint.dating import committed_at
 from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage
 from holdfast.checkpoint.naming import committed_step
+from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.storage import Files
 
-# What is compared after a step is told with the next sample of a node, which may leave some out.
-COMPARISONS_BACK = 2
 TOLD_WITHIN_S = 30.0
 """By then the watchdog has decided on what replicas computed: nodes are sampled once a second, and it may be
 between two leaders. While it is away for longer, what it last said is verified stays.
@@ -21,20 +20,23 @@ Dates = Callable[[str], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much stays: the newest `keep`, and what a rewind may need.
-
-    `compared_every` is after how many steps replicas are compared, 0: never. `verified` is the last step after
-    which they are known to have held the same, None: not known of any.
+    """How much stays: the newest `keep`, and what a rewind may need, as a `Need` says it. `also` is what somebody
+    else says of that.
     """
 
     keep: int
     compared_every: int = 0
     verified: int | None = None
+    also: Need | None = None
 
     @property
-    def reaches_back(self) -> int:
-        """How many steps before a settled one a checkpoint must be that surely is verified; 0: none is needed."""
-        return COMPARISONS_BACK * self.compared_every
+    def need(self) -> Need:
+        """What a rewind may need, without what somebody else says."""
+        return Need(self.compared_every, self.verified)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (self.need,) if self.also is None else (self.need, self.also)
 
 
 def superfluous(files: Files, retention: Retention) -> list[str]:
@@ -55,10 +57,8 @@ def surplus(
     if not line:
         return []
     kept = line[: retention.keep]
-    verified = [
-        each for each in line if retention.verified is not None and each.manifest.step <= retention.verified
-    ]
-    kept_names = {each.name for each in (*kept, *verified[:1], *_to_go_back_to(line, retention, dates))}
+    needed = (each for need in retention.needs for each in _to_go_back_to(line, need, dates))
+    kept_names = {each.name for each in (*kept, *needed)}
     doomed = [each.name for each in found if each.name not in kept_names]
     if len(kept) == retention.keep:
         oldest = kept[-1].manifest.step
@@ -66,18 +66,23 @@ def surplus(
     return sorted(doomed)
 
 
-def _to_go_back_to(line: Sequence[Found], retention: Retention, dates: Dates) -> list[Found]:
+def _to_go_back_to(line: Sequence[Found], need: Need, dates: Dates) -> list[Found]:
+    verified = [each for each in line if need.verified is not None and each.manifest.step <= need.verified]
+    return [*verified[:1], *_old_enough(line, need, dates)]
+
+
+def _old_enough(line: Sequence[Found], need: Need, dates: Dates) -> list[Found]:
     """The newest that is old enough to be verified; newer ones may hold what is found wrong only later."""
-    if not retention.reaches_back:
+    if not need.reaches_back:
         return []
     known_to = next((each.manifest.step for each in line if _is_settled(each, line[0], dates)), 0)
-    oldest_doubt = known_to - retention.reaches_back
+    oldest_doubt = known_to - need.reaches_back
     stones: dict[int, Found] = {}  # one for each interval between comparisons, so that one grows old enough
     for each in line:
         step = each.manifest.step
         if step <= oldest_doubt:
             return [*stones.values(), each]
-        stones.setdefault(-(-step // retention.compared_every), each)
+        stones.setdefault(-(-step // need.compared_every), each)
     return [*stones.values()]
 
 

@@ -7,10 +7,10 @@ data.rank-00003               one object per rank, where the data has a state_di
 equivalence.rank-00003        one object per rank, where there is something to compare a restored model by
 random.rank-00003.<source>    tensors per rank
 
-In a world of another size, rank r takes the data position of rank (r mod saved size), which is right for data
-that counts in global samples. Data without a state_dict(), or without a saved state, passes over as many batches
-per rank as make the same number over all ranks, which is right for data that deals batches of one size out to the
-ranks in turn. For the random state see `randomness`.
+In a world of another size a rank's own data position means nothing, and is not taken. Only data that says that it
+`counts_globally` takes one: rank r that of rank (r mod saved size). All other data, and in any world data without
+a saved state, passes over as many batches per rank as make the same number over all ranks: that is right for data
+that deals batches of one size out to the ranks in turn. For the random state see `randomness`.
 """
 
 from collections.abc import Mapping
@@ -113,6 +113,9 @@ class TrainingState:
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
+        for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
+            # Stock torch forgets the settings of a group without parameters, unless it is the last one.
+            group.update({key: value for key, value in saved.items() if key != "params"})
         for name, each in self.extra.items():
             each.load_state_dict(state["extra"][name])
 

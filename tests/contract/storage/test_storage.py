@@ -9,9 +9,11 @@ import pytest
 
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import manifest
+from holdfast.checkpoint.commits import Entered
 from holdfast.checkpoint.dating import Dated
 from holdfast.checkpoint.discovery import discover
 from holdfast.checkpoint.manifest import BLOCK_BYTES, FORMAT, Manifest
+from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.openfile import open_file
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import Storage
@@ -182,6 +184,24 @@ def test_only_so_many_are_kept_and_none_of_the_others_is_left(open_storage: Open
     storage.commits.retire(Retention(2), round=1, token="aa")
     assert steps(open_storage()) == [3, 4]
     assert [open_storage().names(name) for name in names[:2]] == [[], []]
+
+
+def test_what_a_job_needs_is_known_to_whoever_deletes_by_hand_until_it_needs_something_else(
+    open_storage: OpenStorage,
+) -> None:
+    storage = open_storage()
+    assert open_storage().commits.entered() == Entered(0, Need())
+    storage.commits.enter(owner="job", round=1)
+    for need in (Need(100, 400), Need(100, 500), Need()):
+        storage.commits.retire(Retention(2), round=1, token="aa", need=need)
+        assert open_storage().commits.entered() == Entered(1, need)
+        open_storage().commits.retire(Retention(1, 7, 7), round=1, token="by-hand")
+        assert open_storage().commits.entered() == Entered(1, need)
+    storage.commits.retire(Retention(2), round=1, token="aa", need=Need(100, 600))
+    open_storage().commits.enter(owner="job", round=2)
+    with pytest.raises(Fenced):
+        storage.commits.retire(Retention(2), round=1, token="aa", need=Need())
+    assert open_storage().commits.entered() == Entered(2, Need(100, 600))
 
 
 def test_a_failed_save_of_this_process_goes_and_one_of_another_process_stays(open_storage: OpenStorage) -> None:

@@ -17,17 +17,30 @@ PROMISED = (
     "resharded load, 2 to 4 ranks, rows, bytes read",
     "resharded load, 4 to 2 ranks, rows, bytes read",
     "resharded load, 2 to 4 ranks, columns, bytes read",
-    "training time lost in the background",
-    "first save, over later saves",
+    "training time lost in the background per save, 1 rank",
+    "training time lost in the background per save, 2 ranks",
+    "training time lost in the background per save, 4 ranks",
+    "first save, 2 ranks, over later saves",
+    "first save, 4 ranks, over later saves",
     "staging a tiny tensor",
-    "memory that saving takes",
+    "memory that saving takes, 2 ranks",
+    "memory that saving takes, 4 ranks",
     "memory that loading takes",
     "loads that a flip",
     "loads that a hole",
     "loads that a truncation",
     "deaths in a save",
 )
-MEASURED_QUICKLY = ("2 ranks, over memcpy", "2 to 2 ranks, rows", "staging", "first save", "loads that", "deaths")
+MEASURED_QUICKLY = (
+    "2 ranks, over memcpy",
+    "2 to 2 ranks, rows",
+    "staging",
+    "first save, 2 ranks",
+    "per save, 1 rank, over 0.15 s",
+    "per save, 2 ranks, over 0.15 s",
+    "loads that",
+    "deaths",
+)
 
 
 @pytest.mark.timeout(300)

@@ -43,6 +43,8 @@ _CONTEXT.set_forkserver_preload(["holdfast.checkpoint.checkpointer", "torch.dist
 class Samples:
     """An endless source of batches that knows its position, in global samples."""
 
+    counts_globally = True
+
     rank: int
     world_size: int
     batch: int = 4

@@ -41,6 +41,20 @@ _CONTEXT.set_forkserver_preload(["holdfast.checkpoint", "torch.distributed.tenso
 
 
 @dataclass(frozen=True)
+class Harm:
+    """What stands in `file` of the directory from `offset` on; None: nothing does."""
+
+    file: str
+    offset: int
+    content: bytes | None
+
+    def done_to(self, intact: bytes) -> bytes:
+        if self.content is None:
+            return intact[: self.offset]
+        return intact[: self.offset] + self.content + intact[self.offset + len(self.content) :]
+
+
+@dataclass(frozen=True)
 class Task:
     """Restore from `directory` into `layout`; damaged blocks may be had from the files of `pristine`. Ranks of the
     same number in `hosts` share memory (empty: all do).
@@ -50,12 +64,13 @@ class Task:
     layout: str
     pristine: Path | None = None
     hosts: tuple[int, ...] = ()
+    harms: tuple[Harm, ...] = ()
 
 
 @dataclass(frozen=True)
 class Answer:
     """`digest` is of the whole state, gathered, and the same on all ranks. `refusal`: the error, by its name.
-    `unpacked`: the checkpoints whose objects were.
+    `unpacked`: the checkpoints whose objects were. `trials`: the answer for each of several restores.
     """
 
     step: int | None = None
@@ -66,6 +81,7 @@ class Answer:
     refusal: str = ""
     is_memory_kept: bool = False
     unpacked: tuple[str, ...] = ()
+    trials: tuple["Answer", ...] = ()
 
 
 class Library:
@@ -157,6 +173,24 @@ def restore_watched(rank: int, world_size: int, task: Task) -> Answer:
     with patch.object(Plan, "unpack", watched):
         answer = restore(rank, world_size, task)
     return replace(answer, unpacked=tuple(unpacked))
+
+
+def restore_harmed(rank: int, world_size: int, task: Task) -> Answer:
+    """As `restore`, once with each of the harms, of which nothing is left behind."""
+    trials = []
+    for harm in task.harms:
+        path = task.directory / harm.file
+        intact = path.read_bytes()
+        dist.barrier()
+        if rank == 0:
+            path.write_bytes(harm.done_to(intact))
+        dist.barrier()
+        trials.append(restore(rank, world_size, task))
+        dist.barrier()
+        if rank == 0:
+            path.write_bytes(intact)
+        dist.barrier()
+    return Answer(trials=tuple(trials))
 
 
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:

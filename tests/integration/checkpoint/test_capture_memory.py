@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.capture import estimated_bytes
+from holdfast.checkpoint.local import LocalStorage
+from holdfast.checkpoint.manifest import FileRecord
 from holdfast.checkpoint.memory.arena import Arena, Held, hashes
 from holdfast.checkpoint.persist import SavePoint
 
@@ -81,6 +84,8 @@ class Loop:
             reached=self.reach,
         )
         self.points: list[tuple[SavePoint, list[int]]] = []
+        self.after: list[list[torch.Tensor]] = []
+        """What each step left."""
 
     def reach(self, point: SavePoint) -> None:
         self.points.append((point, [held.record.step for held in self.held()]))
@@ -93,6 +98,7 @@ class Loop:
             self.model(batch).sum().backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
+            self.after.append(self.digest)
         next(loop)  # Completes the last one.
         return self
 
@@ -196,39 +202,62 @@ def test_a_save_is_a_snapshot_as_well_and_is_left_alone_until_it_is_stored(tmp_p
     assert all(0 < stall_s < took_s for stall_s, took_s in loop.run.times)
 
 
+class SlowDisk(LocalStorage):
+    """Is told to write the first tensors and begins when it may."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_told, self.may_write = threading.Event(), threading.Event()
+
+    def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
+        if name.endswith(".distcp"):
+            self.is_told.set()
+            self.may_write.wait(30)
+        return super().write(name, parts)
+
+
 @dataclass
-class SlowDisk(Loop):
+class Waiting(Loop):
     """Its first save lasts until training has asked four times whether its round still runs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.now: Phase | None = None
         self.seen: list[Phase | None] = []
-        self.is_writing, self.may_end = threading.Event(), threading.Event()
+        self.checkpointer.storage = self.disk = SlowDisk(self.folder / "disk")
         self.run.phase, self.run.check = self.enter, self.check  # type: ignore[method-assign]
-
-    def reach(self, point: SavePoint) -> None:
-        if point is SavePoint.FILE_WRITTEN:
-            self.is_writing.set()
-            self.may_end.wait(30)
 
     def enter(self, phase: Phase) -> None:
         if phase is Phase.FORWARD and self.run.snapshots:
-            self.is_writing.wait(30)
+            self.disk.is_told.wait(30)
         self.now = phase
 
     def check(self) -> None:
-        if self.is_writing.is_set() and not self.may_end.is_set():
+        if self.disk.is_told.is_set() and not self.disk.may_write.is_set():
             self.seen.append(self.now)
             if len(self.seen) == 4:
-                self.may_end.set()
+                self.disk.may_write.set()
 
 
 def test_training_that_waits_for_a_save_says_so_and_counts_it(tmp_path: Path) -> None:
-    loop = SlowDisk(tmp_path, every_steps=1).train(2)
+    loop = Waiting(tmp_path, every_steps=1).train(2)
     loop.checkpointer.close()
     assert loop.seen[-1] is Phase.CHECKPOINT
     assert loop.run.times[1][0] > 0.05, "it looked up twice at least"
+
+
+def test_what_is_written_while_training_goes_on_is_what_was_saved_bit_for_bit(tmp_path: Path) -> None:
+    """The disk begins with step 1 when step 2 is made and waits to be saved."""
+    loop = Waiting(tmp_path, every_steps=1).train(3)
+    loop.checkpointer.close()
+    assert loop.seen[-1] is Phase.CHECKPOINT
+    assert len(loop.after) == 3
+    for step, after in reversed([*enumerate(loop.after, 1)]):
+        again = Loop(tmp_path, round=2, restore=Restore(tier=Tier.CHECKPOINT, step=step))
+        next(again.checkpointer.steps(torch.ones(100, 1, 4)))
+        assert (again.run.restores, again.run.tiers) == ([(step, ())], [Tier.CHECKPOINT])
+        assert again.run.healed == [()]
+        assert same(again.digest, after)
 
 
 def test_a_snapshot_is_left_out_while_somebody_reads_every_arena(tmp_path: Path) -> None:

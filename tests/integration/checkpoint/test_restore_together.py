@@ -1,12 +1,27 @@
 import os
+import random
 import shutil
 import time
 from pathlib import Path
 
 import pytest
-from restore_ranks import Answer, Task, restore, restore_uncollected, restore_watched, run_ranks, save
+from restore_ranks import (
+    Answer,
+    Harm,
+    Task,
+    restore,
+    restore_harmed,
+    restore_uncollected,
+    restore_watched,
+    run_ranks,
+    save,
+)
+
+from holdfast.checkpoint.manifest import BLOCK_BYTES
 
 APART = (0, 0, 1, 1)  # Two hosts of two ranks.
+PLACES = 2  # In each file of tensors, for each kind of harm; one rank alone tries a thousand in all files.
+HOLE_BYTES = 4096
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +111,41 @@ def test_damage_that_one_rank_sees_takes_all_ranks_to_the_checkpoint_before(
     for each in answers:
         ((skipped),) = each.skipped
         assert "differs from what was written" in skipped
+
+
+def harms(path: Path, source: random.Random) -> list[Harm]:
+    """Bits that flip, pages of zeros and lost ends, at random places of the file."""
+    content, file = path.read_bytes(), f"{path.parent.name}/{path.name}"
+    found = []
+    for _ in range(PLACES):
+        flipped = source.randrange(len(content))
+        found.append(Harm(file, flipped, bytes([content[flipped] ^ 1 << source.randrange(8)])))
+        holed = source.randrange(len(content) - 1)
+        while not any(lost := content[holed : holed + HOLE_BYTES]):
+            holed = source.randrange(len(content) - 1)
+        found.append(Harm(file, holed, bytes(len(lost))))
+        found.append(Harm(file, source.randrange(len(content)), None))
+    return found
+
+
+def test_no_damage_at_any_place_of_several_blocks_is_loaded_by_any_rank(directory: Path) -> None:
+    layout, source = "columns", random.Random(1)  # Of every file each rank needs something.
+    tensors = sorted((directory / "step-00000002").glob("*.distcp"))
+    assert len(tensors) == 2
+    assert all(path.stat().st_size > 2 * BLOCK_BYTES for path in tensors)
+    given = [harm for path in tensors for harm in harms(path, source)]
+    shutil.copytree(directory / "step-00000001", directory / "alone" / "step-00000001")
+    (before, _) = run_ranks(restore, Task(directory / "alone", layout), 2)
+    answers = run_ranks(restore_harmed, Task(directory, layout, harms=tuple(given)), 2)
+    assert [len(each.trials) for each in answers] == [len(given)] * 2
+    for number, harm in enumerate(given):
+        for each in (answer.trials[number] for answer in answers):
+            place = f"{harm.file} at {harm.offset}"
+            assert (each.step, each.digest, each.refusal) == (1, before.digest, ""), place
+            assert each.skipped[0].startswith("step-00000002: "), place
+            if harm.content is not None and len(harm.content) == 1:
+                assert f"in the block at {harm.offset // BLOCK_BYTES * BLOCK_BYTES}" in each.skipped[0], place
+    assert {each.step for each in run_ranks(restore, Task(directory, layout), 2)} == {2}
 
 
 @pytest.mark.parametrize("layout", ["rows", "replicas"])

@@ -10,7 +10,10 @@ CHAIN = (
     ("fsdp 4", 4),
     ("tp 2x2", 4),  # rows and columns of the same tensor over two dimensions of the mesh
     ("hsdp 2x2", 4),
+    ("pp 2x2", 4),  # stages, each sharded
     ("ddp 2", 2),
+    ("pp 2", 2),
+    ("pp 2x2", 4),
     ("tp 2x2x2", 8),  # replicas, shards, tensors
     ("fsdp 3", 3),
     ("plain 1", 1),

@@ -254,6 +254,17 @@ def test_a_change_of_what_there_is_to_save_is_noticed(loop: Loop, change: Callab
     assert loop.asked == 0
 
 
+def test_a_parameter_that_changes_its_group_is_noticed() -> None:
+    loop = Loop(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)), foreach=False)
+    loop.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    loop.model.register_parameter("last", loop.optimizer.param_groups[1]["params"][0])
+    before = loop.live.look()
+    loop.optimizer.param_groups[1]["params"].append(loop.optimizer.param_groups[0]["params"].pop(0))
+    after = loop.live.look()
+    assert after.members() != before.members()
+    assert after.generation > before.generation
+
+
 def test_modules_that_change_places_are_saved_under_their_new_names() -> None:
     model = nn.Module()
     model.first, model.second = nn.Linear(6, 6), nn.Linear(6, 6)

@@ -3,8 +3,10 @@ from drawer import Drawer, PowerCut, manifest_of, put
 
 from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint import fence
-from holdfast.checkpoint.commit import commit, open_directory, retire
+from holdfast.checkpoint import need as needs
+from holdfast.checkpoint.commit import FolderCommits, commit, open_directory, retire
 from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage, read_manifest
+from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.retention import TOLD_WITHIN_S, Retention, surplus
 
 
@@ -119,6 +121,18 @@ def test_the_newest_that_is_known_to_be_verified_stays_however_old_it_is() -> No
     assert kept(9) == unaware
     assert kept(100) == unaware
     assert 30 not in unaware
+
+
+@pytest.mark.parametrize("own", [Need(), Need(20, 77), Need(50), Need(5, 15)], ids=repr)
+@pytest.mark.parametrize("also", [Need(), Need(10, 35), Need(0, 9), Need(100, 100)], ids=repr)
+def test_what_somebody_else_needs_stays_as_well(own: Need, also: Need) -> None:
+    history = found(*((step, 1, None) for step in range(10, 201, 10)))
+
+    def gone(needed: Need, besides: Need | None = None) -> set[str]:
+        retention = Retention(1, needed.compared_every, needed.verified, besides)
+        return set(surplus(history, [], retention, undated))
+
+    assert gone(own, also) == gone(own) & gone(also)
 
 
 def test_what_cannot_be_dated_now_may_be_needed_still() -> None:
@@ -285,6 +299,46 @@ def test_retiring_deletes_what_no_save_in_flight_can_need() -> None:
     open_directory(drawer, round=9)
     with pytest.raises(Fenced):
         retire(drawer, Retention(1), round=7, token="aa")
+
+
+def test_what_the_job_needs_is_left_beside_the_fence_and_is_written_when_it_changes() -> None:
+    drawer = Drawer()
+    open_directory(drawer, round=7)
+    commits = FolderCommits(drawer)
+    retire(drawer, Retention(1), round=7, token="aa", need=Need())
+    assert drawer.names() == ["fence"], "nothing is needed, and nothing was"
+    assert commits.entered().need == Need()
+    retire(drawer, Retention(1), round=7, token="aa", need=Need(100, 400))
+    assert commits.entered().need == Need(100, 400)
+    drawer.renames_until_death = 0
+    retire(drawer, Retention(1), round=7, token="aa", need=Need(100, 400))
+    retire(drawer, Retention(1, 50, 20), round=7, token="aa")
+    with pytest.raises(PowerCut):
+        retire(drawer, Retention(1), round=7, token="aa", need=Need(100, 500))
+    assert commits.entered().need == Need(100, 400), "the old one whole"
+    drawer.renames_until_death = None
+    retire(drawer, Retention(1), round=7, token="aa", need=Need(100))
+    assert commits.entered().need == Need(100)
+
+
+def test_what_cannot_be_deleted_does_not_keep_the_need_from_being_left() -> None:
+    drawer = Drawer()
+    for step in (1, 2):
+        put(drawer, f"step-{step:08d}", manifest_of(step))
+    drawer.removals_until_success = 1
+    with pytest.raises(OSError, match="busy"):
+        retire(drawer, Retention(1), round=7, token="aa", need=Need(100, 400))
+    assert needs.read(drawer) == Need(100, 400)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"{", b"[]", b'{"verified": "2"}', b'{"compared_every": -1}'])
+def test_a_need_that_cannot_be_read_is_told_and_replaced_by_the_next(content: bytes) -> None:
+    drawer = Drawer()
+    drawer.content["need.json"] = content
+    with pytest.raises(Damaged, match=r"what a rewind needs cannot be read from drawer:/need\.json"):
+        needs.read(drawer)
+    needs.leave(drawer, Need(0, 2))
+    assert needs.read(drawer) == Need(0, 2)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from holdfast.checkpoint.local import LocalStorage
 from holdfast.checkpoint.manifest import BLOCK_BYTES, FORMAT, FileRecord, Manifest
 from holdfast.checkpoint.manifest import encode as encode_manifest
 from holdfast.checkpoint.naming import staged_name
+from holdfast.checkpoint.need import Need
+from holdfast.checkpoint.retention import Retention
 from holdfast.cli.commands.checkpoint import checkpoint
 from holdfast.cli.main import answer, holdfast
 from holdfast.cli.target import Program
@@ -169,6 +171,28 @@ def test_prune_keeps_the_newest_and_says_what_went(tmp_path: Path, capsys: pytes
     assert [each.name for each in tmp_path.glob("step-*")] == ["step-00000012"]
     assert answer(words) == 0
     assert capsys.readouterr().out == "nothing to delete\n"
+
+
+def test_prune_keeps_what_the_job_left_as_needed_for_a_rewind_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (4, 8, 12, 16):
+        save(tmp_path, step)
+    need = Need(compared_every=100, verified=10)
+    LocalStorage(tmp_path).commits.retire(Retention(9), round=1, token="t", need=need)
+    words = ["checkpoint", "prune", str(tmp_path), "--keep", "1"]
+    for _ in range(2):
+        assert answer(words) == 0
+        said = capsys.readouterr()
+        assert (
+            "kept for a rewind: step-00000008 "
+            "(the job compares replicas every 100 steps and has verified them after step 10 last)"
+        ) in said.err
+        assert sorted(each.name for each in tmp_path.glob("step-*")) == ["step-00000008", "step-00000016"]
+    (tmp_path / "need.json").write_text("{")
+    assert answer(words) == 1
+    assert "what a rewind needs cannot be read" in capsys.readouterr().err
+    assert (tmp_path / "step-00000008").is_dir()
 
 
 def test_prune_deletes_nothing_when_nothing_that_stays_is_intact(

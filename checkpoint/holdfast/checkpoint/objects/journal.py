@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint.fence import Mark
+from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.objects.bucket import Bucket, read
 from holdfast.checkpoint.objects.naming import JOURNAL, entry_name, entry_number
 
@@ -24,11 +25,14 @@ _ENTRY_BYTES_MAX = 1 << 20
 
 
 class Head(msgspec.Struct, frozen=True):
-    """All that counts. `leaving` were committed once and are to be deleted; `writer` tells equal entries apart."""
+    """All that counts. `leaving` were committed once and are to be deleted; `need` is left for whoever deletes by
+    hand; `writer` tells equal entries apart.
+    """
 
     mark: Mark | None = None
     committed: tuple[str, ...] = ()
     leaving: tuple[str, ...] = ()
+    need: Need = Need()
     writer: str = ""
 
 

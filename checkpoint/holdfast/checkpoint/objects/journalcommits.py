@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import fence
+from holdfast.checkpoint.commits import Entered
 from holdfast.checkpoint.naming import committed_step
+from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.objects.bucket import Bucket
 from holdfast.checkpoint.objects.journal import Head, Journal
 from holdfast.checkpoint.objects.naming import save_name, saved_by
@@ -47,9 +49,9 @@ class JournalCommits:
         self._journal.trim()
         return number
 
-    def current(self) -> int:
-        mark = self._journal.read()[1].mark
-        return mark.number if mark else 0
+    def entered(self) -> Entered:
+        head = self._journal.read()[1]
+        return Entered(head.mark.number if head.mark else 0, head.need)
 
     def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
         return save_name(step, round=round, token=token, attempt=attempt)
@@ -69,7 +71,7 @@ class JournalCommits:
             raise
         return folder
 
-    def retire(self, retention: Retention, *, round: int, token: str) -> None:
+    def retire(self, retention: Retention, *, round: int, token: str, need: Need | None = None) -> None:
         head = self._journal.read()[1]
         fence.check(head.mark, round, uri=self._bucket.uri)
         doomed = superfluous(self._files, retention)
@@ -79,9 +81,10 @@ class JournalCommits:
             there = set(self._bucket.names("")) if head.leaving else set()
             leaving = (*(name for name in head.leaving if name in there), *doomed)
             committed = tuple(name for name in head.committed if name not in doomed)
-            return replace(head, committed=committed, leaving=tuple(dict.fromkeys(leaving)))
+            left = head.need if need is None else need
+            return replace(head, committed=committed, leaving=tuple(dict.fromkeys(leaving)), need=left)
 
-        if doomed or head.leaving or self._uncertain:
+        if doomed or head.leaving or self._uncertain or need not in (None, head.need):
             head = self._change(take_out)
         self._sweep(head, round=round, token=token)
         self._journal.trim()

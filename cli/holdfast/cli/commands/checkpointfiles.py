@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.catalogue import Entry
     from holdfast.checkpoint.index import Index, Stored
     from holdfast.checkpoint.manifest import Manifest
+    from holdfast.checkpoint.pruning import Plan
     from holdfast.checkpoint.verification import Looked
 
 _step_option = click.option("--step", type=click.IntRange(min=0), help="The checkpoint of this step.")
@@ -104,7 +105,7 @@ def verify(uri: str, step: int | None, everything: bool, form: Format) -> ExitCo
 def prune(uri: str, keep: int, compared_every: int, dry_run: bool, form: Format) -> ExitCode:
     """Delete checkpoints that the newest --keep make superfluous, after verifying that one of those is intact.
 
-    Refuses while a save is being written.
+    What the job last left as needed for a rewind stays as well. Refuses while a save is being written.
     """
     address = _address(uri)
     from holdfast.checkpoint.pruning import plan
@@ -114,13 +115,24 @@ def prune(uri: str, keep: int, compared_every: int, dry_run: bool, form: Format)
     if address.step is not None:
         raise InvalidInput(Problem(field="uri", value=uri, fix="name the directory, not one checkpoint in it"))
     retention = Retention(keep, compared_every)
+    planned = plan(address.storage, retention)
     if dry_run:
-        doomed = plan(address.storage, retention)
+        doomed = list(planned.doomed)
         remark("nothing was deleted (--dry-run)")
     else:
         doomed = carry_out(address.storage, retention)
+    if planned.spared:
+        remark(_spared_text(planned))
     emit(Shown(value=doomed, table=lambda: "\n".join(doomed) or "nothing to delete", names=lambda: doomed), form)
     return ExitCode.OK
+
+
+def _spared_text(planned: "Plan") -> str:
+    need = planned.need
+    said = [f"compares replicas every {need.compared_every} steps"] if need.compared_every else []
+    if need.verified is not None:
+        said.append(f"has verified them after step {need.verified} last")
+    return f"kept for a rewind: {', '.join(planned.spared)} (the job {' and '.join(said)})"
 
 
 def _address(uri: str) -> "Address":
