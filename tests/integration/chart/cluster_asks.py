@@ -63,9 +63,11 @@ def definition(cluster: ApiServer, plural: str) -> dict[str, Any] | None:
 
 def drop_definition(cluster: ApiServer, plural: str) -> None:
     """Delete a definition with everything defined by it; returns when it is gone."""
-    if definition(cluster, plural) is None:
-        return
-    cluster.call("DELETE", f"{DEFINITIONS}/{plural}.holdfast.dev")
+    try:
+        cluster.call("DELETE", f"{DEFINITIONS}/{plural}.holdfast.dev")
+    except Refused as refused:
+        if refused.code != 404:
+            raise
     deadline = time.monotonic() + GONE_S_MAX
     while definition(cluster, plural) is not None:
         assert time.monotonic() < deadline, f"{plural} is still there: {definition(cluster, plural)}"
