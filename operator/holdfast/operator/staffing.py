@@ -110,7 +110,7 @@ def _sorted_out(case: Case) -> tuple[list[Pod], list[Pod]]:
     A node was returned meanwhile, or another one is avoided now. While the watchdog is away nothing would take
     their place, so they stay.
     """
-    if not case.connected:
+    if not case.connected or all(pod.spec.node_name for pod in case.roll.live):
         return case.roll.live, []
     live: list[Pod] = []
     outdated: list[Pod] = []
