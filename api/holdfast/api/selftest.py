@@ -13,6 +13,9 @@ import msgspec
 TOPOLOGY: Final = "topology"
 """Whether the NVLink domains suit what the job asks for. Failed, it says nothing against the devices."""
 
+GOLDEN_VARIABLE: Final = "HOLDFAST_GOLDEN"
+"""In a launcher's environment: the golden table that its self-tests are compared with."""
+
 
 class TestLevel(StrEnum):
     """How thorough. LIGHT takes less than a minute, FULL less than ten on a GPU."""

@@ -7,7 +7,7 @@ from holdfast.agent.launch.effect import StartTest
 from holdfast.agent.launch.testprocess import TestProcess
 from holdfast.agent.selftest.injection import DRILL_FILE
 from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
-from holdfast.api.selftest import TestLevel, TestWanted
+from holdfast.api.selftest import GOLDEN_VARIABLE, TestLevel, TestWanted
 
 
 def takes_drill(folder: Path, environment: Mapping[str, str]) -> bool:
@@ -26,3 +26,10 @@ def test_a_drill_is_taken_where_corruption_is_allowed(tmp_path: Path) -> None:
     assert not takes_drill(tmp_path, armed)
     (tmp_path / DRILL_FILE).write_text("{}")
     assert takes_drill(tmp_path, armed)
+
+
+def test_results_are_compared_with_the_golden_table_that_the_environment_names(tmp_path: Path) -> None:
+    start = StartTest(-1, TestWanted(1, TestLevel.LIGHT, "preflight"))
+    process = TestProcess(tmp_path, tmp_path, "a")
+    assert process.request(start, {GOLDEN_VARIABLE: "/golden.json"}).argv[-2:] == ("--golden", "/golden.json")
+    assert "--golden" not in process.request(start, {}).argv

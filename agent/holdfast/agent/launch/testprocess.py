@@ -19,7 +19,7 @@ from holdfast.agent.launch.logfile import tail
 from holdfast.agent.launch.settings import EntrypointKind
 from holdfast.agent.selftest.injection import DRILL_FILE
 from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
-from holdfast.api.selftest import Tested
+from holdfast.api.selftest import GOLDEN_VARIABLE, Tested
 
 _MODULE: Final = "holdfast.agent.selftest"
 _RESULT_BYTES_MAX: Final = 64 << 10  # it is fitted into half of that
@@ -43,6 +43,8 @@ class TestProcess:
         self._log.unlink(missing_ok=True)
         argv = [_MODULE, "--level", wanted.level.value, "--number", str(wanted.number)]
         argv += ["--tensor", str(wanted.tensor), "--result", str(self._result)]
+        if golden := inherited.get(GOLDEN_VARIABLE):
+            argv += ["--golden", golden]
         drill = self._run_dir / DRILL_FILE
         # Armed as bit flips are: a file that was left behind must not let the CPU stand in for real GPUs.
         if inherited.get(CORRUPTIBLE_VARIABLE) and drill.exists():
