@@ -138,4 +138,5 @@ def test_a_flipped_bit_is_voted_out_and_every_loss_is_the_undisturbed_ones_bit_f
     resumed_at = next(line["step"] for line in lines if line["round"] == last_round)
     spoiled = {line["step"] for line in lines if line["hex"] != expected[line["step"]]}
     assert spoiled, "the flip changed what was computed, so that going back was needed"
-    assert resumed_at <= min(spoiled)
+    assert 1 < resumed_at <= min(spoiled), "from a checkpoint, and not anew"
+    assert resumed_at - 1 <= found_at - EVERY, "from one that a comparison had found equal"

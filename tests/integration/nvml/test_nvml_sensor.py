@@ -39,6 +39,7 @@ def test_healthy_gpus_are_told_with_everything_the_driver_knows(machine: FakeNvm
     assert (sample.uuid, sample.index, sample.temperature_c, sample.margin_c) == (machine.gpus[2].uuid, 2, 71, 16)
     assert (sample.power_w, sample.utilization_ratio, sample.throttle) == (651.0, 0.97, 4)
     assert (detail.model, reading.details[1].processes) == ("NVIDIA H100 80GB HBM3", 0)
+    assert (detail.slowdown_c, detail.shutdown_c) == (87, 92)
     assert (detail.pci_bus_id, detail.processes, len(detail.nvlinks)) == ("00000000:30:00.0", 1, 18)
     assert (detail.memory_total_bytes, detail.ecc_uncorrected, detail.recovery_action) == (80 << 30, 0, 0)
 

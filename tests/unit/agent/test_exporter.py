@@ -161,6 +161,8 @@ DETAIL = GpuDetail(
     energy_j=2.5,
     memory_used_bytes=3 << 20,
     memory_total_bytes=10 << 20,
+    slowdown_c=87.0,
+    shutdown_c=92.0,
     throttle=0x48,
     thermal_throttled_s=1.5,
     row_remap_failed=True,
@@ -189,6 +191,9 @@ async def test_what_the_driver_tells_of_a_gpu_is_exported_in_dcgms_units() -> No
 
 async def test_what_holds_a_gpus_clocks_down_is_named() -> None:
     samples = await scraped(picture_of(Reading(details=(DETAIL,))))
+    limits = ("slowdown", "shutdown")
+    told = [samples.of("holdfast_gpu_temperature_limit_celsius", GPU_LABELS, limit=limit) for limit in limits]
+    assert told == [87, 92]
     reasons = ("hw_thermal", "hw_slowdown", "sw_thermal", "power_cap", "power_brake")
     told = [samples.of("holdfast_gpu_throttled", GPU_LABELS, reason=reason) for reason in reasons]
     assert told == [1, 1, 0, 0, 0]
@@ -202,6 +207,7 @@ def test_dcgms_names_are_left_to_an_exporter_that_runs() -> None:
     names = {family.name for family in families_of(picture, DcgmNames.ELSEWHERE)}
     assert not [name for name in names if name.startswith("DCGM_")]
     assert "holdfast_gpu_temperature_margin_celsius" in names
+    assert "holdfast_gpu_temperature_limit_celsius" in names
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,10 @@ _GAUGES: Final[tuple[tuple[str, Callable[[GpuDetail], float | None]], ...]] = (
     ("holdfast_gpu_pcie_width_max", lambda gpu: gpu.pcie_width_max),
     ("holdfast_gpu_pcie_generation_max", lambda gpu: gpu.pcie_generation_max),
 )
+_LIMITS_C: Final[tuple[tuple[str, Callable[[GpuDetail], float | None]], ...]] = (
+    ("slowdown", lambda gpu: gpu.slowdown_c),
+    ("shutdown", lambda gpu: gpu.shutdown_c),
+)
 _THROTTLED_S: Final[tuple[tuple[str, Callable[[GpuDetail], float | None]], ...]] = (
     ("thermal", lambda gpu: gpu.thermal_throttled_s),
     ("power", lambda gpu: gpu.power_throttled_s),
@@ -79,6 +83,8 @@ def gpu_labels(picture: Picture, uuid: str) -> tuple[str, str]:
 def _write_gpu(page: Page, gpu: GpuDetail, labels: tuple[str, ...]) -> None:
     for name, value_of in _GAUGES:
         page.put(name, value_of(gpu), *labels)
+    for limit, celsius_of in _LIMITS_C:
+        page.put("holdfast_gpu_temperature_limit_celsius", celsius_of(gpu), *labels, limit)
     for reason, seconds_of in _THROTTLED_S:
         page.put("holdfast_gpu_throttled_seconds_total", seconds_of(gpu), *labels, reason)
     if gpu.throttle is not None:

@@ -73,6 +73,12 @@ _GPUS = (
         GPU,
     ),
     Metric(
+        "holdfast_gpu_temperature_limit_celsius",
+        _GAUGE,
+        "Where it slows itself down (slowdown) and switches itself off (shutdown).",
+        (*GPU, "limit"),
+    ),
+    Metric(
         "holdfast_gpu_throttled_seconds_total",
         _COUNTER,
         "Time its clocks were held down since the driver was loaded, by why: thermal, power, board_limit, "

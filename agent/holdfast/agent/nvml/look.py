@@ -75,7 +75,8 @@ class GpuLook:
             index=self.index,
             model=self._ask("nvmlDeviceGetName", handle),
             pci_bus_id=_bus_id(self._ask("nvmlDeviceGetPciInfo", handle)),
-            slowdown_c=self._slowdown_c(),
+            slowdown_c=self._limit_c(pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+            shutdown_c=self._limit_c(pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
             pcie_generation_max=self._ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
             pcie_width_max=self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
         )
@@ -171,8 +172,7 @@ class GpuLook:
         told: int | None = self._ask("nvmlDeviceGetTotalEccErrors", self.handle, error, counter)
         return told
 
-    def _slowdown_c(self) -> float | None:
-        which = pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    def _limit_c(self, which: int) -> float | None:
         told: float | None = self._ask("nvmlDeviceGetTemperatureThreshold", self.handle, which)
         return told
 

@@ -33,6 +33,7 @@ _FIRST: Final[Mapping[str, Filling]] = MappingProxyType(
         "GPU_TEMP": Filling("temperature_c"),
         "MEMORY_TEMP": Filling("memory_temperature_c"),
         "SLOWDOWN_TEMP": Filling("slowdown_c"),
+        "SHUTDOWN_TEMP": Filling("shutdown_c"),
         "GPU_TEMP_LIMIT": Filling("margin_c"),
         "POWER_USAGE": Filling("power_w"),
         "ENFORCED_POWER_LIMIT": Filling("power_limit_w"),

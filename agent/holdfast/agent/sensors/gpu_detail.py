@@ -19,10 +19,11 @@ class GpuDetail:
     """One GPU as the driver last described it. None is Unknown: not supported, not permitted or not readable.
 
     Temperatures are in degrees Celsius. `margin_c` is how much hotter the GPU may get before it slows itself
-    down. `throttle` are NVML's bits of why the clocks are held down now. The `*_throttled_s` counters and all
-    error counters only grow until the driver is loaded again; the "aggregate" ones outlive that.
-    `utilization_ratio` is from 0 to 1. `recovery_action` is what the driver says it needs, as in
-    `holdfast.api.xid.RecoveryAction` or newer. `processes` is how many compute on it.
+    down, which it does at `slowdown_c`; at `shutdown_c` it switches itself off. `throttle` are NVML's bits of why
+    the clocks are held down now. The `*_throttled_s` counters and all error counters only grow until the driver is
+    loaded again; the "aggregate" ones outlive that. `utilization_ratio` is from 0 to 1. `recovery_action` is what
+    the driver says it needs, as in `holdfast.api.xid.RecoveryAction` or newer. `processes` is how many compute on
+    it.
     """
 
     uuid: str
@@ -33,6 +34,7 @@ class GpuDetail:
     temperature_c: float | None = None
     memory_temperature_c: float | None = None
     slowdown_c: float | None = None
+    shutdown_c: float | None = None
     margin_c: float | None = None
 
     power_w: float | None = None
