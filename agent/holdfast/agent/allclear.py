@@ -1,7 +1,7 @@
 """Of which kinds of conditions this node is free, by the word of all the sources that judge them. Pure.
 
-A source that says nothing keeps a kind from being told. A kind that no source here judges is told: its rule is
-known to nobody, so nobody would ever end what an agent with other settings had raised.
+A source that says nothing keeps a kind from being told, and a kind that no source here judges is Unknown: what an
+agent with other settings had raised of it stays until somebody returns the node.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,14 +35,12 @@ GPU_KINDS: Final = frozenset(ConditionKind) - KERNEL_KINDS - PORT_KINDS - NODE_K
 def all_clear(
     judges: Mapping[str, frozenset[ConditionKind]], readings: Mapping[str, Reading]
 ) -> tuple[AllClear, ...]:
-    """`judges` has what each source judges, by its name, and `readings` what it says. Nobody judges: nothing."""
-    if not judges:
-        return ()
+    """`judges` has what each source judges, by its name, and `readings` what it says."""
     said = {name: {each.kind: each.but for each in reading.all_clear} for name, reading in readings.items()}
     told = []
     for kind in ConditionKind:
         parts = [said.get(name, {}).get(kind) for name, kinds in judges.items() if kind in kinds]
-        but = _joined(parts)
+        but = _joined(parts) if parts else None
         if but is not None and len(but) <= OPEN_TOLD_MAX:
             told.append(AllClear(kind, but))
     return tuple(told)

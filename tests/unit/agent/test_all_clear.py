@@ -25,9 +25,9 @@ def test_a_source_that_failed_says_nothing() -> None:
     assert all_clear(JUDGES, {name: Reading() for name in JUDGES}) == ()
 
 
-def test_a_kind_that_no_source_here_judges_is_clear() -> None:
-    told = all_clear({"node": NODE_KINDS}, {"node": Reading()})
-    assert {each.kind for each in told} == set(ConditionKind) - NODE_KINDS
+def test_of_a_kind_that_no_source_here_judges_nothing_is_known() -> None:
+    calm = Reading(all_clear=tuple(AllClear(kind) for kind in NODE_KINDS))
+    assert {each.kind for each in all_clear({"node": NODE_KINDS}, {"node": calm})} == NODE_KINDS
 
 
 def test_where_nothing_is_sensed_nothing_is_said() -> None:

@@ -59,7 +59,7 @@ def seen_again(state: JobState, finding: Finding, now: float) -> Step:
 
 def _lost_among_many(state: JobState, finding: Finding) -> Incident | None:
     """The open incident of the many that the member was lost with, while it has room for more evidence."""
-    incident, lost = many_lost(state), state.missing.get(str(finding.subject.member))
+    incident, lost = many_lost(state), state.missing.get(finding.subject.member or "")
     if incident is None or lost is None or len(incident.evidence) >= KEPT_EVIDENCE:
         return None
     return incident if lost.at >= incident.detected_at else None

@@ -54,7 +54,7 @@ def settle(state: JobState, now: float) -> Step:
         .then(lambda after: _suspension(after, now))
         .then(lambda after: _growth(after, now))
         .then(lambda after: pace(after, now))
-        .then(lambda after: _next_round(after, policy, now).then(lambda next: used(after, next, policy, now)))
+        .then(lambda after: _next_round(after, policy, now).then(lambda formed: used(after, formed, policy, now)))
         .then(lambda after: plan(after, policy, now))
     )
 
