@@ -3,36 +3,26 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RUN_STAMP := $(VENV)/.installed-for-a-run
+PIP_INSTALL := $(RUN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo run test check test-unit test-contract test-sim test-integration test-cluster test-browser bench install clean
+.PHONY: demo run test check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-browser bench install clean
 
-demo: $(STAMP)
+demo: $(RUN_STAMP)
 	$(RUN)/holdfast demo $(ARGS)
 
-test: check test-contract test-sim test-cluster test-browser test-integration
+# Everything, layers side by side. Not after $(STAMP): Kubernetes, where it is missing, is built while that installs.
+test:
+	$(PYTHON) tests/layers/layers.py all
 
 check: $(STAMP)
-	$(RUN)/ruff format --check .
-	$(RUN)/ruff check .
-	$(RUN)/mypy
-	$(RUN)/lint-imports --no-cache
-	$(RUN)/pytest -n auto tests/unit
+	$(PYTHON) tests/layers/layers.py check
 
-test-unit: $(STAMP)
-	$(RUN)/pytest -n auto tests/unit
-
-test-contract: $(STAMP)
-	$(RUN)/pytest tests/contract
-
-test-sim: $(STAMP)
-	$(RUN)/pytest tests/sim
+test-unit test-contract test-sim test-kubernetes test-cluster: test-%: $(STAMP)
+	$(PYTHON) tests/layers/layers.py $*
 
 test-integration: $(STAMP)
-	$(RUN)/pytest tests/integration
-
-# One story: what comes after a failure says nothing.
-test-cluster: $(STAMP)
-	$(RUN)/pytest -x tests/cluster
+	$(PYTHON) tests/layers/layers.py integration kubernetes
 
 test-browser:
 	@echo "$@: there is nothing of this layer yet: the page comes later"
@@ -48,10 +38,15 @@ bench: $(STAMP)
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# What a run needs, and on top of it, in the same place, what checks and tests need.
+$(STAMP): $(RUN_STAMP)
+	$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(RUN_STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; say which with make PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(RUN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP_INSTALL) -e '.[agent,watchdog,torch,demo]'
 	@touch $@
 
 clean:

@@ -18,10 +18,11 @@ def spent(what: str) -> str:
     return f'sum by (namespace, training_job) (holdfast:job_time_seconds{{{HERE[1:-1]},spent="{what}"}})'
 
 
-def worth(what: str) -> str:
-    """Money for the seconds of that kind, by job and currency."""
+def lost_money() -> str:
+    """Money for the GPU time that was lost, by job and currency."""
     gpu_hour = f"max by (namespace, training_job, currency) (holdfast_job_gpu_hour_cost{HERE})"
-    gpu_hours = f"holdfast:job_gpus{HERE} * on (namespace, training_job) {spent(what)} / 3600"
+    lost = f'{HERE[:-1]},spent="lost"}}'
+    gpu_hours = f"max by (namespace, training_job) (holdfast_job_gpu_time_seconds{lost}) / 3600"
     return f"{gpu_hour} * on (namespace, training_job) group_left () ({gpu_hours})"
 
 
@@ -119,19 +120,19 @@ MONEY = Row(
             unit="none",
         ),
         graph(
-            "Spent on training",
-            "Useful time, at today's world size.",
+            "Spent",
+            "GPU time so far, each hour at the price and the world size of its time. It never falls.",
             Query(
-                expr=worth("useful"),
+                expr=f"max by (namespace, training_job, currency) (holdfast_job_cost_total{HERE})",
                 legend=f"{LEGEND} ({{{{currency}}}})",
             ),
             unit="none",
         ),
         graph(
             "Lost to faults",
-            "Lost time, at today's world size.",
+            "Of it, what went into start-up, recovery and discarded steps, at the price of now.",
             Query(
-                expr=worth("lost"),
+                expr=lost_money(),
                 legend=f"{LEGEND} ({{{{currency}}}})",
             ),
             unit="none",

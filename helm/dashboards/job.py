@@ -95,26 +95,28 @@ TRAINING = Row(
         ),
         graph(
             "Step time",
-            "Of the last step, over the ranks.",
+            "Of the last step, over the ranks. In a synchronous job all of them take as long as the slowest.",
             Query(expr=f"holdfast:job_step_seconds{HERE}", legend="{{stat}}"),
             unit="s",
             width=8,
-            runbooks=("HoldfastStraggler",),
         ),
         graph(
             "Tokens a second",
-            "Of all ranks.",
+            "Of all ranks, and what is usual with as many.",
             Query(expr=f"holdfast:job_tokens_per_second{HERE}", legend="tokens a second"),
+            Query(expr=f"holdfast:job_tokens_per_second_usual{HERE}", legend="usual"),
             unit="short",
             width=8,
+            runbooks=("HoldfastTokensFalling",),
         ),
         graph(
             "MFU",
             "Model FLOPs utilization: the tokens a second over those that the GPUs at their peak could make. For "
             "jobs that say what a token needs and a GPU could do (spec.utilization).",
-            Query(expr=f"max(holdfast_job_mfu_ratio{HERE})", legend="MFU"),
+            Query(expr=f"holdfast:job_mfu{HERE}", legend="MFU"),
             unit="percentunit",
             width=8,
+            runbooks=("HoldfastMfuFalling",),
         ),
         graph(
             "Steps",
@@ -123,13 +125,6 @@ TRAINING = Row(
             Query(expr=f"max(holdfast_job_high_step{HERE})", legend="highest"),
             unit="none",
             runbooks=("HoldfastJobNotProgressing",),
-        ),
-        graph(
-            "Slowest rank",
-            "The rank whose last step took longest. One that stays is a straggler.",
-            Query(expr=f"max(holdfast_job_slowest_rank{HERE})", legend="rank"),
-            unit="none",
-            runbooks=("HoldfastStraggler",),
         ),
     ),
 )

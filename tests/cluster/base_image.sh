@@ -19,8 +19,9 @@ install_tools() {
   command -v buildah >/dev/null || missing+=(buildah)
   command -v debootstrap >/dev/null || missing+=(debootstrap)
   [ ${#missing[@]} -eq 0 ] && return
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  # One at a time with whoever else installs packages.
+  DEBIAN_FRONTEND=noninteractive flock "${XDG_CACHE_HOME:-$HOME/.cache}/holdfast/apt.lock" \
+    sh -c "apt-get update -qq && apt-get install -y -qq --no-install-recommends ${missing[*]} >/dev/null"
 }
 
 # The mirror this machine installs from.

@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Iterable
 
 from node_files import NodeAddress
+from patience import patient
 
 NAME = "hfbr0"
 PORT = "hfport"  # followed by the node's number
@@ -19,7 +20,7 @@ class CommandFailed(RuntimeError):
 def run(*command: str | int, timeout_s: float = 60.0) -> str:
     """Raises CommandFailed."""
     words = [str(each) for each in command]
-    result = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
+    result = subprocess.run(words, capture_output=True, text=True, timeout=patient(timeout_s), check=False)
     if result.returncode != 0:
         raise CommandFailed(f"{' '.join(words)} ended with {result.returncode}: {result.stderr or result.stdout}")
     return result.stdout

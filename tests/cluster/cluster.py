@@ -25,14 +25,15 @@ from apiserver import ADMIN_TOKEN, ApiServer, ApiServerSettings
 from kubernetes_binaries import cache_folder, kubernetes_program
 from node_files import DNS_ADDRESS, POD_RANGE, NodeAddress
 from nodes import Node
+from patience import patient
 from server_process import ServerProcess, free_port
 
 POLL_S = 0.2
 # How long anything is waited for. A kubelet lets a deleted pod go only once its collector of dead containers has
 # been round, which it is once a minute. Source: pkg/kubelet/kubelet.go of Kubernetes (ContainerGCPeriod)
-WITHIN_S = 180.0
+WITHIN_S = patient(180.0)
 KUBECTL_S_MAX = WITHIN_S + 20.0
-FETCH_S_MAX = 10.0
+FETCH_S_MAX = patient(10.0)
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from machine import Machine
 from node_files import CONTAINERD, CONTAINERD_SOCKET, PAUSE_IMAGE
+from patience import patient
 
-READY_S_MAX = 20.0
-IMPORT_S_MAX = 300.0
+READY_S_MAX = patient(20.0)
+IMPORT_S_MAX = patient(300.0)
 BUSYBOX_IMAGE = "test.holdfast/busybox:1"
 
 

@@ -2,10 +2,10 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
-INSTALL_S_MAX = 600.0
+from kubernetes_binaries import PackagesMissing, install_packages
+
 PROGRAMS = {
     "containerd": "containerd",
     "runc": "runc",
@@ -30,18 +30,12 @@ def install() -> None:
     """Install what is missing. Raises ClusterUnavailable."""
     if os.geteuid() != 0:
         raise ClusterUnavailable("the test cluster makes namespaces and mounts: run its tests as root")
+    try:
+        install_packages(_missing)
+    except PackagesMissing as error:
+        raise ClusterUnavailable(str(error)) from error
+
+
+def _missing() -> list[str]:
     missing = sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None})
-    missing += [] if CNI.exists() else ["containernetworking-plugins"]
-    if not missing:
-        return
-    command = f"apt-get update -qq && apt-get install -y -qq --no-install-recommends {' '.join(missing)}"
-    result = subprocess.run(
-        ["sh", "-c", command],
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-        capture_output=True,
-        text=True,
-        timeout=INSTALL_S_MAX,
-        check=False,
-    )
-    if result.returncode != 0:
-        raise ClusterUnavailable(f"installing {missing} ended with {result.returncode}: {result.stderr[-500:]}")
+    return missing if CNI.exists() else [*missing, "containernetworking-plugins"]

@@ -12,12 +12,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import cluster_packages
 from cluster_images import program_files, write_archive
 from kubernetes_binaries import cache_folder, packaged_program
+from patience import patient
 
 ROOT = Path(__file__).parents[2]
 BASE_IMAGE = ROOT / "tests" / "cluster" / "base_image.sh"
-BUILD_S_MAX = 900.0
+BUILD_S_MAX = patient(900.0)
 KEPT = 2  # archives of each image: this one and the one before
 REGISTRY = "docker.io"  # what a name without a registry means to a node
 REDIS_REPOSITORY, REDIS_TAG = "test.holdfast/redis", "7"
@@ -126,7 +128,7 @@ def _run(*command: str | Path) -> str:
     return ended.stdout
 
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT / "tests" / "servers"))
+if __name__ == "__main__":  # with tests/servers on PYTHONPATH
+    cluster_packages.install()  # the Redis image is made of this machine's programs
     for archive in holdfast_archives():
         sys.stdout.write(f"{archive}\n")

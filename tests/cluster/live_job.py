@@ -11,9 +11,10 @@ from typing import Any
 
 from cluster import WITHIN_S, Cluster
 from kubernetes_binaries import kubernetes_program
+from patience import patient
 
 NAMESPACE = "default"
-COMMAND_S_MAX = 90.0
+COMMAND_S_MAX = patient(90.0)
 LOG_LINES = 15
 
 

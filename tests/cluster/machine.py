@@ -10,9 +10,10 @@ import subprocess
 from pathlib import Path
 
 import psutil
+from patience import patient
 from server_process import ServerProcess
 
-START_S_MAX = 20.0
+START_S_MAX = patient(20.0)
 # $0 is the disk, $1 the name. It reaps what is left to it, as an init does. The machine knows its own name and has
 # no name server: the one outside cannot be reached from there, and a program would wait seconds for its answer.
 INIT = """
@@ -76,7 +77,11 @@ class Machine:
     def run(self, *command: str | Path, timeout_s: float = 60.0) -> str:
         """Run a command on the machine. Raises CalledProcessError; what it printed is in there."""
         result = subprocess.run(
-            [*self._enter(), *map(str, command)], capture_output=True, text=True, timeout=timeout_s, check=False
+            [*self._enter(), *map(str, command)],
+            capture_output=True,
+            text=True,
+            timeout=patient(timeout_s),
+            check=False,
         )
         if result.returncode != 0:
             said = f"{result.stdout}{result.stderr}"

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from cluster_images import BUSYBOX_IMAGE
+from patience import patient
 
-HEARTBEAT_LOST_S_MAX = 20.0  # 8 s of grace, as the control plane is set, and some for two busy cores
+HEARTBEAT_LOST_S_MAX = patient(20.0)  # 8 s of grace, as the control plane is set, and some for two busy cores
 SILENT_S = 2.0
 PORT = 8080
 SERVE = f"mkdir /www; hostname > /www/index.html; echo serving $(hostname); httpd -f -p {PORT} -h /www"

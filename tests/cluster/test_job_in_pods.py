@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster import Cluster
+from cluster import WITHIN_S, Cluster
 from helmchart import HelmChart
 from holdfast_images import holdfast_archives
 from installation import NAMESPACE, PARTS, Installation, values
 from live_job import LiveJob, Trained
+from patience import patient
 from shared_volume import SharedVolume
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "bytes" / "cluster.yaml"
@@ -38,7 +39,7 @@ def chart(cluster: Cluster) -> Iterator[HelmChart]:
     storage = SharedVolume(cluster, "holdfast/data-holdfast-redis-0")
     storage.make()
     release = HelmChart(cluster.server.admin_kubeconfig(), NAMESPACE)
-    release.install(values(), ready_within_s=240)
+    release.install(values(), ready_within_s=int(patient(240)))
     yield release
     if Installation(cluster).definitions():  # a test of the story failed
         release.uninstall()
@@ -56,7 +57,7 @@ def job(cluster: Cluster, chart: HelmChart, checkpoints: SharedVolume) -> Iterat
     """Applied by its first test and deleted by one; here only when the story ended early."""
     yield (job := LiveJob(cluster, "bytes", checkpoints.folder / "bytes.losses"))
     if Installation(cluster).definitions():
-        job.kubectl("delete", "tj", job.name, "--ignore-not-found", "--timeout=180s")
+        job.kubectl("delete", "tj", job.name, "--ignore-not-found", f"--timeout={WITHIN_S:.0f}s")
 
 
 def node_to_take(job: LiveJob) -> str:
@@ -118,7 +119,7 @@ def test_every_part_is_ready_and_one_watchdog_leads(installed: Installation, cha
 
 def test_the_example_trains_on_two_nodes_with_a_third_as_spare(job: LiveJob) -> None:
     job.kubectl("apply", "-f", str(EXAMPLE))
-    job.wait("a spare and two members", lambda: has_spare(job), 240.0)
+    job.wait("a spare and two members", lambda: has_spare(job), patient(240.0))
     job.wait("ranks with steps", lambda: job.trained() and all(rank["step"] for rank in job.ranks()))
     assert len({pod["spec"]["nodeName"] for pod in job.pods().values()}) == 3
     job.wait("steps in its status", lambda: job.status().get("step"))
@@ -161,28 +162,30 @@ def test_a_spare_takes_over_when_a_node_loses_power(cluster: Cluster, job: LiveJ
 
     cluster.nodes[name].start()
     cluster.wait_ready(name)
-    job.wait("a spare again", lambda: has_spare(job), 240.0)
+    job.wait("a spare again", lambda: has_spare(job), patient(240.0))
 
 
 def test_a_drained_node_is_left_in_good_order(job: LiveJob) -> None:
     name, before, at = node_to_take(job), job.newest(), len(job.trained())
     incidents = job.status()["incidents"]
-    job.kubectl("drain", name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
+    job.kubectl("drain", name, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={WITHIN_S:.0f}s")
     job.wait("a newer round", lambda: job.newest().round > before.round)
     job.wait_for_steps()
     assert_every_step_once(job.trained()[at:])
     assert name not in {rank["node"] for rank in job.ranks()}
     assert job.status()["incidents"] == incidents
     job.kubectl("uncordon", name)
-    job.wait("a spare again", lambda: has_spare(job), 240.0)
+    job.wait("a spare again", lambda: has_spare(job), patient(240.0))
 
 
 def test_a_suspended_job_gives_its_nodes_back_and_goes_on_from_where_it_was(
     job: LiveJob, reference: LiveJob
 ) -> None:
+    job.wait_for_steps(10)  # rank 0 prints one of ten
     at = len(job.trained())
     suspend(job, is_so=True)
     job.wait("no pods", lambda: not job.pods())
+    assert re.search(r"^step \d+ loss \d", job.holdfast("logs", "--rank", "0"), re.MULTILINE), "also without a pod"
     status, saved = job.status(), job.newest().step
     assert (status["phase"], status["lastCheckpoint"]["step"]) == ("Suspended", saved)
 
@@ -205,7 +208,7 @@ def test_a_suspended_job_gives_its_nodes_back_and_goes_on_from_where_it_was(
 def reference(job: LiveJob, checkpoints: SharedVolume) -> Iterator[LiveJob]:
     """The same training without disturbance; deleted after it."""
     yield (run := LiveJob(job.cluster, "reference", checkpoints.folder / "reference.losses"))
-    run.kubectl("delete", "tj", "reference", "--timeout=180s")
+    run.kubectl("delete", "tj", "reference", f"--timeout={WITHIN_S:.0f}s")
 
 
 def train_reference(reference: LiveJob, steps: int) -> None:
@@ -225,7 +228,7 @@ def suspend(job: LiveJob, *, is_so: bool) -> None:
 
 
 def test_training_does_not_notice_that_the_leading_watchdog_dies(installed: Installation, job: LiveJob) -> None:
-    job.wait("a spare again", lambda: has_spare(job), 240.0)
+    job.wait("a spare again", lambda: has_spare(job), patient(240.0))
     died = installed.leader()
     with Undisturbed(job):
         installed.kill(died)
@@ -265,7 +268,7 @@ def test_an_engineer_steers_it_with_interventions(cluster: Cluster, job: LiveJob
     # Asked for, not a fault: this job keeps away from it, others may use it.
     assert "taints" not in json.loads(cluster.kubectl("get", "node", node, "-o", "json"))["spec"]
     assert f"node {node} returned" in job.holdfast("return", node, "--job", "bytes", "--reason", "aired")
-    job.wait("a spare on it", lambda: has_spare(job), 240.0)
+    job.wait("a spare on it", lambda: has_spare(job), patient(240.0))
     asked = json.loads(job.kubectl("get", "interventions", "-o", "json"))["items"]
     assert [each["status"]["state"] for each in asked] == ["Done"] * 3
 
@@ -283,10 +286,10 @@ def is_world(job: LiveJob, size: int) -> bool:
 
 
 def test_an_upgrade_of_every_part_ends_no_round(installed: Installation, chart: HelmChart, job: LiveJob) -> None:
-    job.wait("a spare again", lambda: has_spare(job), 240.0)
+    job.wait("a spare again", lambda: has_spare(job), patient(240.0))
     changed = {part: {**values().get(part, {}), "podAnnotations": {"made": "anew"}} for part in PARTS}
     with Undisturbed(job):
-        chart.upgrade(changed, ready_within_s=240)
+        chart.upgrade(changed, ready_within_s=int(patient(240)))
         job.wait("every pod anew", lambda: all(is_anew(installed, part) for part in PARTS))
         job.wait("a watchdog that answers", lambda: job.condition("WatchdogReachable") == "True Connected")
 
@@ -297,7 +300,7 @@ def is_anew(installed: Installation, part: str) -> bool:
 
 
 def test_a_deleted_job_is_saved_and_takes_everything_with_it(job: LiveJob, checkpoints: SharedVolume) -> None:
-    job.kubectl("delete", "tj", job.name, "--timeout=180s")
+    job.kubectl("delete", "tj", job.name, f"--timeout={WITHIN_S:.0f}s")
     kinds = "tj,pods,services,poddisruptionbudgets,interventions"
     left = lambda: job.kubectl("get", kinds, "-l", "holdfast.dev/job=bytes", "-o", "name")  # noqa: E731
     job.cluster.wait("nothing left of it", lambda: not left())

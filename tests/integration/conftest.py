@@ -1,5 +1,17 @@
 """The real servers that tests of this layer may ask for by name."""
 
-from fixtures import apiserver, namespace, pytest_collection_finish, redis_server
+from fixtures import (
+    apiserver,
+    namespace,
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+    redis_server,
+)
 
-__all__ = ["apiserver", "namespace", "pytest_collection_finish", "redis_server"]
+__all__ = [
+    "apiserver",
+    "namespace",
+    "pytest_collection_finish",
+    "pytest_collection_modifyitems",
+    "redis_server",
+]

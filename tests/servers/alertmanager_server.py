@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes_binaries import packaged_program
+from patience import patient
 from server_process import ServerProcess, free_port
 
-READY_S_MAX = 30.0
+READY_S_MAX = patient(30.0)
 
 
 class AlertmanagerServer:
@@ -37,12 +38,12 @@ class AlertmanagerServer:
         request = urllib.request.Request(
             f"{self._base}/alerts", data=body, headers={"Content-Type": "application/json"}, method="POST"
         )
-        with urllib.request.urlopen(request, timeout=5.0):
+        with urllib.request.urlopen(request, timeout=patient(5.0)):
             pass
 
     def alerts(self) -> list[dict[str, Any]]:
         """Every alert it knows, with its labels, receivers and what silences it."""
-        with urllib.request.urlopen(f"{self._base}/alerts", timeout=5.0) as answer:
+        with urllib.request.urlopen(f"{self._base}/alerts", timeout=patient(5.0)) as answer:
             decoded: list[dict[str, Any]] = json.load(answer)
             return decoded
 

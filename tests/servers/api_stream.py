@@ -7,9 +7,10 @@ from typing import Any
 import aiohttp
 import msgspec
 from apiserver import ADMIN_TOKEN, ApiServer, Refused
+from patience import patient
 
 LINE_BYTES_MAX = 4 << 20  # the longest object in a watch
-AWAY_S_MAX = 60.0  # the longest a request is tried again while the server is away
+AWAY_S_MAX = patient(60.0)  # the longest a request is tried again while the server is away
 RETRY_S = 0.2
 WATCH_S = 240  # how long the server may keep one watch open
 GONE = 410

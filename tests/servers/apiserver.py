@@ -21,9 +21,10 @@ from uuid import uuid4
 from cluster_keys import Authority
 from etcd_server import EtcdServer
 from kubernetes_binaries import kubernetes_program
+from patience import patient
 from server_process import ServerProcess, free_port
 
-READY_S_MAX = 60.0
+READY_S_MAX = patient(60.0)
 ISSUER = "https://kubernetes.default.svc"
 FOLDER_PREFIX = "holdfast-api-"  # followed by the test run's process number
 ADMIN_TOKEN = "admin-token"  # of a server on loopback that lives as long as one test run
@@ -121,7 +122,9 @@ class ApiServer:
         token: str = ADMIN_TOKEN,
     ) -> dict[str, Any]:
         """One request, as the administrator unless another token is given. Raises Refused."""
-        connection = http.client.HTTPSConnection(self.settings.address, self.port, context=self.ssl, timeout=30.0)
+        connection = http.client.HTTPSConnection(
+            self.settings.address, self.port, context=self.ssl, timeout=patient(30.0)
+        )
         try:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": content}
             connection.request(method, path, None if body is None else json.dumps(body), headers)

@@ -29,11 +29,12 @@ unpack() {
   else
     sed -n 's/^deb /deb-src /p' /etc/apt/sources.list > "${sources%.sources}.list"
   fi
-  apt-get update -qq
-  apt-get install -y -qq --no-install-recommends golang-1.19-go dpkg-dev >/dev/null
+  # One at a time with whoever else installs packages; what they print shows that it goes on.
+  flock "$folder/../apt.lock" sh -c \
+    'apt-get update && apt-get install -y --no-install-recommends golang-1.19-go dpkg-dev'
   rm -rf "$work"
   mkdir -p "$work"
-  (cd "$work" && apt-get source -qq --download-only kubernetes)
+  (cd "$work" && apt-get source --download-only kubernetes)
   mkdir "$work/tree"
   tar -xzf "$work"/kubernetes_*.orig.tar.gz -C "$work/tree" --strip-components=1
   mkdir -p "$work/tree/.go/src/k8s.io"
@@ -76,7 +77,7 @@ generate_openapi() {
   local generated=pkg/generated/openapi
   # The server does not start without the model of its own extension type: a document without it is not whole.
   grep -qs CustomResourceDefinition $generated/zz_generated.openapi.go && return
-  go build -o "$work/openapi-gen" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
+  go build -v -o "$work/openapi-gen" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
   local inputs
   # -R, not -r: most folders of vendor/k8s.io are links.
   inputs=$(grep -Rl --include='*.go' '+k8s:openapi-gen' vendor/k8s.io pkg \
@@ -90,6 +91,7 @@ generate_openapi() {
 cd "$GOPATH/src/k8s.io/kubernetes"
 for program in "${wanted[@]}"; do
   [ "$program" = kube-apiserver ] && generate_openapi
-  go build -ldflags "$flags" -o "$folder/$program.building" "./cmd/$program"
+  # -v names every package as it is compiled: whoever reads this sees that it goes on.
+  go build -v -ldflags "$flags" -o "$folder/$program.building" "./cmd/$program"
   mv "$folder/$program.building" "$folder/$program"
 done

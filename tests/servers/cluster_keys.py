@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from patience import patient
+
 
 @dataclass(frozen=True)
 class KeyPair:
@@ -61,7 +63,7 @@ class Authority:
 
 def _openssl(*arguments: str | Path) -> None:
     result = subprocess.run(
-        ["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+        ["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=patient(60), check=False
     )
     if result.returncode != 0:
         raise RuntimeError(f"openssl {' '.join(map(str, arguments))}: {result.stderr.strip()}")

@@ -8,9 +8,10 @@ import urllib.request
 from pathlib import Path
 
 from kubernetes_binaries import packaged_program
+from patience import patient
 from server_process import ServerProcess, free_port
 
-READY_S_MAX = 30.0
+READY_S_MAX = patient(30.0)
 
 
 class EtcdServer:
@@ -69,7 +70,7 @@ class EtcdServer:
     def _control(self, *arguments: str) -> str:
         command = [str(packaged_program("etcdctl")), "--endpoints", self.endpoint, *arguments]
         env = {**os.environ, "ETCDCTL_API": "3"}
-        result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=patient(30), check=False)
         if result.returncode != 0:
             raise RuntimeError(f"etcdctl {' '.join(arguments)}: {result.stderr.strip()}")
         return result.stdout

@@ -18,6 +18,7 @@ from uuid import uuid4
 import pod_status
 from api_stream import ApiStream
 from apiserver import ApiServer, Refused
+from patience import patient
 from placement import Rooms, Tenant, room_of, tenant_of
 
 Manifest = dict[str, Any]
@@ -177,7 +178,7 @@ class FakeKubelet:
             except KeyError:
                 return False
 
-        deadline = asyncio.get_running_loop().time() + within_s
+        deadline = asyncio.get_running_loop().time() + patient(within_s)
         while not is_so():
             self._check()
             if asyncio.get_running_loop().time() > deadline:

@@ -2,7 +2,7 @@
 imported in two places, a session's API server would be started twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,9 +12,17 @@ from kubernetes_binaries import ProgramMissing, kubernetes_program
 from redis_server import RedisServer
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark what needs Kubernetes by what it asks for. A module with API servers of its own says it itself."""
+    for item in items:
+        if "apiserver" in getattr(item, "fixturenames", ()):
+            item.add_marker("kubernetes")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Get the programs before the first test: a build takes minutes, which no test's time limit allows."""
-    if any("apiserver" in getattr(item, "fixturenames", ()) for item in session.items):
+    if any(item.get_closest_marker("kubernetes") for item in session.items):
         for program in ("kube-apiserver", "kube-controller-manager", "kube-scheduler"):
             with suppress(ProgramMissing):  # said again to each test that needs it
                 kubernetes_program(program)

@@ -198,8 +198,10 @@ READING = (
     ),
     Invalid(
         "a percentage without its sign",
-        "faultPolicy: {straggler: {slowerThan: 15}}",
-        _refused("spec.faultPolicy.straggler.slowerThan", "15", "write a percentage from 0% to 100%, such as 15%"),
+        "faultPolicy: {budget: {clusterFraction: 15}}",
+        _refused(
+            "spec.faultPolicy.budget.clusterFraction", "15", "write a percentage from 0% to 100%, such as 15%"
+        ),
     ),
     Invalid(
         "more than everything",
@@ -209,9 +211,14 @@ READING = (
         ),
     ),
     Invalid(
-        "a learning rate that grows",
-        "faultPolicy: {loss: {learningRateScale: 2}}",
-        _refused("spec.faultPolicy.loss.learningRateScale", "2", "write a number of at most 1"),
+        "what is to be done about spikes, which is not built yet",
+        "faultPolicy: {loss: {skipAboveNorm: 20}}",
+        _refused("spec.faultPolicy.loss", "{'skipAboveNorm': 20}", "not built yet; remove it"),
+    ),
+    Invalid(
+        "what is to be done about stragglers, which is not built yet",
+        "faultPolicy: {straggler: {action: Report}}",
+        _refused("spec.faultPolicy.straggler", "{'action': 'Report'}", "not built yet; remove it"),
     ),
     Invalid(
         "fewer than no restarts",
@@ -229,14 +236,9 @@ READING = (
         _refused("spec.cost.currency", "'$'", "write a text of the form ^[A-Z]{3}$"),
     ),
     Invalid(
-        "a webhook that is no address",
-        "reporting: {webhook: oncall}",
-        _refused("spec.reporting.webhook", "'oncall'", r"write a text of the form ^https?://\S+$"),
-    ),
-    Invalid(
-        "a tracker without its project",
-        "reporting: {wandb: {}}",
-        _refused("spec.reporting.wandb.project", "(missing)", "add it"),
+        "somebody else to tell, which is not built yet",
+        "reporting: {webhook: 'https://hooks.example/oncall'}",
+        _refused("spec.reporting", "{'webhook': 'https://hooks.example/oncall'}", "not built yet; remove it"),
     ),
     Invalid("suspended in words", "suspend: 'yes'", _refused("spec.suspend", "'yes'", "write true or false")),
     Invalid(

@@ -12,10 +12,11 @@ from typing import Any
 
 import yaml
 from kubernetes_binaries import packaged_program
+from patience import patient
 from server_process import ServerProcess, free_port
 
-READY_S_MAX = 30.0
-ANSWER_S_MAX = 20.0
+READY_S_MAX = patient(30.0)
+ANSWER_S_MAX = patient(20.0)
 Labels = Mapping[str, str]
 
 
@@ -125,7 +126,7 @@ def run_tool(name: str, *arguments: str | Path, folder: Path, stdin: str = "") -
     """What promtool or amtool says; fails with it where it does not end well."""
     command = [str(packaged_program(name)), *map(str, arguments)]
     done = subprocess.run(
-        command, cwd=folder, input=stdin, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, input=stdin, capture_output=True, text=True, timeout=patient(60), check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

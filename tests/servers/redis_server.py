@@ -4,9 +4,10 @@ from pathlib import Path
 
 import redis
 from kubernetes_binaries import packaged_program
+from patience import patient
 from server_process import ServerProcess, free_port
 
-READY_S_MAX = 20.0
+READY_S_MAX = patient(20.0)
 
 
 class RedisServer:

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-STOP_S_MAX = 20.0
+from patience import patient
+
+STOP_S_MAX = patient(20.0)
 POLL_S = 0.05
 # Reads until this program is gone, however it died, then ends the server's process group.
 GUARD = 'read -r nothing; kill -KILL "-$0" 2>/dev/null'
@@ -23,10 +25,16 @@ class ServerFailed(RuntimeError):
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on now. Another program may take it; that shows as ServerFailed."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
+    """A loopback port for a server, kept until this process ends: no other program is given it.
+
+    It stays bound with SO_REUSEADDR and is never listened on, so that a server that sets SO_REUSEADDR too (Go's,
+    redis, asyncio's) can listen there, and start there again. Source: Linux socket(7).
+    """
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port: int = reserved.getsockname()[1]
+        reserved.detach()
         return port
 
 

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import msgspec
+from conditions import NodeConditions
+
 from holdfast.api.event import (
     MemberDeparting,
     MemberEntered,
@@ -18,8 +21,8 @@ from holdfast.api.event import (
 from holdfast.api.membership import CollectiveFailed, WorkerExited
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Closed, Desired, Round
-from holdfast.api.selftest import TestWanted, Verdict
-from holdfast.api.telemetry import NodeEvent, NodeReport, ProcessState, RankSample
+from holdfast.api.selftest import TOPOLOGY, CheckResult, TestWanted, Verdict
+from holdfast.api.telemetry import NodeEvent, NodeReport, NonFinite, ProcessState, RankSample
 from holdfast.watchdog.sample import CollectiveBroke, Exited, Heard, Left, Reported
 
 if TYPE_CHECKING:
@@ -39,8 +42,11 @@ class Worker(Enum):
 class SimulatedMember:
     """One node. Everything it says travels over a connection that keeps order and can break."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, *, is_misfit: bool = False) -> None:
+        """`is_misfit`: its GPUs share no NVLink domain as large as the job asks for."""
         self.world = world
+        self.is_misfit = is_misfit
+        self.conditions = NodeConditions(f"GPU-{name}")
         self.name = self.node = name
         self.boot = "1"
         self.alive = False
@@ -60,6 +66,7 @@ class SimulatedMember:
         self._reports = 0
         self.ending_at: float | None = None  # told to end: when it must be gone
         self.wrong: set[int] = set()  # local ranks whose parameters are not what they should be
+        self.nonfinite: tuple[float, NonFinite] | None = None  # since when, and what its ranks tell of it
         self._wanted_test: TestWanted | None = None
 
     @property
@@ -204,6 +211,7 @@ class SimulatedMember:
         if not self.alive or round is None or round.number != number:
             return
         self.workers = [Worker.RUNNING] * round.ranks[0].local_size
+        self.nonfinite = None
         self.entered, last_step, self.step, self.progress_at = number, self.step, None, world.now
         event = MemberEntered(self.name, number, reentrant=True, last_step=last_step)
         self.send_and_remember(lambda: world.carry_out(world.job.record(event, world.now)))
@@ -265,7 +273,11 @@ class SimulatedMember:
         verdict = Verdict.PASSED if self.world.sound else self.world.random.choices(tuple(Verdict), VERDICTS)[0]
         if self.round is not None:
             verdict = Verdict.UNKNOWN  # a round came between
-        event = MemberTested(self.name, wanted.number, wanted.level, verdict)
+        checks: tuple[CheckResult, ...] = ()
+        if self.is_misfit and verdict is not Verdict.UNKNOWN:
+            verdict = Verdict.FAILED
+            checks = (CheckResult(TOPOLOGY, "node", verdict, "1 GPU in the largest NVLink domain", 0.1),)
+        event = MemberTested(self.name, wanted.number, wanted.level, verdict, checks)
         self.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
 
     # workers
@@ -278,7 +290,14 @@ class SimulatedMember:
         self.workers[local] = Worker.DEAD
         rank = self.first_rank(round) + local
         exit = WorkerExited(
-            round.number, rank, 0.001, exit_code=1 if error else None, signal=None if error else 9, error=error
+            round.number,
+            rank,
+            0.001,
+            exit_code=1 if error else None,
+            signal=None if error else 9,
+            error=error,
+            raised=error,
+            began=self.step is not None,
         )
         self.send_and_remember(
             lambda: world.carry_out(world.job.observe(Exited(self.name, self.node, exit), world.now))
@@ -311,6 +330,12 @@ class SimulatedMember:
             self.wrong.add(self.world.random.randrange(len(self.workers)))
             self.world.training.ever_wrong.add(self.node)
 
+    def not_finite(self, step: int, *, loss: bool) -> None:
+        """The loss of its ranks, or their gradient norm alone, is NaN; the first such step of a round is kept."""
+        if self.nonfinite is None:
+            told = NonFinite(step, 0.0, step, 1, "nan" if loss else "", "nan")
+            self.nonfinite = (self.world.now, told)
+
     # the agent
 
     def report(self, events: tuple[NodeEvent, ...] = ()) -> None:
@@ -318,10 +343,18 @@ class SimulatedMember:
         if not self.alive:
             return
         self._reports += 1
-        report = NodeReport(self.node, self.boot, self._reports, ranks=self._samples(), events=events)
+        report = self.conditions.added_to(
+            NodeReport(self.node, self.boot, self._reports, ranks=self._samples(), events=events), self.world.now
+        )
         self.send(lambda: self.world.carry_out(self.world.job.observe(Reported(report), self.world.now)))
         if not events:
             self.world.after(1.0, self.report)
+
+    def _nonfinite(self) -> NonFinite | None:
+        if self.nonfinite is None:
+            return None
+        since, told = self.nonfinite
+        return msgspec.structs.replace(told, age_s=self.world.now - since)
 
     def _samples(self) -> tuple[RankSample, ...]:
         round = self.round
@@ -345,6 +378,7 @@ class SimulatedMember:
                 step=self.step,
                 step_time_s=self.world.training.step_time_s,
                 loss=1.0,
+                nonfinite=self._nonfinite(),
             )
             for local, worker in enumerate(self.workers)
         )

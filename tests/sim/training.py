@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from member import Worker
 
-from holdfast.api.event import CheckpointRecorded, RestoreReported
+from holdfast.api.checkpoint import TOLD_MAX, StoredCheckpoint
+from holdfast.api.event import CheckpointRecorded, RestoreReported, StorageListed
 from holdfast.api.membership import SaveWanted
 from holdfast.api.round import Round, Tier
 from holdfast.api.telemetry import ParametersFingerprinted
@@ -28,9 +29,17 @@ class Training:
         self.step_time_s = world.random.choice((0.2, 0.5))
         self.stepped: list[tuple[float, int]] = []  # (when, round) of the newest steps
         self._began: set[int] = set()
+        self.highest = 0  # the highest step that was ever made
+        self.made: set[int] = set()  # rounds that made a step
+        self.took_s: dict[int, float] = {}  # by step that is kept: since the one before it, of the same round
+        self._stepped_at: tuple[int, float] | None = None  # the newest step's round and time
         self.ever_wrong: set[str] = set()  # nodes on which parameters were ever wrong by themselves
         self.rewound_by = 0  # the newest round that gave up what came before it
         self._tainted: set[int] = set()  # steps whose checkpoint holds what is wrong
+        self.is_sick = False  # whether the parameters of the newest round are NaN
+        self._sick: set[tuple[int, int]] = set()  # rounds and steps after which they were
+        self.nan_at: set[int] = set()  # steps whose batch gives a NaN, whenever they are trained
+        self.nan_on: SimulatedMember | None = None  # whose next step gives one, once
         self._wanted: dict[int, int] = {}  # by round: the number of the checkpoint that was asked for
 
     def want(self, wanted: SaveWanted) -> None:
@@ -58,6 +67,7 @@ class Training:
         self._began.add(round.number)
         self.world.disk.raise_fence(round.number)
         start, tier, wrong = self._restore(round)
+        self.took_s = {step: took_s for step, took_s in self.took_s.items() if step <= (start or 0)}
         for share in round.ranks:
             # Everybody loads parts of the same.
             member = self.world.members[share.member]
@@ -65,16 +75,33 @@ class Training:
         first = self.world.members[round.ranks[0].member]
         event = RestoreReported(round.number, start, tier=tier)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
+        self._list_storage(round, first, start)
         self.world.after(self.step_time_s, lambda: self.step(round, (start or 0) + 1))
+
+    def _list_storage(self, round: Round, first: SimulatedMember, start: int | None) -> None:
+        """Rank 0 tells what storage holds of the history that goes on."""
+        rounds = {step: number for number, step in self.world.disk.commits}
+        there = [(step, healthy) for step, healthy in self.world.disk.there.items() if step <= (start or 0)]
+        listed = tuple(
+            StoredCheckpoint(step, rounds[step], f"step-{step}", healthy=healthy)
+            for step, healthy in sorted(there, reverse=True)[:TOLD_MAX]
+        )
+        event = StorageListed(round.number, "/ckpt", len(there), listed)
+        first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
 
     def _restore(self, round: Round) -> tuple[int | None, Tier, bool]:
         """Where the round begins, from where, and whether what it begins with is wrong."""
-        start = self.world.disk.newest(round.restore.step)
+        directive = round.restore
+        start = self.world.disk.newest(directive.step, directive.unhealthy_from)
+        if directive.tier is Tier.NONE:
+            start = None
+        self.is_sick = start is not None and not self.world.disk.there[start]
         if round.restore.tier is not Tier.MEMORY:
             self.rewound_by = round.number
         elif round.memory is not None and (images := self.world.memory.newest(round)):
             self.world.invariants.remembered(images)
             if images[0].step > (start or 0):
+                self.is_sick = (images[0].round, images[0].step) in self._sick
                 return images[0].step, Tier.MEMORY, any(image.wrong for image in images)
         return start, Tier.CHECKPOINT, start in self._tainted
 
@@ -87,6 +114,8 @@ class Training:
             return
         for member in members:
             member.step, member.progress_at = step, self.world.now
+        self._compute(round, step, members)
+        self._count(round, step)
         # Members that cannot be reached may train on in a round that is over; the fence stops their commits.
         if all(member.in_touch for member in members):
             self.stepped = [*self.stepped, (self.world.now, round.number)][-8:]
@@ -96,15 +125,26 @@ class Training:
             self._fingerprint(round, step)
         wanted = self._wanted.pop(round.number, None)
         if step % CHECKPOINT_EVERY == 0 or wanted is not None:
-            tainted = 0 in members[0].wrong
+            tainted, healthy = 0 in members[0].wrong, not self.is_sick
             self.world.after(
-                self.world.jitter(0.01, 0.4), lambda: self.commit(round, step, wanted, tainted=tainted)
+                self.world.jitter(0.01, 0.4),
+                lambda: self.commit(round, step, wanted, tainted=tainted, healthy=healthy),
             )
         if step >= LAST_STEP:
             for member in members:
                 member.finish(round.number)
             return
         self.world.after(self.step_time_s, lambda: self.step(round, step + 1))
+
+    def _count(self, round: Round, step: int) -> None:
+        """Keep what the step took; a round that is over and trains on makes nothing that is kept."""
+        self.made.add(round.number)
+        self.highest = max(self.highest, step)
+        if round.number != max(self._began):
+            return
+        same = self._stepped_at is not None and self._stepped_at[0] == round.number
+        self.took_s[step] = self.world.now - self._stepped_at[1] if same and self._stepped_at else 0.0
+        self._stepped_at = round.number, self.world.now
 
     def _fingerprint(self, round: Round, step: int) -> None:
         """Every rank's agent tells what its parameters are after the step."""
@@ -128,12 +168,23 @@ class Training:
                 told = tuple(msgspec.structs.replace(each, value=step + 2_000_000) for each in told)
             member.report(told)
 
-    def commit(self, round: Round, step: int, wanted: int | None, *, tainted: bool) -> None:
+    def _compute(self, round: Round, step: int, members: list[SimulatedMember]) -> None:
+        """A NaN on one rank reaches all by way of the gradients; once in the parameters it stays there."""
+        began = self.nan_on if self.nan_on in members else members[-1] if step in self.nan_at else None
+        if began is not None or self.is_sick:
+            for member in members:
+                member.not_finite(step, loss=self.is_sick or member is began)
+        if began is not None:
+            self.is_sick, self.nan_on = True, None
+        if self.is_sick:
+            self._sick.add((round.number, step))
+
+    def commit(self, round: Round, step: int, wanted: int | None, *, tainted: bool, healthy: bool) -> None:
         """Rank 0's background thread commits, unless its process is gone or a newer round has begun."""
         first = self.world.members.get(round.ranks[0].member)
         if first is None or not first.alive or first.entered != round.number:
             return
-        if not self.world.disk.commit(round.number, step):
+        if not self.world.disk.commit(round.number, step, healthy=healthy):
             self.world.note(f"commit of step {step} by round {round.number} was fenced")
             return
         (self._tainted.add if tainted else self._tainted.discard)(step)

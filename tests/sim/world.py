@@ -15,23 +15,26 @@ from member import SimulatedMember
 from nodememory import Memory
 from training import Training
 
-from holdfast.api.event import JobSubmitted, MemberJoined, NodeChanged, PodChanged
+from holdfast.api.event import Event, JobSubmitted, MemberJoined, NodeChanged, PodChanged
+from holdfast.api.intervention import InterventionOutcome, InterventionRequest
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import NodeState, Plan, PodState
 from holdfast.api.policy import (
     CheckpointInterval,
     CorruptionPolicy,
     EvictionBudget,
+    GpuHour,
     MemoryPolicy,
     Policy,
     RestartBudget,
+    ThermalPolicy,
 )
 from holdfast.api.round import Desired
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.effect import Effect, Examine, Publish, Save, Show
+from holdfast.watchdog.effect import Answered, Effect, Examine, Publish, Save, Show
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.progress import Progress
 from holdfast.watchdog.sample import Connected, Disconnected
@@ -73,11 +76,18 @@ class World:
         self.job = self._new_job()
         self._wakeup: float | None = None
         self.draining: set[str] = set()
+        self.asked: dict[str, InterventionRequest] = {}  # by id: what people asked for
+        self.answers: dict[str, list[InterventionOutcome]] = {}  # what they were answered
+        fits = sound or self.policy.tensor == 1
+        self.misfits_left = 0 if fits else self.random.choice((0, 0, 1))
+        self._operator_away_until = 0.0
+        self._unsaid: list[Event] = []
         self.carry_out(self.job.record(JobSubmitted(self.policy), self.now))
         self.follow_plan()
 
     def _draw_policy(self) -> Policy:
         nodes_max = self.random.randint(1, 4)
+        preflight = self.random.choice((None, None, None, TestLevel.LIGHT))
         return Policy(
             job=JOB,
             nodes_min=self.random.randint(1, nodes_max),
@@ -89,9 +99,12 @@ class World:
             startup_timeout_s=20.0,
             form_grace_s=5.0,
             checkpoint_uri="/ckpt",
+            gpu_hour=GpuHour(2.5, "EUR"),
             evictions=EvictionBudget(count=self.random.randint(1, 4), fraction=self.random.choice((0.05, 1.0))),
             restarts=RestartBudget(backoff_s=self.random.choice((1.0, 10.0))),
-            preflight=self.random.choice((None, None, None, TestLevel.LIGHT)),
+            preflight=preflight,
+            tensor=1 if preflight is None else self.random.choice((1, 2)),
+            thermal=ThermalPolicy(sustained_s=self.random.choice((10.0, 20.0))),
             memory=self.random.choice((None, MemoryPolicy(), MemoryPolicy(replicas=2))),
             interval=self.random.choice((None, CheckpointInterval(), CheckpointInterval(steps=7))),
             corruption=CorruptionPolicy(fingerprint_every=self.random.choice((0, 4)), self_test_every_s=20.0),
@@ -140,6 +153,8 @@ class World:
             elif isinstance(effect, Examine):
                 if (examined := self.members.get(effect.member)) is not None:
                     examined.examine(effect.wanted)
+            elif isinstance(effect, Answered):
+                self.answers.setdefault(effect.outcome.id, []).append(effect.outcome)
             elif isinstance(effect, Save):
                 self.training.want(effect.wanted)
         self._schedule_wakeup()
@@ -199,6 +214,8 @@ class World:
         """Start what is missing, take away what is cordoned: a level-triggered operator."""
         if self.plan is None or self.job.state.phase in (JobPhase.SUCCEEDED, JobPhase.FAILED):
             return
+        if self.now < self._operator_away_until:
+            return
         cordoned = {order.node for order in self.plan.cordon}
         for member in [each for each in self.members.values() if each.node in cordoned]:
             self.remove_node(member, "cordoned")
@@ -214,33 +231,48 @@ class World:
         while len(self.members) - going < self.plan.members + self.plan.spares:
             self.nodes_made += 1
             name = f"node-{self.nodes_made}"
-            self.members[name] = SimulatedMember(self, name)
+            self.members[name] = SimulatedMember(self, name, is_misfit=self.misfits_left > 0)
+            self.misfits_left -= self.misfits_left > 0
             self.members[name].start(self.jitter(0.05, 1.0))
 
     def submit(self, policy: Policy) -> None:
-        """A new version of the job; said until the watchdog takes it."""
-        if not self.up:
-            self.after(1.0, lambda: self.submit(policy))
-            return
+        """A new version of the job."""
         self.policy = policy
-        self.carry_out(self.job.record(JobSubmitted(policy), self.now))
+        self.tell(JobSubmitted(policy))
 
     def drain(self, member: SimulatedMember) -> None:
         """An administrator drains the node; its pod may not be evicted before it is released."""
         self.draining.add(member.node)
-        self._tell(NodeChanged(member.node, NodeState.DRAINING, "cordoned by an administrator"))
+        self.tell(NodeChanged(member.node, NodeState.DRAINING, "cordoned by an administrator"))
         self.follow_plan()
 
     def call_off(self, node: str) -> None:
         """The drained node is to be used again."""
         self.draining.discard(node)
-        self._tell(NodeChanged(node, NodeState.READY, ""))
+        self.tell(NodeChanged(node, NodeState.READY, ""))
 
-    def _tell(self, event: NodeChanged | PodChanged) -> None:
-        if not self.up:
-            self.after(1.0, lambda: self._tell(event))
-            return
-        self.carry_out(self.job.record(event, self.now))
+    def tell(self, event: Event) -> None:
+        """What people and the operator say reaches the watchdog in order, once it and the operator are there."""
+        self._unsaid.append(event)
+        if len(self._unsaid) == 1:
+            self._say()
+
+    def _say(self) -> None:
+        while self._unsaid:
+            if not self.up or self.now < self._operator_away_until:
+                self.after(1.0, self._say)
+                return
+            self.carry_out(self.job.record(self._unsaid.pop(0), self.now))
+
+    def lose_operator(self, away_s: float) -> None:
+        """The operator is gone for a while, and then looks at everything again."""
+        self._operator_away_until = max(self._operator_away_until, self.now + away_s)
+        self.after(self._operator_away_until - self.now + 0.01, self.follow_plan)
+
+    def lose(self, member: SimulatedMember, why: str) -> None:
+        """The node goes, unless it went before."""
+        if self.members.get(member.name) is member:
+            self.remove_node(member, why)
 
     def remove_node(self, member: SimulatedMember, why: str) -> None:
         """The node and everything on it is gone; the operator says so and replaces it a little later."""
@@ -250,6 +282,6 @@ class World:
         self.memory.forget(member.name)
         self.draining.discard(member.node)
         seen_s = self.jitter(0.2, 1.0)
-        self.after(seen_s, lambda: self._tell(NodeChanged(member.node, NodeState.GONE, why)))
-        self.after(seen_s, lambda: self._tell(PodChanged(member.name, member.node, PodState.GONE, why)))
+        self.after(seen_s, lambda: self.tell(NodeChanged(member.node, NodeState.GONE, why)))
+        self.after(seen_s, lambda: self.tell(PodChanged(member.name, member.node, PodState.GONE, why)))
         self.after(REPLACEMENT_S, self.follow_plan)

@@ -16,13 +16,13 @@ from holdfast.agent.sensors.sensor import Reading
 from holdfast.agent.sensors.standing import CLEARED_KEPT_S
 from holdfast.agent.urgency import Urgency
 from holdfast.api.condition import AllClear, Condition, ConditionState
-from holdfast.api.telemetry import NodeEvent, NodeReport, Pace, ParametersFingerprinted, RankSample, Unreadable
+from holdfast.api.telemetry import NodeEvent, NodeReport, Pace, RankSample, Statement, Unreadable
 
 # A node whose GPUs fall over raises some dozen errors. Past the bound the newest are dropped, as the first
 # error is the one that names the cause.
 EVENTS_KEPT_MAX: Final = 256
-# Fingerprints are of use only as long as those of other ranks are: of them the oldest are dropped, without a word.
-FINGERPRINTS_PER_RANK_MAX: Final = 16
+# A statement is of use only as long as those of other ranks are: of them the oldest are dropped, without a word.
+STATEMENTS_PER_RANK_MAX: Final = 16  # of a kind
 EVENTS_PER_REPORT_MAX: Final = 64  # keeps the largest report far below what the watchdog accepts
 INTERVAL_S_MIN: Final = 0.1  # the records are looked at no more often
 INTERVAL_S_MAX: Final = 60.0
@@ -38,9 +38,9 @@ class _KeptEvent:
     sequence: int = _UNSENT  # of the report that carried it
 
     @property
-    def rank(self) -> int | None:
-        """Whose fingerprint it is; None when it is none."""
-        return self.event.rank if isinstance(self.event, ParametersFingerprinted) else None
+    def stated(self) -> tuple[type, int] | None:
+        """What kind of statement it is, and whose; None when it is none."""
+        return (type(self.event), self.event.rank) if isinstance(self.event, Statement) else None
 
 
 class Outbox:
@@ -128,14 +128,14 @@ class Outbox:
             self._dropped = 0
 
     def _keep(self, new: _KeptEvent) -> None:
-        fingerprints = [kept for kept in self._kept if kept.rank is not None]
-        if new.rank is not None:
-            alike = [kept for kept in fingerprints if kept.rank == new.rank]
-            if len(alike) >= FINGERPRINTS_PER_RANK_MAX:
+        statements = [kept for kept in self._kept if kept.stated is not None]
+        if new.stated is not None:
+            alike = [kept for kept in statements if kept.stated == new.stated]
+            if len(alike) >= STATEMENTS_PER_RANK_MAX:
                 self._kept.remove(alike[0])
-            elif len(fingerprints) >= EVENTS_KEPT_MAX:
-                self._kept.remove(fingerprints[0])
-        elif len(self._kept) - len(fingerprints) >= EVENTS_KEPT_MAX:
+            elif len(statements) >= EVENTS_KEPT_MAX:
+                self._kept.remove(statements[0])
+        elif len(self._kept) - len(statements) >= EVENTS_KEPT_MAX:
             self._dropped += 1
             self.dropped_ever += 1
             return
@@ -172,6 +172,7 @@ def _older(ranks: tuple[RankSample, ...], by_s: float) -> tuple[RankSample, ...]
             progress_age_s=sample.progress_age_s + by_s,
             phase_age_s=sample.phase_age_s + by_s,
             pulse_age_s=None if sample.pulse_age_s is None else sample.pulse_age_s + by_s,
+            nonfinite=sample.nonfinite and replace(sample.nonfinite, age_s=sample.nonfinite.age_s + by_s),
         )
         for sample in ranks
     )

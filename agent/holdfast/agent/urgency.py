@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.condition import Condition, ConditionState
-from holdfast.api.telemetry import ParametersFingerprinted, ProcessState, RankSample
+from holdfast.api.telemetry import ProcessState, RankSample, Statement
 
 
 class Urgent(StrEnum):
@@ -16,6 +16,7 @@ class Urgent(StrEnum):
     CONDITION = "a condition was raised"
     STALLED = "a rank made no progress for long enough to be looked at"
     FIRST_STEP = "a rank completed its first step of a round"
+    NOT_FINITE = "a loss or gradient norm is not finite"
     PROCESS = "a rank's process stopped or is gone"
 
 
@@ -24,6 +25,7 @@ class _Seen:
     stepped: bool
     stalled: bool
     process: ProcessState
+    odd: int = 0  # whether a step was not finite, and how many were skipped
 
 
 _NOTHING_SEEN = _Seen(stepped=False, stalled=False, process=ProcessState.UNKNOWN)
@@ -40,8 +42,8 @@ class Urgency:
     def of(self, reading: Reading, *, stalled_after_s: float | None) -> frozenset[Urgent]:
         """What is urgent in `reading` that was not in the one before; empty when it can wait."""
         seen = {(sample.round, sample.rank): _seen(sample, stalled_after_s) for sample in reading.ranks}
-        # A fingerprint says nothing before those it is compared with are there as well: it can wait.
-        faults = [event for event in reading.events if not isinstance(event, ParametersFingerprinted)]
+        # A statement says nothing before those it is compared with are there as well: it can wait.
+        faults = [event for event in reading.events if not isinstance(event, Statement)]
         urgent = {Urgent.EVENT} if faults else set()
         raised = frozenset(_raised(reading.conditions))
         if raised - self._raised:
@@ -62,6 +64,7 @@ def _seen(sample: RankSample, stalled_after_s: float | None) -> _Seen:
         stepped=sample.step is not None,
         stalled=stalled_after_s is not None and sample.progress_age_s > stalled_after_s,
         process=sample.process,
+        odd=(sample.nonfinite is not None) + (0 if sample.skipped is None else sample.skipped.count),
     )
 
 
@@ -71,6 +74,8 @@ def _news(before: _Seen, current: _Seen) -> set[Urgent]:
         news.add(Urgent.FIRST_STEP)
     if current.stalled and not before.stalled:
         news.add(Urgent.STALLED)
+    if current.odd > before.odd:
+        news.add(Urgent.NOT_FINITE)
     if current.process != before.process and current.process in _WORTH_A_REPORT:
         news.add(Urgent.PROCESS)
     return news

@@ -6,24 +6,36 @@ Frames are a four-byte little-endian length and that many bytes of msgpack. A wo
 `Assignment`s. When a round ends the worker is told `RoundEnded`, leaves its process group, says `RoundLeft`
 and waits for the next assignment. A worker that does not leave in time is killed and replaced. `SaveWanted`
 asks the workers of a round for one more checkpoint; they agree among themselves on the step. `Verified` tells them
-which checkpoints replicas have vouched for, so that one of those stays.
+which checkpoints replicas have vouched for, so that one of those stays. `Reenters` says which rounds a worker's
+process can go on to, where that is not every round.
+
+`round_environment` is what a round sets in the environment of its workers: of a new process by the launcher, of a
+process that goes on by itself.
 """
 
 import msgspec
 
-from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Restored, RoundWord
+from holdfast.api.membership import (
+    CheckpointCommitted,
+    CheckpointsStored,
+    CollectiveFailed,
+    Restored,
+    RoundWord,
+)
 from holdfast.api.memory import NodeMemory
-from holdfast.api.round import Endpoint, Restore
+from holdfast.api.round import Endpoint, Reentry, Restore, Seat
 
 CONTROL_VARIABLE = "HOLDFAST_CONTROL"
 RUN_DIRECTORY_VARIABLE = "HOLDFAST_RUN_DIR"
 MAX_FRAME_BYTES = 1 << 20
+ROLE = "default"
 
 
 class Assignment(msgspec.Struct, frozen=True, tag=True):
     """Launcher to worker: your part in a round. `fingerprint_every` and `keep` are as in `Round`.
 
-    `memory` None: no snapshots in memory.
+    `memory` None: no snapshots in memory. `place` is the member's among `members`; `restarts` counts the rounds
+    the member ran before this one.
     """
 
     job: str
@@ -38,6 +50,54 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
     fingerprint_every: int = 0
     memory: NodeMemory | None = None
     keep: int | None = None
+    place: int = 0
+    members: int = 1
+    restarts: int = 0
+
+
+def assignment_in(seat: Seat, *, local_rank: int, restarts: int, memory: NodeMemory | None = None) -> Assignment:
+    """The part of one local rank of a member in the round in which the member has `seat`."""
+    return Assignment(
+        job=seat.job,
+        round=seat.number,
+        rank=seat.first_rank + local_rank,
+        local_rank=local_rank,
+        world_size=seat.world_size,
+        local_size=seat.local_size,
+        endpoint=seat.endpoint,
+        restore=seat.restore,
+        reason=seat.reason,
+        fingerprint_every=seat.fingerprint_every,
+        memory=memory,
+        keep=seat.keep,
+        place=seat.place,
+        members=seat.members,
+        restarts=restarts,
+    )
+
+
+def round_environment(part: Assignment) -> dict[str, str]:
+    """What changes from round to round in the environment of a worker: what torchrun sets, and the round's number.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+    """
+    return {
+        "RANK": str(part.rank),
+        "LOCAL_RANK": str(part.local_rank),
+        "WORLD_SIZE": str(part.world_size),
+        "LOCAL_WORLD_SIZE": str(part.local_size),
+        "GROUP_RANK": str(part.place),
+        "GROUP_WORLD_SIZE": str(part.members),
+        "ROLE_NAME": ROLE,
+        "ROLE_RANK": str(part.rank),
+        "ROLE_WORLD_SIZE": str(part.world_size),
+        "MASTER_ADDR": part.endpoint.host,
+        "MASTER_PORT": str(part.endpoint.port),
+        "TORCHELASTIC_RESTART_COUNT": str(part.restarts),
+        "TORCHELASTIC_RUN_ID": part.job,
+        "HOLDFAST_JOB": part.job,
+        "HOLDFAST_ROUND": str(part.round),
+    }
 
 
 class RoundEnded(msgspec.Struct, frozen=True, tag=True):
@@ -51,6 +111,16 @@ class Attached(msgspec.Struct, frozen=True, tag=True):
     """Worker to launcher: I am process `pid` and can re-enter rounds."""
 
     pid: int
+
+
+class Reenters(msgspec.Struct, frozen=True, tag=True):
+    """Worker to launcher, in a round: my process can go on to these rounds; `because` is what keeps it from more.
+
+    A process that never says it can go on to every round.
+    """
+
+    reentry: Reentry
+    because: str
 
 
 class Entered(msgspec.Struct, frozen=True, tag=True):
@@ -76,7 +146,17 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
 
 
 ToWorker = Assignment | RoundEnded | RoundWord
-FromWorker = Attached | Entered | RoundLeft | CollectiveFailed | CheckpointCommitted | Restored | Finished
+FromWorker = (
+    Attached
+    | Reenters
+    | Entered
+    | RoundLeft
+    | CollectiveFailed
+    | CheckpointCommitted
+    | CheckpointsStored
+    | Restored
+    | Finished
+)
 
 
 def record_file_name(local_rank: int) -> str:

@@ -5,11 +5,12 @@ Events are facts: something happened. Judgements arrive as `FindingMade`.
 
 import msgspec
 
-from holdfast.api.finding import Finding
+from holdfast.api.checkpoint import StoredCheckpoint
+from holdfast.api.finding import Finding, ProvedBy
 from holdfast.api.intervention import InterventionRequest
 from holdfast.api.plan import NodeState, PodState
 from holdfast.api.policy import Policy
-from holdfast.api.round import Tier
+from holdfast.api.round import Reentry, Tier
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 
 
@@ -56,12 +57,21 @@ class MemberDeparting(msgspec.Struct, frozen=True, tag=True):
 
 
 class MemberEntered(msgspec.Struct, frozen=True, tag=True):
-    """All local workers of the member run in `round`. `last_step` as in `membership.RoundEntered`."""
+    """All local workers of the member run in `round`. The rest is as in `membership.RoundEntered`."""
 
     member: str
     round: int
     reentrant: bool
     last_step: int | None = None
+    reentry: Reentry = Reentry.ANY_WORLD
+    because: str = ""
+
+
+class RoundBegan(msgspec.Struct, frozen=True, tag=True):
+    """A member's worker has shown the first sign of training in `round`. As in `membership.TrainingBegan`."""
+
+    member: str
+    round: int
 
 
 class MemberFinished(msgspec.Struct, frozen=True, tag=True):
@@ -84,6 +94,15 @@ class CheckpointRecorded(msgspec.Struct, frozen=True, tag=True):
     wanted: int | None = None
     stall_s: float | None = None
     took_s: float | None = None
+
+
+class StorageListed(msgspec.Struct, frozen=True, tag=True):
+    """Rank 0 of `round` has told what storage holds. Fields as in `membership.CheckpointsStored`."""
+
+    round: int
+    uri: str
+    count: int
+    checkpoints: tuple[StoredCheckpoint, ...] = ()
 
 
 class RestoreReported(msgspec.Struct, frozen=True, tag=True):
@@ -118,11 +137,12 @@ class FindingMade(msgspec.Struct, frozen=True, tag=True):
     finding: Finding
 
 
-class ReplicasAgreed(msgspec.Struct, frozen=True, tag=True):
-    """All ranks of `round` that must hold equal parameters held equal ones after `step`."""
+class ReplicasAgreed(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """What all ranks of `round` held after `step` is right, as far as `by` can tell."""
 
     round: int
     step: int
+    by: ProvedBy = ProvedBy.REPLICAS
 
 
 class MemberTested(msgspec.Struct, frozen=True, tag=True):
@@ -200,8 +220,10 @@ Event = (
     | MemberDeparting
     | MemberLeft
     | MemberEntered
+    | RoundBegan
     | MemberFinished
     | CheckpointRecorded
+    | StorageListed
     | RestoreReported
     | RoundProgressed
     | FindingMade

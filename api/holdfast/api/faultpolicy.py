@@ -11,10 +11,8 @@ from pydantic import Field, model_validator
 
 from holdfast.api.condition import ConditionKind
 from holdfast.api.policy import FaultAction, NoticeAction, XidAction
-from holdfast.api.quantity import Duration, Percent, Share, StepCount, Steps, Timeout, format_duration
+from holdfast.api.quantity import Duration, Percent, Share, Timeout, format_duration
 from holdfast.api.section import Section, contradiction
-
-Positive = Annotated[float, Field(gt=0)]
 
 
 class NoticeSource(StrEnum):
@@ -72,30 +70,6 @@ class Corruption(Section):
     """What is done about a node that computes wrong."""
 
 
-class Loss(Section):
-    """What is done about spikes and divergence."""
-
-    skip_above_norm: Positive = 20
-    """A step whose gradient norm is above this many times the usual is skipped."""
-    rewind_after: StepCount = Steps(50)
-    """A loss that has stayed high for so long is a divergence: go back."""
-    learning_rate_scale: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """The learning rate after going back, as a share of what it was."""
-    skip_batches: Annotated[int, Field(ge=0)] = 200
-    """How much of the data is passed over after going back."""
-
-
-class Straggler(Section):
-    """When a slow rank is worth a word."""
-
-    slower_than: Share = Percent(0.15)
-    """How much slower than the median of the ranks."""
-    sustained: StepCount = Steps(50)
-    """For how many steps."""
-    action: FaultAction = FaultAction.REPORT
-    """What is done about the node."""
-
-
 class Preemption(Section):
     """What is done about spot notices."""
 
@@ -130,6 +104,8 @@ class Restarts(Section):
 class FaultPolicy(Section):
     """All of it."""
 
+    not_built = ("loss", "straggler")
+
     heartbeat: Heartbeat = Heartbeat()
     """How a launcher shows that it lives."""
     hang: Hang = Hang()
@@ -142,10 +118,6 @@ class FaultPolicy(Section):
     """When a GPU is too hot."""
     corruption: Corruption = Corruption()
     """How silent corruption is looked for."""
-    loss: Loss = Loss()
-    """What is done about spikes and divergence."""
-    straggler: Straggler = Straggler()
-    """When a slow rank is worth a word."""
     preemption: Preemption = Preemption()
     """What is done about spot notices."""
     budget: Budget = Budget()

@@ -15,6 +15,7 @@ class FindingKind(StrEnum):
     """The fault classes detectors judge."""
 
     PROCESS_EXIT = "ProcessExit"
+    USER_CODE = "UserCode"  # the script raised an exception that no device, network or storage explains
     COLLECTIVE_FAILED = "CollectiveFailed"  # a symptom: somebody else's fault, as a rule
     MEMBER_LOST = "MemberLost"
     HANG = "Hang"
@@ -23,7 +24,8 @@ class FindingKind(StrEnum):
     CONDITION = "Condition"  # of a GPU, a link or the node; `cause` names it
     THERMAL = "Thermal"
     SELF_TEST = "SelfTest"
-    CORRUPTION = "Corruption"  # replicas that must be equal are not
+    NON_FINITE = "NonFinite"  # a loss or gradient norm that is NaN or infinite
+    CORRUPTION = "Corruption"  # replicas differ, a device computes wrong, or memory does not keep what is in it
     CRASH_LOOP = "CrashLoop"
 
 
@@ -33,6 +35,13 @@ class Confidence(StrEnum):
     CERTAIN = "Certain"
     PROBABLE = "Probable"
     UNKNOWN = "Unknown"
+
+
+class ProvedBy(StrEnum):
+    """What says that a step is right. What is worth more is not overruled by what is worth less."""
+
+    REPLICAS = "replicas"  # all ranks that must hold equal parameters did: whatever differed would have shown
+    DEVICES = "devices"  # nobody holds the same; all devices answered right, no memory was seen to change
 
 
 class Subject(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,7 +78,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     `asks` is what a detector's catalogue or policy asks for, None where the ladder knows by itself. Of a
     MEMBER_LOST whose subject is nobody, `also` are members that were lost at once, for a reason they share. Of a
     CORRUPTION, `step` is where replicas differed and `agreed_step` the last one before at which all were equal
-    (None: none).
+    (None: none). Of a NON_FINITE, `step` is the first such step, and `skipped` says that all ranks left it out.
+    `alike` is set when every rank of the round failed in one way before any of them showed a sign of training: it
+    names that way, the same for the same failure in the next round.
     """
 
     kind: FindingKind
@@ -86,3 +97,5 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     asks: XidAction | None = None
     step: int | None = None
     agreed_step: int | None = None
+    skipped: bool = False
+    alike: str = ""

@@ -23,6 +23,7 @@ class IncidentState(StrEnum):
     OPEN = "Open"
     RECOVERED = "Recovered"
     PAGED = "Paged"
+    OBSERVED = "Observed"  # what would be done is told, and nothing was: the job is only observed
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -45,9 +46,9 @@ class Moment(msgspec.Struct, frozen=True):
 class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     """One fault. Times are seconds on the watchdog's clock.
 
-    `began_at` is an estimate from the evidence, `detected_at` when the finding was made, `recovered_at` when
-    every rank of the new round had completed a new step. `lost_steps` counts steps that were completed before
-    the fault and had to be trained again.
+    `began_at` is an estimate from the evidence, `detected_at` when the finding was made, `recovered_at` when every
+    rank of the new round had completed a new step; of a script that publishes no steps it stays empty.
+    `lost_steps` counts steps that were completed before the fault and had to be trained again.
     """
 
     id: str

@@ -44,3 +44,14 @@ class InterventionOutcome(msgspec.Struct, frozen=True):
     id: str
     state: InterventionState
     outcome: str
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """What would become of a request if it were made now, and what else would happen, in words.
+
+    `state` is Pending for what is answered only later; nothing was changed by asking.
+    """
+
+    state: InterventionState
+    outcome: str
+    effects: tuple[str, ...] = ()

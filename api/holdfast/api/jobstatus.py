@@ -36,7 +36,7 @@ class Goodput(Section):
     """Useful time over wall time."""
 
     ettr: float | None = None
-    """Useful training time over wall time since the first round, suspensions left out."""
+    """Useful training time over wall time since the first member joined, suspensions left out."""
 
 
 class TrainingJobStatus(Section):

@@ -8,8 +8,10 @@ arrives twice or late changes nothing.
 
 import msgspec
 
-from holdfast.api.round import Shown, Tier
+from holdfast.api.checkpoint import StoredCheckpoint
+from holdfast.api.round import Reentry, Shown, Tier
 from holdfast.api.selftest import Tested, TestWanted
+from holdfast.api.workeroutput import WorkerOutput
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
@@ -49,18 +51,23 @@ class RoundEntered(msgspec.Struct, frozen=True, tag=True):
     """Every local worker of the member runs in `round`. `reentrant` when all of them can re-enter in process.
 
     `last_step` is the last step any of them had completed in the round before, None when Unknown: what the
-    fault cost is counted from it.
+    fault cost is counted from it. `reentry` says which rounds its workers can go on to, when they are reentrant,
+    and `because` what keeps them from others. Said again when that changes.
     """
 
     round: int
     reentrant: bool
     last_step: int | None = None
+    reentry: Reentry = Reentry.ANY_WORLD
+    because: str = ""
 
 
 class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     """A worker process of `round` ended on its own with a failure. `age_s` since the kernel said so.
 
-    Exactly one of `exit_code` and `signal` is set. `error` is the tail a human wants to read.
+    Exactly one of `exit_code` and `signal` is set. `error` is the tail a human wants to read. `raised` is the
+    Python exception that ended it, in one line, and `place` the innermost line of the user's own files that it
+    came through; both are empty when none was seen. `began`: the process had shown a sign of training.
     """
 
     round: int
@@ -69,6 +76,9 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     exit_code: int | None = None
     signal: int | None = None
     error: str = ""
+    raised: str = ""
+    place: str = ""
+    began: bool = False
 
 
 class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):
@@ -78,6 +88,16 @@ class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):
     rank: int
     age_s: float
     error: str = ""
+
+
+class TrainingBegan(msgspec.Struct, frozen=True, tag=True):
+    """A local worker of `round`, of a script that publishes no steps, has shown its first sign of training.
+
+    It has a connection to the round's store (`init_process_group` opens one), or wrote steadily to its output.
+    What lies before that, importing above all, says nothing about whether training goes well.
+    """
+
+    round: int
 
 
 class WorkersFinished(msgspec.Struct, frozen=True, tag=True):
@@ -100,6 +120,23 @@ class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
     wanted: int | None = None
     stall_s: float | None = None
     took_s: float | None = None
+
+
+class CheckpointsStored(msgspec.Struct, frozen=True, tag=True):
+    """What storage holds now of the history that `round` goes on with, as rank 0 sees it.
+
+    Said when the round has restored and after each deletion of old checkpoints, before anything that is committed
+    later is told. `checkpoints` are the readable ones, newest first, those found damaged left out: all `count` of
+    them, or the newest `checkpoint.TOLD_MAX` less one and the oldest. `uri` is the place they lie in. `saved` is
+    the newest step that the round had committed by then, None: none yet; said again after a later commit, it is
+    out of date.
+    """
+
+    round: int
+    uri: str
+    count: int
+    checkpoints: tuple[StoredCheckpoint, ...] = ()
+    saved: int | None = None
 
 
 class Restored(msgspec.Struct, frozen=True, tag=True):
@@ -149,13 +186,17 @@ class SaveWanted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Verified(msgspec.Struct, frozen=True, tag=True):
-    """Watchdog to the launcher of rank 0, and from there to its workers: all replicas agreed after `step`.
+    """Watchdog to the launcher of rank 0, and from there to its workers: what is sound.
 
-    Said when a checkpoint is committed. The newest one of that step or before is what a rewind goes back to.
+    All replicas agreed after `step` (None: never compared). After `unhealthy_from` some rank's loss or gradient
+    norm was not finite (None: of no step is that known): no checkpoint of that step or later is to be restored.
+    Said when a checkpoint is committed, and when the latter changes. The newest one up to `step` and before
+    `unhealthy_from` is what a rewind goes back to.
     """
 
     round: int
-    step: int
+    step: int | None
+    unhealthy_from: int | None = None
 
 
 RoundWord = SaveWanted | Verified
@@ -168,11 +209,14 @@ FromLauncher = (
     | RoundEntered
     | WorkerExited
     | CollectiveFailed
+    | TrainingBegan
     | WorkersFinished
     | CheckpointCommitted
+    | CheckpointsStored
     | Restored
     | Departing
     | Leave
     | Tested
+    | WorkerOutput
 )
 ToLauncher = Shown | RoundWord | TestWanted | Refused

@@ -116,7 +116,7 @@ class Policy(msgspec.Struct, frozen=True):
     `preflight` is the self-test a member passes before it is given ranks (None: none), `tensor` how many ranks
     must share one NVLink domain. `memory` None: no snapshots in memory; `interval` None: the script alone says
     when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
-    `xid_actions` override the catalogues.
+    `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
     """
 
     job: str
@@ -150,6 +150,7 @@ class Policy(msgspec.Struct, frozen=True):
     memory: MemoryPolicy | None = None
     interval: CheckpointInterval | None = None
     keep: int | None = None
+    observe: bool = False
 
     def world_sizes_allow(self, members: int) -> bool:
         """Whether `members` nodes make a legal world: within the range, and whole model replicas."""

@@ -1,28 +1,32 @@
 """The rank record: what one training rank publishes, as a fixed binary layout.
 
 A record is one cache-line-aligned file of `SIZE` bytes per rank, memory-mapped by the trainer that writes it
-and the agent that reads it. Little-endian. It has three zones, each with a sequence lock of its own: the training
-loop writes the *step* zone at every step and the *replica* zone when it has a new fingerprint, the trainer's side
-thread writes the *pulse* zone. A writer makes the zone's sequence odd, writes, makes it even; a reader retries
-while it is odd or changed. This module only packs and unpacks bytes; mapping and locking belong to the two ends.
+and the agent that reads it. Little-endian. It has zones, each with a sequence lock of its own: the training
+loop writes the *step* zone at every step, the *replica* zone when it has a new fingerprint, the *health* zone when
+a loss or gradient norm is not finite and the *proof* zone when its device or its parameters were checked; the
+trainer's side thread writes the *pulse* zone. A writer makes the zone's sequence odd, writes, makes it even; a
+reader retries while it is odd or changed. This module only packs and unpacks bytes; mapping and locking belong to
+the two ends.
 
 Times are the node's CLOCK_MONOTONIC in nanoseconds: comparable between processes of one node, never between
-nodes. A value that was not measured is `UNKNOWN_INT` or NaN, never zero; one that was
-measured and is no number is infinite.
+nodes. An integer that was not measured is `UNKNOWN_INT`, never zero. Of the loss and the gradient norm a flag says
+whether they were measured, so that a measured NaN or infinity is published as what it is.
 """
 
+import math
 import struct
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 import msgspec
 
 MAGIC = 0x31444648  # "HFD1"
-VERSION = 2
-SIZE = 256
+VERSION = 3
+SIZE = 512
 UNKNOWN_INT = -1
 FINGERPRINTS_KEPT = (
     3  # a reader that looks ten times a second misses none that are 0.1 s apart, and one look may fail
 )
+ANSWERS_KEPT = 3
 
 
 class Phase(IntEnum):
@@ -37,11 +41,43 @@ class Phase(IntEnum):
     IDLE = 6  # deliberately not training (evaluation, waiting for a round)
 
 
+class Measured(IntFlag):
+    """Which of a step's values were measured."""
+
+    NOTHING = 0
+    LOSS = 1
+    GRAD_NORM = 2
+
+
+class Odd(IntEnum):
+    """What a value that should be a finite number is."""
+
+    FINITE = 0
+    NAN = 1
+    INFINITE = 2
+    MINUS_INFINITE = 3
+
+    @property
+    def word(self) -> str:
+        """As it is spelled where people and JSON read it: `nan`, `inf`, `-inf`; empty for a finite number."""
+        return ("", "nan", "inf", "-inf")[self]
+
+
+def odd(value: float) -> Odd:
+    """What `value` is."""
+    if value != value:
+        return Odd.NAN
+    if value - value == 0.0:
+        return Odd.FINITE
+    return Odd.INFINITE if value > 0.0 else Odd.MINUS_INFINITE
+
+
 class StepZone(msgspec.Struct, frozen=True, gc=False):
     """What the training loop last published.
 
     `step` is the last *completed* optimizer step, `UNKNOWN_INT` before the first of the round.
-    `published_ns` moves with every publication: a step completed or a phase begun.
+    `published_ns` moves with every publication: a step completed or a phase begun. `loss` and `grad_norm` are None
+    when they were not measured; what was measured may be NaN or infinite.
     """
 
     round: int
@@ -54,8 +90,8 @@ class StepZone(msgspec.Struct, frozen=True, gc=False):
     phase_started_ns: int
     published_ns: int
     step_time_ns: int
-    loss: float
-    grad_norm: float
+    loss: float | None
+    grad_norm: float | None
     tokens: int
     snapshot_step: int
 
@@ -80,6 +116,63 @@ class ReplicaZone(msgspec.Struct, frozen=True, gc=False):
     fingerprints: tuple[Fingerprint, ...]
 
 
+class HealthZone(msgspec.Struct, frozen=True, gc=False):
+    """Which steps of `round` were not healthy on `rank`; a reader that looks seldom misses none.
+
+    `step` is the first one whose loss or gradient norm was not finite and that was not skipped (`UNKNOWN_INT`:
+    none), noticed at `at_ns`, `loss` and `grad_norm` what they were then, `last` the newest such step and `count`
+    how many there were. `skipped` is the newest step that all ranks agreed to leave out, `skipped_count` how many
+    there were; `skipped_loss` and `skipped_grad_norm` are what this rank's own values were at that step.
+    """
+
+    round: int
+    rank: int
+    step: int = UNKNOWN_INT
+    last: int = UNKNOWN_INT
+    at_ns: int = UNKNOWN_INT
+    count: int = 0
+    loss: Odd = Odd.FINITE
+    grad_norm: Odd = Odd.FINITE
+    skipped: int = UNKNOWN_INT
+    skipped_count: int = 0
+    skipped_loss: Odd = Odd.FINITE
+    skipped_grad_norm: Odd = Odd.FINITE
+
+
+class DeviceAnswer(msgspec.Struct, frozen=True, gc=False):
+    """What the fixed block came to on this rank's device after step `step`: an unsigned 64-bit `value`.
+
+    By then the parameters had been looked at in `looks` pauses between two updates of this round, and no change
+    was found in any of them. Published at `at_ns`.
+    """
+
+    step: int
+    value: int
+    looks: int
+    at_ns: int
+
+
+class ProofZone(msgspec.Struct, frozen=True, gc=False):
+    """What `rank` proved in `round`: its newest answers, oldest first, at most `ANSWERS_KEPT`.
+
+    `device` (unsigned, 64 bit) names the make of the device and of the software on it: where it is equal, answers
+    must be. `changed_step` is the first step after which the parameters changed though nothing updated them,
+    found at `changed_ns`; both `UNKNOWN_INT`: no such step was seen. `is_flip` is whether they changed in one bit,
+    as memory changes them. `local_grad_norm` is that of this rank's own
+    gradient, before it was reduced, in step `local_norm_step`.
+    """
+
+    round: int
+    rank: int
+    device: int
+    answers: tuple[DeviceAnswer, ...]
+    changed_step: int = UNKNOWN_INT
+    changed_ns: int = UNKNOWN_INT
+    local_norm_step: int = UNKNOWN_INT
+    local_grad_norm: float = math.nan
+    is_flip: bool = False
+
+
 class PulseZone(msgspec.Struct, frozen=True, gc=False):
     """What the side thread last published: proof that the process runs, and how far its collectives got."""
 
@@ -90,18 +183,26 @@ class PulseZone(msgspec.Struct, frozen=True, gc=False):
 HEADER = struct.Struct("<IHH")  # magic, version, size
 STEP_SEQUENCE_OFFSET = 8
 STEP_OFFSET = 16
-STEP = struct.Struct("<qiiiiqqqqqddqq")
+STEP = struct.Struct("<qiiiiqiiqqqddqq")
 REPLICA_SEQUENCE_OFFSET = 112
 REPLICA_OFFSET = 120
 REPLICA = struct.Struct("<qqQ" + "qQq" * FINGERPRINTS_KEPT)
 PULSE_SEQUENCE_OFFSET = 216
 PULSE_OFFSET = 224
 PULSE = struct.Struct("<qq")
+HEALTH_SEQUENCE_OFFSET = 256
+HEALTH_OFFSET = 264
+HEALTH = struct.Struct("<qiiqqqqiBBBB")
+PROOF_SEQUENCE_OFFSET = 320
+PROOF_OFFSET = 328
+PROOF = struct.Struct("<qi?xxxQ" + "qQqq" * ANSWERS_KEPT + "qqqd")
 SEQUENCE = struct.Struct("<Q")
 
 assert STEP_OFFSET + STEP.size <= REPLICA_SEQUENCE_OFFSET
 assert REPLICA_OFFSET + REPLICA.size <= PULSE_SEQUENCE_OFFSET
-assert PULSE_OFFSET + PULSE.size <= SIZE
+assert PULSE_OFFSET + PULSE.size <= HEALTH_SEQUENCE_OFFSET
+assert HEALTH_OFFSET + HEALTH.size <= PROOF_SEQUENCE_OFFSET
+assert PROOF_OFFSET + PROOF.size <= SIZE
 
 
 def pack_header() -> bytes:
@@ -123,6 +224,9 @@ def check_header(buffer: bytes | memoryview) -> str | None:
 
 def pack_step(zone: StepZone) -> bytes:
     """The step zone's bytes, to be written at `STEP_OFFSET`."""
+    measured = (Measured.LOSS if zone.loss is not None else 0) | (
+        Measured.GRAD_NORM if zone.grad_norm is not None else 0
+    )
     return STEP.pack(
         zone.round,
         zone.rank,
@@ -131,11 +235,12 @@ def pack_step(zone: StepZone) -> bytes:
         zone.pid,
         zone.step,
         zone.phase,
+        measured,
         zone.phase_started_ns,
         zone.published_ns,
         zone.step_time_ns,
-        zone.loss,
-        zone.grad_norm,
+        0.0 if zone.loss is None else zone.loss,
+        0.0 if zone.grad_norm is None else zone.grad_norm,
         zone.tokens,
         zone.snapshot_step,
     )
@@ -145,6 +250,11 @@ def unpack_step(buffer: bytes | memoryview) -> StepZone:
     """Read the step zone of a whole record. Raises ValueError when the phase is none of `Phase`."""
     fields = list(STEP.unpack_from(buffer, STEP_OFFSET))
     fields[6] = Phase(fields[6])
+    measured = fields.pop(7)
+    if not measured & Measured.LOSS:
+        fields[10] = None
+    if not measured & Measured.GRAD_NORM:
+        fields[11] = None
     return StepZone(*fields)
 
 
@@ -161,6 +271,64 @@ def unpack_replica(buffer: bytes | memoryview) -> ReplicaZone:
     slots = zip(fields[::3], fields[1::3], fields[2::3], strict=True)
     kept = tuple(Fingerprint(*slot) for slot in slots if slot[0] != UNKNOWN_INT)
     return ReplicaZone(round_, rank, group, kept)
+
+
+def pack_health(zone: HealthZone) -> bytes:
+    """The health zone's bytes, to be written at `HEALTH_OFFSET`."""
+    return HEALTH.pack(
+        zone.round,
+        zone.rank,
+        zone.count,
+        zone.step,
+        zone.last,
+        zone.at_ns,
+        zone.skipped,
+        zone.skipped_count,
+        zone.loss,
+        zone.grad_norm,
+        zone.skipped_loss,
+        zone.skipped_grad_norm,
+    )
+
+
+def unpack_health(buffer: bytes | memoryview) -> HealthZone:
+    """Read the health zone of a whole record. Raises ValueError when a value is none of `Odd`."""
+    round_, rank, count, step, last, at_ns, skipped, skipped_count, *values = HEALTH.unpack_from(
+        buffer, HEALTH_OFFSET
+    )
+    loss, norm, skipped_loss, skipped_norm = map(Odd, values)
+    return HealthZone(
+        round_, rank, step, last, at_ns, count, loss, norm, skipped, skipped_count, skipped_loss, skipped_norm
+    )
+
+
+def pack_proof(zone: ProofZone) -> bytes:
+    """The proof zone's bytes, to be written at `PROOF_OFFSET`."""
+    filling = [UNKNOWN_INT, 0, UNKNOWN_INT, UNKNOWN_INT] * (ANSWERS_KEPT - len(zone.answers))
+    kept = [field for one in zone.answers for field in (one.step, one.value, one.looks, one.at_ns)]
+    return PROOF.pack(
+        zone.round,
+        zone.rank,
+        zone.is_flip,
+        zone.device,
+        *kept,
+        *filling,
+        zone.changed_step,
+        zone.changed_ns,
+        zone.local_norm_step,
+        zone.local_grad_norm,
+    )
+
+
+def unpack_proof(buffer: bytes | memoryview) -> ProofZone:
+    """Read the proof zone of a whole record."""
+    round_, rank, is_flip, device, *fields = PROOF.unpack_from(buffer, PROOF_OFFSET)
+    slots = zip(*(fields[place : 4 * ANSWERS_KEPT : 4] for place in range(4)), strict=True)
+    kept = tuple(DeviceAnswer(*slot) for slot in slots if slot[0] != UNKNOWN_INT)
+    changed_step, changed_ns, local_norm_step, local_grad_norm = fields[4 * ANSWERS_KEPT :]
+    return ProofZone(
+        round_, rank, device, kept, changed_step, changed_ns, local_norm_step, local_grad_norm, is_flip=is_flip
+    )
 
 
 def unpack_pulse(buffer: bytes | memoryview) -> PulseZone:

@@ -43,13 +43,15 @@ class Tier(StrEnum):
 class Restore(msgspec.Struct, frozen=True):
     """The restore directive: what a worker loads before its first step of a round.
 
-    `step` is the newest step the round may restore; the checkpoint library falls back to an older one when
-    that one proves damaged, and reports the step it truly restored. None means "the newest intact one found at
-    `uri`" (a watchdog that has not yet seen a commit). With Tier.MEMORY a snapshot in the members' memory that is
-    newer than `step` comes first; `step` bounds the checkpoints. `uri` is the place that holds
-    the job's checkpoints, as the job names it; empty when only the script knows. `owner` names this life of the
-    job: its rounds are numbered from the start, and take over what an earlier life left at the same place.
-    `verified` is the last step after which all replicas were seen to be equal, None: never compared.
+    `step` is the newest step the round may restore; the checkpoint library falls back to an older one when that
+    one proves damaged, and reports the step it truly restored. None means "the newest intact one found at
+    `uri`" (a watchdog that has not yet seen a commit). With Tier.MEMORY a snapshot in the members' memory that
+    is newer than `step` comes first; `step` bounds the checkpoints. `uri` is the place that holds the job's
+    checkpoints, as the job names it; empty when only the script knows. `owner` names this life of the job: its
+    rounds are numbered from the start, and take over what an earlier life left at the same place. `verified` is
+    the last step after which all replicas were seen to be equal, None: never compared. Nothing of step
+    `unhealthy_from` or later in the history so far may be restored: a loss or gradient norm was not finite
+    (None: of no step is that known).
     """
 
     tier: Tier = Tier.NONE
@@ -59,6 +61,7 @@ class Restore(msgspec.Struct, frozen=True):
     learning_rate_scale: float = 1.0
     owner: str = ""
     verified: int | None = None
+    unhealthy_from: int | None = None
 
 
 class Entry(StrEnum):
@@ -66,6 +69,14 @@ class Entry(StrEnum):
 
     REENTER = "ReEnter"  # a live worker leaves its round and enters this one in the same process
     RESPAWN = "Respawn"  # every worker is a new process
+
+
+class Reentry(StrEnum):
+    """Into which rounds a worker's process may go on, after the one it is in."""
+
+    ANY_WORLD = "AnyWorld"  # every one: nothing in it keeps the world of an earlier round
+    SAME_WORLD = "SameWorld"  # those in which its rank and the number of ranks stay the same
+    NEVER = "Never"  # none: something in it keeps process groups that are gone
 
 
 class Round(msgspec.Struct, frozen=True, tag=True, dict=True):

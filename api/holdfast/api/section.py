@@ -7,7 +7,7 @@ code. Whatever is wrong ends as `InvalidSpec`, which names each field by its pat
 import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -17,7 +17,13 @@ from holdfast.api.errors import InvalidSpec, Problem
 
 
 class Section(BaseModel):
-    """One mapping of a job file."""
+    """One mapping of a job file.
+
+    `not_built` names fields, as files spell them, that are reserved for a function that does not exist yet. A file
+    that sets one is refused: a field that is accepted and read by nobody would be a lie.
+    """
+
+    not_built: ClassVar[tuple[str, ...]] = ()
 
     model_config = ConfigDict(
         frozen=True,
@@ -68,7 +74,7 @@ def _problem(model: type[Section], error: ErrorDetails) -> Problem:
     if kind == "missing":
         return Problem(_path(location), MISSING, "add it")
     if kind == "extra_forbidden":
-        return Problem(_path(location), error["input"], _did_you_mean(model, location))
+        return Problem(_path(location), error["input"], _why_unknown(model, location))
     return Problem(_path(location), error["input"], _FIXES.get(kind, _plain)(error["msg"], context))
 
 
@@ -82,25 +88,29 @@ def _path(location: Sequence[int | str]) -> str:
     return text or "the document"
 
 
-def _did_you_mean(model: type[Section], location: Sequence[int | str]) -> str:
-    known = sorted(_fields_at(model, location[:-1]))
-    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
+def _why_unknown(model: type[Section], location: Sequence[int | str]) -> str:
+    section, name = _section_at(model, location[:-1]), str(location[-1])
+    if section is not None and name in section.not_built:
+        return "not built yet; remove it"
+    fields = section.model_fields if section is not None else {}
+    known = sorted(field.alias or to_camel(each) for each, field in fields.items())
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
         return f"there is no such field; did you mean {close[0]}?"
     return f"there is no such field; known here: {', '.join(known)}"
 
 
-def _fields_at(model: type[Section], location: Sequence[int | str]) -> set[str]:
-    """The field names, as written in files, of the section at `location`."""
+def _section_at(model: type[Section], location: Sequence[int | str]) -> type[Section] | None:
+    """The section at `location` below `model`, None where there is none."""
     for part in location:
         if isinstance(part, int):
             continue  # a place in a list of that section
         found = next((field for name, field in model.model_fields.items() if to_camel(name) == part), None)
         section = _section_of(found.annotation) if found else None
         if section is None:
-            return set()
+            return None
         model = section
-    return {to_camel(name) for name in model.model_fields}
+    return model
 
 
 def _section_of(annotation: object) -> type[Section] | None:

@@ -1,12 +1,38 @@
 """What people read: a job's state and its ranks, as the watchdog knows them now."""
 
+import math
 from enum import StrEnum
 
 import msgspec
 
 from holdfast.api.condition import Condition
+from holdfast.api.finding import ProvedBy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import GpuSample, ProcessState, Unreadable
+
+
+class NotFinite(StrEnum):
+    """A measured value that is no finite number, as it is spelled where JSON, which has no such numbers, is read.
+
+    Unknown is another matter: it is null.
+    """
+
+    NAN = "nan"
+    INFINITE = "inf"
+    MINUS_INFINITE = "-inf"
+
+
+Reading = float | NotFinite
+"""A measured value."""
+
+
+def reading(value: float | None) -> Reading | None:
+    """`value` as it is read; None stays Unknown."""
+    if value is None or math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return NotFinite.NAN
+    return NotFinite.INFINITE if value > 0.0 else NotFinite.MINUS_INFINITE
 
 
 class JobPhase(StrEnum):
@@ -55,9 +81,13 @@ class Cadence(msgspec.Struct, frozen=True):
 class JobStatus(msgspec.Struct, frozen=True):
     """One job. `step` is the lowest last completed step over the ranks of the round, None when Unknown.
 
-    `ettr` is the useful training time over the wall time since the first round was shown, suspensions left out;
-    None before that. `verified_step` is the last step after which all replicas held equal parameters; None: they
-    were never compared. `cadence` None: the script alone says when a checkpoint is due.
+    `ettr` is the useful training time over the wall time since the first member joined, suspensions left out; None
+    before that, and for a script that publishes no steps. `verified_step` is the last step after which what all
+    ranks held is known to be right, by `verified_by`; None: nothing ever told. `cadence` None: the script alone
+    says when a checkpoint is due. `loss` is the mean over the ranks that know theirs, not finite when one of
+    theirs is not; it is the newest of the newest round, also when that has ended. After `unhealthy_from`, in the
+    history that goes on, some rank's loss or gradient norm was not finite (None: none). `ended_at` is when the job
+    succeeded or failed, None before.
     """
 
     job: str
@@ -67,7 +97,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     members: Membership
     world_size: int
     step: int | None
-    loss: float | None
+    loss: Reading | None
     step_time_s: float | None
     restarts: int
     evictions: int
@@ -79,6 +109,9 @@ class JobStatus(msgspec.Struct, frozen=True):
     ettr: float | None = None
     verified_step: int | None = None
     cadence: Cadence | None = None
+    ended_at: float | None = None
+    unhealthy_from: int | None = None
+    verified_by: ProvedBy | None = None
 
 
 class RankStatus(msgspec.Struct, frozen=True):
@@ -90,12 +123,13 @@ class RankStatus(msgspec.Struct, frozen=True):
     process: ProcessState
     phase: Phase | None = None
     step: int | None = None
-    loss: float | None = None
-    grad_norm: float | None = None
+    loss: Reading | None = None
+    grad_norm: Reading | None = None
     step_time_s: float | None = None
     progress_age_s: float | None = None
     heard_age_s: float | None = None
     pid: int | None = None
+    local_grad_norm: Reading | None = None
 
 
 class Hearing(StrEnum):
@@ -103,6 +137,7 @@ class Hearing(StrEnum):
 
     HEARD = "Heard"
     SILENT = "Silent"  # for so long that what it said of its GPUs says nothing of them now
+    ENDED = "Ended"  # the job is over: this is what it said last
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -120,3 +155,15 @@ class NodeStatus(msgspec.Struct, frozen=True):
     avoided: str = ""
     known: str = ""
     hearing: Hearing = Hearing.HEARD
+
+
+class LastSeen(msgspec.Struct, frozen=True):
+    """What was last known of a job that is over, or whose watchdog was stopped, at `at` (watchdog's clock).
+
+    Ages are those at `at`.
+    """
+
+    at: float
+    status: JobStatus
+    ranks: tuple[RankStatus, ...] = ()
+    nodes: tuple[NodeStatus, ...] = ()

@@ -23,11 +23,40 @@ class ProcessState(StrEnum):
     UNKNOWN = "Unknown"
 
 
+class NonFinite(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Steps of a rank in this round whose loss or gradient norm was not finite, and that were not skipped.
+
+    `step` is the first of them, noticed `age_s` ago, `last` the newest and `count` how many. `loss` and
+    `grad_norm` are what they were at the first: `nan`, `inf` or `-inf`; empty: finite or not measured.
+    """
+
+    step: int
+    age_s: float
+    last: int
+    count: int
+    loss: str = ""
+    grad_norm: str = ""
+
+
+class SkippedSteps(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Steps that all ranks of this round agreed to leave out: the newest, how many, and what this rank's own
+    values were at the newest, as in `NonFinite`.
+    """
+
+    step: int
+    count: int
+    loss: str = ""
+    grad_norm: str = ""
+
+
 class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One rank as its agent last saw it. `None` is Unknown.
 
     `progress_age_s`: since the training loop last published anything; `pulse_age_s`: since the side thread
-    last beat; `phase_age_s`: since the phase began. `step` is the last completed step of this round.
+    last beat; `phase_age_s`: since the phase began. `step` is the last completed step of this round. `grad_norm`
+    is what the script says, as a rule of the reduced gradient; `local_grad_norm` of the rank's own, before that. A
+    loss or gradient norm that was measured may be NaN or infinite. `nonfinite` and `skipped` tell of the whole
+    round, so that one bad step between two samples is not missed.
     """
 
     round: int
@@ -45,6 +74,9 @@ class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     tokens: int | None = None
     collective_sequence: int | None = None
     snapshot_step: int | None = None
+    nonfinite: NonFinite | None = None
+    skipped: SkippedSteps | None = None
+    local_grad_norm: float | None = None
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -119,6 +151,35 @@ class ParametersFingerprinted(msgspec.Struct, frozen=True, tag=True):
     age_s: float
 
 
+class DeviceAnswered(msgspec.Struct, frozen=True, tag=True):
+    """A rank ran the fixed block on its device after completing `step`, and it came to `value`.
+
+    The block and its input are always the same, so wherever `device` is equal, `value` must be, in every round and
+    after every step. By then the rank had looked at its parameters in `looks` pauses between two updates without
+    finding a change; 0: nobody could tell when they are updated.
+    """
+
+    round: int
+    rank: int
+    device: int
+    step: int
+    value: int
+    looks: int
+    age_s: float
+
+
+class ParametersChanged(msgspec.Struct, frozen=True, tag=True):
+    """A rank's parameters changed between the end of `step` and the next update, though nothing wrote to them: in
+    one bit (`is_flip`), as memory changes them, or in more, as a script does.
+    """
+
+    round: int
+    rank: int
+    step: int
+    age_s: float
+    is_flip: bool = True
+
+
 class PreemptionNoticed(msgspec.Struct, frozen=True, tag=True):
     """Whoever owns the machine says that it takes it away, `within_s` seconds after the notice was seen."""
 
@@ -137,7 +198,17 @@ class ProcessKilledForMemory(msgspec.Struct, frozen=True, tag=True):
     text: str = ""
 
 
-NodeEvent = XidRaised | GpuDisappeared | ParametersFingerprinted | PreemptionNoticed | ProcessKilledForMemory
+NodeEvent = (
+    XidRaised
+    | GpuDisappeared
+    | ParametersFingerprinted
+    | DeviceAnswered
+    | ParametersChanged
+    | PreemptionNoticed
+    | ProcessKilledForMemory
+)
+Statement = ParametersFingerprinted | DeviceAnswered
+"""What a sound rank says again and again. It proves nothing before it is compared with what others say."""
 
 
 class AgentHello(msgspec.Struct, frozen=True, tag=True):

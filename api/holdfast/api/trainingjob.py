@@ -138,37 +138,10 @@ class Utilization(Section):
     """10^12 operations a second a GPU could do in the training's precision, by its data sheet without sparsity."""
 
 
-class Wandb(Section):
-    """Weights & Biases."""
-
-    project: Text
-    """The project that the run belongs to."""
-    entity: Text | None = None
-    """The user or team; by default that of the credentials."""
-
-
-class Mlflow(Section):
-    """MLflow."""
-
-    experiment: Text
-    """The experiment that the run belongs to."""
-    tracking_uri: Text | None = None
-    """The tracking server; by default that of the environment."""
-
-
-class Reporting(Section):
-    """Who else is told."""
-
-    wandb: Wandb | None = None
-    """Report to Weights & Biases."""
-    mlflow: Mlflow | None = None
-    """Report to MLflow."""
-    webhook: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")] | None = None
-    """An http or https address that is told about incidents."""
-
-
 class JobSpec(Section):
     """What is to run, and how it is kept running."""
+
+    not_built = ("reporting",)
 
     entrypoint: Annotated[tuple[Text, ...], Field(min_length=1)]
     """The training script and its arguments; every rank runs it."""
@@ -190,8 +163,6 @@ class JobSpec(Section):
     """What a GPU costs; without it the ledger counts GPU hours only."""
     utilization: Utilization | None = None
     """What the model needs and a GPU could do; without it no MFU is told."""
-    reporting: Reporting | None = None
-    """Who else is told."""
     suspend: bool = False
     """True: one more checkpoint, then the job gives its nodes back and waits. False: it goes on."""
     ttl_after_finished: Duration = timedelta(hours=24)

@@ -1,11 +1,15 @@
 """Taking the snapshots of one round: into the node's memory, and for the storage."""
 
+import math
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
+import torch
 from torch.distributed.tensor import DTensor
 from torch.nn import Module
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from holdfast.checkpoint.council import Council
@@ -14,16 +18,19 @@ from holdfast.checkpoint.memory.arena import Arena, capacity_for
 from holdfast.checkpoint.memorytier import MemoryTier
 from holdfast.checkpoint.privatememory import PrivateMemory
 from holdfast.checkpoint.shares import Share, Shares
-from holdfast.checkpoint.snapshot import Draft, Snapshot, Stage
+from holdfast.checkpoint.snapshot import Draft, Room, Snapshot, Stage
 from holdfast.checkpoint.state import TrainingState
 
+_FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _TENSORS_PER_PARAMETER = 4  # Itself, two states as large as it is, and a count of steps.
 
 
 class Capture:
     """Belongs to the training thread, all but `release`. `memory` None: no snapshots in the node's memory.
 
-    `remembered` is called with the step of each snapshot that is whole there.
+    `remembered` is called with the step of each snapshot that is whole there; `is_finite` is asked, once the state
+    is copied, whether the last loss and gradient norm of this rank were finite. A snapshot to be stored is healthy
+    only when the parameters are finite as well.
     """
 
     def __init__(
@@ -33,13 +40,16 @@ class Capture:
         memory: MemoryTier | None,
         *,
         remembered: Callable[[int], object] = lambda step: None,
+        is_finite: Callable[[], bool | None] = lambda: None,
     ) -> None:
+        self._model = state.model
         self._live = LiveState(state, rank=council.rank)
         self._equivalence = state.equivalence
         self._shares = Shares(council)
         self._stage = Stage(council.rank)
         self._memory = memory
         self._remembered = remembered
+        self._is_finite = is_finite
         self._private: PrivateMemory | None = None
         self._pinned: dict[int, Arena] = {}
         estimate = estimated_bytes(state.model, state.optimizer, world_size=council.world_size)
@@ -68,7 +78,7 @@ class Capture:
         draft = self._stage.draft(share.whole(look), share.keys)
         arena = self._memory.room(draft.image_bytes, len(draft.entries))
         if arena is not None:
-            self._keep(arena, self._stage.take(draft, arena, step=step, batches=batches))
+            self._keep(arena, self._copied(draft, arena, step, batches))
         return arena is not None
 
     def take(self, *, step: int, batches: int) -> Snapshot:
@@ -81,11 +91,20 @@ class Capture:
         draft = self._stage.draft(share.whole(look), share.keys)
         arena = self._memory.room(draft.image_bytes, len(draft.entries)) if self._memory else None
         if arena is None:
-            return self._stage.take(draft, self._private_room(draft), step=step, batches=batches)
-        snapshot = self._stage.take(draft, arena, step=step, batches=batches)
+            return self._looked_at(self._copied(draft, self._private_room(draft), step, batches))
+        snapshot = self._copied(draft, arena, step, batches)
         self._keep(arena, snapshot)
         self._pin(arena, snapshot)
-        return snapshot
+        return self._looked_at(snapshot)
+
+    def _looked_at(self, snapshot: Snapshot) -> Snapshot:
+        """A gradient that was not finite is in the parameters before any loss tells of it."""
+        return snapshot if are_finite(self._model) else replace(snapshot, healthy=False)
+
+    def _copied(self, draft: Draft, room: Room, step: int, batches: int) -> Snapshot:
+        """Only now has an accelerator told what it computed last: the copy has waited for it."""
+        snapshot = self._stage.take(draft, room, step=step, batches=batches)
+        return replace(snapshot, healthy=self._is_finite())
 
     def _agree(self, look: Look, step: int) -> Share:
         if self._memory is not None:
@@ -129,6 +148,19 @@ class Capture:
             self._memory.prepare(estimate_bytes, tensors)
         else:
             self._private = PrivateMemory(capacity_for(estimate_bytes))
+
+
+@torch.no_grad()
+def are_finite(model: Module) -> bool:
+    """Whether all parameters in training are finite, as far as this rank holds them. Waits for the device."""
+    held = [
+        (each._local_tensor if isinstance(each, DTensor) else each).detach()
+        for each in model.parameters()
+        if each.requires_grad and each.dtype in _FORMATS
+    ]
+    # The largest of all magnitudes, which is not finite when one of them is not: it cannot overflow by itself.
+    largest = get_total_norm([each for each in held if each.numel()], norm_type=math.inf)
+    return bool(largest.isfinite())
 
 
 def estimated_bytes(model: Module, optimizer: Optimizer, *, world_size: int) -> int:

@@ -1,10 +1,11 @@
-"""What a directory of checkpoints holds, for people: every committed name, and what became of its history."""
+"""What a storage of checkpoints holds, for people: every committed name, how it stands, and why it is kept."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
+from holdfast.api.checkpoint import Health, health_of, restore_order
 from holdfast.api.errors import Damaged, InvalidInput, Problem
 from holdfast.checkpoint import index
 from holdfast.checkpoint.dating import committed_at
@@ -12,30 +13,39 @@ from holdfast.checkpoint.discovery import Found, discover, lineage
 from holdfast.checkpoint.index import Index, Stored, StoredTensor
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.naming import committed_step
-from holdfast.checkpoint.storage import Files
+from holdfast.checkpoint.need import Need
+from holdfast.checkpoint.retention import Retention, Why, judge
+from holdfast.checkpoint.storage import Files, Storage
 from holdfast.checkpoint.verified import VerifiedFile
 
 
-class Standing(StrEnum):
+class Place(StrEnum):
     """What a checkpoint is to the next restore."""
 
     NEWEST = "newest"  # it is tried first
     KEPT = "kept"  # it is tried when those after it are damaged
+    UNHEALTHY = "unhealthy"  # passed over, unless nothing healthy is left and it is below what the job refuses
     GIVEN_UP = "given up"  # of a history that a rewind has left: never tried
     UNREADABLE = "unreadable"  # passed over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One committed name. Where it cannot be read, all but `name`, `step` and `standing` may be None, and `reason`
+    """One committed name. Where it cannot be read, all but `name`, `step` and `place` may be None, and `reason`
     says why.
 
-    `size_bytes` is that of all files the manifest lists, `committed_at` Unix time in seconds.
+    `size_bytes` is that of all files the manifest lists, `committed_at` Unix time in seconds. `verified` is
+    whether its replicas are known to have been equal, None: nobody has compared. `kept` is why the job's next
+    deletion leaves it, empty: it goes then, or only its number among the newest could tell and no job has said how
+    many it keeps.
     """
 
     name: str
     step: int
-    standing: Standing
+    place: Place
+    health: Health = Health.UNKNOWN
+    verified: bool | None = None
+    kept: tuple[Why, ...] = ()
     round: int | None = None
     world_size: int | None = None
     parent: int | None = None
@@ -44,37 +54,66 @@ class Entry:
     reason: str | None = None
 
 
-def catalogue(files: Files) -> list[Entry]:
-    """Every committed checkpoint, highest step first. Raises OSError when the storage fails."""
-    found, unreadable = discover(files)
-    line = [each.name for each in lineage(found)]
-    entries = [_entry(files, each, _standing(each.name, line)) for each in found]
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Every committed checkpoint, highest step first, by what the job has left in the storage (`need`). `trouble`
+    is why that cannot be read: then nothing is known of what the job found unhealthy, verified or keeps.
+    """
+
+    entries: tuple[Entry, ...]
+    need: Need
+    trouble: str = ""
+
+
+def catalogue(storage: Storage) -> Catalogue:
+    """What is there. Raises OSError when the storage fails."""
+    need, trouble = Need(), ""
+    try:
+        need = storage.commits.entered().need
+    except Damaged as damage:
+        trouble = str(damage)
+    found, unreadable = discover(storage)
+    names = [each.name for each in found] + [each.name for each in unreadable]
+    dates = {name: committed_at(storage, name) for name in names}
+    keep = need.keep or len(found) or 1
+    retention = Retention(keep, need.compared_every, need.verified, unhealthy_from=need.unhealthy_from)
+    kept = judge(found, unreadable, retention, dates.get).kept
+    line = lineage(found)
+    order = [each.name for each in restore_order(line, need.unhealthy_from)]
+    places = {each.name: Place.GIVEN_UP for each in found}
+    places |= {each.name: _place(each, order, need) for each in line}
+    entries = [_entry(each, places[each.name], need, dates[each.name]) for each in found]
     entries += [
         Entry(
             name=each.name,
             step=committed_step(each.name) or 0,
-            standing=Standing.UNREADABLE,
-            committed_at=committed_at(files, each.name),
+            place=Place.UNREADABLE,
+            committed_at=dates[each.name],
             reason=each.reason,
         )
         for each in unreadable
     ]
-    return sorted(entries, key=lambda entry: (entry.step, entry.name), reverse=True)
+    # Which are the newest the job keeps is not known where none has said how many.
+    whys = {name: tuple(why for why in said if need.keep or why is not Why.NEWEST) for name, said in kept.items()}
+    entries = [replace(each, kept=whys.get(each.name, ())) for each in entries]
+    return Catalogue(tuple(sorted(entries, key=lambda each: (each.step, each.name), reverse=True)), need, trouble)
 
 
-def choose(files: Files, step: int | None = None) -> str:
-    """The name of the checkpoint of `step`, by default of the one that a restore would try first.
+def choose(entries: Sequence[Entry], step: int | None = None) -> Entry:
+    """The checkpoint of `step`, by default the one that a restore would try first.
 
     Raises InvalidInput, with what there is, when there is none.
     """
-    found, unreadable = discover(files)
-    if step is None and found:
-        return lineage(found)[0].name
-    names = [each.name for each in found] + [each.name for each in unreadable]
-    chosen = [name for name in names if committed_step(name) == step]
-    if chosen:
-        return chosen[0]
-    steps = sorted(committed_step(name) or 0 for name in names)
+    if step is None:
+        # Where a job refuses all there is, people still want to look at the newest.
+        for place in (Place.NEWEST, Place.UNHEALTHY):
+            for each in entries:
+                if each.place is place:
+                    return each
+    for each in entries:
+        if each.step == step:
+            return each
+    steps = sorted(each.step for each in entries)
     there = f"the steps there are {', '.join(map(str, steps))}" if steps else "no checkpoint is there"
     raise InvalidInput(Problem(field="step", value="newest" if step is None else step, fix=there))
 
@@ -100,21 +139,25 @@ def elements(entries: Mapping[str, Stored]) -> int:
     return sum(prod(stored.shape) for stored in entries.values() if isinstance(stored, StoredTensor))
 
 
-def _standing(name: str, line: list[str]) -> Standing:
-    if name not in line:
-        return Standing.GIVEN_UP
-    return Standing.NEWEST if name == line[0] else Standing.KEPT
+def _place(one: Found, order: Sequence[str], need: Need) -> Place:
+    """Of one in the line that goes on; `order` is the one in which a restore tries them."""
+    if order and one.name == order[0]:
+        return Place.NEWEST
+    return Place.UNHEALTHY if health_of(one, need.unhealthy_from) is Health.UNHEALTHY else Place.KEPT
 
 
-def _entry(files: Files, found: Found, standing: Standing) -> Entry:
+def _entry(found: Found, place: Place, need: Need, committed_at: float | None) -> Entry:
     manifest = found.manifest
+    is_past = place is Place.GIVEN_UP  # What the job knows is of the history that goes on.
     return Entry(
         name=found.name,
         step=manifest.step,
-        standing=standing,
+        place=place,
+        health=health_of(found, None if is_past else need.unhealthy_from),
+        verified=None if need.verified is None or is_past else manifest.step <= need.verified,
         round=manifest.round,
         world_size=manifest.world_size,
         parent=manifest.parent,
         size_bytes=sum(record.size_bytes for record in manifest.files.values()),
-        committed_at=committed_at(files, found.name),
+        committed_at=committed_at,
     )

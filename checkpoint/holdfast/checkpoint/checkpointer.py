@@ -22,12 +22,12 @@ from holdfast.checkpoint.errors import NothingToRestore
 from holdfast.checkpoint.keeping import Keeping
 from holdfast.checkpoint.memorytier import open_memory
 from holdfast.checkpoint.opening import Opening, open_together
-from holdfast.checkpoint.persist import Lineage, Persister, Reached
+from holdfast.checkpoint.persist import Lineage, Persister, Reached, SavePoint
 from holdfast.checkpoint.restore import Position
 from holdfast.checkpoint.restoring import restore_newest
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.runport import RunPort
-from holdfast.checkpoint.saving import Saving
+from holdfast.checkpoint.saving import Saving, StorageReport
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.storageuri import storage_at
@@ -55,8 +55,9 @@ class Checkpointer:
     checkpoint and computed again after a restore, see `equivalence.py`. `uri` is the directory or the place in an
     object store (by default the one the round was told), `every_steps` how many completed steps lie between two
     saves (None: only the last is saved, and what the watchdog asks for), `keep` how many checkpoints stay (None:
-    what the job says, else 3); a few more stay where replicas are compared and the newest ones may not be
-    verified yet. `storage` and `reached` are for tests and other kinds of storage.
+    what the job says, else 3); the newest healthy one stays in any case, and a few more where replicas are
+    compared and the newest ones may not be verified yet. `storage` and `reached` are for tests and other kinds of
+    storage.
 
     Where the job wants snapshots in the nodes' memory, they are taken as often as it says. Without a directory it
     does nothing else but count steps. Raises InvalidInput when something in this cannot be checkpointed.
@@ -120,10 +121,12 @@ class Checkpointer:
         self._turn_to(data)
         if not self._has_begun:
             self._begin(self._state())
-        source = self._open_data(data)
+        source, drill = self._open_data(data), self.run.drill
         try:
             for batch in self._fetch(source, until):
                 self._at = _At(self._at.step + 1, self._at.batches + 1)
+                if drill is not None:
+                    batch = drill.batch(batch)
                 if self._equivalence is not None:
                     self._equivalence.batch = batch
                 yield self._at.step, batch
@@ -212,28 +215,54 @@ class Checkpointer:
             raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
         if self._equivalence is not None:
             self._equivalence.check(self._council)
-        self._open(state, opening, position)
+        report = None
+        if self.storage is not None and part.rank == 0:
+            report = StorageReport(self.run, opening, uri=self.storage.uri, damaged=position.damaged)
+            report.restored(opening.line, position.step)
+        self._open(state, opening, position, report)
         self.run.restored(position.step, position.skipped, tier=position.tier, healed=position.healed)
         return position
 
-    def _open(self, state: TrainingState, opening: Opening, position: Position) -> None:
+    def _open(
+        self, state: TrainingState, opening: Opening, position: Position, report: StorageReport | None
+    ) -> None:
         """Get ready for the snapshots and saves of this round."""
         part, storage, parent = self.run.assignment, self.storage, position.step
         memory, saving = open_memory(part, self._council, parent=parent), None
         if storage is None and memory is None:
             return
-        capture = Capture(state, self._council, memory, remembered=self.run.snapshotted)
+        capture = Capture(
+            state, self._council, memory, remembered=self.run.snapshotted, is_finite=self.run.is_finite
+        )
         if storage is not None:
+            if self.run.drill is not None:
+                self.run.drill.saves_here()
             lineage = Lineage(round=opening.number, parent=parent, token=opening.token)
             persister = Persister(
-                storage, self._council, lineage, retention=partial(self._retention, part), reached=self.reached
+                storage,
+                self._council,
+                lineage,
+                retention=partial(self._retention, part),
+                reached=self._reach,
+                stored=report.tidied if report is not None else lambda line, saved: None,
             )
             saved = parent if position.tier is Tier.CHECKPOINT else None  # Of memory there is none yet.
             saving = Saving(self.run, capture, persister, uri=storage.uri, saved_step=saved, reached=self.reached)
         self._keeping = Keeping(self.run, capture, memory=memory, saving=saving, every_steps=self.every_steps)
 
+    def _reach(self, point: SavePoint) -> None:
+        if self.run.drill is not None and point is SavePoint.FILE_WRITTEN:
+            self.run.drill.write()
+        self.reached(point)
+
     def _retention(self, part: Assignment) -> Retention:
-        return Retention(self.keep or part.keep or _KEEP, part.fingerprint_every, self.run.verified())
+        standing = self.run.standing()
+        return Retention(
+            self.keep or part.keep or _KEEP,
+            part.fingerprint_every,
+            standing.verified,
+            unhealthy_from=standing.unhealthy_from,
+        )
 
     def _fetch(self, source: Iterator[Batch], until: int | None) -> Iterator[Batch]:
         while until is None or self._at.step < until:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from holdfast.checkpoint import fence
 from holdfast.checkpoint import need as needs
 from holdfast.checkpoint.commits import Entered
+from holdfast.checkpoint.discovery import Found
 from holdfast.checkpoint.naming import (
     committed_name,
     doomed_name,
@@ -17,7 +18,7 @@ from holdfast.checkpoint.naming import (
     staged_name,
 )
 from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.retention import Retention, superfluous
+from holdfast.checkpoint.retention import Retention, judged
 from holdfast.checkpoint.storage import Tree
 
 _LOG = logging.getLogger(__name__)
@@ -43,8 +44,10 @@ class FolderCommits:
         commit(self._storage, folder, step=step, round=round)
         return committed_name(step)
 
-    def retire(self, retention: Retention, *, round: int, token: str, need: Need | None = None) -> None:
-        retire(self._storage, retention, round=round, token=token, need=need)
+    def retire(
+        self, retention: Retention, *, round: int, token: str, need: Need | None = None
+    ) -> tuple[Found, ...]:
+        return retire(self._storage, retention, round=round, token=token, need=need)
 
 
 def open_directory(storage: Tree, *, owner: str = "", round: int) -> int:
@@ -100,9 +103,11 @@ def _remove_aside(storage: Tree, aside: str) -> None:
         _LOG.warning("replaced checkpoint not deleted folder=%s reason=%s", aside, error)
 
 
-def retire(storage: Tree, retention: Retention, *, round: int, token: str, need: Need | None = None) -> None:
-    """Delete what `superfluous` names and whatever could not be deleted before. For while `token` saves nothing.
-    `need` is left behind, unless it is None.
+def retire(
+    storage: Tree, retention: Retention, *, round: int, token: str, need: Need | None = None
+) -> tuple[Found, ...]:
+    """Delete what `judged` dooms and whatever could not be deleted before. For while `token` saves nothing. `need`
+    is left behind, unless it is None. Returns what stays of the history that goes on, newest first.
 
     Readers see each checkpoint whole or not at all, also after a loss of power. Raises Fenced when a newer round
     has entered, OSError when the storage fails.
@@ -110,7 +115,8 @@ def retire(storage: Tree, retention: Retention, *, round: int, token: str, need:
     with storage.exclusive():
         fence.require(storage, round)
         doomed = _leftovers(storage, round, token)
-        for name in superfluous(storage, retention):
+        verdict = judged(storage, retention)
+        for name in verdict.doomed:
             storage.rename(name, doomed_name(name, token))
             doomed.append(doomed_name(name, token))
         try:
@@ -118,6 +124,7 @@ def retire(storage: Tree, retention: Retention, *, round: int, token: str, need:
         finally:
             if need is not None:
                 needs.leave(storage, need)  # Last: a full disk may have had no room for it before.
+    return verdict.line
 
 
 def _leftovers(storage: Tree, round: int, token: str = "") -> list[str]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast.checkpoint.discovery import Found
 from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.retention import Retention
 
@@ -40,7 +41,11 @@ class Commits(Protocol):
         Returns the name it has from now on.
         """
 
-    def retire(self, retention: Retention, *, round: int, token: str, need: Need | None = None) -> None:
+    def retire(
+        self, retention: Retention, *, round: int, token: str, need: Need | None = None
+    ) -> tuple[Found, ...]:
         """Delete what `retention` does not keep, and what failed saves of `token` have left. Readers see each
         checkpoint whole or not at all. `need` is left for whoever deletes by hand; None: what was left stays.
+
+        Returns what stays of the history that goes on, newest first.
         """

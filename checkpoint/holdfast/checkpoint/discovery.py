@@ -21,6 +21,14 @@ class Found:
     name: str
     manifest: Manifest
 
+    @property
+    def step(self) -> int:
+        return self.manifest.step
+
+    @property
+    def healthy(self) -> bool | None:
+        return self.manifest.healthy
+
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:

@@ -28,7 +28,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
     `parent` is the step that round had restored, None when it started afresh: it tells which older checkpoints
     are this one's past and which belong to a history that was given up. `batches` is how many batches each
-    rank had taken.
+    rank had taken. `healthy` is whether the last loss and gradient norm of every rank that could tell were finite,
+    None when none could.
     """
 
     format: int
@@ -38,6 +39,7 @@ class Manifest(msgspec.Struct, frozen=True):
     world_size: int
     batches: int
     files: dict[str, FileRecord]
+    healthy: bool | None = None
 
 
 class _Sealed(msgspec.Struct, frozen=True):

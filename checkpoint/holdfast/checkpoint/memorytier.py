@@ -92,6 +92,7 @@ class MemoryTier:
             paths=dict(snapshot.paths),
             parent=self._parent,
             keepers=self._keepers if self.rhythm.is_copied(snapshot.step) else (),
+            healthy=snapshot.healthy,
         )
         try:
             arena.complete(record)

@@ -19,11 +19,14 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True, tag="part"):
-    """What one rank wrote. `listing` is its `Listing`, packed: from save to save it is nearly always the same."""
+    """What one rank wrote. `listing` is its `Listing`, packed: from save to save it is nearly always the same.
+    `healthy` is as in `Snapshot`.
+    """
 
     file: str
     record: FileRecord
     listing: bytes
+    healthy: bool | None = None
 
 
 _LISTINGS = msgspec.msgpack.Decoder(Listing)
@@ -34,7 +37,7 @@ def write_part(storage: Storage, folder: str, snapshot: Snapshot) -> Part:
     storage.make(folder)
     record = storage.write(f"{folder}/{snapshot.file}", [snapshot.image])
     listing = Listing(entries=dict(snapshot.entries), paths=dict(snapshot.paths))
-    return Part(file=snapshot.file, record=record, listing=pack(listing))
+    return Part(file=snapshot.file, record=record, listing=pack(listing), healthy=snapshot.healthy)
 
 
 def pack(listing: Listing) -> bytes:
@@ -57,6 +60,14 @@ def merge(listings: Iterable[Listing]) -> Index:
     if missing is not None:
         raise SaveFailed(f"the chunks that the ranks hold of {missing} do not add up to the whole tensor")
     return Index(entries=entries, paths=paths)
+
+
+def are_finite(parts: Sequence[Part]) -> bool | None:
+    """Whether every rank that could tell was finite, None when none could. Of a pipeline only the last stage has a
+    loss.
+    """
+    said = {part.healthy for part in parts} - {None}
+    return all(said) if said else None
 
 
 def records(parts: Sequence[Part]) -> Mapping[str, FileRecord]:

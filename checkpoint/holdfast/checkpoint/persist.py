@@ -8,6 +8,7 @@ is told in place of its part, so that every rank hears the same outcome and noth
 import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 import msgspec
@@ -16,10 +17,11 @@ from holdfast.api.errors import Damaged, Fenced
 from holdfast.checkpoint import manifest
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.description import Description
+from holdfast.checkpoint.discovery import Found, discover
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.manifest import FileRecord, Manifest
-from holdfast.checkpoint.part import Part, records, write_part
-from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.part import Part, are_finite, records, write_part
+from holdfast.checkpoint.retention import Retention, Writer, descent
 from holdfast.checkpoint.snapshot import Snapshot
 from holdfast.checkpoint.storage import Storage
 
@@ -76,7 +78,8 @@ _SIZES = msgspec.msgpack.Decoder(int)
 class Persister:
     """Saves one snapshot after the other. All ranks call `save` alike, each from one thread.
 
-    `retention` is asked before each tidying, since what is verified changes.
+    `retention` is asked before each tidying, since what is verified changes. `stored` is called on rank 0 after
+    each with what stays of the history that goes on, newest first, and the newest step saved so far (None: none).
     """
 
     def __init__(
@@ -87,12 +90,15 @@ class Persister:
         *,
         retention: Callable[[], Retention],
         reached: Reached,
+        stored: Callable[[Sequence[Found], int | None], object] = lambda line, saved: None,
     ) -> None:
         self._storage = storage
         self._council = council
         self._lineage = lineage
         self._retention = retention
         self._reached = reached
+        self._stored = stored
+        self._saved: int | None = None
         self._attempts = 0
         self._description = Description()
 
@@ -122,11 +128,20 @@ class Persister:
 
     def _clear(self) -> None:
         """Raises Fenced, and Damaged when nobody can tell."""
-        retention, lineage = self._retention(), self._lineage
+        lineage = self._lineage
+        writer = Writer(lineage.round, lineage.parent)
+        retention = replace(self._retention(), writer=writer)
         try:
-            self._storage.commits.retire(retention, round=lineage.round, token=lineage.token, need=retention.need)
+            line: Sequence[Found] = self._storage.commits.retire(
+                retention, round=lineage.round, token=lineage.token, need=retention.need
+            )
         except OSError as error:
             _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
+            try:
+                line = descent(discover(self._storage)[0], writer)  # Some may be gone for all that.
+            except OSError:
+                return
+        self._stored(line, self._saved)
 
     def _require_room(self, image_bytes: int) -> None:
         """See that the files of all ranks will fit, before the first of them is begun."""
@@ -171,6 +186,7 @@ class Persister:
             self._complete(folder, snapshot, _parts(said))
             self._reached(SavePoint.BEFORE_RENAME)
             name = self._storage.commits.publish(folder, step=snapshot.step, round=self._lineage.round)
+            self._saved = snapshot.step
             self._reached(SavePoint.AFTER_RENAME)
         except Exception as error:  # As in `_write`.
             self._discard(folder)
@@ -178,7 +194,7 @@ class Persister:
         return _Verdict(outcome=Outcome.COMMITTED, name=name)
 
     def _complete(self, folder: str, snapshot: Snapshot, parts: Sequence[Part]) -> None:
-        described = self._description.files(parts)
+        described, healthy = self._description.files(parts), are_finite(parts)
         files = dict(records(parts))
         self._check_sizes(folder, files)
         for name, content in described.items():
@@ -192,6 +208,7 @@ class Persister:
                 world_size=self._council.world_size,
                 batches=snapshot.batches,
                 files=files,
+                healthy=healthy,
             )
         )
         self._storage.write(f"{folder}/{manifest.FILE_NAME}", [memoryview(document)])

@@ -10,10 +10,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from holdfast.api.errors import Damaged, Unavailable
+from holdfast.checkpoint.dating import committed_at
 from holdfast.checkpoint.discovery import discover, lineage
 from holdfast.checkpoint.naming import committed_step, staged_by
 from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.retention import Retention, superfluous
+from holdfast.checkpoint.retention import Retention, judge
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.verification import verify
 
@@ -30,9 +31,13 @@ class Plan:
 def plan(storage: Storage, retention: Retention) -> Plan:
     """Raises Damaged when nobody can tell what the job needs, OSError when the storage fails."""
     need = storage.commits.entered().need
-    doomed = superfluous(storage, replace(retention, also=need))
-    spared = tuple(name for name in superfluous(storage, retention) if name not in doomed)
-    return Plan(tuple(doomed), spared, need)
+    found, unreadable = discover(storage)
+
+    def doomed(asked: Retention) -> tuple[str, ...]:
+        return judge(found, unreadable, asked, lambda name: committed_at(storage, name)).doomed
+
+    going = doomed(_minding(retention, need))
+    return Plan(going, tuple(name for name in doomed(retention) if name not in going), need)
 
 
 def prune(storage: Storage, retention: Retention) -> list[str]:
@@ -49,9 +54,14 @@ def prune(storage: Storage, retention: Retention) -> list[str]:
     _require_an_intact_one(storage, doomed)
     before = set(_committed(storage))
     _refuse_while_saving(storage, number)  # Verifying takes a while, and the job may need something else by now.
-    needed = replace(retention, also=storage.commits.entered().need)
+    needed = _minding(retention, storage.commits.entered().need)
     storage.commits.retire(needed, round=number, token=secrets.token_hex(4))
     return sorted(before - set(_committed(storage)))
+
+
+def _minding(retention: Retention, need: Need) -> Retention:
+    """What is asked for, and what the job needs: what it found unhealthy is healthy for nobody."""
+    return replace(retention, also=need, unhealthy_from=need.unhealthy_from)
 
 
 def _refuse_while_saving(storage: Storage, number: int) -> None:

@@ -7,7 +7,7 @@ none, the round ends: nobody trains on from what is half of two states.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 
@@ -60,7 +60,7 @@ _OFFERS = msgspec.msgpack.Decoder(_Offer)
 class Position:
     """Where training goes on. `skipped` says which newer candidates were passed over, and why; `tier` from where
     it was restored, NONE where it was not; `healed` which damaged blocks, on any rank, were had from elsewhere;
-    `tally` what it cost this rank.
+    `tally` what it cost this rank; `damaged` are the names of the candidates that were passed over.
 
     `batches` is what each rank of this world has taken; the data has yet to pass over `to_drop` of them, which
     are none where it took its own state.
@@ -76,6 +76,7 @@ class Position:
     tier: Tier = Tier.NONE
     healed: tuple[str, ...] = ()
     tally: Tally = field(default_factory=Tally)
+    damaged: tuple[str, ...] = ()
     saved_world_size: int = 0
     random: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
@@ -111,6 +112,7 @@ class Restorer:
         NothingToRestore when what was read of damaged ones has already gone into the state.
         """
         passed_over = list(skipped)
+        damaged: list[str] = []
         is_touched = False
         for candidate in candidates:
             self._forget()
@@ -119,12 +121,13 @@ class Restorer:
                 is_touched = True
                 position, reason = self._read(plan, demands, candidate.tier, passed_over)
                 if position is not None:
-                    return position
+                    return replace(position, damaged=tuple(damaged))
+            damaged.append(candidate.name)
             passed_over.append(f"{candidate.name}: {reason}")
         self._forget()
         if is_touched:
             raise NothingToRestore(f"nothing that can be restored is intact: {'; '.join(passed_over)}")
-        return Position(skipped=tuple(passed_over))
+        return Position(skipped=tuple(passed_over), damaged=tuple(damaged))
 
     def _forget(self) -> None:
         """Reading makes an optimizer's state, as after a first step."""

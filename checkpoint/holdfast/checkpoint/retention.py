@@ -1,8 +1,10 @@
-"""Which checkpoints may go once a new one is committed."""
+"""Which checkpoints stay once a new one is committed, and why each of them does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
+from holdfast.api.checkpoint import Health, health_of
 from holdfast.checkpoint.dating import committed_at
 from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage
 from holdfast.checkpoint.naming import committed_step
@@ -18,71 +20,127 @@ Dates = Callable[[str], float | None]
 """When the checkpoint of that name was committed, in seconds on any clock; None where nobody can tell."""
 
 
+class Why(StrEnum):
+    """Why a checkpoint stays."""
+
+    NEWEST = "Newest"  # one of the newest that `keep` asks for
+    HEALTHY = "NewestHealthy"
+    UNTOLD = "NewestUnknown"  # none is known to be healthy, and this may be
+    VERIFIED = "NewestVerified"
+    UNCOMPARED = "UntilCompared"  # a comparison of replicas may still find all newer ones wrong
+    EVIDENCE = "Evidence"  # unreadable, and not yet older than `keep` readable ones
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """The round that deletes, by its number in the storage, and the step it had restored (None: it started
+    afresh). What is kept is of the history it goes on with, also before its first commit.
+    """
+
+    round: int
+    parent: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
     """How much stays: the newest `keep`, and what a rewind may need, as a `Need` says it. `also` is what somebody
-    else says of that.
+    else says of that. `writer` None: whoever deletes by hand.
     """
 
     keep: int
     compared_every: int = 0
     verified: int | None = None
     also: Need | None = None
+    unhealthy_from: int | None = None
+    writer: Writer | None = None
 
     @property
     def need(self) -> Need:
         """What a rewind may need, without what somebody else says."""
-        return Need(self.compared_every, self.verified)
+        return Need(self.compared_every, self.verified, self.unhealthy_from, self.keep)
 
     @property
     def needs(self) -> tuple[Need, ...]:
         return (self.need,) if self.also is None else (self.need, self.also)
 
 
-def superfluous(files: Files, retention: Retention) -> list[str]:
-    """What `surplus` says of the storage as it is. Raises OSError when the storage fails."""
-    return surplus(*discover(files), retention, lambda name: committed_at(files, name))
-
-
-def surplus(
-    found: Sequence[Found], unreadable: Sequence[Unreadable], retention: Retention, dates: Dates
-) -> list[str]:
-    """The names to delete so that what `retention` says of the newest line of descent stays.
-
-    What belongs to a history that was given up goes, since the newest commit is the proof that training went
-    another way. Only readable ones count as kept; an unreadable one stays, as evidence, until `keep` readable
-    ones are newer. Nothing is named while nothing is found.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of each checkpoint: `kept` by name with every reason, `doomed` in order. `line` is what stays
+    of the history that goes on, newest first.
     """
-    line = lineage(found)
-    if not line:
-        return []
-    kept = line[: retention.keep]
-    needed = (each for need in retention.needs for each in _to_go_back_to(line, need, dates))
-    kept_names = {each.name for each in (*kept, *needed)}
-    doomed = [each.name for each in found if each.name not in kept_names]
-    if len(kept) == retention.keep:
-        oldest = kept[-1].manifest.step
-        doomed += [each.name for each in unreadable if (committed_step(each.name) or 0) < oldest]
-    return sorted(doomed)
+
+    kept: Mapping[str, tuple[Why, ...]]
+    doomed: tuple[str, ...]
+    line: tuple[Found, ...]
 
 
-def _to_go_back_to(line: Sequence[Found], need: Need, dates: Dates) -> list[Found]:
-    verified = [each for each in line if need.verified is not None and each.manifest.step <= need.verified]
-    return [*verified[:1], *_old_enough(line, need, dates)]
+def judged(files: Files, retention: Retention) -> Verdict:
+    """What `judge` says of the storage as it is. Raises OSError when the storage fails."""
+    return judge(*discover(files), retention, lambda name: committed_at(files, name))
 
 
-def _old_enough(line: Sequence[Found], need: Need, dates: Dates) -> list[Found]:
+def judge(found: Sequence[Found], unreadable: Sequence[Unreadable], retention: Retention, dates: Dates) -> Verdict:
+    """What stays of the newest line of descent, as `retention` says.
+
+    What belongs to a history that was given up goes, since training went another way. Only readable ones count as
+    kept; an unreadable one stays, as evidence, until `keep` readable ones are newer. Nothing goes while nothing is
+    found.
+    """
+    line = descent(found, retention.writer)
+    whys: dict[str, list[Why]] = {}
+    for why, one in _reasons(line, retention, dates):
+        if why not in whys.setdefault(one.name, []):
+            whys[one.name].append(why)
+    newest = line[: retention.keep]
+    doubtful = [each.name for each in unreadable]
+    if len(newest) == retention.keep:
+        doubtful = [name for name in doubtful if (committed_step(name) or 0) >= newest[-1].step]
+    kept = {name: tuple(said) for name, said in whys.items()}
+    kept |= dict.fromkeys(doubtful, (Why.EVIDENCE,))
+    there = [each.name for each in found] + [each.name for each in unreadable]
+    doomed = sorted(name for name in there if name not in kept) if line else ()
+    return Verdict(kept, tuple(doomed), tuple(each for each in line if each.name in kept))
+
+
+def descent(found: Sequence[Found], writer: Writer | None) -> list[Found]:
+    """The line that goes on, newest first: that of the newest commit, or, before the writer's first one, of what
+    it had restored.
+    """
+    if writer is None or any(each.manifest.round >= writer.round for each in found):
+        return lineage(found)
+    return [] if writer.parent is None else lineage(found, limit=writer.parent)
+
+
+def _reasons(line: Sequence[Found], retention: Retention, dates: Dates) -> Iterator[tuple[Why, Found]]:
+    for each in line[: retention.keep]:
+        yield Why.NEWEST, each
+    for need in retention.needs:
+        health = {each.name: health_of(each, need.unhealthy_from) for each in line}
+        for best, why in ((Health.HEALTHY, Why.HEALTHY), (Health.UNKNOWN, Why.UNTOLD)):
+            alike = [each for each in line if health[each.name] is best]
+            if alike:  # Where nobody can tell of any, the newest that may be.
+                yield why, alike[0]
+                break
+        usable = [each for each in line if health[each.name] is not Health.UNHEALTHY]
+        verified = [each for each in usable if need.verified is not None and each.step <= need.verified]
+        for each in verified[:1]:
+            yield Why.VERIFIED, each
+        for each in _old_enough(usable, need, dates, newest=line[0]) if usable else ():
+            yield Why.UNCOMPARED, each
+
+
+def _old_enough(line: Sequence[Found], need: Need, dates: Dates, newest: Found) -> list[Found]:
     """The newest that is old enough to be verified; newer ones may hold what is found wrong only later."""
     if not need.reaches_back:
         return []
-    known_to = next((each.manifest.step for each in line if _is_settled(each, line[0], dates)), 0)
+    known_to = next((each.step for each in line if _is_settled(each, newest, dates)), 0)
     oldest_doubt = known_to - need.reaches_back
     stones: dict[int, Found] = {}  # one for each interval between comparisons, so that one grows old enough
     for each in line:
-        step = each.manifest.step
-        if step <= oldest_doubt:
+        if each.step <= oldest_doubt:
             return [*stones.values(), each]
-        stones.setdefault(-(-step // need.compared_every), each)
+        stones.setdefault(-(-each.step // need.compared_every), each)
     return [*stones.values()]
 
 

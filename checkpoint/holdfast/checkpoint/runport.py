@@ -1,13 +1,30 @@
 """What the checkpoint library needs of the run around it, and a run without Holdfast around it."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 import torch.distributed as dist
 from torch.nn import Module
 
+from holdfast.api.checkpoint import Standing, StoredCheckpoint
 from holdfast.api.control import Assignment
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Endpoint, Restore, Tier
+
+Batch = TypeVar("Batch")
+
+
+class DrillPort(Protocol):
+    """What a drill does to this rank. `holdfast.trainer.drill.Drill` is one; outside of drills there is none."""
+
+    def batch(self, batch: Batch, /) -> Batch:
+        """Called with each batch; the loop is given what this returns."""
+
+    def saves_here(self) -> object:
+        """Called when a round begins whose checkpoints go to a storage."""
+
+    def write(self) -> object:
+        """Called from a background thread for each file of this rank. Raises OSError when the disk is full."""
 
 
 class RunPort(Protocol):
@@ -16,6 +33,10 @@ class RunPort(Protocol):
     @property
     def assignment(self) -> Assignment:
         """This process's part in the current round."""
+
+    @property
+    def drill(self) -> DrillPort | None:
+        """What a drill does to this rank in the current round; None, as a rule."""
 
     def save_due(self, step: int, /) -> int | None:
         """Called after every step on every rank, where there is a directory to save to.
@@ -43,10 +64,24 @@ class RunPort(Protocol):
         `tier` is where the state came from, `healed` what was damaged there and taken from elsewhere.
         """
 
-    def verified(self) -> int | None:
-        """The last step after which all replicas are known to have held the same; None: not known of any.
+    def stored(
+        self, checkpoints: Sequence[StoredCheckpoint], /, *, count: int, uri: str, round: int, saved: int | None
+    ) -> object:
+        """Called on rank 0 with what storage holds of the history that goes on, newest first: before `restored`,
+        and from a background thread after every deletion. `count` is how many there are, `uri` where they lie,
+        `saved` the newest step that the round had committed by then.
+        """
 
-        Asked on rank 0, from a background thread, after each save: the newest checkpoint up to it stays.
+    def standing(self) -> Standing:
+        """What the watchdog says is verified, and from where on nothing is healthy.
+
+        Asked on rank 0, from a background thread, before each deletion: the newest checkpoint of each kind stays.
+        """
+
+    def is_finite(self) -> bool | None:
+        """Whether the last loss and gradient norm of this rank were finite; None: it cannot tell.
+
+        Asked on every rank, on the training thread, when the state after a step has been copied.
         """
 
     def watch(self, model: Module, /) -> object:
@@ -65,8 +100,11 @@ class RunPort(Protocol):
 class Standalone:
     """A run without Holdfast: one process, or the ranks of an initialised torch.distributed, and one round.
 
-    It restores the newest intact checkpoint at the `uri` it finds, so that a plain rerun resumes.
+    It restores the newest intact checkpoint at the `uri` it finds, so that a plain rerun resumes; where a script
+    overrides `is_finite`, the newest one that was finite.
     """
+
+    drill: DrillPort | None = None
 
     def __init__(self, uri: str = "", *, round: int = 0, restore: Restore | None = None) -> None:
         is_distributed = dist.is_available() and dist.is_initialized()
@@ -100,8 +138,18 @@ class Standalone:
     ) -> None:
         """Nobody to tell."""
 
-    def verified(self) -> None:
-        """Nobody compares."""
+    def stored(
+        self, checkpoints: Sequence[StoredCheckpoint], /, *, count: int, uri: str, round: int, saved: int | None
+    ) -> None:
+        """Nobody to tell."""
+
+    def standing(self) -> Standing:
+        """Nobody compares, nobody watches the loss."""
+        return Standing()
+
+    def is_finite(self) -> bool | None:
+        """Only the script knows. One that can tell says so by a method of its own."""
+        return None
 
     def watch(self, model: Module, /) -> None:
         """Nobody watches."""

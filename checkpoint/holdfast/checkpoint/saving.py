@@ -2,17 +2,49 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from holdfast.api.checkpoint import StoredCheckpoint, told_of
 from holdfast.api.errors import HoldfastError
 from holdfast.api.rankrecord import Phase
 from holdfast.checkpoint.capture import Capture
+from holdfast.checkpoint.discovery import Found
+from holdfast.checkpoint.opening import Opening, stored_as
 from holdfast.checkpoint.persist import Persister, Reached, SavePoint
 from holdfast.checkpoint.runport import RunPort
 from holdfast.checkpoint.saver import Saver
 from holdfast.checkpoint.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
+
+
+class StorageReport:
+    """Tells the run what storage holds, as rank 0 of one round sees it. `damaged` are names that the restore has
+    found damaged: they are in the storage, and nothing to go back to.
+    """
+
+    def __init__(self, run: RunPort, opening: Opening, *, uri: str, damaged: Sequence[str]) -> None:
+        self._run = run
+        self._round = run.assignment.round
+        self._earlier = opening.number - self._round
+        self._uri = uri
+        self._damaged = frozenset(damaged)
+
+    def restored(self, line: Sequence[StoredCheckpoint], step: int | None) -> None:
+        """The round goes on after `step`, None: afresh. `line` is what was there when it opened the storage."""
+        self._tell([each for each in line if step is not None and each.step <= step], None)
+
+    def tidied(self, line: Sequence[Found], saved: int | None) -> None:
+        """Old checkpoints have been deleted, and `line` is what stays. `saved` is the round's newest commit."""
+        self._tell([stored_as(each, self._earlier) for each in line], saved)
+
+    def _tell(self, line: Sequence[StoredCheckpoint], saved: int | None) -> None:
+        there = [each for each in line if each.name not in self._damaged]
+        try:
+            self._run.stored(told_of(there), count=len(there), uri=self._uri, round=self._round, saved=saved)
+        except HoldfastError as error:  # The next deletion tells it all again.
+            _LOG.warning("what storage holds was not reported reason=%s", error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ class Room(Protocol):
 class Snapshot:
     """One rank's share of the state after `step` steps. Valid until its room is given to another one.
 
-    `image` is exactly what the file called `file` has to hold; `entries` and `paths` are as in `Part`.
+    `image` is exactly what the file called `file` has to hold; `entries` and `paths` are as in `Part`. `healthy`
+    is whether the rank's last loss and gradient norm were finite, None when it could not tell.
     """
 
     step: int
@@ -41,6 +42,7 @@ class Snapshot:
     image: memoryview
     entries: Mapping[str, Stored]
     paths: Mapping[str, tuple[str | int, ...]]
+    healthy: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,20 @@
 """The runs on this machine: read from their watchdog while it lives, afterwards from what it stored."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
+from holdfast.api.status import LastSeen, NodeStatus, RankStatus
 from holdfast.cli.directline import DirectLine
+from holdfast.cli.embedded.runlock import is_over
+from holdfast.cli.ending import nodes_of, ranks_of, remark_end
 from holdfast.cli.handingin import hand_in, no_server_check
-from holdfast.cli.seen import SeenStatus, seen
+from holdfast.cli.logs import LogLine, LogRequest
+from holdfast.cli.seen import SeenStatus, seen, seen_last
 from holdfast.cli.site import Answer, Document, Patience
 from holdfast.cli.statedirectory import (
     RunningJob,
@@ -20,6 +26,7 @@ from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.watchdogclient import WatchdogClient
 
 STORED_LIMIT = 10_000
+Content = TypeVar("Content")
 
 
 class LocalSource:
@@ -30,16 +37,25 @@ class LocalSource:
         self.job = job_of(directory).job
 
     def status(self) -> SeenStatus:
-        return seen(self.client().status())
+        return self._asked(
+            lambda client: seen(client.status()),
+            lambda: seen_last(self._last(), datetime.now(UTC).timestamp()),
+        )
+
+    def ranks(self) -> tuple[RankStatus, ...]:
+        return self._asked(ranks_of, lambda: self._told_last().ranks)
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        return self._asked(nodes_of, lambda: self._told_last().nodes)
+
+    def logs(self, request: LogRequest) -> Iterator[LogLine]:
+        from holdfast.cli.locallogs import lines_of
+
+        return lines_of(self.directory, request, datetime.now(UTC).timestamp())
 
     def incidents(self) -> tuple[Incident, ...]:
         """A run that is over is read from its store."""
-        try:
-            return self.client().incidents()
-        except Unavailable:
-            if not self.directory.store_file.exists():
-                raise
-            return self._stored_incidents()
+        return self._asked(lambda client: client.incidents(), self._stored_incidents)
 
     def client(self) -> WatchdogClient:
         """A client of the run's watchdog. Raises Unavailable when none was ever there."""
@@ -61,6 +77,41 @@ class LocalSource:
             yield from store.tail(self.job, after)
         finally:
             store.close()
+
+    def _asked(self, ask: Callable[[WatchdogClient], Content], stored: Callable[[], Content]) -> Content:
+        """What the watchdog says; of a run that is over, what its store keeps. Raises as both."""
+        if self.directory.store_file.exists() and is_over(self.directory):
+            return stored()
+        try:
+            return ask(self.client())
+        except Unavailable:
+            # A run that is alive starts its watchdog again: what is stored now is not its end.
+            if not self.directory.store_file.exists() or self.directory.lock_file.exists():
+                raise
+            return stored()
+
+    def _told_last(self) -> LastSeen:
+        """What was last known, said to be that."""
+        from holdfast.watchdog.lastseen import aged
+
+        last, now = self._last(), datetime.now(UTC).timestamp()
+        remark_end(seen_last(last, now))
+        return aged(last, now)
+
+    def _last(self) -> LastSeen:
+        """Raises Unavailable when the run had not begun."""
+        from holdfast.watchdog import brain
+        from holdfast.watchdog.lastseen import recall
+        from holdfast.watchdog.store.sqlite import SqliteStore
+
+        store = SqliteStore(self.directory.store_file)
+        try:
+            last = recall(store, self.job, brain=brain)
+        finally:
+            store.close()
+        if last is None:
+            raise Unavailable(f"the run of {self.directory.root} ended before its job was submitted")
+        return last
 
     def _stored_incidents(self) -> tuple[Incident, ...]:
         from holdfast.watchdog.store.sqlite import SqliteStore

@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Command] = {
     "status": Command("holdfast.cli.commands.status:status", "Where a job is."),
     "ranks": Command("holdfast.cli.commands.ranks:ranks", "Every rank: node, process, step, loss."),
     "nodes": Command("holdfast.cli.commands.nodes:nodes", "Every node and its GPUs."),
+    "logs": Command("holdfast.cli.commands.logs:logs", "What the workers wrote, also before a restart."),
     "incidents": Command("holdfast.cli.commands.incidents:incidents", "What broke, and what was done about it."),
     "why": Command("holdfast.cli.commands.why:why", "The whole story of one incident."),
     "journal": Command("holdfast.cli.commands.journal:journal", "Every event that was recorded."),

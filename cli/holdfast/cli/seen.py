@@ -7,7 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.api.status import Cadence, JobStatus, Membership
+from holdfast.api.finding import ProvedBy
+from holdfast.api.status import Cadence, JobStatus, LastSeen, Membership, Reading
 
 
 class Source(StrEnum):
@@ -15,6 +16,7 @@ class Source(StrEnum):
 
     WATCHDOG = "watchdog"  # now
     RECORD = "record"  # the operator wrote it, some time ago
+    STORE = "store"  # the run is over; its state directory keeps it
 
 
 class SeenCheckpoint(msgspec.Struct, frozen=True):
@@ -36,7 +38,7 @@ class SeenStatus(msgspec.Struct, frozen=True):
     members: Membership | None = None
     world_size: int | None = None
     step: int | None = None
-    loss: float | None = None
+    loss: Reading | None = None
     step_time_s: float | None = None
     restarts: int | None = None
     evictions: int | None = None
@@ -48,6 +50,9 @@ class SeenStatus(msgspec.Struct, frozen=True):
     ettr: float | None = None
     verified_step: int | None = None
     cadence: Cadence | None = None
+    ended_at: float | None = None
+    unhealthy_from: int | None = None
+    verified_by: ProvedBy | None = None
     source: Source = Source.WATCHDOG
 
 
@@ -57,6 +62,20 @@ def seen(status: JobStatus) -> SeenStatus:
     fields = {name: getattr(status, name) for name in JobStatus.__struct_fields__ if name != "last_checkpoint"}
     checkpoint = SeenCheckpoint(saved.step, saved.uri, saved.round, saved.at) if saved else None
     return SeenStatus(last_checkpoint=checkpoint, **fields)
+
+
+STOPPED = "Stopped"
+"""The phase of a run on this machine that nobody goes on with, though its job had not come to its end."""
+
+
+def seen_last(last: LastSeen, now: float) -> SeenStatus:
+    """What was last known of a run that is over: never that it runs. `now` is the wall clock."""
+    status = seen(last.status)
+    fields: dict[str, object] = {"source": Source.STORE, "now": now, "ended_at": last.status.ended_at or last.at}
+    if last.status.ended_at is None:
+        was = f"it was {last.status.phase}" + (f": {last.status.reason}" if last.status.reason else "")
+        fields |= {"phase": STOPPED, "reason": f"{was}; `holdfast run` goes on with it"}
+    return msgspec.structs.replace(status, **fields)
 
 
 class RecordedIncidents(msgspec.Struct, frozen=True):

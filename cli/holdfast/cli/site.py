@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
+from holdfast.api.status import NodeStatus, RankStatus
+from holdfast.cli.logs import LogLine, LogRequest
 from holdfast.cli.seen import RecordedIncidents, SeenStatus
 from holdfast.cli.target import Place, Surroundings, Target, place_of
 from holdfast.cli.watchdogclient import WatchdogClient
@@ -33,6 +35,18 @@ class JobSource(Protocol):
 
     def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
         """Oldest first; what the record keeps of them where there is one and the watchdog is away."""
+        ...
+
+    def ranks(self) -> tuple[RankStatus, ...]:
+        """Every rank; of a job that is over, as it was last seen, which stderr says."""
+        ...
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """Every node; of a job that is over, as it was last seen, which stderr says."""
+        ...
+
+    def logs(self, request: LogRequest) -> Iterator[LogLine]:
+        """What workers wrote; headings and what is missing go to stderr."""
         ...
 
     def journal(self, after: int) -> Iterator[Journaled]:

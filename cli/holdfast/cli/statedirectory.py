@@ -6,7 +6,7 @@ token           what every local connection authenticates with, mode 0600
 run.json        which job runs here
 run.lock        locked by the `holdfast run` that is alive
 nodes/NAME/     the run directory of one local node: rank records, sockets
-logs/           one file per rank and round, one per part
+logs/           one file per rank and round, one register per launcher of who wrote which, one file per part
 checkpoints/    where the job saves, unless its file says otherwise
 """
 

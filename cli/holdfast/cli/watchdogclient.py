@@ -1,5 +1,6 @@
 """What is read of a job at a watchdog, whichever way its answers come (`Line`)."""
 
+import urllib.parse
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
@@ -8,10 +9,11 @@ import msgspec
 from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
-from holdfast.api.intervention import InterventionOutcome, InterventionRequest
+from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
 from holdfast.api.status import JobStatus, NodeStatus, RankStatus
+from holdfast.api.workeroutput import KeptOutput
 
 Content = TypeVar("Content")
 MAX_ANSWER_BYTES = 64 << 20
@@ -59,6 +61,11 @@ class WatchdogClient:
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._read("nodes", tuple[NodeStatus, ...])
 
+    def outputs(self, *, rank: int | None = None, node: str | None = None) -> tuple[KeptOutput, ...]:
+        """The end of what gone processes wrote, of a rank or, without one, on a node: newest first."""
+        asked: dict[str, str | int] = {"node": node or ""} if rank is None else {"rank": rank}
+        return self._read(f"logs?{urllib.parse.urlencode(asked)}", tuple[KeptOutput, ...])
+
     def journal(self, after: int) -> Iterator[Journaled]:
         """Every line of the journal behind the line `after`, read page by page."""
         onward: int | None = after
@@ -81,6 +88,11 @@ class WatchdogClient:
         body = msgspec.json.encode(request)
         path = f"/v1/jobs/{self.job}/interventions"
         return decoded(self._line.ask("POST", path, body, subject=self.job), InterventionOutcome)
+
+    def forecast(self, request: InterventionRequest) -> Forecast:
+        """What the intervention would do now. Changes nothing."""
+        asked = urllib.parse.quote(msgspec.json.encode(request))
+        return self._read(f"forecast?request={asked}", Forecast)
 
     def _read(self, resource: str, kind: type[Content]) -> Content:
         return decoded(self._line.ask("GET", f"/v1/jobs/{self.job}/{resource}", subject=self.job), kind)

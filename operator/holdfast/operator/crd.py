@@ -13,9 +13,11 @@ from typing import Any
 import msgspec
 import yaml
 
+from holdfast.api.faultpolicy import FaultPolicy
 from holdfast.api.interventionspec import InterventionSpec, InterventionStatus
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
+from holdfast.api.section import Section
 from holdfast.api.trainingjob import JobSpec
 from holdfast.operator.crdschema import Half, Schema, structural
 
@@ -104,8 +106,9 @@ def _trainingjobs() -> Schema:
     spec = structural(JobSpec, Half.SPEC)
     # On one machine the template may be left out; a pod cannot be made without one.
     spec["required"] = [*spec["required"], "template"]
-    spec[RULES] = list(JOB_RULES)
+    spec[RULES] = [*JOB_RULES, *_refusals(JobSpec)]
     spec["properties"]["nodes"][RULES] = list(NODES_RULES)
+    spec["properties"]["faultPolicy"][RULES] = _refusals(FaultPolicy)
     status = structural(TrainingJobStatus, Half.STATUS)
     status["properties"]["conditions"] |= {
         "items": _condition(),
@@ -120,6 +123,13 @@ def _trainingjobs() -> Schema:
     names = {"kind": "TrainingJob", "plural": "trainingjobs", "singular": "trainingjob", "shortNames": ["tj"]}
     about = "A training run that is kept running: faults are detected, judged and healed without a human."
     return _definition(names, about, spec, status, JOB_COLUMNS, {"status": {}, "scale": scale})
+
+
+def _refusals(section: type[Section]) -> list[Schema]:
+    return [
+        {"rule": f"!has(self.{name})", "message": f"{name} is not built yet: remove it"}
+        for name in section.not_built
+    ]
 
 
 def _interventions() -> Schema:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from faulty_line import Fault, FaultyLine
 from object_server import BUCKET, ObjectServer, environment
+from patience import patient
 from test_storage import commit, save, steps
 
 from holdfast.api.errors import Damaged, InvalidInput
@@ -65,7 +66,7 @@ def test_a_line_that_falls_silent_is_given_up_and_tried_again(
 
 
 def test_what_is_expected_is_fetched_all_at_once(tmp_path: Path) -> None:
-    together = threading.Barrier(8, timeout=30)
+    together = threading.Barrier(8, timeout=patient(30))
 
     class Meeting(FsspecBucket):
         def part(self, name: str, start: int, end: int) -> bytes:

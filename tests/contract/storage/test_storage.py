@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from patience import patient
 
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import manifest
@@ -232,7 +233,7 @@ def test_of_many_that_commit_and_enter_at_once_every_one_is_told_the_truth(open_
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30.0)
+        thread.join(patient(30.0))
     assert sorted(told) == [1, 2, 3, 4, 5, 6]
     assert told[6], "nobody is above the highest round"
     assert steps(open_storage()) == [100 + round for round in sorted(told) if told[round]]

@@ -5,7 +5,9 @@ import threading
 from contextlib import suppress
 from enum import Enum
 
-PATIENCE_S = 15.0
+from patience import patient
+
+PATIENCE_S = patient(15.0)
 
 
 class Loss(Enum):

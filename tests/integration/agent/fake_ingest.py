@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 from aiohttp import WSMsgType, web
+from patience import patient
 
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ReportTaken, ToAgent
 
@@ -24,7 +25,7 @@ class Connection:
 
     async def report(self, wanted: Callable[[NodeReport], object] = lambda _: True) -> NodeReport:
         """The next report that is wanted."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patient(20)):
             while not wanted(report := await self.reports.get()):
                 pass
             return report
@@ -58,7 +59,7 @@ class FakeWatchdog:
 
     async def connection(self) -> Connection:
         """The next connection an agent makes, after its hello."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patient(20)):
             return await self._arrived.get()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:

@@ -14,6 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from fake_ingest import TOKEN, FakeWatchdog
+from patience import patient
 
 from holdfast.agent.sensors.simulated_gpu import Fault, gpu_uuid, inject
 from holdfast.api.control import record_file_name
@@ -152,12 +153,12 @@ async def test_a_refused_token_is_read_again_until_it_is_right(
 ) -> None:
     token_file.write_text("outdated")
     with running(command) as agent:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patient(20)):
             await watchdog.refused.wait()
         token_file.write_text(TOKEN)
         await watchdog.connection()
         agent.terminate()
-        _, said = await asyncio.to_thread(agent.communicate, timeout=20)
+        _, said = await asyncio.to_thread(agent.communicate, timeout=patient(20))
     assert agent.returncode == 0
     assert said.count("refused with HTTP status 401") == 1
 
@@ -169,7 +170,7 @@ async def test_the_watchdogs_reason_for_closing_is_logged(
         await (await watchdog.connection()).socket.close(code=1008, message=b"no such job")
     await watchdog.connection()
     agent.terminate()
-    _, said = await asyncio.to_thread(agent.communicate, timeout=20)
+    _, said = await asyncio.to_thread(agent.communicate, timeout=patient(20))
     assert "closed by the watchdog with code 1008: no such job" in said
 
 
@@ -186,7 +187,7 @@ async def test_it_serves_metrics_where_it_says_and_ends_cleanly_on_sigterm(
     ):
         assert "DCGM_FI_DEV_GPU_TEMP{" in await answer.text()
     agent.terminate()
-    _, said = await asyncio.to_thread(agent.communicate, timeout=20)
+    _, said = await asyncio.to_thread(agent.communicate, timeout=patient(20))
     assert agent.returncode == 0
     assert "Traceback" not in said
 
@@ -206,7 +207,7 @@ async def test_nothing_is_left_when_its_starter_is_killed(
 
 def test_a_wrong_command_line_ends_in_one_sentence(tmp_path: Path) -> None:
     flags = f"--node n --job ns/job --run-dir {tmp_path} --watchdog nowhere --token-file {tmp_path / 'token'}"
-    result = subprocess.run((*AGENT, *flags.split()), capture_output=True, text=True, timeout=30)
+    result = subprocess.run((*AGENT, *flags.split()), capture_output=True, text=True, timeout=patient(30))
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert "--token-file" in result.stderr
@@ -214,7 +215,9 @@ def test_a_wrong_command_line_ends_in_one_sentence(tmp_path: Path) -> None:
 
 async def test_a_taken_port_ends_in_one_sentence(watchdog: FakeWatchdog, command: tuple[str, ...]) -> None:
     arguments = (*command, "--listen", f"127.0.0.1:{watchdog.port}")
-    result = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, timeout=30)
+    result = await asyncio.to_thread(
+        subprocess.run, arguments, capture_output=True, text=True, timeout=patient(30)
+    )
     assert result.returncode == 3
     assert result.stderr.count("\n") == 1
     assert "Cannot serve metrics" in result.stderr
@@ -222,5 +225,7 @@ async def test_a_taken_port_ends_in_one_sentence(watchdog: FakeWatchdog, command
 
 def test_it_imports_nothing_heavy() -> None:
     script = "import sys, holdfast.agent.program; print(*sys.modules)"
-    loaded = subprocess.run((sys.executable, "-c", script), capture_output=True, text=True, timeout=30).stdout
+    loaded = subprocess.run(
+        (sys.executable, "-c", script), capture_output=True, text=True, timeout=patient(30)
+    ).stdout
     assert not {"torch", "numpy", "pydantic", "kubernetes"} & set(loaded.split())

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from fake_ingest import TOKEN, FakeWatchdog
+from patience import patient
 
 from holdfast.api.telemetry import NodeReport, XidRaised
 
 QUIET = "--nvml off --infiniband off --node-checks off --preemption none"
-END_S = 20
+END_S = patient(20)
 
 
 @pytest.fixture

@@ -54,6 +54,12 @@ def of_job(name: str, metric: str, values: str, **labels: str) -> dict[str, str]
     return {series(metric, namespace="hf", training_job=name, **labels): values}
 
 
+def speed(name: str, tokens_per_s: str, ranks: str) -> dict[str, str]:
+    return of_job(name, "holdfast_job_tokens_per_second", tokens_per_s) | of_job(
+        name, "holdfast_job_world_size", ranks
+    )
+
+
 def condition(alert: str, kind: str, culprit: Labels) -> Trial:
     """Raised, and cleared by being absent."""
     raised = f"_x{2 * WELL_MIN} 1x{2 * SICK_MIN - 1} _x{2 * AFTER_MIN}"
@@ -79,6 +85,19 @@ def of_holdfast() -> Iterator[Trial]:
         "HoldfastNobodyLeads",
         {"namespace": "sick"},
         {series("holdfast_watchdog_leading", **watchdog): gauge(1, 0)},
+    )
+    gone = f"1x{2 * WELL_MIN - 1} _x{2 * SICK_MIN} 1x{2 * AFTER_MIN}"
+    yield Trial(
+        "HoldfastNobodyLeads",
+        {"namespace": "gone"},
+        {series("holdfast_watchdog_leading", namespace="gone", pod="w-1"): gone},
+        at=WELL_MIN + 10,
+    )
+    yield Trial(
+        "HoldfastNoOperatorLeads",
+        {"namespace": "gone"},
+        {series("holdfast_operator_leader", namespace="gone", pod="o-1"): gone},
+        at=WELL_MIN + 10,
     )
     yield Trial(
         "HoldfastNoOperatorLeads",
@@ -157,12 +176,12 @@ def of_jobs() -> Iterator[Trial]:
     yield about_job(
         "HoldfastLossSpike", job(name) | of_job(name, "holdfast_job_loss", gauge(2, 9), stat="median"), at=24
     )
-    name = "a/HoldfastStraggler"
-    yield about_job(
-        "HoldfastStraggler",
-        of_job(name, "holdfast_job_step_seconds", gauge(1, 2), stat="max")
-        | of_job(name, "holdfast_job_step_seconds", gauge(1, 1), stat="median"),
-    )
+    ranks = f"8x{2 * END_MIN}"
+    name = "a/HoldfastTokensFalling"
+    yield about_job("HoldfastTokensFalling", job(name) | speed(name, gauge(1e5, 7e4), ranks))
+    name = "a/HoldfastMfuFalling"
+    falls = of_job(name, "holdfast_job_mfu_ratio", gauge(0.5, 0.4))
+    yield about_job("HoldfastMfuFalling", job(name) | falls | speed(name, gauge(1e5, 9e4), ranks))
     yield incident("HoldfastCorruptionFound", "Open", "Corruption", "node", "gpu", "rank")
     yield incident("HoldfastSelfTestFailed", "Open", "SelfTest", "node", "gpu")
 
@@ -236,7 +255,10 @@ def trials() -> list[Trial]:
 
 
 def sound() -> dict[str, str]:
-    """A job, a node and a Holdfast with nothing wrong: no alert names them, whatever happens beside them."""
+    """A job, a node and a Holdfast with nothing wrong: no alert names them, whatever happens beside them.
+
+    The job shrinks to half of its ranks and makes half of the tokens, and grows again.
+    """
     always = f"1x{2 * END_MIN}"
     return {
         series("holdfast_watchdog_leading", namespace="hf", pod="w-1"): always,
@@ -248,6 +270,8 @@ def sound() -> dict[str, str]:
         series("holdfast_sensor_up", node="sound", source="nvml"): always,
         series("holdfast_oom_kills_total", node="sound"): f"7x{2 * END_MIN}",
         **job("a/sound"),
+        **speed("a/sound", gauge(1e5, 5e4), gauge(8, 4)),
+        **of_job("a/sound", "holdfast_job_mfu_ratio", gauge(0.5, 0.45)),
     }
 
 

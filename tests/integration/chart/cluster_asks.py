@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from apiserver import ApiServer, Refused
+from patience import patient
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-GONE_S_MAX = 30.0
+GONE_S_MAX = patient(30.0)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def until_may(cluster: ApiServer, token: str, *asks: Ask) -> None:
 
 def kubectl(cluster: ApiServer, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
     command = ["kubectl", "--kubeconfig", str(cluster.admin_kubeconfig()), *arguments]
-    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=patient(30))
 
 
 def definition(cluster: ApiServer, plural: str) -> dict[str, Any] | None:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from alertmanager_server import AlertmanagerServer
 from helmchart import CHART
+from patience import patient
 from prometheus_server import run_tool
 
 EXAMPLE = CHART / "examples" / "alertmanager.yaml"
 JOB = {"namespace": "hf", "training_job": "a/gpt"}
 OTHER_JOB = {"namespace": "hf", "training_job": "a/other"}
-PATIENCE_S = 30.0
+PATIENCE_S = patient(30.0)
 
 
 def test_the_example_is_valid(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from apiserver import ApiServer
 from cluster_asks import GONE_S_MAX, Ask, copied_chart, definition, kubectl, may, until_may, until_served
 from helmchart import CHART, HelmChart, Values, named
 
+pytestmark = pytest.mark.kubernetes
+
 FULL: Values = {
     "priorityClass": {"create": True},
     "operator": {"maintenanceTaints": ["example.com/service"], "extraEnv": [{"name": "A", "value": "b"}]},

@@ -14,6 +14,7 @@ from yaml import safe_load
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.trainingjob import JobSpec, read_trainingjob
 
+pytestmark = pytest.mark.kubernetes
 API = "/apis/holdfast.dev/v1alpha1"
 Document = dict[str, Any]
 
@@ -75,7 +76,7 @@ def test_what_the_server_fills_in_is_what_the_types_have(jobs: str, cluster: Api
         ({"startup": {"timeout": 10}}, "spec.startup.timeout"),
         ({"startup": {"preflight": "heavy"}}, "spec.startup.preflight"),
         ({"faultPolicy": {"xid": {"79": "Kill"}}}, "spec.faultPolicy.xid.79"),
-        ({"faultPolicy": {"loss": {"learningRateScale": 0}}}, "spec.faultPolicy.loss.learningRateScale"),
+        ({"faultPolicy": {"loss": {"learningRateScale": 0.5}}}, "spec.faultPolicy.loss"),
         ({"cost": {"currency": "USD"}}, "spec.cost.gpuHour"),
         (
             {"utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": 0}},

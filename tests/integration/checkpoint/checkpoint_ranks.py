@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from checkpoint_solo import StaleHandle
+from patience import patient
 from recorder import Call, Recorder
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -33,7 +34,7 @@ from holdfast.checkpoint.errors import NotEquivalent
 from holdfast.checkpoint.persist import SavePoint
 
 DIMENSION = 6  # Not a multiple of 4: some ranks hold less than others, and of the biases nothing.
-PATIENCE_S = 60.0
+PATIENCE_S = patient(60.0)
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["holdfast.checkpoint.checkpointer", "torch.distributed.fsdp", "torch._dynamo"])
@@ -237,7 +238,7 @@ def run_ranks(course: Course, world_size: int) -> list[Any]:
             return [_hear(receiver) for receiver, _ in pipes]
         finally:
             for process in processes:
-                process.join(10)
+                process.join(patient(10))
                 process.kill()
                 process.join()
                 process.close()

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from patience import patient
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -32,7 +33,7 @@ from holdfast.checkpoint.restore import Restorer
 from holdfast.checkpoint.state import TrainingState
 from holdfast.checkpoint.verified import Tally
 
-PATIENCE_S = 60.0
+PATIENCE_S = patient(60.0)
 STEPS = 2
 LAYOUTS = {"rows": Shard(0), "columns": Shard(1), "replicas": Replicate()}
 
@@ -235,7 +236,7 @@ def run_ranks(program: Callable[[int, int, Task], Answer], task: Task, world_siz
             return [receiver.recv() for receiver, _ in pipes if receiver.poll(PATIENCE_S)]
         finally:
             for process in processes:
-                process.join(10)
+                process.join(patient(10))
                 process.kill()
                 process.join()
                 process.close()

@@ -11,6 +11,7 @@ import pytest
 import torch
 from checkpoint_solo import NEWEST, Witness
 from msgspec import structs
+from patience import patient
 
 from holdfast.api.memory import MemoryOrder, NodeMemory
 from holdfast.api.rankrecord import Phase
@@ -212,7 +213,7 @@ class SlowDisk(LocalStorage):
     def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
         if name.endswith(".distcp"):
             self.is_told.set()
-            self.may_write.wait(30)
+            self.may_write.wait(patient(30))
         return super().write(name, parts)
 
 
@@ -229,7 +230,7 @@ class Waiting(Loop):
 
     def enter(self, phase: Phase) -> None:
         if phase is Phase.FORWARD and self.run.snapshots:
-            self.disk.is_told.wait(30)
+            self.disk.is_told.wait(patient(30))
         self.now = phase
 
     def check(self) -> None:

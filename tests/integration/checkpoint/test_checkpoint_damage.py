@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoint_solo import FullDisk, Solo, StaleHandle, committed
+from patience import patient
 from recorder import Recorder
 
 from holdfast.api.errors import Damaged, Fenced, Unavailable
@@ -242,10 +243,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True, timeout=10).returncode:
+    if subprocess.run(command, capture_output=True, timeout=patient(10)).returncode:
         pytest.skip("mounting a file system is not allowed here")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True, timeout=10)
+    subprocess.run(["umount", str(folder)], check=True, timeout=patient(10))
 
 
 def test_a_disk_that_is_really_full_keeps_what_was_committed(small_disk: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_solo import Solo, committed
+from patience import patient
 from recorder import Call, Recorder
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -118,7 +119,7 @@ def test_a_process_killed_between_two_calls_leaves_the_newest_good_one(
         prepare(root)
         process = _CONTEXT.Process(target=die, args=(root, number))
         process.start()
-        process.join(30)
+        process.join(patient(30))
         assert process.exitcode == -signal.SIGKILL
         step = 1 if number <= at_stake else 2
         assert newest(root) == (step, weights[step]), calls[number]

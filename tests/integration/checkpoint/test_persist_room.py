@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_solo import Solo, committed
+from patience import patient
 from recorder import Recorder
 
 from holdfast.api.errors import Fenced
@@ -99,9 +100,9 @@ def test_of_two_rounds_that_save_at_once_the_newer_has_its_way(root: Path) -> No
 
     straggler = threading.Thread(target=go_on)
     straggler.start()
-    assert is_open.wait(30)
+    assert is_open.wait(patient(30))
     newer.train(until=89)
-    straggler.join(60)
+    straggler.join(patient(60))
     if len(older.steps) < 86:
         assert stopped, "the older round found the fence"
     last = Solo(root, round=4, every_steps=None).train(until=0)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import patient
 from recorder import Call, Recorder
 
 from holdfast.checkpoint import filewriter
@@ -134,7 +135,7 @@ def test_an_error_in_any_thread_fails_the_write_and_leaves_no_thread(
             return
         if threading.current_thread().name == thread:
             raise OSError(errno.EIO, "Input/output error")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patient(30)
         while not writings[0]._errors:  # Until it is known to both.
             assert time.monotonic() < deadline, "the other thread has work as well"
             time.sleep(0.001)

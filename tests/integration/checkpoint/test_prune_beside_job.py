@@ -6,6 +6,7 @@ import pytest
 from checkpoint_solo import Solo, committed
 from msgspec import structs
 
+from holdfast.api.checkpoint import Standing
 from holdfast.checkpoint.local import LocalStorage
 from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.pruning import plan, prune
@@ -20,7 +21,7 @@ class Compared(Solo):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.run.assignment = structs.replace(self.run.assignment, fingerprint_every=100)
-        self.run.verified = lambda: self.verified  # type: ignore[method-assign, return-value]
+        self.run.standing = lambda: Standing(self.verified)  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
@@ -32,14 +33,14 @@ def test_what_the_job_may_go_back_to_stays(verified: int | None, kept: list[str]
     job.verified = verified
     job.train(until=4)
     storage = LocalStorage(tmp_path)
-    assert storage.commits.entered().need == Need(100, verified)
+    assert storage.commits.entered().need == Need(100, verified, keep=9)
     planned = plan(storage, Retention(1))
     assert planned.spared == tuple(kept[:-1])
     assert prune(storage, Retention(1)) == list(planned.doomed)
     assert committed(tmp_path) == kept
 
 
-def test_a_job_that_compares_nothing_leaves_nothing(tmp_path: Path) -> None:
+def test_a_job_that_compares_nothing_needs_nothing(tmp_path: Path) -> None:
     Solo(tmp_path, round=1, keep=9).train(until=4)
-    assert not (tmp_path / "need.json").exists()
+    assert LocalStorage(tmp_path).commits.entered().need == Need(keep=9)
     assert prune(LocalStorage(tmp_path), Retention(1)) == [f"step-{step:08d}" for step in (1, 2, 3)]

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import patient
 from restore_ranks import (
     Answer,
     Harm,
@@ -170,7 +171,7 @@ def shared_memory() -> set[str]:
 def test_no_memory_stays_behind(pristine: tuple[Path, str]) -> None:
     before = shared_memory()  # Of ranks that were killed before they had opened it, perhaps.
     run_ranks(restore, Task(pristine[0], "replicas"), 2)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patient(30)
     while shared_memory() - before:
         assert time.monotonic() < deadline  # Until then it may be that of a restore elsewhere.
         time.sleep(0.05)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from patience import patient
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
 from holdfast.api.errors import Damaged, InvalidInput
@@ -264,7 +265,7 @@ if child:
 
 
 def test_what_stock_torch_saved_on_one_and_two_ranks_is_read(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", SAVING, str(tmp_path)], check=True, timeout=110)
+    subprocess.run([sys.executable, "-c", SAVING, str(tmp_path)], check=True, timeout=patient(110))
     whole = torch.arange(35, dtype=torch.float32).reshape(7, 5)
     wanted = {"by0": whole, "by1": whole, "half": whole.to(torch.bfloat16), "count": 3, "pair": (1, "two")}
     for world in (1, 2):

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from patience import patient
+
 from holdfast.cli.embedded.processtree import descendants
 
 HOLDFAST = (sys.executable, "-c", "from holdfast.cli.main import main; main()")
-PATIENCE_S = 90.0
+PATIENCE_S = patient(90.0)
 
 TOY = """
 import sys, time
@@ -103,4 +105,4 @@ def assert_nothing_is_left(pids: Sequence[int]) -> None:
 def interrupt(process: "subprocess.Popen[str]") -> str:
     """Ctrl-C; returns what was written to the end."""
     os.kill(process.pid, signal.SIGINT)
-    return process.communicate(timeout=30)[0]
+    return process.communicate(timeout=patient(30))[0]

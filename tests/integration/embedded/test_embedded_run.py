@@ -18,6 +18,7 @@ from embeddedrun import (
     wait_until,
 )
 from gates import Gates
+from patience import patient
 
 TINY_MODEL = ("--layers", "1", "--width", "32", "--batch", "4", "--length", "32")
 
@@ -42,6 +43,11 @@ def test_a_killed_worker_and_a_lost_node_are_healed(tmp_path: Path) -> None:
     assert "signal 9" in holdfast("why", incidents[0]["id"], "--state-dir", state).stdout
     replayed = holdfast("replay", "--state-dir", state)
     assert replayed.returncode == 0, replayed.stdout
+
+    told = json.loads(holdfast("status", "--state-dir", state, "-o", "json").stdout)
+    assert (told["phase"], told["step"], told["source"]) == ("Succeeded", 400, "store")
+    ranks = json.loads(holdfast("ranks", "--state-dir", state, "-o", "json").stdout)
+    assert [rank["step"] for rank in ranks] == [400, 400]
 
     again = holdfast("run", job, "--state-dir", state)
     assert again.returncode == 0
@@ -165,13 +171,15 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 16 KiB."""
     place = tmp_path / "full"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place], check=False, timeout=10)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place], check=False, timeout=patient(10)
+    )
     if mounted.returncode:
         pytest.skip("mounting a small file system needs to be root")
     try:
         yield place
     finally:
-        subprocess.run(["umount", place], check=True, timeout=10)
+        subprocess.run(["umount", place], check=True, timeout=patient(10))
 
 
 def test_a_full_disk_is_one_sentence(toy: Path, full_disk: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import patient
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bytes" / "train.py"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -37,7 +38,7 @@ FAULTS = """
 def holdfast(*arguments: object) -> str:
     """What a command prints; it must end well."""
     command = [str(HOLDFAST), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=480, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patient(480), check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from apiserver import ApiServer, ApiServerSettings
 from helm_python import Chart
+from patience import patient
 from server_process import ServerProcess
 
 CHART = Path(__file__).parents[3] / "helm" / "holdfast"
@@ -25,7 +26,7 @@ GROUP = "/apis/holdfast.dev/v1alpha1"
 HOLDFAST = "hf-system"
 TEAM = "research"
 POD = "holdfast-watchdog-0"
-PATIENCE_S = 30.0
+PATIENCE_S = patient(30.0)
 LOOK_S = 0.1
 PLUGINS = {
     "kubectl-holdfast": "from holdfast.cli.main import kubectl_main as main",
@@ -170,7 +171,7 @@ class Installation:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patient(60),
             check=False,
         )
         return Said(ended.returncode, ended.stdout, ended.stderr)
@@ -194,7 +195,7 @@ class Installation:
             input=json.dumps({"apiVersion": "v1", "kind": "List", "items": wanted}),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patient(60),
             check=False,
         )
         assert ended.returncode == 0, ended.stderr
@@ -255,7 +256,7 @@ def until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
 def own_address() -> str:
     """An address of this machine that is not loopback: the API server takes no other for an endpoint."""
     found = subprocess.run(
-        ["hostname", "-I"], capture_output=True, text=True, timeout=10, check=True
+        ["hostname", "-I"], capture_output=True, text=True, timeout=patient(10), check=True
     ).stdout.split()
     usable = [each for each in found if ":" not in each and not each.startswith(("127.", "169.254."))]
     assert usable, "this machine has no address beside loopback, which a service's endpoint needs"

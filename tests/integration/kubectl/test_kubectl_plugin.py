@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 from kubectl_rig import GROUP, HOLDFAST, TEAM, Installation, until
+from patience import patient
 
 JOB = "gpt"
 VIEWER, ON_CALL, STRANGER, HALF = "vera", "olga", "bob", "hal"
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +113,24 @@ def test_a_dry_run_leaves_nothing_behind(installed: Installation) -> None:
         said = installed.run(ON_CALL, "holdfast", "resize", "2", "-j", JOB, "-n", TEAM, f"--dry-run={mode}")
         assert said.code == 0, said.err
         assert yaml.safe_load(said.out)["spec"]["nodes"] == 2
+        assert said.out.startswith("# It would be Done: resized to 2 nodes\n"), "asked of the watchdog, by GET"
+    refused = installed.run(ON_CALL, "holdfast", "evict", "node-9", "-j", JOB, "-n", TEAM, "--dry-run")
+    assert (refused.code, refused.out.splitlines()[0]) == (
+        1,
+        "# It would be Refused: node node-9 has no member of this job",
+    )
     assert len(installed.server.call("GET", f"{GROUP}/namespaces/{TEAM}/interventions")["items"]) == before
+
+
+def test_whoever_may_view_a_job_may_read_the_logs_of_its_pods(installed: Installation) -> None:
+    """Which pod is asked for is the watchdog's to say, so a pod that nobody runs is asked for by hand."""
+    log = f"/api/v1/namespaces/{TEAM}/pods/{JOB}-9/log"
+    read = installed.run(VIEWER, "get", "--raw", log)
+    assert "not found" in read.err, "allowed, and there is no such pod"
+    assert "forbidden" in installed.run(STRANGER, "get", "--raw", log).err.lower()
+    said = installed.run(VIEWER, "holdfast", "logs", JOB, "-n", TEAM, "--rank", "3")
+    assert (said.code, said.out) == (2, "")
+    assert "there are logs of ranks none" in said.err
 
 
 def test_kubectl_completes_the_plugin(installed: Installation) -> None:
@@ -129,6 +147,30 @@ def test_jobs_of_every_namespace_are_listed_to_whoever_may_see_them(installed: I
     assert named.out == f"trainingjob.holdfast.dev/{JOB}\n"
     refused = installed.run(VIEWER, "holdfast", "status", "-A")
     assert (refused.code, refused.out) == (1, "")
+
+
+def test_every_flag_that_says_where_is_obeyed(installed: Installation, tmp_path: Path) -> None:
+    config = str(installed.server.kubeconfig(VIEWER))
+    nowhere = tmp_path / "nowhere"  # what KUBECONFIG names is not read
+    there = ("--kubeconfig", config, "--context", "test", "--namespace", TEAM)
+    right = (*there, "--holdfast-namespace", HOLDFAST, "--holdfast-service", "holdfast-watchdog:http")
+    for command in (
+        ("status",),
+        ("ranks",),
+        ("nodes",),
+        ("incidents",),
+        ("journal", "--after", "1"),
+        ("replay", "--events"),
+    ):
+        said = installed.run(nowhere, "holdfast", *command, *right, HOLDFAST_NAMESPACE="default")
+        assert said.code == 0, (command, said.err)
+    said = installed.run(nowhere, "holdfast", "ranks", *there, "--holdfast-namespace", "default")
+    assert said.code == 1
+    assert 'in the namespace "default"' in said.err, "whose token is asked for there"
+    wrong = ("--holdfast-namespace", HOLDFAST, "--holdfast-service", "another:http")
+    said = installed.run(nowhere, "holdfast", "ranks", *there, *wrong)
+    assert said.code != 0
+    assert "another" in said.err, said
 
 
 def test_a_login_by_a_plugin_works_and_one_that_fails_says_so(installed: Installation, tmp_path: Path) -> None:
@@ -224,7 +266,12 @@ def test_without_a_kubeconfig_the_plugin_says_so(installed: Installation, tmp_pa
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KUBE")}
     environment |= {"HOME": str(tmp_path), "PATH": f"{installed.folder / 'bin'}:{environment['PATH']}"}
     ended = subprocess.run(
-        ["kubectl", "holdfast", "status"], env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["kubectl", "holdfast", "status"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patient(60),
+        check=False,
     )
     assert ended.returncode == 2
     assert "there is no such file; name one with --kubeconfig or KUBECONFIG" in ended.stderr

@@ -8,6 +8,7 @@ from typing import Self, TypeVar
 
 import msgspec
 from aiohttp import WSMsgType, web
+from patience import patient
 
 from holdfast.api.membership import FromLauncher, Join, Refused, RoundWord
 from holdfast.api.memory import MemoryRound
@@ -77,7 +78,7 @@ class FakeWatchdog:
     async def was_turning_away(self, times: int, timeout_s: float = 15.0) -> None:
         """Wait until that many more connections were not accepted."""
         until = self.turned_away + times
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(patient(timeout_s)):
             while self.turned_away < until:
                 self._changed.clear()
                 await self._changed.wait()
@@ -150,7 +151,7 @@ class FakeWatchdog:
         timeout_s: float = 30.0,
     ) -> Message:
         """The `count`-th message of that kind, from the beginning of the test."""
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(patient(timeout_s)):
             while True:
                 found = [message for message in self.all_of(kind, member) if where(message)]
                 if len(found) >= count:

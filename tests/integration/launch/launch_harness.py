@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 from fake_watchdog import JOB, TOKEN
+from patience import patient
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -32,7 +33,7 @@ class Node:
             return []
 
     async def wait(self, timeout_s: float = 15.0) -> int:
-        return await asyncio.wait_for(self.process.wait(), timeout_s)
+        return await asyncio.wait_for(self.process.wait(), patient(timeout_s))
 
 
 @dataclass
@@ -94,7 +95,7 @@ def confinement(folder: Path) -> list[str]:
 
 async def no_process_left(processes: Sequence[psutil.Process], timeout_s: float = 30.0) -> None:
     """Fail unless all of `processes` end in time."""
-    give_up = time.monotonic() + timeout_s
+    give_up = time.monotonic() + patient(timeout_s)
     while alive := [process for process in processes if is_alive(process)]:
         if time.monotonic() > give_up:
             raise AssertionError(f"processes left behind: {alive}")
@@ -110,7 +111,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 async def line_in(path: Path, text: str = "", timeout_s: float = 60.0) -> str:
     """The first whole line of `path` that contains `text`, waited for."""
-    async with asyncio.timeout(timeout_s):
+    async with asyncio.timeout(patient(timeout_s)):
         while True:
             if path.exists():
                 for line in path.read_text().splitlines(keepends=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 from fake_watchdog import JOB, FakeWatchdog
 from launch_harness import SCRIPTS, Nodes, confinement, line_in
+from patience import patient
 
 from holdfast.agent.memberfile import own_pid_namespace
 from holdfast.api.membership import CheckpointCommitted, Join, WorkerExited, WorkersFinished
@@ -18,7 +19,7 @@ WAITS = ("--no-python", sys.executable, str(SCRIPTS / "waits.py"))
 def test_what_confines_it_does(tmp_path: Path) -> None:
     script = "id -u; echo $HOME; touch here && echo wrote; cd /tmp; touch there"
     command = [*confinement(tmp_path), "sh", "-c", f"cd {tmp_path}; {script}"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=patient(30))
     assert result.stdout.split() == ["12345", "/nonexistent", "wrote"]
     assert "Read-only file system" in result.stderr
 

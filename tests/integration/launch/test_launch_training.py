@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 from fake_watchdog import JOB, TOKEN, FakeWatchdog
 from launch_harness import SCRIPTS, Node, Nodes, line_in, no_process_left
+from patience import patient
 
 from holdfast.api.membership import Join, RoundEntered, Warmed, WorkerExited
 
@@ -74,7 +75,7 @@ async def test_stock_torchrun_runs_the_launcher_for_our_backend(watchdog: FakeWa
         await line_in(tmp_path / "logs" / "rank-00001.round-0001.log", "step 2 ")
         started = psutil.Process(torchrun.pid).children(recursive=True)
         await watchdog.show(watchdog.closed(2, succeeded=True))
-        output, errors = await asyncio.wait_for(torchrun.communicate(), 20)
+        output, errors = await asyncio.wait_for(torchrun.communicate(), patient(20))
     finally:
         if torchrun.returncode is None:
             torchrun.kill()

@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -10,9 +11,12 @@ from fake_watchdog import TOKEN, FakeWatchdog
 from launch_harness import SCRIPTS, Node, Nodes, is_alive, line_in
 
 from holdfast.api.membership import Departing, Join, Leave, RoundEntered
+from holdfast.api.workeroutput import WorkerOutput
 
 WAITS = ("--no-python", sys.executable, str(SCRIPTS / "waits.py"))
-GRACE = ("--leave-grace", "25")
+GRACE_S = 25
+LEAVING_S = 3  # of it are for saying goodbye and ending the workers
+GRACE = ("--leave-grace", str(GRACE_S))
 
 
 async def worker_of(node: Node) -> psutil.Process:
@@ -36,14 +40,18 @@ async def test_it_says_so_and_leaves_when_a_round_without_it_is_shown(
 ) -> None:
     node = await training(watchdog, nodes, *GRACE)
     worker = await worker_of(node)
+    told_at = time.monotonic()
     node.process.terminate()
     departing = await watchdog.wait_for(Departing)
     assert departing.reason == "told to end by SIGTERM"
-    assert 20 < departing.within_s < 25
+    assert GRACE_S - LEAVING_S - (time.monotonic() - told_at) <= departing.within_s < GRACE_S
     assert is_alive(worker)
     await watchdog.show(watchdog.round(2, "b"))
     assert (await watchdog.wait_for(Leave)).reason == "stopped by SIGTERM"
     assert await node.wait() == 128 + signal.SIGTERM
+    wrote = await watchdog.wait_for(WorkerOutput, member="a")
+    assert (wrote.rank, wrote.pid, wrote.round) == (0, worker.pid, 1)
+    assert b"RANK" in wrote.tail, "what its worker wrote outlives it"
 
 
 async def test_a_round_that_still_needs_it_is_entered(watchdog: FakeWatchdog, nodes: Nodes) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 from fake_watchdog import FakeWatchdog
 from launch_harness import SCRIPTS, Node, Nodes, is_alive, line_in, no_process_left
+from patience import patient
 
 from holdfast.api.membership import Beat, Join, WorkerExited
 from holdfast.api.memory import MemoryRound
@@ -19,7 +20,7 @@ from holdfast.checkpoint.memory.client import Peer
 
 ATTACHES = ("--no-python", sys.executable, str(SCRIPTS / "attaches.py"))
 OWNER = "life-1"
-PATIENCE_S = 30.0
+PATIENCE_S = patient(30.0)
 
 
 def keeping(watchdog: FakeWatchdog, number: int, owner: str = OWNER) -> Round:

@@ -8,9 +8,10 @@ import psutil
 import pytest
 from fake_watchdog import FakeWatchdog
 from launch_harness import SCRIPTS, Node, Nodes, line_in, no_process_left
+from patience import patient
 
-from holdfast.agent.selftest.injection import DRILL_FILE
 from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
+from holdfast.api.drill import DRILL_FILE
 from holdfast.api.membership import Beat, Join, RoundEntered, WorkersFinished
 from holdfast.api.selftest import Tested, TestLevel, TestWanted, Verdict
 
@@ -38,7 +39,7 @@ async def start(
 
 async def hanging(node: Node, processes: int = 2) -> list[psutil.Process]:
     """The processes of a test that hangs: the one that supervises, and its station."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patient(60)):
         while True:
             found = [each for each in node.descendants() if is_test(each)]
             if len(found) == processes:

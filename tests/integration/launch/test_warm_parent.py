@@ -14,6 +14,7 @@ import msgspec
 import psutil
 import pytest
 from launch_harness import no_process_left
+from patience import patient
 
 from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, GroupGone, Kill, Ready
 from holdfast.agent.launch.settings import EntrypointKind
@@ -72,7 +73,7 @@ class Parent:
 
 def start_parent() -> Parent:
     ours, theirs = socket.socketpair()
-    ours.settimeout(60)
+    ours.settimeout(patient(60))
     command = [sys.executable, "-m", "holdfast.agent.launch.warm_parent", str(theirs.fileno()), "torch"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True)
@@ -86,7 +87,7 @@ def parent() -> Iterator[Parent]:
     assert parent.hear() == Ready(warm=True)
     yield parent
     parent.channel.close()
-    parent.process.wait(timeout=10)
+    parent.process.wait(timeout=patient(10))
 
 
 def write(folder: Path, text: str, name: str = "script.py") -> str:

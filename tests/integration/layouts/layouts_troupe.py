@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from patience import patient
 
-PATIENCE_S = 90.0
+PATIENCE_S = patient(90.0)
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -60,7 +61,7 @@ class Troupe:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(10)
+            process.join(patient(10))
             process.kill()
             process.join()
             process.close()

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from patience import patient
+
 from holdfast.api.control import Assignment
 from holdfast.api.memory import MemoryOrder, NodeMemory
 from holdfast.api.round import Endpoint, Restore, Tier
@@ -25,7 +27,7 @@ from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.shelf import Shelf
 
 KEY = "a-life-of-the-job"
-PATIENCE_S = 30.0
+PATIENCE_S = patient(30.0)
 MIB = 1 << 20
 
 

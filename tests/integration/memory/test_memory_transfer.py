@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from memory_rig import KEY, MIB, Node, Worker, nodes, noise, wait_until
+from patience import patient
 
 from holdfast.checkpoint.manifest import record_of
 from holdfast.checkpoint.memory import protocol
@@ -198,7 +199,7 @@ def test_what_another_life_of_the_job_left_is_swept_at_the_start(pair: list[Node
 
 def test_a_server_ends_with_its_folder(pair: list[Node]) -> None:
     shutil.rmtree(pair[0].folder)
-    assert pair[0].process.wait(timeout=30) == 0
+    assert pair[0].process.wait(timeout=patient(30)) == 0
 
 
 def test_a_server_ends_when_the_launcher_that_started_it_is_killed(tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_a_server_ends_when_the_launcher_that_started_it_is_killed(tmp_path: Pat
     number = int(launcher.stdout.readline())
     wait_until((tmp_path / "port").exists)
     launcher.kill()
-    launcher.wait(timeout=30)
+    launcher.wait(timeout=patient(30))
     launcher.stdout.close()
     wait_until(lambda: not Path(f"/proc/{number}/cmdline").exists() or not _words(number))
 
@@ -234,11 +235,11 @@ def test_a_second_server_of_a_folder_waits_for_the_first(pair: list[Node]) -> No
         wait_until(lambda: _waits_for_lock(second.pid))
         assert not second_told.exists()
         first.kill()
-        first.wait(timeout=30)
+        first.wait(timeout=patient(30))
         wait_until(second_told.exists)
     finally:
         second.terminate()
-        assert second.wait(timeout=30) == 0
+        assert second.wait(timeout=patient(30)) == 0
 
 
 def test_the_server_needs_no_torch() -> None:
@@ -248,7 +249,7 @@ def test_the_server_needs_no_torch() -> None:
 
 def test_an_empty_key_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "holdfast.checkpoint.memory", "--folder", str(tmp_path)]
-    refused = subprocess.run(command, input=b" \n", capture_output=True, check=False, timeout=60)
+    refused = subprocess.run(command, input=b" \n", capture_output=True, check=False, timeout=patient(60))
     assert refused.returncode == 1
     assert b"the key is empty" in refused.stderr
 
@@ -269,7 +270,7 @@ def test_no_bytes_from_the_network_bring_the_server_down(pair: list[Node]) -> No
 def _disturb(node: Node, chance: random.Random) -> None:
     """Say nonsense: before the greeting, or after it, or instead of the end of a question."""
     if chance.random() < 0.3:
-        connection = socket.create_connection(("127.0.0.1", node.port), timeout=30)
+        connection = socket.create_connection(("127.0.0.1", node.port), timeout=patient(30))
         content = chance.randbytes(chance.choice((1, 3, 4, 5, 50, 5000)))
     else:
         connection = Peer(node.address, KEY)._socket

@@ -3,10 +3,12 @@
 import asyncio
 import time
 
+from patience import patient
+
 from holdfast.watchdog.metrics.looplag import EVERY_S, LoopLag
 
 BLOCKED_S = 2.0 * EVERY_S
-PATIENCE_S = 20.0
+PATIENCE_S = patient(20.0)
 
 
 async def test_a_loop_that_was_held_up_says_so() -> None:

@@ -1,6 +1,7 @@
 """A run on this machine with everything that Prometheus may scrape of it."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class MonitoredRun:
     """Where its parts are found."""
 
     directory: StateDirectory
+    rack: str = ""  # where its nodes stand
 
     def targets(self) -> list[Target]:
         """The watchdog and the agents there are now, with the labels that discovery would give."""
@@ -59,7 +61,9 @@ class MonitoredRun:
             found.append(_target(f"{watchdog.host}:{watchdog.port}", "watchdog", pod="watchdog"))
         for file in self.directory.root.glob("nodes/*/agent.json"):
             told = json.loads(file.read_text())
-            found.append(_target(f"{told['host']}:{told['port']}", "agent", node=told["node"]))
+            if _is_alive(told["pid"]):
+                address = f"{told['host']}:{told['port']}"
+                found.append(_target(address, "agent", node=told["node"], rack=self.rack))
         return found
 
     def suffer(self, node: str, fault: Fault) -> None:
@@ -84,6 +88,14 @@ def monitored_run(folder: Path) -> Iterator[MonitoredRun]:
         yield MonitoredRun(StateDirectory(state))
     finally:
         process.stop()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _target(address: str, component: str, **labels: str) -> Target:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from patience import patient
 from prometheus_server import Target
 from staged_jobs import NAMED, OF_THE_OPERATOR, SICKNESSES, StagedJobs, StagedOperator, sick_watchdog
 from staged_nodes import StagedNode, staged_nodes
@@ -16,7 +17,7 @@ from holdfast.agent.exporter import metrics_application
 from holdfast.api.exposition import Page, Style
 
 LOOK_INTERVAL_S = 0.1
-READY_S_MAX = 30.0
+READY_S_MAX = patient(30.0)
 STAGE, SICK = "stage", "sick"
 CLASSIC = {"Content-Type": Style.CLASSIC.value}
 OF_AN_INSTALLATION = (

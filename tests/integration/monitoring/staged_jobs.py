@@ -11,7 +11,8 @@ from holdfast.api.exposition import Page
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState, Moment
 from holdfast.api.plan import NodeOrder
-from holdfast.api.policy import EvictionBudget, GpuHour, Policy, RestartBudget
+from holdfast.api.policy import EvictionBudget, GpuHour, ModelFlops, Policy, RestartBudget
+from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.operator.jobconditions import JobConditions
 from holdfast.operator.metrics import Metrics
@@ -22,7 +23,7 @@ from holdfast.watchdog.metrics.course import write_course, write_proofs, write_v
 from holdfast.watchdog.metrics.faults import write_faults
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.metrics.vitals import Spread, Vitals
-from holdfast.watchdog.metrics.worth import write_worth
+from holdfast.watchdog.metrics.worth import write_utilization, write_worth
 from holdfast.watchdog.state import JobState
 
 RICH = "a/rich"
@@ -33,13 +34,18 @@ VITALS = Vitals(
     loss=Spread(1.9, 2.0, 2.1, 2.1),
     grad_norm=EVEN,
     step_s=EVEN,
-    slowest_rank=3,
     tokens_per_s=1e5,
     heard_age_s=0.5,
     progress_age_s=0.5,
 )
 Seen = tuple[JobState, Vitals]
 Sickness = Callable[[JobState, Vitals, float], Seen]
+
+
+def round_of(job: str) -> Round:
+    """The round that runs: eight ranks of one member."""
+    shares = (MemberRanks("n-1", "n-1", 0, 8),)
+    return Round(job, 1, shares, Endpoint("10.0.0.1", 7000), Restore(), Entry.RESPAWN, "first round")
 
 
 def culprit_of(job: str) -> Subject:
@@ -91,6 +97,11 @@ def _saved_long_ago(well: JobState, vitals: Vitals, now: float) -> Seen:
     return msgspec.structs.replace(well, checkpoints=(Checkpoint(70, "/ckpt", 1, now - 9000.0),)), vitals
 
 
+def _slowed(well: JobState, vitals: Vitals, now: float) -> Seen:
+    """One rank takes twice as long, and all others wait for it."""
+    return well, msgspec.structs.replace(vitals, step_s=Spread(2.0, 2.0, 2.0, 2.0), tokens_per_s=5e4)
+
+
 def _as_ever(well: JobState, vitals: Vitals, now: float) -> Seen:
     return well, vitals
 
@@ -105,9 +116,10 @@ SICKNESSES: Mapping[str, Sickness] = MappingProxyType(
         "HoldfastEvictionBudgetNear": _evicted,
         "HoldfastSparesExhausted": _without_a_spare,
         "HoldfastCheckpointStale": _saved_long_ago,
-        "HoldfastLossNotFinite": _seen(nonfinite=8),
+        "HoldfastLossNotFinite": _seen(nonfinite=8, loss=None),
         "HoldfastLossSpike": _seen(loss=Spread(8.9, 9.0, 9.1, 9.1)),
-        "HoldfastStraggler": _seen(step_s=Spread(1.0, 1.0, 2.0, 2.0)),
+        "HoldfastTokensFalling": _slowed,
+        "HoldfastMfuFalling": _slowed,
         "HoldfastCorruptionFound": _incident(FindingKind.CORRUPTION, IncidentState.OPEN),
         "HoldfastSelfTestFailed": _incident(FindingKind.SELF_TEST, IncidentState.OPEN),
         "HoldfastDetectorFailing": _as_ever,  # its failures grow
@@ -175,6 +187,7 @@ class StagedJobs:
         write_proofs(page, job, self._counts if job == RICH else JobCounts())
         write_faults(page, state, self._counts, now=now)
         write_worth(page, state, now=now)
+        write_utilization(page, state, vitals.tokens_per_s)
 
     def _well(self, job: str, now: float) -> JobState:
         stands_still = self.sick and job == "a/HoldfastJobNotProgressing"
@@ -197,11 +210,20 @@ class StagedJobs:
         return JobState(
             job,
             phase=JobPhase.RUNNING,
-            policy=Policy(job=job, nodes_min=1, nodes_max=2, gpu_hour=GpuHour(2.5, "EUR"), **budgets),  # type: ignore[arg-type]
+            policy=Policy(
+                job=job,
+                nodes_min=1,
+                nodes_max=2,
+                gpu_hour=GpuHour(2.5, "EUR"),
+                flops=ModelFlops(per_token=4e10, gpu_peak_per_s=1e15),
+                **budgets,  # type: ignore[arg-type]
+            ),
+            round=round_of(job),
+            desired=round_of(job),
             high_step=step,
             checkpoints=(Checkpoint(step, "/ckpt", 1, now - 5.0),),
             verified_step=step,
-            ledger=Ledger(began_at=self._began_at, useful_s=1.0, useful_since=self._began_at),
+            ledger=Ledger(began_at=self._began_at, useful_s=1.0, stepped_at=self._began_at),
             avoided=(NodeOrder("n-culprit", "it broke"),),
             incidents=(recovered,),
         )

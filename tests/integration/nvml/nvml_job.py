@@ -7,6 +7,7 @@ slow link takes a moment. Nodes are `node-0` (the machine, with four GPUs) to `n
 import msgspec
 from fake_nvml import FakeNvml
 from nvml_observer import until_listening
+from patience import patient
 
 from holdfast.agent.nvml.driver import Driver, DriverAbsent
 from holdfast.agent.nvml.session import Session
@@ -35,7 +36,7 @@ from holdfast.watchdog.senses import Senses
 
 JOB = "team/run"
 NODES = ("node-0", "node-1", "node-2", "node-3")
-HEARD_S = 20.0  # in real time, for the thread that waits for events
+HEARD_S = patient(20.0)  # in real time, for the thread that waits for events
 REPORTS = msgspec.msgpack.Decoder(NodeReport)
 
 

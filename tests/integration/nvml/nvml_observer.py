@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable
 
+from patience import patient
+
 from holdfast.agent.nvml.driver import Driver
 from holdfast.agent.nvml.sensor import NvmlSensor
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.telemetry import NodeEvent
 
-PATIENCE_S = 30.0
+PATIENCE_S = patient(30.0)
 
 
 def until_listening(driver: Driver) -> None:

@@ -9,6 +9,7 @@ import pynvml
 import pytest
 from fake_nvml import RESET_REQUIRED, UNKNOWN_ERROR, FakeNvml
 from nvml_observer import Observer
+from patience import patient
 
 from holdfast.agent.nvml.devicesettings import record_settings, restore_settings
 from holdfast.agent.nvml.driver import Driver
@@ -220,7 +221,9 @@ def test_without_the_library_the_reason_names_it(machine: FakeNvml) -> None:
         "while 'yet' in reason: time.sleep(0.05); reason = s.read(time.monotonic()).unreadable[0].reason\n"
         "print(reason)"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=patient(60), check=True
+    )
     assert said.stdout.strip() == "nvmlInit: libnvidia-ml.so.1 is not found"
 
 
@@ -231,7 +234,7 @@ def test_a_process_of_its_own_finds_the_machine_by_its_environment(machine: Fake
         env=machine.environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=True,
     )
     assert said.stdout.strip() == "8"

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import msgspec
 from aiohttp import WSMsgType, web
+from patience import patient
 
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.plan import (
@@ -136,7 +137,7 @@ class FakeOperatorWatchdog:
             except KeyError:
                 return False
 
-        deadline = asyncio.get_running_loop().time() + within_s
+        deadline = asyncio.get_running_loop().time() + patient(within_s)
         while not is_so():
             if asyncio.get_running_loop().time() > deadline:
                 raise AssertionError(f"not {what} within {within_s} s; jobs are {self.jobs}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -13,6 +14,7 @@ from api_stream import ApiStream
 from apiserver import ApiServer, Refused
 from fake_kubelet import FakeKubelet, Pod
 from fake_watchdog_for_operator import TOKEN
+from patience import patient
 from server_process import ServerProcess, free_port
 
 PATIENCE_S = 40.0  # in the place of a pod that failed soon, another one comes after ten seconds alone
@@ -32,7 +34,7 @@ async def eventually(
     within_s: float = PATIENCE_S,
 ) -> None:
     """Wait until it holds. Raises AssertionError that says what was seen."""
-    deadline = asyncio.get_running_loop().time() + within_s
+    deadline = asyncio.get_running_loop().time() + patient(within_s)
     while True:
         if await holds():
             return
@@ -124,6 +126,11 @@ class OperatorProcess:
             if head.partition("{")[0] == name and all(f'{key}="{each}"' in head for key, each in labels.items()):
                 total += float(value)
         return total
+
+    async def exported(self) -> set[str]:
+        """The names of the metrics that have a sample."""
+        lines = (await self._metrics()).splitlines()
+        return {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
 
     async def writes(self) -> float:
         """Requests that change something, the lease left out."""

@@ -17,9 +17,26 @@ async def test_an_applied_job_gets_its_pods_and_runs(
     cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
 ) -> None:
     await add_nodes(kubelet, 3)
-    operator.start()
-    await cluster.apply(nodes={"min": 1, "max": 2, "spares": 1})
-    await cluster.until_pods("gpt-0", "gpt-1", "gpt-2")
+    operator.start("--audience", "research", "--lease-name", "who-acts")
+    await cluster.apply(nodes={"min": 1, "max": 2, "spares": 1}, placement={"pack": ["example.org/rack"]})
+    pods = await cluster.until_pods("gpt-0", "gpt-1", "gpt-2")
+    for pod in pods.values():
+        together = pod["spec"]["affinity"]["podAffinity"]
+        assert "example.org/rack" in [
+            each["podAffinityTerm"]["topologyKey"]
+            for each in together["preferredDuringSchedulingIgnoredDuringExecution"]
+        ]
+        tokens = [
+            source["serviceAccountToken"]["audience"]
+            for volume in pod["spec"]["volumes"]
+            for source in volume.get("projected", {}).get("sources", [])
+            if "serviceAccountToken" in source
+        ]
+        assert tokens == ["research"]
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{cluster.namespace}/leases/who-acts"
+    held = await cluster.get(lease)
+    assert held is not None
+    assert held["spec"]["holderIdentity"] == "one"
     await kubelet.wait_running(3)
     job = await cluster.until("Running", lambda job: phase(job) == "Running")
     assert job is not None
@@ -29,6 +46,11 @@ async def test_an_applied_job_gets_its_pods_and_runs(
     assert policy is not None
     assert (policy.nodes_max, policy.spares) == (2, 1)
     assert sorted(cluster.pods_created.values()) == ["gpt-0", "gpt-1", "gpt-2"]
+    own = ("reconcile_total", "reconcile_seconds_count", "reconcile_seconds_created", "workqueue_depth", "leader")
+    asked = ("api_requests_total", "actions_total", "watchdog_connected")
+    exported = await operator.exported()
+    assert {f"holdfast_operator_{name}" for name in (*own, *asked)} - exported == set()
+    assert "holdfast_job_condition" in exported
 
 
 async def test_a_job_that_succeeded_stays_for_its_time_and_is_then_deleted(

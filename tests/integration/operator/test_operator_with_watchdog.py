@@ -1,8 +1,10 @@
 """The operator beside the real watchdog; launchers are played in the pods of a real API server."""
 
+import asyncio
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,15 @@ from server_process import ServerProcess, free_port
 MAINTENANCE = "maintenance.example/planned"
 
 
-@pytest.fixture
-def endpoint(tmp_path: Path) -> Iterator[str]:
-    """The real watchdog's."""
-    port, token_file = free_port(), tmp_path / "tokens"
+@contextmanager
+def started_watchdog(folder: Path) -> Iterator[tuple[ServerProcess, str]]:
+    """The real one, and where it listens; started again, it is there again."""
+    port, token_file = free_port(), folder / "tokens"
     token_file.write_text(TOKEN + "\n")
     token_file.chmod(0o600)
     command = [sys.executable, "-m", "holdfast.watchdog", "--listen", f"127.0.0.1:{port}"]
-    command += ["--store", str(tmp_path / "watchdog.db"), "--token-file", str(token_file)]
-    process = ServerProcess("watchdog", command, tmp_path / "watchdog.log")
+    command += ["--store", str(folder / "watchdog.db"), "--token-file", str(token_file)]
+    process = ServerProcess("watchdog", command, folder / "watchdog.log")
     process.start()
 
     def listens() -> bool:
@@ -33,10 +35,17 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 
     try:
         process.wait_until(listens, 20.0)
-        yield f"127.0.0.1:{port}"
+        yield process, f"127.0.0.1:{port}"
     finally:
         process.stop()
         print(process.log.read_text())
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[str]:
+    """The real watchdog's."""
+    with started_watchdog(tmp_path) as (_, endpoint):
+        yield endpoint
 
 
 @pytest.fixture
@@ -62,7 +71,11 @@ async def test_a_job_runs_survives_a_lost_pod_and_succeeds(
     real.start()
     await cluster.apply(nodes={"min": 2, "max": 2}, ttlAfterFinished="2s")
     await cluster.until("running", lambda job: phase(job) == "Running")
+    well = {"Ready": "True", "Progressing": "False", "Degraded": "False", "CapacityAvailable": "True"}
+    await cluster.until("as wanted", lambda job: {kind: condition(job, kind) for kind in well} == well)
+    degraded = asyncio.create_task(cluster.until("degraded", lambda job: condition(job, "Degraded") == "True"))
     await kubelet.end_pod("gpt-0", 137, "OOMKilled")
+    await degraded
     await cluster.until_pods("gpt-1", "gpt-2")
 
     async def healed() -> bool:
@@ -87,7 +100,8 @@ async def test_suspending_saves_once_more_and_resuming_goes_on(
     await cluster.until("running", lambda job: phase(job) == "Running")
     await cluster.patch("gpt", {"spec": {"suspend": True}})
     await cluster.until_pods()
-    await cluster.until("suspended", lambda job: phase(job) == "Suspended")
+    job = await cluster.until("suspended", lambda job: phase(job) == "Suspended")
+    assert condition(job, "CheckpointHealthy") == "True"
     assert len(set(launchers.saves)) == 1
     await cluster.patch("gpt", {"spec": {"suspend": False}})
     await cluster.until_pods("gpt-2", "gpt-3")

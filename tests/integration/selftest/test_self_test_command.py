@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_nvml import FakeNvml, gpu_uuid
+from patience import patient
 
 from holdfast.agent.selftest.device import Device, DeviceKind
 from holdfast.agent.selftest.surroundings import Restore, kept_as_found
 from holdfast.api.selftest import CheckResult, Tested, Verdict
 
-PATIENCE_S = 100
+PATIENCE_S = patient(100)
 
 
 def selftest(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, Tested]:
@@ -109,7 +110,13 @@ def test_a_device_that_the_driver_cannot_name_leaves_the_domains_unknown(tmp_pat
 
 def test_probe_tells_it_as_a_table_and_its_exit_code() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "probe", "--device", "cpu", "--repeat", "2", "--inject", "stuck"],
+        [
+            sys.executable,
+            "-m",
+            "holdfast.cli",
+            "probe",
+            *["--device", "cpu", "--level", "light", "--repeat", "2", "--seed", "5", "--inject", "stuck"],
+        ],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from patience import patient
+
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.telemetry import NodeEvent
 
@@ -27,7 +29,7 @@ class Asking:
 
     async def until(self, enough: Callable[[Reading], object]) -> Reading:
         """The first reading that is enough, within 25 s."""
-        async with asyncio.timeout(25):
+        async with asyncio.timeout(patient(25)):
             while not enough(reading := self.once()):  # noqa: ASYNC110 - read as often as the agent does
                 await asyncio.sleep(0.01)
             return reading

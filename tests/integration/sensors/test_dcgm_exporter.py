@@ -7,6 +7,7 @@ import pytest
 from aiohttp import web
 from asking import Asking
 from http_fake import serving
+from patience import patient
 
 from holdfast.agent.sensors.dcgmexporter import BODY_MAX_BYTES, DcgmExporter
 from holdfast.api.condition import ConditionKind
@@ -34,7 +35,7 @@ class Exporter:
 
     async def answered(self, times: int) -> None:
         wanted = self.answers + times
-        async with asyncio.timeout(25):
+        async with asyncio.timeout(patient(25)):
             while self.answers < wanted:  # noqa: ASYNC110 - it counts in a handler
                 await asyncio.sleep(0.01)
 

@@ -99,3 +99,26 @@ def test_a_build_that_failed_is_not_tried_again_for_every_test(tmp_path: Path) -
         with pytest.raises(ProgramMissing):
             kubernetes_program(NAME)
     assert (tmp_path / "tries").read_text() == "tried\n"
+
+
+def test_a_build_has_time_for_as_long_as_it_says_something(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kubernetes_binaries, "SILENT_S_MAX", 2.0)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    build = tmp_path / "build.sh"
+    # Longer than the silence that is borne, and never silent.
+    build.write_text("for i in 1 2 3 4 5 6; do sleep 0.5; echo $i; done; exit 7\n")
+    with pytest.raises(ProgramMissing, match="ended with 7"):
+        kubernetes_program("kube-proxy-of-this-test")
+
+
+def test_a_build_that_says_nothing_more_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kubernetes_binaries, "SILENT_S_MAX", 1.0)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    build = tmp_path / "build.sh"
+    build.write_text(f"echo $$ > {tmp_path}/pid; echo compiling; sleep 3600\n")
+    with pytest.raises(ProgramMissing, match=r"said nothing for 1\.0 s[\s\S]*compiling"):
+        kubernetes_program("kube-proxy-of-this-test")
+    pid = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists()

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import redis
 from apiserver import ApiServer, Refused
+from patience import patient
 from redis_server import RedisServer
 
 
@@ -112,7 +113,7 @@ def test_a_server_does_not_outlive_a_test_run_that_was_killed(tmp_path: Path) ->
     run.send_signal(signal.SIGKILL)
     run.wait()
 
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + patient(10.0)
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline, f"redis-server {pid} still runs"
         time.sleep(0.02)

@@ -1,13 +1,15 @@
 """A training script for tests: every step is one all-reduce and a short sleep.
 
 Its faults are injected by name: `--raise-at N` raises ValueError before step N on rank 1, `--swallow` catches
-every Exception of a step and goes on, `--compute` never calls a collective. `--sharded` also trains a layer
-whose weights are sharded.
+every Exception of a step and goes on, `--compute` never calls a collective, `--linger` takes a second to end and
+then leaves a file. `--sharded` also trains a layer whose weights are sharded.
 """
 
 import argparse
+import atexit
 import os
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -24,6 +26,7 @@ parser.add_argument("--raise-at", type=int, default=-1)
 parser.add_argument("--sharded", action="store_true")
 parser.add_argument("--swallow", action="store_true")
 parser.add_argument("--compute", action="store_true")
+parser.add_argument("--linger", action="store_true")
 arguments = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -70,5 +73,12 @@ def train(part: Assignment) -> None:
         run.step(step, loss=total.mean(), tokens=1000)
 
 
+def linger() -> None:
+    time.sleep(1.0)
+    Path(f"lingered-{os.getpid()}").touch()
+
+
+if arguments.linger:
+    atexit.register(linger)
 run.enter(train)
 print("finished", os.getpid(), flush=True)

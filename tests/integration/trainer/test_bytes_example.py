@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from patience import patient
 
 from holdfast.api.trainingjob import read_trainingjob
 
@@ -29,7 +30,7 @@ def text(tmp_path: Path) -> Path:
 def run(*words: str, launcher: tuple[str, ...] = PLAIN) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [*launcher, str(EXAMPLE / "train.py"), *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patient(90))
 
 
 def losses(file: Path) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import patient
 from trainer_fake_launcher import FakeLauncher, Worker
 
 from holdfast.api.control import Entered, Finished, RoundEnded, RoundLeft
@@ -34,7 +35,7 @@ def test_workers_enter_train_publish_and_finish(launcher: FakeLauncher) -> None:
     for rank, worker in enumerate(workers):
         assert worker.expect(Entered).round == 4
         assert worker.expect(Finished).round == 4
-        assert worker.process.wait(timeout=30) == 0
+        assert worker.process.wait(timeout=patient(30)) == 0
         zone = worker.step_zone()
         assert (zone.round, zone.rank, zone.world_size, zone.step) == (4, rank, 2, 19)
         assert (zone.loss, zone.tokens, zone.pid) == (4.0, 1000, worker.process.pid)
@@ -144,13 +145,14 @@ def test_a_script_that_swallows_exceptions_cannot_swallow_the_end_of_its_round(l
         worker.await_step(round=1)
 
 
-def test_the_scripts_own_exception_ends_its_process_with_the_traceback(launcher: FakeLauncher) -> None:
-    workers = launcher.start(2, RING, "--raise-at", "5")
+def test_the_scripts_own_exception_ends_its_process_before_a_peer_hears_of_it(launcher: FakeLauncher) -> None:
+    workers = launcher.start(2, RING, "--raise-at", "5", "--linger")
     launcher.show(0, workers)
-    _, errors = workers[1].process.communicate(timeout=30)
+    assert workers[0].expect(CollectiveFailed).round == 0
+    assert (workers[1].run_directory / f"lingered-{workers[1].process.pid}").exists()
+    _, errors = workers[1].process.communicate(timeout=patient(30))
     assert workers[1].process.returncode == 1
     assert b"ValueError: the script's own fault" in errors
-    assert workers[0].expect(CollectiveFailed).round == 0
     assert workers[0].process.poll() is None
 
 
@@ -168,5 +170,5 @@ def test_a_worker_trains_on_when_its_launcher_is_gone(launcher: FakeLauncher) ->
     launcher.show(0, [worker])
     worker.await_step(round=0, at_least=3)
     worker.connection.close()
-    assert worker.process.wait(timeout=30) == 0
+    assert worker.process.wait(timeout=patient(30)) == 0
     assert worker.step_zone().step == 99

@@ -8,7 +8,8 @@ from datetime import timedelta
 import msgspec
 import pytest
 import torch.distributed as dist
-from trainer_fake_launcher import free_port
+from patience import patient
+from server_process import free_port
 
 from holdfast.api.control import Assignment
 from holdfast.api.errors import Unavailable
@@ -100,7 +101,7 @@ def test_what_a_stranger_sends_after_its_greeting_is_not_heard() -> None:
     requests = (Hello("tests/store", 2), Set("key", b"forged"))
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(b"".join(frame(msgspec.msgpack.encode(request)) for request in requests))
-        stranger.settimeout(10)
+        stranger.settimeout(patient(10))
         while stranger.recv(100):
             pass
     assert not host.check(["key"])
@@ -113,7 +114,7 @@ def test_who_speaks_another_language_is_cut_off_and_disturbs_nobody(noise: bytes
     port = free_port()
     host, guest = stores(port)
     with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.settimeout(10)
+        stranger.settimeout(patient(10))
         stranger.sendall(noise)
         assert stranger.recv(1) == b""
     guest.set("key", b"1")

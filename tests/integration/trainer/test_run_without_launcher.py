@@ -1,5 +1,6 @@
 """`Run` in this process: started by hand, without any part of Holdfast around it."""
 
+import math
 import socket
 import weakref
 from pathlib import Path
@@ -7,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from trainer_fake_launcher import free_port
+from patience import patient
+from server_process import free_port
 
 from holdfast.api import rankrecord
 from holdfast.api.bitflip import BitFlip, request_bit_flip
 from holdfast.api.control import record_file_name
 from holdfast.api.errors import Unavailable
+from holdfast.api.rankrecord import Odd
 from holdfast.trainer import Assignment, Phase, Run
 from holdfast.trainer.sockets import HeldConnections
 
@@ -46,6 +49,34 @@ def test_a_run_directory_alone_is_enough_to_be_watched(tmp_path: Path) -> None:
     run.enter(train)
     zone = rankrecord.unpack_step((tmp_path / record_file_name(0)).read_bytes())
     assert (zone.step, zone.loss, zone.phase) == (1, 2.0, Phase.IDLE)
+
+
+def test_a_step_that_was_not_finite_is_kept_and_one_that_was_left_out_does_no_harm(tmp_path: Path) -> None:
+    run = Run(environment={"HOLDFAST_RUN_DIR": str(tmp_path)})
+    finite: list[bool | None] = []
+    skips: list[bool] = []
+
+    def train(part: Assignment) -> None:
+        for step, loss in ((1, 1.0), (2, math.nan), (3, 1.0), (4, math.inf)):
+            if step < 4:
+                skips.append(run.should_skip(step, loss=torch.tensor(loss)))
+            run.step(step, loss=torch.tensor(loss))
+            finite.append(run.is_finite())
+        run.step(5)
+        finite.append(run.is_finite())
+
+    run.enter(train)
+    assert (skips, finite) == ([False, True, False], [True, True, True, False, False])
+    zone = rankrecord.unpack_health((tmp_path / record_file_name(0)).read_bytes())
+    assert (zone.step, zone.count, zone.loss) == (4, 1, Odd.INFINITE)
+    assert (zone.skipped, zone.skipped_count, zone.skipped_loss) == (2, 1, Odd.NAN)
+
+
+def test_a_step_that_the_script_left_out_by_itself_does_no_harm_either(tmp_path: Path) -> None:
+    run = Run(environment={"HOLDFAST_RUN_DIR": str(tmp_path)})
+    run.enter(lambda part: run.step(1, loss=1.0, grad_norm=math.inf, skipped=True))
+    zone = rankrecord.unpack_health((tmp_path / record_file_name(0)).read_bytes())
+    assert (zone.count, zone.skipped_count) == (0, 0)
 
 
 def test_the_first_model_that_is_watched_counts_and_is_let_go_with_its_round(tmp_path: Path) -> None:
@@ -99,7 +130,7 @@ def test_only_connections_made_since_are_ended_and_their_peers_do_not_notice() -
                 assert younger.recv(1) == b""
                 younger.sendall(b"x")
                 younger.close()
-                younger_peer.settimeout(10)
+                younger_peer.settimeout(patient(10))
                 assert younger_peer.recv(1) == b"x"
                 younger_peer.settimeout(0.05)
                 with pytest.raises(TimeoutError):

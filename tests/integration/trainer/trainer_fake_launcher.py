@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
+from patience import patient
+from server_process import free_port
 
 from holdfast.api import rankrecord
 from holdfast.api.control import (
@@ -29,21 +31,9 @@ from holdfast.api.control import (
 from holdfast.api.rankrecord import PulseZone, StepZone
 from holdfast.api.round import Endpoint, Restore
 
-DEADLINE_S = 60.0
+DEADLINE_S = patient(60.0)
 M = TypeVar("M", bound=msgspec.Struct)
 Z = TypeVar("Z")
-
-
-def free_port() -> int:
-    """Free now; from outside the range that connections of other programs are given."""
-    for port in range(20000 + os.getpid() % 10000, 32000):
-        with socket.socket() as candidate:
-            try:
-                candidate.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
 
 
 class Worker:
@@ -52,6 +42,7 @@ class Worker:
     def __init__(self, process: "subprocess.Popen[bytes]", local_rank: int, run_directory: Path) -> None:
         self.process = process
         self.local_rank = local_rank
+        self.run_directory = run_directory
         self._record = run_directory / record_file_name(local_rank)
         self._buffer = bytearray()
         self.connection: socket.socket
@@ -129,6 +120,7 @@ class FakeLauncher:
         self._listener.bind(self._path)
         self._listener.listen()
         self._listener.settimeout(DEADLINE_S)
+        self._port = free_port()
         self.workers: list[Worker] = []
 
     def __enter__(self) -> Self:
@@ -145,23 +137,27 @@ class FakeLauncher:
             worker.connection.close()
         self._listener.close()
 
-    def start(self, count: int, script: Path, *options: str) -> list[Worker]:
-        """Start `count` workers more and wait until they are attached."""
-        environment = {
-            **os.environ,
-            CONTROL_VARIABLE: self._path,
-            RUN_DIRECTORY_VARIABLE: str(self._directory),
-            "OMP_NUM_THREADS": "1",
-        }
+    def start(self, count: int, script: Path, *options: str, nodes: bool = False) -> list[Worker]:
+        """Start `count` workers more and wait until they are attached. `nodes`: each on a node of its own."""
         started = []
         for _ in range(count):
+            place = len(self.workers)
+            run_directory = self._directory / f"node-{place}" if nodes else self._directory
+            run_directory.mkdir(exist_ok=True)
             process = subprocess.Popen(
                 [sys.executable, str(script), *options],
-                env=environment,
+                env={
+                    **os.environ,
+                    CONTROL_VARIABLE: self._path,
+                    RUN_DIRECTORY_VARIABLE: str(run_directory),
+                    "OMP_NUM_THREADS": "1",
+                    "GLOO_SOCKET_IFNAME": "lo",
+                },
+                cwd=run_directory,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
-            started.append(Worker(process, len(self.workers), self._directory))
+            started.append(Worker(process, 0 if nodes else place, run_directory))
             self.workers.append(started[-1])
         for _ in range(count):
             self._accept(started)
@@ -169,7 +165,8 @@ class FakeLauncher:
 
     def show(self, round: int, workers: Sequence[Worker], *, restore: Restore | None = None) -> None:
         """Assign `workers`, in rank order, to `round`."""
-        endpoint = Endpoint("127.0.0.1", free_port())
+        endpoint = Endpoint("127.0.0.1", self._port)
+        nodes = list(dict.fromkeys(worker.run_directory for worker in workers))
         for rank, worker in enumerate(workers):
             worker.say(
                 Assignment(
@@ -178,7 +175,9 @@ class FakeLauncher:
                     rank=rank,
                     local_rank=worker.local_rank,
                     world_size=len(workers),
-                    local_size=len(workers),
+                    local_size=len(workers) // len(nodes),
+                    place=nodes.index(worker.run_directory),
+                    members=len(nodes),
                     endpoint=endpoint,
                     restore=restore or Restore(),
                     reason="test",

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 from aiohttp import test_utils
+from patience import patient
 
 from holdfast.api.event import Event, RoundProgressed
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
@@ -31,7 +32,7 @@ T = TypeVar("T")
 JOB = "research/gpt"
 TOKEN = "test-token-for-all-roles"
 INGEST_TOKEN = "test-token-for-ingest"
-PATIENCE_S = 15.0  # also of a member that is expected back after a restart
+PATIENCE_S = patient(15.0)  # also of a member that is expected back after a restart
 
 TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)
 
@@ -91,6 +92,9 @@ class ReportGauge:
         return (RoundProgressed(sample.report.ranks[0].round, self._step),)
 
     def ranks(self, now: float) -> tuple[RankStatus, ...]:
+        return ()
+
+    def last_ranks(self, now: float) -> tuple[RankStatus, ...]:
         return ()
 
     def newest(self) -> Newest:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import msgspec
+from patience import patient
 from peers import INGEST_TOKEN, JOB, TOKEN, LauncherPeer, Rig, bearer, policy_of, rigged
 
 from holdfast.api.event import MemberDeparting, NodeChanged, PodChanged
@@ -48,7 +49,7 @@ class OperatorPeer:
         return await self._until(JobReport, accepted)
 
     async def _until(self, kind, accepted):  # type: ignore[no-untyped-def]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patient(5)):
             while True:
                 shown = SHOWN.decode((await self.socket.receive()).data)
                 if isinstance(shown, kind) and accepted(shown):

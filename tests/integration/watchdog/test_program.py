@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from patience import patient
 from peers import JOB, LauncherPeer, bearer, join, policy_of
 
 from holdfast.api.event import WatchdogStarted
@@ -26,7 +27,7 @@ from holdfast.watchdog.replay import Verdict, replay
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import START
 
-PATIENCE_S = 30.0
+PATIENCE_S = patient(30.0)
 NEVER_S = 600.0  # for peers that do not beat, in tests that take no silence for a loss
 
 
@@ -150,6 +151,31 @@ async def test_killed_and_restarted_it_goes_on_where_it_was(installation: Instal
     outcome = replay(store, JOB, brain=brain)
     assert (outcome.verdict, outcome.compared_at) == (Verdict.EQUAL, outcome.lines)
     store.close()
+
+
+async def test_its_word_about_an_xid_is_every_jobs_policy_and_a_token_of_its_own_reads_the_metrics(
+    installation: Installation,
+) -> None:
+    scraping = installation.folder / "scraping"
+    scraping.write_text("for prometheus")
+    told = installation.folder / "elsewhere.json"
+    process = installation.start(
+        "--xid", "31=Ignore", "--metrics-token-file", str(scraping), "--state-file", str(told)
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        while not told.exists():  # noqa: ASYNC110 - a file of another process
+            await asyncio.sleep(0.01)
+    where = json.loads(told.read_text())
+    assert where["pid"] == process.pid
+    base = f"http://{where['host']}:{where['port']}"
+    await installation.submit(base, nodes=1)
+    reading = bearer(installation.token)
+    async with installation.http.get(f"{base}/v1/jobs/{JOB}/journal?after=0", headers=reading) as answer:
+        assert '"31":"Ignore"' in (await answer.text()).replace(" ", "")
+    async with installation.http.get(f"{base}/metrics", headers=bearer("for prometheus")) as answer:
+        assert answer.status == 200
+    async with installation.http.get(f"{base}/v1/jobs", headers=bearer("for prometheus")) as answer:
+        assert answer.status == 401
 
 
 async def test_a_member_that_does_not_come_back_after_a_restart_is_lost(installation: Installation) -> None:

@@ -4,17 +4,28 @@ import asyncio
 import socket
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 import pytest
+from msgspec.structs import replace
+from patience import patient
 from peers import INGEST_TOKEN, JOB, TO_LAUNCHER, TOKEN, LauncherPeer, join, policy_of, rigged
 
-from holdfast.api.event import CheckpointRecorded, MemberDeparting, MemberJoined, ReplicasAgreed
+from holdfast.api.checkpoint import StoredCheckpoint
+from holdfast.api.event import (
+    CheckpointRecorded,
+    MemberDeparting,
+    MemberJoined,
+    ReplicasAgreed,
+    StorageListed,
+)
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.membership import (
     Beat,
     CheckpointCommitted,
+    CheckpointsStored,
     Departing,
     Join,
     Leave,
@@ -39,6 +50,7 @@ from holdfast.api.telemetry import (
     ToAgent,
     XidRaised,
 )
+from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
 from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.sqlite import SqliteStore
@@ -98,6 +110,78 @@ async def test_what_is_desired_is_shown_right_after_joining_also_after_a_reconne
         await again.round_after(shown.number)
         _, found = await rig.get(f"/v1/jobs/{JOB}/incidents")
         assert [each["cause"] for each in found] == ["signal 9"]
+
+
+async def test_a_forecast_says_what_would_happen_and_changes_nothing() -> None:
+    store = MemoryStore()
+    async with rigged(store) as rig:
+        await rig.submit(policy_of(nodes=2))
+        first, second = await rig.launcher("m1"), await rig.launcher("m2")
+        shown = await first.enter()
+        await second.enter()
+        await rig.until(f"/v1/jobs/{JOB}/status", lambda status: status["phase"] == "Running" or status["round"])
+        request = InterventionRequest("dry-run", JOB, InterventionAction.EVICT, "why", node="node-m2")
+        path = f"/v1/jobs/{JOB}/forecast?request="
+        lines = store.last(JOB)
+        status, told = await rig.get(path + quote(msgspec.json.encode(request)))
+        assert (status, told["state"], told["outcome"]) == (200, "Done", "node node-m2 evicted")
+        assert any("node node-m2 gets no more pods" in each for each in told["effects"])
+        assert store.last(JOB) == lines
+        assert (await rig.get(f"/v1/jobs/{JOB}/round"))[1]["number"] == shown.number
+        for wrong in ("", quote(b'{"id": "x"}'), quote(msgspec.json.encode(replace(request, job="a/b")))):
+            assert (await rig.get(path + wrong))[0] == 400
+
+
+async def test_what_workers_wrote_is_told_when_their_launcher_has_left_and_is_no_event() -> None:
+    store = MemoryStore()
+    path = f"/v1/jobs/{JOB}/logs"
+    ended = WorkerOutput(0, 7, 1, 1.0, 2.0, "signal 9", 0, b"loss 2.0\n\xff")
+    async with rigged(store) as rig:
+        await rig.submit(policy_of(nodes=1))
+        launcher = await rig.launcher("m1")
+        shown = await launcher.enter()
+        await launcher.say(ended)
+        await launcher.say(
+            replace(ended, round=shown.number + 1, ended_at=3.0, ended_with="", tail=b"x" * TAIL_BYTES_MAX)
+        )
+        await launcher.say(Leave("stopped by SIGTERM"))
+        newest, before = await rig.until(f"{path}?rank=0", lambda body: len(body) == 2)
+        assert (newest["ended_with"], newest["tail"]) == ("", "x" * TAIL_BYTES_MAX)
+        assert (before["member"], before["node"], before["tail"]) == ("m1", "node-m1", "loss 2.0\n\ufffd")
+        assert await rig.get(f"{path}?node=node-m1") == (200, [newest, before])
+        assert await rig.get(f"{path}?rank=9") == (200, [])
+        assert (await rig.get(path))[0] == (await rig.get(f"{path}?rank=x"))[0] == 400
+        assert (await rig.get(f"{path}?rank=0", token=INGEST_TOKEN))[0] == 403
+        assert not [line for line in store.tail(JOB, START) if "Output" in type(line.event).__name__]
+        hostile_fields: dict[str, object] = {
+            "tail": b"x" * (TAIL_BYTES_MAX + 1),
+            "ended_with": "x" * 65,
+            "rank": -1,
+            "ended_at": float("nan"),
+            "started_at": 1e300,
+        }
+        for name, wrong in hostile_fields.items():
+            hostile = await rig.launcher(f"hostile-{name.replace('_', '-')}")
+            await hostile.say(replace(ended, **{name: wrong}))
+            code, reason = await hostile.ended()
+            assert (code, name in reason) == (1008, True), reason
+        assert len((await rig.get(f"{path}?rank=0"))[1]) == 2
+
+
+async def test_the_ranks_and_nodes_of_a_finished_job_are_still_told() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=1))
+        launcher = await rig.launcher("m1")
+        shown = await launcher.enter()
+        agent = await rig.connect("/v1/agent")
+        await agent.send_bytes(msgspec.msgpack.encode(AgentHello("node-m1", "boot", JOB)))
+        await agent.send_bytes(msgspec.msgpack.encode(NodeReport("node-m1", "boot", 1)))
+        await rig.until(f"/v1/jobs/{JOB}/nodes", bool)
+        await launcher.say(WorkersFinished(shown.number))
+        await rig.until(f"/v1/jobs/{JOB}/status", lambda status: status["ended_at"] is not None)
+        _, nodes = await rig.get(f"/v1/jobs/{JOB}/nodes")
+        assert [(each["node"], each["hearing"]) for each in nodes] == [("node-m1", "Ended")]
+        assert (await rig.get(f"/v1/jobs/{JOB}/ranks"))[0] == 200
 
 
 async def test_a_newer_launcher_takes_the_members_place_and_the_older_is_refused() -> None:
@@ -167,6 +251,51 @@ async def test_what_is_said_again_after_a_reconnect_changes_nothing() -> None:
         await rig.until(f"/v1/jobs/{JOB}/status", lambda _: rig.watchdog.tally[Count.DUPLICATE_MESSAGES] == 3)
         assert [each.step for each in events(store, CheckpointRecorded)] == [10, 20]
         assert (await rig.status())["last_checkpoint"]["step"] == 20
+
+
+async def test_the_list_of_what_is_stored_is_taken_as_it_is_told_and_never_out_of_date() -> None:
+    store = MemoryStore()
+    async with rigged(store) as rig:
+        await rig.submit(policy_of(nodes=1))
+        launcher = await rig.launcher("m1")
+        shown = await launcher.enter()
+        one, two = (StoredCheckpoint(step, shown.number, f"step-{step:08d}", healthy=True) for step in (10, 20))
+        first = CheckpointsStored(shown.number, "file:///c", 1, (one,), saved=10)
+        second = CheckpointsStored(shown.number, "file:///c", 2, (two, one), saved=20)
+        said = (
+            CheckpointsStored(shown.number, "file:///c", 0),
+            CheckpointCommitted(shown.number, step=10, uri="file:///c/step-00000010"),
+            first,
+            CheckpointCommitted(shown.number, step=20, uri="file:///c/step-00000020"),
+            first,
+            second,
+            second,
+            CheckpointsStored(shown.number - 1, "file:///c", 0),
+            CheckpointCommitted(shown.number, step=30, uri="file:///c/step-00000030"),
+        )
+        for message in said:
+            await launcher.say(message)
+        await rig.until("/v1/jobs", lambda _: len(events(store, CheckpointRecorded)) == 3)
+        assert [each.count for each in events(store, StorageListed)] == [0, 1, 2]
+        assert rig.watchdog.tally[Count.DUPLICATE_MESSAGES] == 1
+        held = rig.watchdog.host(JOB).job.state.storage
+        assert held is not None
+        assert [(each.step, each.name) for each in held.checkpoints][1:] == [
+            (20, "step-00000020"),
+            (30, "step-00000030"),
+        ]
+
+
+async def test_an_absurd_count_of_what_is_stored_does_not_get_into_the_state() -> None:
+    """No store writes a number beyond 64 bits, and a commit counts one more."""
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=1))
+        launcher = await rig.launcher("m1")
+        shown = await launcher.enter()
+        await launcher.say(CheckpointsStored(shown.number, "file:///c", 2**64 - 1))
+        await launcher.say(CheckpointCommitted(shown.number, step=10, uri="file:///c/step-00000010"))
+        await rig.until("/v1/jobs", lambda _: rig.watchdog.host(JOB).job.state.checkpoints != ())
+        msgspec.msgpack.encode(rig.watchdog.host(JOB).job.state)
 
 
 async def test_who_runs_rank_0_is_told_what_is_verified_with_each_commit_and_after_a_reconnect() -> None:
@@ -413,7 +542,7 @@ class AgentPeer:
         await self.socket.send_bytes(msgspec.msgpack.encode(message))
 
     async def told(self) -> ToAgent:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patient(5)):
             message = await self.socket.receive()
         assert message.type is aiohttp.WSMsgType.BINARY, message
         return msgspec.msgpack.decode(message.data, type=ToAgent)  # type: ignore[no-any-return]

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import redis
+from patience import patient
 from peers import JOB, TO_LAUNCHER, bearer, join, policy_of
 from redis_server import RedisServer
 
@@ -28,10 +29,10 @@ from holdfast.watchdog.store.redis import RedisStore
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.store import START
 
-PATIENCE_S = 20.0
+PATIENCE_S = patient(20.0)
 BEAT_S = 0.3
 HANDSHAKE_S = 1.0
-ANSWER_S = 10.0
+ANSWER_S = patient(10.0)
 READY_ANSWER_S = 1.0  # what a probe of a cluster waits
 
 

@@ -87,13 +87,13 @@ async def test_beyond_loopback_the_api_server_says_whose_a_token_is(
     grants.write_text(f"users:\n  system:serviceaccount:{namespace}:viewer: [view]\n")
     process = program.start(
         *("--listen", "0.0.0.0:0", "--auth", "kubernetes", "--api-server", apiserver.url),
-        *("--account-dir", str(account), "--grants", str(grants)),
+        *("--account-dir", str(account), "--grants", str(grants), "--audience", "research"),
     )
     url = f"http://{own_address()}:{await program.port(process)}/v1/jobs"
     expected = {
-        apiserver.service_account_token(namespace, "viewer", ["holdfast"]): 200,
-        apiserver.service_account_token(namespace, "default", ["holdfast"]): 403,
-        apiserver.service_account_token(namespace, "viewer", ["another"]): 401,
+        apiserver.service_account_token(namespace, "viewer", ["research"]): 200,
+        apiserver.service_account_token(namespace, "default", ["research"]): 403,
+        apiserver.service_account_token(namespace, "viewer", ["holdfast"]): 401,
         "made-up": 401,
     }
     async with aiohttp.ClientSession() as http:

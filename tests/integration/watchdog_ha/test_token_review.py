@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from aiohttp import WSMsgType, test_utils
 from apiserver import ApiServer
+from patience import patient
 from peers import TO_LAUNCHER, join, quick_senses
 from replicas import Relay
 
@@ -170,7 +171,7 @@ async def test_a_token_whose_account_is_gone_is_refused_within_a_minute(
     cluster.server.call("DELETE", f"/api/v1/namespaces/{cluster.namespace}/serviceaccounts/short-lived")
     assert await reviewer.caller(token) is not None  # remembered
     cluster.now += ACCEPTED_S
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(patient(20.0)):
         # The API server remembers for some seconds as well.
         while await reviewer.caller(token) is not None:
             cluster.now += ACCEPTED_S
@@ -271,7 +272,7 @@ class TestServed:
             for token, closed in ((cluster.token(), True), (cluster.token("agent"), False)):
                 async with http.ws_connect(f"{url}/v1/agent", headers={"X-Holdfast-Token": token}) as socket:
                     await socket.send_bytes(hello)
-                    async with asyncio.timeout(5.0):
+                    async with asyncio.timeout(patient(5.0)):
                         message = await socket.receive()
                     assert (message.type is WSMsgType.CLOSE) is closed, message
 
@@ -315,7 +316,7 @@ async def joined(http: aiohttp.ClientSession, url: str, token: str, job: str) ->
     """Why the launcher is refused, None when it is shown a desired state."""
     async with http.ws_connect(f"{url}/v1/member", headers={"Authorization": f"Bearer {token}"}) as socket:
         await socket.send_bytes(msgspec.msgpack.encode(join("m1", job=job, nodes=(1, 1))))
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(patient(5.0)):
             message = await socket.receive()
         assert message.type is WSMsgType.BINARY, message
         shown = TO_LAUNCHER.decode(message.data)
@@ -330,7 +331,7 @@ def resigned(cluster: Cluster, change: Callable[[dict[str, Any]], dict[str, Any]
     key = cluster.server.authority.folder / "service-accounts.key"
     command = ["openssl", "dgst", "-sha256", "-sign", str(key)]
     signature = subprocess.run(
-        command, input=signed.encode(), capture_output=True, check=True, timeout=10.0
+        command, input=signed.encode(), capture_output=True, check=True, timeout=patient(10.0)
     ).stdout
     return f"{signed}.{unpadded(signature)}"
 

@@ -6,6 +6,10 @@ from pathlib import Path
 
 from holdfast.api.control import record_file_name
 from holdfast.api.rankrecord import (
+    HEALTH_OFFSET,
+    HEALTH_SEQUENCE_OFFSET,
+    PROOF_OFFSET,
+    PROOF_SEQUENCE_OFFSET,
     PULSE,
     PULSE_OFFSET,
     PULSE_SEQUENCE_OFFSET,
@@ -15,11 +19,15 @@ from holdfast.api.rankrecord import (
     SIZE,
     STEP_OFFSET,
     STEP_SEQUENCE_OFFSET,
+    HealthZone,
     Phase,
+    ProofZone,
     PulseZone,
     ReplicaZone,
     StepZone,
     pack_header,
+    pack_health,
+    pack_proof,
     pack_replica,
     pack_step,
 )
@@ -70,6 +78,18 @@ class RecordWriter:
         packed = pack_replica(zone)
         self.map[REPLICA_OFFSET : REPLICA_OFFSET + len(packed)] = packed
         self.unlock(REPLICA_SEQUENCE_OFFSET)
+
+    def health(self, zone: HealthZone) -> None:
+        self.lock(HEALTH_SEQUENCE_OFFSET)
+        packed = pack_health(zone)
+        self.map[HEALTH_OFFSET : HEALTH_OFFSET + len(packed)] = packed
+        self.unlock(HEALTH_SEQUENCE_OFFSET)
+
+    def proof(self, zone: ProofZone) -> None:
+        self.lock(PROOF_SEQUENCE_OFFSET)
+        packed = pack_proof(zone)
+        self.map[PROOF_OFFSET : PROOF_OFFSET + len(packed)] = packed
+        self.unlock(PROOF_SEQUENCE_OFFSET)
 
     def pulse(self, zone: PulseZone) -> None:
         self.lock(PULSE_SEQUENCE_OFFSET)

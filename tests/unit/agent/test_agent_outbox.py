@@ -9,7 +9,7 @@ from holdfast.agent.outbox import (
     ALL_CLEAR_EVERY_S,
     EVENTS_KEPT_MAX,
     EVENTS_PER_REPORT_MAX,
-    FINGERPRINTS_PER_RANK_MAX,
+    STATEMENTS_PER_RANK_MAX,
     Outbox,
 )
 from holdfast.agent.reporter import retry_after_s
@@ -307,7 +307,7 @@ def test_while_the_watchdog_is_away_the_newest_fingerprints_of_each_rank_are_kep
     outbox.reconnected(300.0)
     reports = [taken(outbox, 300.0)]
     told = [(event.rank, event.step) for event in reports[0].events if isinstance(event, ParametersFingerprinted)]
-    newest = range(100 - FINGERPRINTS_PER_RANK_MAX, 100)
+    newest = range(100 - STATEMENTS_PER_RANK_MAX, 100)
     assert sorted(told) == [(rank, step) for rank in (0, 1) for step in newest]
     assert reports[0].unreadable == ()
 

@@ -20,11 +20,14 @@ from holdfast.api.rankrecord import (
     STEP_OFFSET,
     STEP_SEQUENCE_OFFSET,
     Fingerprint,
+    HealthZone,
+    Odd,
     Phase,
+    ProofZone,
     PulseZone,
     ReplicaZone,
 )
-from holdfast.api.telemetry import ParametersFingerprinted, ProcessState, Unreadable
+from holdfast.api.telemetry import NonFinite, ParametersFingerprinted, ProcessState, SkippedSteps, Unreadable
 
 NOW = 102.0
 
@@ -38,7 +41,11 @@ def sensor(tmp_path: Path) -> Iterator[RankSensor]:
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
+    """A process that waits for its input: while it starts, it may wait for the disk, which is another state."""
+    command = [sys.executable, "-S", "-c", "print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
         yield process
         process.kill()
 
@@ -60,13 +67,57 @@ def test_a_record_becomes_a_sample_with_ages_on_the_nodes_clock(tmp_path: Path, 
 
 def test_what_was_not_measured_is_none_and_never_zero(tmp_path: Path, sensor: RankSensor) -> None:
     RecordWriter(tmp_path).step(
-        step_zone(step=-1, step_time_ns=-1, loss=math.nan, grad_norm=math.nan, tokens=-1, snapshot_step=-1, pid=-1)
+        step_zone(step=-1, step_time_ns=-1, loss=None, grad_norm=None, tokens=-1, snapshot_step=-1, pid=-1)
     )
     (sample,) = sensor.read(NOW).ranks
     assert sample.process is ProcessState.UNKNOWN
     unknown = (sample.step, sample.step_time_s, sample.loss, sample.grad_norm, sample.tokens, sample.snapshot_step)
     assert unknown == (None,) * 6
     assert (sample.pid, sample.pulse_age_s, sample.collective_sequence) == (None,) * 3
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_told_as_it_is(tmp_path: Path, sensor: RankSensor, value: float) -> None:
+    RecordWriter(tmp_path).step(step_zone(loss=value, grad_norm=value))
+    (sample,) = sensor.read(NOW).ranks
+    assert (repr(sample.loss), repr(sample.grad_norm)) == (repr(value), repr(value))
+
+
+@pytest.mark.parametrize("norm", [math.nan, math.inf, 3.0])
+def test_a_ranks_own_gradient_norm_is_told_as_it_is_once_it_was_measured(
+    tmp_path: Path, sensor: RankSensor, norm: float
+) -> None:
+    record = RecordWriter(tmp_path)
+    record.step(step_zone())
+    record.proof(ProofZone(3, 5, 1, ()))
+    (unmeasured,) = sensor.read(NOW).ranks
+    assert unmeasured.local_grad_norm is None
+    record.proof(ProofZone(3, 5, 1, (), local_norm_step=7, local_grad_norm=norm))
+    (sample,) = sensor.read(NOW + 1).ranks
+    assert repr(sample.local_grad_norm) == repr(norm)
+
+
+def test_a_step_that_was_not_finite_is_told_however_seldom_one_looks(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    (sample,) = sensor.read(NOW).ranks
+    assert (sample.nonfinite, sample.skipped) == (None, None)
+    writer.health(
+        HealthZone(3, 5, 38, last=40, at_ns=101 * SECOND_NS, count=2, loss=Odd.NAN, grad_norm=Odd.MINUS_INFINITE)
+    )
+    (sample,) = sensor.read(NOW).ranks
+    assert sample.nonfinite == NonFinite(38, 1.0, 40, 2, "nan", "-inf")
+    writer.health(HealthZone(3, 5, skipped=41, skipped_count=7, skipped_grad_norm=Odd.INFINITE))
+    (sample,) = sensor.read(NOW).ranks
+    assert (sample.nonfinite, sample.skipped) == (None, SkippedSteps(41, 7, "", "inf"))
+
+
+def test_the_health_of_another_round_is_not_told(tmp_path: Path, sensor: RankSensor) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.step(step_zone())
+    writer.health(HealthZone(2, 5, 38, last=38, at_ns=SECOND_NS, count=1, loss=Odd.NAN))
+    (sample,) = sensor.read(NOW).ranks
+    assert sample.nonfinite is None
 
 
 def test_a_record_nobody_has_published_into_says_nothing(tmp_path: Path, sensor: RankSensor) -> None:
@@ -157,12 +208,12 @@ def test_a_run_directory_that_cannot_be_listed_is_unreadable(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        pytest.param(b"", "record ends at byte 0, expected 256", id="empty"),
-        pytest.param(bytes(100), "record ends at byte 100, expected 256", id="short"),
-        pytest.param(b"XXXX" + bytes(252), "magic is 0x58585858, expected 0x31444648", id="foreign"),
+        pytest.param(b"", "record ends at byte 0, expected 512", id="empty"),
+        pytest.param(bytes(100), "record ends at byte 100, expected 512", id="short"),
+        pytest.param(b"XXXX" + bytes(508), "magic is 0x58585858, expected 0x31444648", id="foreign"),
         pytest.param(
-            b"HFD1\x09\x00\x00\x01" + bytes(248),
-            "record version 9 of 256 bytes, expected version 2 of 256",
+            b"HFD1\x09\x00\x00\x02" + bytes(504),
+            "record version 9 of 512 bytes, expected version 3 of 512",
             id="version",
         ),
     ],

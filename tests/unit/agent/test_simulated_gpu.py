@@ -7,8 +7,9 @@ import pytest
 
 from holdfast.agent.sensors.fault_script import FILE_NAME
 from holdfast.agent.sensors.simulated_gpu import Fault, SimulatedGpus, gpu_uuid, inject
+from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.nvlink5 import LinkFault
-from holdfast.api.telemetry import GpuDisappeared, GpuHealth, Unreadable, XidRaised
+from holdfast.api.telemetry import GpuDisappeared, GpuHealth, PreemptionNoticed, Unreadable, XidRaised
 
 NOW = 1000.0
 
@@ -167,3 +168,33 @@ def test_an_error_is_worded_as_the_driver_words_it(tmp_path: Path, gpus: Simulat
     raised = [event for event in gpus.read(1e9).events if isinstance(event, XidRaised)]
     assert [event.recovery_action for event in raised] == [None, 1, 2]
     assert raised[0].link_fault == LinkFault("NETIR_LINK_EVT", "Fatal", 8, 0x004505C6, 0)
+
+
+def test_a_condition_holds_until_it_is_over_and_is_told_a_minute_longer(
+    tmp_path: Path, gpus: SimulatedGpus
+) -> None:
+    kind, gpu = ConditionKind.PCIE_DEGRADED, gpu_uuid("node-1", 1)
+    script(tmp_path, '{"gpu": 1, "condition": "PcieDegraded", "text": "8 lanes"}\n')
+    assert gpus.read(NOW).conditions == (Condition(kind, ConditionState.RAISED, 0.0, "8 lanes", gpu),)
+    assert gpus.read(NOW + 500).conditions == (Condition(kind, ConditionState.RAISED, 500.0, "8 lanes", gpu),)
+    script(tmp_path, '{"gpu": 1, "condition": "PcieDegraded", "over": true}\n')
+    (cleared,) = gpus.read(NOW + 501).conditions
+    assert cleared.state is ConditionState.CLEARED
+    assert gpus.read(NOW + 562).conditions == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "device"), [("DiskFull", ""), ("HostMemoryError", ""), ("LinkDown", "simulated-port")]
+)
+def test_a_condition_that_is_none_of_a_gpu_is_of_its_node(
+    tmp_path: Path, gpus: SimulatedGpus, kind: str, device: str
+) -> None:
+    script(tmp_path, f'{{"gpu": 0, "condition": "{kind}"}}\n')
+    (condition,) = gpus.read(NOW).conditions
+    assert (condition.gpu, condition.device, condition.says) == ("", device, "injected")
+
+
+def test_a_notice_is_given_once(tmp_path: Path, gpus: SimulatedGpus) -> None:
+    script(tmp_path, '{"gpu": 0, "taken_away_in_s": 120, "text": "spot"}\n')
+    assert gpus.read(NOW).events == (PreemptionNoticed("simulated", 120.0, 0.0, "spot"),)
+    assert gpus.read(NOW).events == ()

@@ -5,6 +5,7 @@
 
 import msgspec
 
+from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.event import (
     CheckpointRecorded,
     ClockTicked,
@@ -20,19 +21,30 @@ from holdfast.api.event import (
     NodeChanged,
     PodChanged,
     RestoreReported,
+    RoundBegan,
     RoundProgressed,
+    StorageListed,
     WatchdogStarted,
 )
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Incident
-from holdfast.api.intervention import InterventionAction, InterventionOutcome, InterventionRequest
+from holdfast.api.intervention import (
+    InterventionAction,
+    InterventionOutcome,
+    InterventionRequest,
+    InterventionState,
+)
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import NodeState, Plan, PodState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Round
 from holdfast.api.status import JobPhase
+from holdfast.api.telemetry import NodeReport, XidRaised
 from holdfast.watchdog.brain import advance, initial, next_wakeup
+from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.effect import Answered, Effect, Save, Show
+from holdfast.watchdog.requests import pending
+from holdfast.watchdog.sample import Reported
 from holdfast.watchdog.step import Step
 
 JOB = "team/run"
@@ -109,8 +121,22 @@ class Story:
             self.tell(RoundProgressed(round.number, step))
         return self
 
+    def show_sign(self, number: int = 1) -> "Story":
+        """A worker of a script that publishes nothing shows its first sign of training."""
+        self.tell(RoundBegan(f"node-{number}", self.round.number))
+        return self
+
     def commit(self, step: int, wanted: int | None = None) -> "Story":
         self.tell(CheckpointRecorded(self.round.number, step, "/ckpt", wanted))
+        return self
+
+    def stored(self, *steps: int, count: int | None = None, unhealthy: tuple[int, ...] = ()) -> "Story":
+        """Rank 0 tells that storage holds checkpoints of these steps, in rising order."""
+        number = self.round.number
+        line = tuple(
+            StoredCheckpoint(step, number, f"step-{step:08d}", step not in unhealthy) for step in reversed(steps)
+        )
+        self.tell(StorageListed(number, "/ckpt", len(line) if count is None else count, line))
         return self
 
     def save(self, step: int) -> "Story":
@@ -165,11 +191,25 @@ class Story:
     def die(self, node: int, **fields: object) -> "Story":
         return self.find(FindingKind.PROCESS_EXIT, node, **fields)
 
+    def raise_in_script(self, node: int, cause: str = "KeyError: 'x' (train.py:7)", alike: str = "") -> "Story":
+        """The script of a rank on `node` raised an exception, or all of them did so alike."""
+        share = self.round.share_of(f"node-{node}")
+        assert share is not None
+        subject = Subject(JOB, rank=share.first_rank)
+        error = f"Traceback (most recent call last):\n{cause}"
+        return self.find(FindingKind.USER_CODE, node, subject=subject, cause=cause, error=error, alike=alike)
+
     def lose(self, node: int) -> "Story":
         return self.find(FindingKind.MEMBER_LOST, node, cause="connection closed")
 
     def xid(self, node: int, code: int, **fields: object) -> "Story":
-        return self.find(FindingKind.XID, node, cause=f"xid {code}", xid=code, round=None, **fields)
+        """As the detector finds it."""
+        raised = NodeReport(f"node-{node}", "boot", 1, events=(XidRaised("GPU-0", code, 0.0),))
+        assert self.state.policy is not None
+        for found in GpuFaultDetector(self.state.policy).observe(Reported(raised), self.now):
+            judged = {"asks": found.asks, "confidence": found.confidence, **fields}
+            self.find(FindingKind.XID, node, cause=found.cause, xid=code, round=None, **judged)
+        return self
 
     def leave(self, node: int) -> "Story":
         self.tell(MemberLeft(f"node-{node}", "stopped"))
@@ -209,7 +249,13 @@ class Story:
     def ask(self, action: InterventionAction, id: str = "i1", **fields: object) -> InterventionOutcome:
         request = InterventionRequest(id, JOB, action, "asked", **fields)  # type: ignore[arg-type]
         step = self.tell(InterventionRequested(request))
-        return next(effect.outcome for effect in step.effects if isinstance(effect, Answered))
+        said = (each.outcome for each in step.effects if isinstance(each, Answered) and each.outcome.id == id)
+        return next(said, InterventionOutcome(id, InterventionState.PENDING, pending(self.state, id) or ""))
+
+    def answer(self, id: str = "i1") -> InterventionOutcome | None:
+        """What the intervention came to in the end."""
+        said = [each.outcome for each in self.effects if isinstance(each, Answered) and each.outcome.id == id]
+        return said[-1] if said else None
 
 
 def running(nodes: int = 3, *, spares: int = 0, step: int = 50, commit: int = 40, **fields: object) -> Story:

@@ -7,7 +7,7 @@ from story import JOB, Story, running
 from trials import answer, examined
 
 from holdfast.api.event import CheckpointRecorded, ReplicasAgreed
-from holdfast.api.finding import Confidence, FindingKind, Subject
+from holdfast.api.finding import Confidence, FindingKind, ProvedBy, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
 from holdfast.api.membership import Verified
@@ -237,3 +237,47 @@ def test_a_restart_after_a_page_does_not_bring_back_what_may_be_wrong() -> None:
     assert differ(story, 2, step=70, agreed=50).state.phase is JobPhase.FAILED
     story.ask(InterventionAction.RESTART)
     assert story.round.restore.step == 40
+
+
+def prove(story: Story, step: int) -> Story:
+    """All devices answered right, and nothing was seen to change, up to a step; nobody holds the same."""
+    story.tell(ReplicasAgreed(story.round.number, step, by=ProvedBy.DEVICES))
+    return story
+
+
+def sharded(**fields: Any) -> Story:
+    """As `trained`, where every rank holds another part."""
+    story = running(3, spares=1, step=50, commit=20, **fields)
+    story.commit(40)
+    return prove(story, 50).run_on(60).commit(60).run_on(70)
+
+
+@pytest.mark.parametrize("cause", ["memory change", "device vote"])
+def test_where_nobody_holds_the_same_a_bad_device_leaves_and_the_others_go_back_all_the_same(cause: str) -> None:
+    story = sharded()
+    assert (story.state.verified_step, story.state.verified_by) == (50, ProvedBy.DEVICES)
+    assert not story.state.comparable
+    differ(story, 2, step=70, agreed=50, cause=cause)
+    assert story.state.avoided_nodes == {"node-2"}
+    assert (story.round.restore.tier, story.round.restore.step) == (Tier.CHECKPOINT, 40)
+    assert story.incident.rung is Rung.REWIND
+    assert "replicas" not in story.incident.actions[0].reason
+    story.run(41, restored=40)
+    assert story.incident.state is IncidentState.RECOVERED
+
+
+def test_a_change_in_the_pause_of_the_newest_verified_step_takes_it_back() -> None:
+    story = sharded()
+    differ(story, 2, step=40, agreed=39, cause="memory change")
+    assert story.round.restore.step == 20
+
+
+def test_devices_verify_nothing_that_replicas_can_compare() -> None:
+    story = prove(trained(), 65)
+    assert (story.state.verified_step, story.state.verified_by) == (50, ProvedBy.REPLICAS)
+
+
+def test_what_devices_proved_is_told_to_whoever_keeps_checkpoints() -> None:
+    story = sharded()
+    story.commit(70)
+    assert vouched(story)[-1] == Vouch("node-1", Verified(story.round.number, 50))

@@ -3,7 +3,7 @@
 import pytest
 from story import Story
 
-from holdfast.api.event import InterventionRequested, MemberDeparting, NodeChanged
+from holdfast.api.event import InterventionRequested, MemberDeparting, MemberWarmed, NodeChanged
 from holdfast.api.intervention import InterventionAction, InterventionRequest, InterventionState
 from holdfast.api.plan import NodeState, PodState
 from holdfast.api.round import Entry, Idle
@@ -337,7 +337,7 @@ def test_a_job_that_is_over_makes_room_for_another_of_its_name(end: str) -> None
 
 def test_the_ettr_counts_what_was_useful() -> None:
     story = running(2)
-    story.wait(99.9)
+    story.wait(100).run_on(60)
     assert story.state.ledger.ettr(story.now) == pytest.approx(1.0, abs=0.01)
     story.die(1).wait(100)
     ratio = story.state.ledger.ettr(story.now)
@@ -375,3 +375,11 @@ def test_why_a_pod_waited_is_forgotten_with_the_pod() -> None:
     assert "Unschedulable" in story.state.pending
     story.pod(3, PodState.GONE, "deleted")
     assert story.state.pending == ""
+
+
+def test_who_comes_to_replace_a_member_that_leaves_is_kept_while_it_warms_up() -> None:
+    story = running(2, nodes_min=2).drain(2).join(3, warm=False)
+    assert story.plan.release == ()
+    story.tell(MemberWarmed("node-3"))
+    story.save(50)
+    assert story.members == ["node-1", "node-3"]

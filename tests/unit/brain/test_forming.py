@@ -1,9 +1,10 @@
 """Forming: who takes which ranks, and when."""
 
+import pytest
 from story import Story, running
 
-from holdfast.api.event import MemberJoined
-from holdfast.api.round import Entry, Idle, Restore, Tier
+from holdfast.api.event import MemberEntered, MemberJoined
+from holdfast.api.round import Entry, Idle, Reentry, Restore, Tier
 from holdfast.api.status import JobPhase
 
 
@@ -139,3 +140,50 @@ def test_newcomers_without_checkpoints_are_taken_in_together_once_the_round_has_
     story.wait(10.1)
     assert len(story.members) == 3
     assert story.round.number == first + 1
+
+
+def bound(story: Story, reentry: Reentry, *members: str) -> Story:
+    """Workers of these members (all with ranks, when none is named) say what their processes can go on to."""
+    for name in members or story.members:
+        story.tell(MemberEntered(name, story.round.number, reentrant=True, reentry=reentry, because="a framework"))
+    return story
+
+
+@pytest.mark.parametrize(
+    ("reentry", "entry"),
+    [
+        (Reentry.ANY_WORLD, Entry.REENTER),
+        (Reentry.SAME_WORLD, Entry.RESPAWN),
+        (Reentry.NEVER, Entry.RESPAWN),
+    ],
+)
+def test_a_shrunken_world_gets_new_processes_where_the_old_ones_cannot_go_on_to_it(
+    reentry: Reentry, entry: Entry
+) -> None:
+    story = bound(running(3, nodes_min=1), reentry).leave(1)
+    assert (story.round.world_size, story.round.entry) == (2, entry)
+    assert ("all workers start anew: a framework" in story.round.reason) == (entry is Entry.RESPAWN)
+
+
+def test_a_grown_world_gets_new_processes_where_the_old_ones_cannot_go_on_to_it() -> None:
+    story = running(2, nodes_min=1).leave(1).run(51, restored=40)
+    bound(story, Reentry.SAME_WORLD).join(3).run_on(62).commit(60)
+    assert (story.round.world_size, story.round.entry) == (2, Entry.RESPAWN)
+
+
+def test_who_keeps_its_rank_in_a_world_of_the_same_size_goes_on_in_its_process() -> None:
+    story = bound(running(2, spares=1), Reentry.SAME_WORLD).leave(1)
+    assert story.members == ["node-3", "node-2"]
+    assert (story.round.entry, story.round.fresh_ranks) == (Entry.REENTER, ())
+
+
+def test_who_can_never_go_on_starts_anew_beside_those_that_can() -> None:
+    story = bound(running(3, spares=1), Reentry.NEVER, "node-3").leave(1)
+    assert (story.round.entry, story.round.fresh_ranks) == (Entry.REENTER, (2,))
+    assert "the workers of node-3 start anew: a framework" in story.round.reason
+
+
+def test_a_launcher_that_starts_anew_has_workers_that_can_go_on() -> None:
+    story = bound(running(2, nodes_min=1), Reentry.NEVER).join(1, boot="b")
+    said = {member.name: member.reentry for member in story.state.members}
+    assert said == {"node-1": Reentry.ANY_WORLD, "node-2": Reentry.NEVER}

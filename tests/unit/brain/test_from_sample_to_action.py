@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable
 
+import pytest
 from story import JOB, Story, running
 
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.event import FindingMade
 from holdfast.api.finding import Finding, FindingKind
 from holdfast.api.incident import Incident, IncidentState, Rung
-from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, ParametersFingerprinted
+from holdfast.api.nvlink5 import LinkFault
+from holdfast.api.policy import XidAction
+from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, ParametersFingerprinted, XidRaised
 from holdfast.watchdog.detectors import detectors_for
 from holdfast.watchdog.effect import Show
 from holdfast.watchdog.sample import Placed, Reported, RoundStarted, Sample
@@ -107,3 +110,26 @@ def test_a_replica_that_differs_leaves_and_what_was_agreed_on_is_restored() -> N
     assert job.story.state.avoided_nodes == {job.incident.culprit.node}
     assert job.story.round.restore.step == 20
     assert job.incident.job == JOB
+
+
+def test_an_xid_acts_as_the_detector_decided() -> None:
+    """A fatal NVLink 5 error: its status words ask for more than the catalogue's row, which only watches."""
+    watched = Watched(running(3, spares=1))
+    fatal = XidRaised("GPU-0", 149, 0.0, link_fault=LinkFault("NETIR_LINK_EVT", "Fatal", 8, 0x004505C6, 0))
+    watched.report(2, events=(fatal,))
+    assert watched.story.members == ["node-1", "node-4", "node-3"]
+    watched = Watched(running(3, spares=1, xid_actions={149: XidAction.RESTART}))
+    watched.report(2, events=(fatal,))
+    assert (watched.incident.rung, watched.story.round.fresh_ranks) == (Rung.RESPAWN, (1,))
+
+
+@pytest.mark.parametrize(
+    ("asks", "rung"),
+    [(XidAction.RESTART, Rung.RESPAWN), (XidAction.EVICT, Rung.SWAP), (None, Rung.SWAP)],
+    ids=["restart", "evict", "of an older journal"],
+)
+def test_the_ladder_looks_an_xid_up_nowhere_else(asks: XidAction | None, rung: Rung) -> None:
+    """79 evicts by the catalogue, and is overridden to be ignored: neither is looked at again."""
+    story = running(3, spares=1, xid_actions={79: XidAction.IGNORE})
+    story.find(FindingKind.XID, 2, cause="xid 79", xid=79, round=None, asks=asks)
+    assert story.incident.rung is rung

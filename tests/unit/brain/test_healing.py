@@ -218,13 +218,6 @@ def test_after_its_own_restart_the_watchdog_waits_to_hear_before_it_re_forms() -
     assert story.members == ["node-1", "node-2"]
 
 
-def test_a_script_that_publishes_no_steps_recovers_when_its_workers_run() -> None:
-    story = Story(nodes_max=2).join(1, 2).run(reentrant=False)
-    story.die(1).run(reentrant=False)
-    assert story.incident.state is IncidentState.RECOVERED
-    assert story.incident.lost_steps is None
-
-
 def test_a_checkpoint_of_an_older_round_does_not_count() -> None:
     from holdfast.api.event import CheckpointRecorded
 
@@ -281,26 +274,6 @@ def test_a_repeated_report_of_a_restore_or_a_commit_forgets_no_checkpoint() -> N
     assert [each.step for each in story.state.checkpoints] == [40, 60]
 
 
-def test_a_script_that_publishes_no_steps_is_forgiven_once_it_ran_steadily() -> None:
-    story = Story(nodes_max=2).join(1, 2).run(reentrant=False)
-    story.die(1).run(reentrant=False)
-    story.now += 61
-    story.die(1)
-    assert story.round.entry is Entry.REENTER, "no back-off: it had run for a minute"
-    story.run(reentrant=False).die(2)
-    assert isinstance(story.state.desired, Idle), "too soon"
-
-
-def test_a_script_that_refuses_its_arguments_is_not_started_again() -> None:
-    story = (
-        Story(nodes_max=1).join(1).die(1, cause="exit code 2: train.py: --text /nope: there is no such folder.")
-    )
-    assert story.state.phase is JobPhase.FAILED
-    assert story.state.reason.endswith("--text /nope: there is no such folder.")
-    later = running(1).die(1, cause="exit code 2: what")
-    assert later.state.phase is JobPhase.RECOVERING
-
-
 def test_the_reason_of_a_failed_job_is_one_line() -> None:
     story = running(1)
     for _ in range(6):
@@ -325,6 +298,18 @@ def test_all_incidents_that_one_round_heals_say_what_they_cost_together() -> Non
     assert [each.lost_steps for each in story.state.incidents] == [450, 450]
     assert {each.recovered_round for each in story.state.incidents} == {story.round.number}
     assert [each.state for each in story.state.incidents] == [IncidentState.RECOVERED] * 2
+
+
+def test_the_round_that_stepped_recovered_what_the_one_before_it_was_formed_for() -> None:
+    story = Story(nodes_max=2).join(1, 2)
+    story.die(1).wait(15)
+    formed_for_it = story.round.number
+    story.ask(InterventionAction.RESTART)
+    story.wait(15).run(1, restored=None)
+    assert story.round.number > formed_for_it
+    assert story.incident.recovered_at is not None
+    assert story.incident.recovered_round == story.round.number
+    assert story.incident.lost_steps is None  # nobody knows of a step before the fault
 
 
 def test_steps_lost_once_are_not_lost_again_with_every_later_round() -> None:

@@ -14,6 +14,7 @@ from holdfast.api.policy import MemoryPolicy
 from holdfast.api.round import Tier
 from holdfast.watchdog.copies import plan_copies
 from holdfast.watchdog.roster import Member, Standing
+from holdfast.watchdog.step import changed
 
 
 def member(number: int, node: str | None = None, *, serves: bool = True) -> Member:
@@ -131,6 +132,13 @@ class TestDirective:
         story.ask(InterventionAction.REWIND, to_step=40)
         story.run(45, restored=40).ask(InterventionAction.REWIND, "again", to_step=40)
         assert (story.round.restore.tier, memory(story).since_round) == (Tier.CHECKPOINT, story.round.number)
+
+    def test_what_is_not_healthy_is_not_remembered(self) -> None:
+        story = remembering(2).commit(40).run_on(55)
+        story.state = changed(story.state, unhealthy_from=50)
+        story.die(1)
+        assert story.round.restore.unhealthy_from == 50
+        assert memory(story).since_round == story.round.number, "nor by the round after it"
 
     def test_members_are_told_the_addresses_of_their_keepers(self) -> None:
         story = remembering(2)

@@ -12,7 +12,20 @@ from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.effect import Pardon, Publish
 
-DONE, REFUSED = InterventionState.DONE, InterventionState.REFUSED
+DONE, REFUSED, PENDING = InterventionState.DONE, InterventionState.REFUSED, InterventionState.PENDING
+
+
+def test_a_node_that_was_evicted_and_is_gone_may_be_returned_all_the_same() -> None:
+    job = running(3, spares=1)
+    job.xid(2, 79)
+    job.gone(2)
+    assert job.state.avoided == ()
+    outcome = job.ask(InterventionAction.RETURN, node="node-2")
+    assert outcome.state is InterventionState.DONE
+    assert outcome.outcome == "node node-2 returned; it is used again once it is back in the cluster"
+    assert job.plan.returned == ("node-2",)
+    again = job.ask(InterventionAction.RETURN, id="i2", node="node-2")
+    assert again.outcome == "node node-2 is not avoided"
 
 
 def test_an_evicted_node_leaves_the_round_and_comes_back_when_returned() -> None:
@@ -48,9 +61,12 @@ def test_a_paused_job_holds_no_round_and_resumes_from_the_checkpoint() -> None:
 def test_a_rewind_restores_the_newest_checkpoint_not_above_the_step() -> None:
     story = running(2, step=75, commit=40).commit(60)
     outcome = story.ask(InterventionAction.REWIND, to_step=50, skip_batches=7, learning_rate_scale=0.5)
-    assert outcome.state is DONE
+    assert outcome.state is PENDING
     assert story.round.restore == Restore(Tier.CHECKPOINT, 40, "/ckpt", 7, 0.5, "team/run@1000.000")
     story.run(41, restored=40)
+    answer = story.answer()
+    assert answer is not None
+    assert answer.state is DONE
     story.die(1)
     assert story.round.restore.skip_batches == 7, "nothing behind the rewind is saved yet"
     story.run(45, restored=40).commit(50).die(2).wait(11)
@@ -81,7 +97,11 @@ def test_a_restart_starts_every_worker_anew() -> None:
         (InterventionAction.RESUME, {}, "the job is not suspended"),
         (InterventionAction.RESIZE, {"nodes": 0}, "nodes: 0 is not accepted; give at least 1"),
         (InterventionAction.REWIND, {}, "toStep: None is not accepted; name the step to go back to"),
-        (InterventionAction.REWIND, {"to_step": 3}, "toStep: 3 is not accepted; checkpoints known: 40"),
+        (
+            InterventionAction.REWIND,
+            {"to_step": 3},
+            "toStep: 3 is not accepted; nothing that can be restored is at or before step 3: there is 40",
+        ),
         (InterventionAction.SKIP_BATCHES, {}, "skipBatches: 0 is not accepted; give at least 1"),
     ],
 )

@@ -2,8 +2,8 @@
 
 from story import JOB, Story, running
 
-from holdfast.api.event import CheckpointRecorded, FindingMade, MemberEntered, RoundProgressed
-from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+from holdfast.api.event import CheckpointRecorded, MemberEntered, RoundProgressed
+from holdfast.api.finding import FindingKind, Subject
 from holdfast.api.incident import IncidentState
 from holdfast.api.intervention import InterventionAction
 from holdfast.api.policy import RestartBudget
@@ -17,7 +17,7 @@ def test_one_bad_kernel_on_every_gpu_is_one_failure() -> None:
     began = story.now - 0.2
     for gpu in range(6):
         subject = Subject(JOB, node="node-1", gpu=f"GPU-{gpu}")
-        story.tell(FindingMade(Finding(FindingKind.XID, subject, "xid 43", (), Confidence.CERTAIN, began, xid=43)))
+        story.xid(1, 43, subject=subject, began_at=began, evidence=())
     assert story.state.phase is not JobPhase.FAILED
     assert len(story.state.failures) == 1
     assert len(story.state.incidents) == 1
@@ -97,7 +97,7 @@ def test_a_commit_is_a_first_step_as_good_as_any() -> None:
 def test_a_commit_of_what_is_to_be_rewound_does_not_count() -> None:
     story = running(2, nodes_min=2, step=75, commit=40).commit(60)
     story.leave(1)
-    assert story.ask(InterventionAction.REWIND, to_step=50).outcome == "restoring step 40"
+    assert "to restore step 40" in story.ask(InterventionAction.REWIND, to_step=50).outcome
     assert story.state.round is not None
     story.tell(CheckpointRecorded(story.state.round.number, 70, "/ckpt"))
     assert [each.step for each in story.state.checkpoints] == [40]

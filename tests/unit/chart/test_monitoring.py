@@ -3,12 +3,9 @@
 import json
 import re
 import runpy
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import yaml
 from helmchart import CHART, rendered
@@ -18,16 +15,12 @@ from holdfast.api.condition import ConditionKind
 from holdfast.api.metric import Metric
 from holdfast.api.policy import XidAction
 from holdfast.api.xid import CATALOGUE, XidClass
-from holdfast.cli.main import LazyGroup, holdfast
-from holdfast.cli.target import Program
 from holdfast.operator.jobconditions import JobConditions
 from holdfast.operator.metrics import Metrics
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 
-RUNBOOKS = CHART.parents[1] / "docs" / "runbooks"
 DASHBOARDS = sorted((CHART / "dashboards").glob("*.json"))
 PROMETHEUS_OWN = {"up", "ALERTS"}
-PLACEHOLDERS = {"NODES": "8", "STEP": "1000"}
 
 
 def rules() -> list[dict[str, Any]]:
@@ -161,32 +154,3 @@ def test_the_chart_ships_dashboards_for_a_sidecar_when_asked() -> None:
         assert json.loads(text)["uid"] == name.removesuffix(".json")
         assert "holdfast.dev/docs" not in text
     assert not [each for each in rendered() if "-dashboard-" in each["metadata"]["name"]]
-
-
-def quoted_commands() -> Iterator[tuple[str, str]]:
-    """(page, command) for everything of Holdfast's that a runbook says to type."""
-    for page in sorted(RUNBOOKS.glob("*.md")):
-        text = page.read_text()
-        typed = re.findall(r"^\$ (.*)$", text, re.MULTILINE) + re.findall(
-            r"`([^`\n]*)`", " ".join(text.split("\n"))
-        )
-        for command in typed:
-            if command.startswith(("kubectl holdfast ", "holdfast ")):
-                yield page.stem, command
-
-
-def test_every_command_in_a_runbook_is_one_of_the_programs() -> None:
-    commands = list(quoted_commands())
-    assert len(commands) > 100
-    for page, command in commands:
-        words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command)]
-        program = Program.KUBECTL if words[0] == "kubectl" else None
-        name, *arguments = words[words.index("holdfast") + 1 :]
-        assert isinstance(holdfast, LazyGroup)
-        with click.Context(holdfast, obj=program) as parent:
-            found = holdfast.get_command(parent, name)
-            assert found is not None, f"{page}: {command}"
-            try:
-                found.make_context(name, arguments, parent=parent)
-            except click.UsageError as error:
-                pytest.fail(f"{page}: {command}: {error.format_message()}")

@@ -79,8 +79,10 @@ class Drawer:
             raise FileNotFoundError(2, "No such file or directory", name)
 
 
-def manifest_of(step: int, *, round: int = 1, parent: int | None = None, **files: FileRecord) -> Manifest:
-    return Manifest(format=FORMAT, step=step, round=round, parent=parent, world_size=2, batches=step, files=files)
+def manifest_of(
+    step: int, *, round: int = 1, parent: int | None = None, healthy: bool | None = None, **files: FileRecord
+) -> Manifest:
+    return Manifest(FORMAT, step, round, parent, 2, step, files, healthy)
 
 
 def put(drawer: Drawer, name: str, manifest: Manifest, content: bytes = b"state") -> None:
@@ -93,6 +95,7 @@ def put(drawer: Drawer, name: str, manifest: Manifest, content: bytes = b"state"
         world_size=manifest.world_size,
         batches=manifest.batches,
         files={"__0_0.distcp": record_of([memoryview(content)])},
+        healthy=manifest.healthy,
     )
     drawer.content[f"{name}/__0_0.distcp"] = content
     drawer.content[f"{name}/manifest.json"] = encode(whole)

@@ -7,7 +7,12 @@ from holdfast.checkpoint import need as needs
 from holdfast.checkpoint.commit import FolderCommits, commit, open_directory, retire
 from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage, read_manifest
 from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.retention import TOLD_WITHIN_S, Retention, surplus
+from holdfast.checkpoint.retention import TOLD_WITHIN_S, Dates, Retention, judge
+
+
+def surplus(whole: list[Found], broken: list[Unreadable], retention: Retention, dates: Dates) -> list[str]:
+    """What goes."""
+    return list(judge(whole, broken, retention, dates).doomed)
 
 
 def undated(name: str) -> None:

@@ -106,7 +106,7 @@ def _handler(fake: FakeKubernetes) -> type[BaseHTTPRequestHandler]:
             status, answer = known(asked) if callable(known) else known
             if self.headers["Authorization"] != f"Bearer {TOKEN}":
                 status, answer = refusal(401, "Unauthorized", "Unauthorized")
-            sent = msgspec.json.encode(answer)
+            sent = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
             self.send_response(status)
             self.send_header("Content-Length", str(len(sent)))
             if answer is STANDBY[1]:

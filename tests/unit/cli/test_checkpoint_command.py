@@ -19,6 +19,7 @@ from holdfast.cli.main import answer, holdfast
 from holdfast.cli.target import Program
 
 FILE = "__0_0.distcp"
+HEALTH = ("HEALTHY", "VERIFIED", "STANDING")
 CONTENT = bytes(range(256)) * (BLOCK_BYTES // 256) + b"tail" * 16
 
 
@@ -29,7 +30,15 @@ def index_of(size: int) -> Index:
     return Index(entries, {"model.weight": ("model", "weight"), "scheduler": ("scheduler",)})
 
 
-def save(root: Path, step: int, *, round: int = 1, parent: int | None = None, index: Index | None = None) -> Path:
+def save(
+    root: Path,
+    step: int,
+    *,
+    round: int = 1,
+    parent: int | None = None,
+    index: Index | None = None,
+    healthy: bool | None = None,
+) -> Path:
     """A committed checkpoint without a tensor library."""
     storage = LocalStorage(root)
     number = open_directory(storage, owner="test", round=round)
@@ -40,7 +49,14 @@ def save(root: Path, step: int, *, round: int = 1, parent: int | None = None, in
         name: storage.write(f"{folder}/{name}", [memoryview(content)]) for name, content in documents.items()
     }
     manifest = Manifest(
-        format=FORMAT, step=step, round=number, parent=parent, world_size=1, batches=step, files=files
+        format=FORMAT,
+        step=step,
+        round=number,
+        parent=parent,
+        world_size=1,
+        batches=step,
+        files=files,
+        healthy=healthy,
     )
     storage.write(f"{folder}/manifest.json", [memoryview(encode_manifest(manifest))])
     commit(storage, folder, step=step, round=number)
@@ -104,8 +120,79 @@ def test_ls_says_what_the_next_restore_would_try(tmp_path: Path, capsys: pytest.
     assert all(each["committedAt"] > 1e9 for each in listed)
     assert answer(["checkpoint", "ls", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["STEP", "ROUND", "WORLD", "SIZE", "COMMITTED", "PARENT", "STANDING"]
+    assert lines[0].split() == ["STEP", "ROUND", "WORLD", "SIZE", "COMMITTED", "PARENT", *HEALTH, "KEPT"]
     assert lines[3].split()[:4] == ["6", "2", "1", "4.0"]
+
+
+def test_ls_says_how_each_stands_and_why_it_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (4, 8, 12, 16, 20, 24):
+        save(tmp_path, step, healthy=step <= 16)
+    (tmp_path / "step-00000024" / FILE).unlink()
+    need = Need(compared_every=4, verified=9, unhealthy_from=15, keep=1)
+    LocalStorage(tmp_path).commits.retire(Retention(9), round=1, token="t", need=need)
+    assert answer(["checkpoint", "ls", str(tmp_path), "-o", "json"]) == 0
+    listed = {each["step"]: each for each in json.loads(capsys.readouterr().out)}
+    assert {step: (each["committed"], each["healthy"], each["verified"]) for step, each in listed.items()} == {
+        24: (False, None, None),
+        20: (True, False, False),
+        16: (True, False, False),
+        12: (True, True, False),
+        8: (True, True, True),
+        4: (True, True, True),
+    }
+    assert {step: each["kept"] for step, each in listed.items()} == {
+        24: ["Evidence"],
+        20: ["Newest"],
+        16: [],
+        12: ["NewestHealthy", "UntilCompared"],
+        8: ["NewestVerified", "UntilCompared"],
+        4: ["UntilCompared"],
+    }
+    assert listed[12]["standing"] == "newest"
+    assert answer(["checkpoint", "ls", str(tmp_path)]) == 0
+    table = capsys.readouterr().out
+    assert "newest of keep 1" in table
+    assert "newest healthy, may be needed until compared" in table
+    assert answer(["checkpoint", "show", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "step-00000012" in shown, "the one that a restore would try first"
+    assert "newest healthy" in shown
+    words = ["checkpoint", "prune", str(tmp_path), "--keep", "1"]
+    assert answer(words) == 0
+    assert "found no step healthy from 15 on" in capsys.readouterr().err
+    assert (tmp_path / "step-00000012").is_dir()
+
+
+def test_where_no_job_has_said_what_it_keeps_that_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path, 4, healthy=True)
+    save(tmp_path, 8)
+    assert answer(["checkpoint", "ls", str(tmp_path), "-o", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(each["kept"], each["keep"], each["healthy"], each["verified"]) for each in listed] == [
+        ([], None, None, None),
+        (["NewestHealthy"], None, True, None),
+    ]
+    (tmp_path / "step-00000004" / FILE).unlink()
+    assert answer(["checkpoint", "ls", str(tmp_path), "-o", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(each["kept"], each["healthy"]) for each in listed] == [
+        (["NewestUnknown"], None),
+        ([], None),
+    ]
+    assert answer(["checkpoint", "ls", str(tmp_path)]) == 0
+    assert "newest that may be healthy" in capsys.readouterr().out
+    (tmp_path / "need.json").write_text("{")
+    assert answer(["checkpoint", "ls", str(tmp_path)]) == 0
+    assert "what a rewind needs cannot be read" in capsys.readouterr().err
+
+
+def test_a_plain_prune_keeps_the_newest_healthy_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (4, 8, 12):
+        save(tmp_path, step, healthy=step <= 4)
+    assert answer(["checkpoint", "prune", str(tmp_path), "--keep", "1"]) == 0
+    assert capsys.readouterr().out.split() == ["step-00000008"]
 
 
 def test_a_directory_that_is_not_there_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from fakekubernetes import (
 )
 from wireobjects import a_rank, a_status, an_incident
 
+from holdfast.api.intervention import Forecast, InterventionState
 from holdfast.cli.main import answer
 from holdfast.cli.target import Program
 
@@ -285,13 +286,17 @@ def test_a_job_nobody_has_is_refused_before_anything_is_recorded(
     assert [each.method for each in kubernetes.asked] == ["GET", "GET"]
 
 
-def test_a_dry_run_of_the_client_asks_nobody(
+def test_a_dry_run_of_the_client_only_reads(
     kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    kubernetes.answers[f"GET {LIVE}/forecast"] = (200, Forecast(InterventionState.DONE, "restoring step 100"))
     assert ask("rewind", "100", "-j", "gpt", "--dry-run", "--skip-batches", "3") == 0
-    shown = yaml.safe_load(capsys.readouterr().out)
-    assert shown["spec"]["rewind"] == {"toStep": 100, "skipBatches": 3, "learningRateScale": 1.0}
-    assert kubernetes.asked == []
+    said = capsys.readouterr().out
+    assert said.startswith("# It would be Done: restoring step 100\n")
+    assert yaml.safe_load(said)["spec"]["rewind"] == {"toStep": 100, "skipBatches": 3, "learningRateScale": 1.0}
+    token, read = kubernetes.asked
+    assert (token.method, read.method) == ("POST", "GET")
+    assert read.headers["X-Holdfast-Token"] == VIEWER_TOKEN, "a viewer may ask"
 
 
 def test_a_dry_run_of_the_server_is_checked_by_it(

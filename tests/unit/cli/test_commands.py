@@ -14,6 +14,7 @@ from fakewatchdog import FakeWatchdog, fake_watchdog, lay_out
 from wireobjects import JOB, a_rank, a_status, an_incident
 
 from holdfast.api.intervention import (
+    Forecast,
     InterventionAction,
     InterventionOutcome,
     InterventionRequest,
@@ -40,7 +41,7 @@ def here(tmp_path: Path) -> list[str]:
 
 def test_the_names_of_the_commands_are_the_promised_ones() -> None:
     assert list(COMMANDS) == [
-        *("run", "demo", "launch", "status", "ranks", "nodes", "incidents", "why", "journal", "replay"),
+        *("run", "demo", "launch", "status", "ranks", "nodes", "logs", "incidents", "why", "journal", "replay"),
         *(
             "evict",
             "return",
@@ -71,7 +72,7 @@ READ = [*PLACE, "-o", "--output"]
 ASKED = ["--reason", "--dry-run", "--timeout", "--no-wait"]
 OPTIONS = {
     "run": [
-        *("--nodes", "--faults", "--state-dir", "--fresh", "--listen"),
+        *("--nodes", "--faults", "--state-dir", "--fresh", "--listen", "--observe"),
         *("--replace", "--no-replace", "--replace-delay"),
     ],
     "demo": ["--text", "--steps", "--state-dir", "--plain"],
@@ -205,6 +206,36 @@ def test_a_dry_run_shows_the_object_and_asks_for_nothing(
     assert shown["spec"]["action"] == "Return"
     assert shown["metadata"]["namespace"] == "research"
     assert watchdog.asked == []
+
+
+def test_a_dry_run_says_what_would_happen_before_it_shows_the_object(
+    watchdog: FakeWatchdog, here: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    would = Forecast(InterventionState.DONE, "node node-2 evicted", ("round 4: 1 members", "it restores step 40"))
+    watchdog.answers["GET forecast"] = (200, would)
+    assert answer(["evict", "node-2", "--dry-run", *here]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[:4] == [
+        "# It would be Done: node node-2 evicted",
+        "# What would happen now:",
+        "# - round 4: 1 members",
+        "# - it restores step 40",
+    ]
+    assert yaml.safe_load(said)["spec"]["node"] == "node-2"
+    watchdog.answers["GET forecast"] = (200, Forecast(InterventionState.REFUSED, "the job is not suspended"))
+    assert answer(["resume", "--dry-run", *here]) == 1
+    assert capsys.readouterr().out.startswith("# It would be Refused: the job is not suspended\napiVersion")
+    assert watchdog.asked == []
+
+
+def test_a_dry_run_without_a_watchdog_says_that_only_the_shape_was_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lay_out(tmp_path, port=1)
+    assert answer(["pause", "--dry-run", "--state-dir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("# Only the shape was checked; what would happen is unknown: the watchdog does not ")
+    assert yaml.safe_load(said)["spec"]["action"] == "Pause"
 
 
 def test_a_watchdog_that_is_away_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

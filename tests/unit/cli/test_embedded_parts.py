@@ -1,14 +1,19 @@
+import asyncio
 import os
 import signal
 import stat
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from holdfast.api.errors import Unavailable
-from holdfast.api.plan import NodeObserved, NodeState
+from holdfast.api.plan import NodeObserved, NodeState, Plan
 from holdfast.cli.embedded.link import OperatorOutbox
+from holdfast.cli.embedded.localcluster import LocalCluster
+from holdfast.cli.embedded.localnode import NodeTerms
 from holdfast.cli.embedded.offspring import Offspring, ending
+from holdfast.cli.embedded.placement import Decision, Terms
 from holdfast.cli.embedded.processtree import descendants
 from holdfast.cli.embedded.runlock import run_lock
 from holdfast.cli.statedirectory import StateDirectory
@@ -78,3 +83,25 @@ def test_a_state_directory_is_held_by_one_run_at_a_time(tmp_path: Path) -> None:
             raise AssertionError
     with run_lock(directory):
         pass
+
+
+async def test_no_node_is_started_any_more_once_the_job_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = asyncio.Event()
+
+    def decided(*_: object) -> Decision:
+        looked.set()
+        return Decision()
+
+    monkeypatch.setattr("holdfast.cli.embedded.localcluster.decide", decided)
+    plan = Plan("default/toy", 1, members=2, spares=0)
+    cluster = LocalCluster(cast(NodeTerms, None), Terms(), lambda line: None)
+    cluster.show(plan)
+    running = asyncio.create_task(cluster.run())
+    await looked.wait()
+    looked.clear()
+    await cluster.drain(0.0)
+    cluster.show(plan)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    running.cancel()
+    assert not looked.is_set()

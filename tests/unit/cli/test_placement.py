@@ -16,6 +16,7 @@ def plan_of(
     avoid: tuple[str, ...] = (),
     cordon: tuple[str, ...] = (),
     returned: tuple[str, ...] = (),
+    release: tuple[str, ...] = (),
 ) -> Plan:
     return Plan(
         job="default/gpt",
@@ -25,6 +26,7 @@ def plan_of(
         avoid=tuple(NodeOrder(name, "hot") for name in avoid),
         cordon=tuple(NodeOrder(name, "broken") for name in cordon),
         returned=returned,
+        release=release,
     )
 
 
@@ -59,7 +61,9 @@ def test_a_lost_node_does_not_keep_a_growing_plan_from_starting_more() -> None:
 )
 def test_a_node_to_keep_away_from_is_stopped(orders: dict[str, tuple[str, ...]], reason: str) -> None:
     observed = Observed(("node-1", "node-2"), (), 2)
-    assert decide(observed, plan_of(2, **orders), TERMS, 5.0) == Decision((Stop("node-1", reason),), 5.0)
+    assert decide(observed, plan_of(2, **orders), TERMS, 5.0) == Decision(
+        (Stop("node-1", reason, returnable=True),), 5.0
+    )
 
 
 def test_a_name_to_avoid_is_never_given() -> None:
@@ -78,6 +82,22 @@ def test_a_returned_node_comes_back_under_its_name() -> None:
     observed = Observed(("node-1",), (("node-2", 10.0),), 2)
     assert decide(observed, plan_of(2, returned=("node-2",)), NEVER, 10.1) == Decision(
         (Start("node-2", "node-2"),)
+    )
+
+
+def test_an_evicted_node_that_was_replaced_and_is_given_back_goes_before_a_new_one() -> None:
+    plan = plan_of(2, returned=("node-2",))
+    full = Observed(("node-1", "node-3"), (), 3, evicted=("node-2",))
+    assert decide(full, plan, TERMS, 0.0) == Decision()
+    short = Observed(("node-1",), (("node-3", 0.0),), 3, evicted=("node-2",))
+    assert decide(short, plan, TERMS, 0.0).actions == (Start("node-2", "node-2"),)
+    assert decide(short, plan_of(2), NEVER, 99.0) == Decision()
+
+
+def test_a_node_whose_ranks_went_elsewhere_is_stopped_and_replaced() -> None:
+    observed = Observed(("node-1", "node-2"), (), 2)
+    assert decide(observed, plan_of(2, release=("node-2", "node-9")), TERMS, 5.0) == Decision(
+        (Stop("node-2", "its ranks went elsewhere"),), 5.0
     )
 
 

@@ -1,17 +1,23 @@
+import json
+import math
+
+import msgspec
 import pytest
+import yaml
 from rich.console import Console
 from wireobjects import a_rank, a_status, an_incident
 
 from holdfast.api.finding import Confidence, Subject
 from holdfast.api.incident import IncidentState
-from holdfast.api.status import JobPhase
+from holdfast.api.status import JobPhase, JobStatus, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
+from holdfast.cli.output import Format, Shown, emit
 from holdfast.cli.seen import seen
 from holdfast.cli.view.incident import incidents_text, story
 from holdfast.cli.view.live import screen
 from holdfast.cli.view.news import news, progress
 from holdfast.cli.view.picture import Picture
-from holdfast.cli.view.status import ranks_text, status_text
+from holdfast.cli.view.status import rank_shown, ranks_text, ranks_wide_text, status_text
 from holdfast.cli.view.table import number, seconds
 
 
@@ -26,6 +32,7 @@ def test_a_status_is_one_line_per_fact() -> None:
         "loss           2.3457\n"
         "step time      34 ms\n"
         "checkpoint     step 110, 2.5 s ago\n"
+        "verified       ? (nothing has proved a step yet)\n"
         "restarts       1\n"
         "evictions      0\n"
         "incidents      0 open, 1 in all\n"
@@ -39,8 +46,32 @@ def test_what_is_unknown_is_shown_as_a_question_mark() -> None:
     assert "checkpoint     none" in text
     silent = a_rank(1, process=ProcessState.UNKNOWN, phase=None, step=None, progress_age_s=None, pid=None)
     assert ranks_text([silent]).splitlines()[1].split() == [
-        *("1", "node-2", "Unknown", "?", "?", "2.3", "34", "ms", "?", "ago", "500", "ms", "ago", "?")
+        *("1", "node-2", "Unknown", "?", "?", "2.3", "34", "ms", "?", "500", "ms", "ago", "?")
     ]
+
+
+@pytest.mark.parametrize(("value", "word"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
+def test_a_loss_that_is_not_finite_is_shown_by_its_name_in_every_form(
+    value: float, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the watchdog's answer, which is JSON, to the table, JSON and YAML that a command writes."""
+    told = msgspec.json.encode(
+        (a_rank(0, loss=reading(value), grad_norm=reading(value), local_grad_norm=reading(value)),)
+    )
+    (rank,) = msgspec.json.decode(told, type=tuple[RankStatus, ...])
+    assert ranks_text([rank]).splitlines()[1].split()[5] == word
+    assert ranks_wide_text([rank]).splitlines()[1].split()[-2:] == [word, word]
+    shown = Shown(value=[rank_shown(rank)], table=lambda: "", names=lambda: ())
+    emit(shown, Format.JSON)
+    assert json.loads(capsys.readouterr().out)[0]["loss"] == word
+    emit(shown, Format.YAML)
+    assert yaml.safe_load(capsys.readouterr().out)[0]["grad_norm"] == word
+    status = msgspec.json.decode(msgspec.json.encode(a_status(loss=reading(value))), type=JobStatus)
+    assert f"loss           {word}\n" in status_text(seen(status))
+
+
+def test_a_history_that_is_not_healthy_is_told() -> None:
+    assert "unhealthy      not finite from step 90 on" in status_text(seen(a_status(unhealthy_from=90)))
 
 
 def test_ranks_are_aligned_one_a_line() -> None:
@@ -126,11 +157,12 @@ def test_whom_a_preflight_waits_for_is_news() -> None:
     assert news(second, second) == []
 
 
-def test_the_first_picture_tells_round_and_incidents() -> None:
-    assert news(None, Picture(a_status(), incidents=(an_incident(),))) == [
+def test_the_first_picture_tells_the_round_and_open_incidents_and_names_those_of_an_earlier_run() -> None:
+    over, is_open = an_incident(), an_incident(id="incident-2", state=IncidentState.OPEN)
+    assert news(None, Picture(a_status(), incidents=(over, is_open))) == [
         "round 3: 2 ranks; every rank trains",
-        "incident-1: ProcessExit of node node-2 rank 1: signal 9 (SIGKILL)",
-        "incident-1: recovered, 2 respawned; first new step after 200 ms, steps lost: 4",
+        "incidents of an earlier run: incident-1; `holdfast incidents` tells them",
+        "incident-2: ProcessExit of node node-2 rank 1: signal 9 (SIGKILL)",
     ]
 
 

@@ -7,6 +7,7 @@ from holdfast.api.incident import Action, Incident, IncidentState, Moment, Rung
 from holdfast.api.rankrecord import Phase
 from holdfast.api.status import Checkpoint, JobPhase, JobStatus, Membership, RankStatus
 from holdfast.api.telemetry import ProcessState
+from holdfast.api.workeroutput import KeptOutput
 
 JOB = "research/gpt"
 
@@ -72,3 +73,19 @@ def an_incident(**changes: Any) -> Incident:
         "note": "",
     }
     return Incident(**{**fields, **changes})
+
+
+def an_output(rank: int, **changes: Any) -> KeptOutput:
+    fields: dict[str, Any] = {
+        "rank": rank,
+        "member": "gpt-1",
+        "node": "n2",
+        "pid": 7,
+        "round": 2,
+        "started_at": 100.0,
+        "ended_at": 200.0,
+        "ended_with": "signal 9",
+        "omitted_bytes": 0,
+        "tail": "one\ntwo\n",
+    }
+    return KeptOutput(**{**fields, **changes})

@@ -31,9 +31,14 @@ def exited(
     code: int | None = None,
     signal: int | None = None,
     error: str = "",
+    raised: str = "",
+    place: str = "",
+    began: bool = True,
 ) -> Exited:
+    """A worker that had trained, unless told otherwise."""
     node = rank // 2
-    return Exited(f"m{node}", f"n{node}", WorkerExited(round_number, rank, age_s, code, signal, error))
+    exit = WorkerExited(round_number, rank, age_s, code, signal, error, raised, place, began)
+    return Exited(f"m{node}", f"n{node}", exit)
 
 
 def broke(rank: int, *, round_number: int = 1, age_s: float = 0.0, error: str = "") -> CollectiveBroke:

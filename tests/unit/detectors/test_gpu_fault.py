@@ -305,3 +305,27 @@ def test_an_error_from_days_ago_is_history() -> None:
     assert driver.found == []
     driver.raises(79, at=1_000_000.0, age_s=DAY_S / 2)
     assert len(driver.found) == 1
+
+
+@pytest.mark.parametrize(
+    ("xid", "recovery", "link", "asks"),
+    [
+        (79, None, None, XidAction.EVICT),
+        (94, None, None, XidAction.RESTART),
+        (94, 1, None, XidAction.EVICT),
+        (149, None, LinkFault("NETIR_LINK_EVT", "Fatal", 8, 0x004505C6, 0), XidAction.EVICT),
+    ],
+)
+def test_a_finding_says_what_its_error_asks_for(
+    xid: int, recovery: int | None, link: LinkFault | None, asks: XidAction
+) -> None:
+    driver = Driver()
+    driver.raises(xid, at=0.0, recovery=recovery, link=link)
+    assert [finding.asks for finding in driver.found] == [asks]
+
+
+def test_a_watched_error_that_repeats_asks_for_the_node_to_leave() -> None:
+    driver = Driver()
+    driver.raises(121, at=0.0)
+    driver.raises(121, at=100.0)
+    assert [finding.asks for finding in driver.found] == [XidAction.EVICT]

@@ -506,3 +506,4 @@ def test_a_script_without_a_pulse_that_a_debugger_stops_for_a_moment_is_not_call
         assert detector.observe(reported("n0", sample), at) == ()
     (finding,) = detector.observe(reported("n0", stopped), 91.6)
     assert finding.cause == "the process is stopped"
+    assert finding.began_at == 91.0, "when it was seen stopped, not when its process started"

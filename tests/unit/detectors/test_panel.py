@@ -10,9 +10,11 @@ from holdfast.watchdog.detectors import detectors_for
 from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetector
 from holdfast.watchdog.detectors.condition import ConditionDetector
 from holdfast.watchdog.detectors.detector import Detector
+from holdfast.watchdog.detectors.device_vote import DeviceVoteDetector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
+from holdfast.watchdog.detectors.non_finite import NonFiniteDetector
 from holdfast.watchdog.detectors.preemption import PreemptionDetector
 from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
 from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
@@ -35,6 +37,8 @@ def test_there_is_one_detector_of_each_class() -> None:
             ConditionDetector,
             ThermalDetector,
             ReplicaVoteDetector,
+            NonFiniteDetector,
+            DeviceVoteDetector,
             MemberLostDetector,
             ProcessExitDetector,
             HangDetector,

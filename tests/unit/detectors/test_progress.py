@@ -1,5 +1,6 @@
 """How far the ranks of the round are."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -114,6 +115,23 @@ def test_without_a_round_there_is_nothing_to_see() -> None:
     assert progress.ranks(3.0) == ()
     assert (progress.step(), progress.loss(), progress.step_time_s()) == (None, None, None)
     assert progress.observe(Heard("m0"), 4.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("losses", "mean"),
+    [
+        ((1.0, math.nan), "nan"),
+        ((math.inf, 1.0), "inf"),
+        ((-math.inf, 2.0), "-inf"),
+        ((math.inf, -math.inf), "nan"),
+    ],
+)
+def test_a_loss_that_is_not_finite_is_not_averaged_away(losses: tuple[float, ...], mean: str) -> None:
+    progress = Progress(policy())
+    progress.observe(started(1), 0.0)
+    progress.observe(reported("n0", *(rank_sample(rank, loss=loss) for rank, loss in enumerate(losses))), 1.0)
+    assert str(progress.loss()) == mean
+    assert [str(each.loss) for each in progress.ranks(1.0)[:2]] == [str(loss) for loss in losses]
 
 
 def test_loss_is_the_mean_of_the_ranks_that_know_theirs() -> None:

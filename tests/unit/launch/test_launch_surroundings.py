@@ -10,7 +10,7 @@ import pytest
 from holdfast.agent.launch.completed import last_completed
 from holdfast.agent.launch.effect import Start
 from holdfast.agent.launch.environment import is_loopback, worker_environment
-from holdfast.agent.launch.logfile import log_path, tail
+from holdfast.agent.launch.logfile import ending, log_path, tail
 from holdfast.agent.launch.outcome import Outcome
 from holdfast.agent.launch.ports import ReservedPorts, address_towards
 from holdfast.agent.launch.storewait import wait_for_listener
@@ -134,9 +134,12 @@ def test_waiting_for_a_store_ends_when_it_is_of_no_use() -> None:
 def test_the_tail_is_what_a_human_reads_first(tmp_path: Path) -> None:
     path = log_path(tmp_path, 3, 7)
     assert path.name == "rank-00003.round-0007.log"
-    assert tail(path) == ""
+    assert ending(path, since=0) == ""
     path.write_bytes(b"\xff\n" + b"".join(b"line %d\n" % number for number in range(100_000)))
-    assert tail(path).splitlines() == [f"line {number}" for number in range(99_970, 100_000)]
+    assert tail(ending(path, since=0)).splitlines() == [f"line {number}" for number in range(99_970, 100_000)]
+    assert ending(path, since=path.stat().st_size - 7) == " 99999\n", (
+        "what an earlier process wrote is not its own"
+    )
 
 
 def test_followed_lines_carry_their_rank_and_unfinished_ones_wait(tmp_path: Path) -> None:
@@ -144,12 +147,33 @@ def test_followed_lines_carry_their_rank_and_unfinished_ones_wait(tmp_path: Path
     path.write_text("of an earlier run\n")
     output = io.StringIO()
     follower = LogFollower(output)
-    follower.follow(100, path, rank=3, offset=path.stat().st_size)
+    follower.follow(100, path, rank=3, round_=7, offset=path.stat().st_size)
     with path.open("a") as log:
         log.write("one\ntw")
+    follower.rename(100, 3)
+    follower.rename(100, 2)
+    follower.rename(101, 2)
     follower.finish(100)
     follower.finish(100)
-    assert output.getvalue() == "[rank3]: one\n[rank3]: tw\n"
+    assert output.getvalue().splitlines() == [
+        "[rank3]: holdfast: a worker process begins, pid 100, round 7",
+        "[rank3]: one",
+        "[rank2]: tw",
+    ]
+
+
+def test_a_line_that_never_ends_is_copied_in_pieces_and_not_kept(tmp_path: Path) -> None:
+    """A progress bar goes back to the start of its line for hours; the launcher keeps little of it."""
+    path, output = tmp_path / "log", io.StringIO()
+    path.touch()
+    follower = LogFollower(output)
+    follower.follow(100, path, rank=3, round_=7, offset=0)
+    with path.open("a") as log:
+        log.write("50%\r" * (3 << 20))
+    follower.rename(100, 2)
+    assert len(output.getvalue()) > (10 << 20)
+    follower.finish(100)
+    assert output.getvalue().count("50%") >= (3 << 20) - 12
 
 
 def record(step: int, *, sequence: int = 2) -> bytes:

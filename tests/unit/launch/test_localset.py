@@ -1,21 +1,45 @@
+from pathlib import Path
+
 import msgspec
 
 from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
+from holdfast.agent.launch.environment import worker_environment
 from holdfast.agent.launch.localset import LocalSet
 from holdfast.agent.launch.memoryplace import MemoryPlace
 from holdfast.agent.launch.slot import Standing
-from holdfast.api.control import Assignment, Entered, Finished, RoundEnded, RoundLeft
+from holdfast.api.control import (
+    Assignment,
+    Entered,
+    Finished,
+    Reenters,
+    RoundEnded,
+    RoundLeft,
+    round_environment,
+)
 from holdfast.api.membership import (
     CheckpointCommitted,
     CollectiveFailed,
     RoundEntered,
     SaveWanted,
+    TrainingBegan,
     Verified,
     WorkerExited,
     WorkersFinished,
 )
 from holdfast.api.memory import MemoryOrder, NodeMemory
-from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round, Seat, Shown, shown_to
+from holdfast.api.round import (
+    Closed,
+    Endpoint,
+    Entry,
+    Idle,
+    MemberRanks,
+    Reentry,
+    Restore,
+    Round,
+    Seat,
+    Shown,
+    shown_to,
+)
 
 KILLED = Exit(exit_code=None, signal=9)
 WELL = Exit(exit_code=0, signal=None)
@@ -379,3 +403,68 @@ def test_what_is_verified_is_passed_on_beside_what_is_wanted_and_only_the_newest
         local.pass_on(word)
     told = tells(local.attached(100, 0.1), 100)
     assert told[1:] == [Verified(round=7, step=40), SaveWanted(round=7, number=1)]
+
+
+def test_a_worker_that_goes_on_is_given_the_environment_of_a_new_one() -> None:
+    shrunk = a_round(8, members=("b",))
+    assert isinstance(shrunk, Seat)
+    (goes_on,) = assignments(running(7).show(shrunk, 1.0), 101)
+    local = running(7)
+    local.show(shrunk, 1.0)
+    new = next(start for start in starts(local.exited(101, KILLED, 1.0)) if start.local_rank == 1)
+    environment = worker_environment(
+        new, inherited={}, member="b", control=Path("c"), run_dir=Path("r"), max_restarts=3
+    )
+    assert round_environment(goes_on).items() <= environment.items()
+    assert (environment["WORLD_SIZE"], environment["RANK"], environment["GROUP_RANK"]) == ("2", "1", "0")
+    assert environment["TORCHELASTIC_RESTART_COUNT"] == "1"
+
+
+def test_what_workers_can_go_on_to_is_reported_when_it_changes_and_the_strictest_of_them_counts() -> None:
+    local = running(7)
+    same, never = Reenters(Reentry.SAME_WORLD, "the script"), Reenters(Reentry.NEVER, "a framework")
+    assert reports(local.heard(101, same, 1.0)) == [
+        RoundEntered(7, reentrant=True, reentry=Reentry.SAME_WORLD, because="the script")
+    ]
+    assert reports(local.heard(100, never, 1.0)) == [
+        RoundEntered(7, reentrant=True, reentry=Reentry.NEVER, because="a framework")
+    ]
+    assert reports(local.heard(101, never, 1.0)) == []
+
+
+def test_what_a_process_could_not_go_on_to_is_no_matter_of_the_one_after_it() -> None:
+    local = running(7)
+    local.heard(100, Reenters(Reentry.NEVER, "a framework"), 1.0)
+    local.show(a_round(8, entry=Entry.RESPAWN), 1.0)
+    for pid, new in ((100, 200), (101, 201)):
+        (start,) = starts(local.exited(pid, KILLED, 1.0))
+        local.started(start.ticket, new, 1.0)
+        local.attached(new, 1.0)
+        entered = local.heard(new, Entered(8), 1.0)
+    assert reports(entered) == [RoundEntered(8, reentrant=True)]
+
+
+def test_the_first_sign_of_training_is_told_once_a_round_and_with_the_exit() -> None:
+    local = running(attached=False)
+    assert reports(local.showed_sign(100)) == [TrainingBegan(7)]
+    assert local.showed_sign(101) == [], "one is enough"
+    assert local.showed_sign(999) == []
+    raised = Exit(exit_code=1, signal=None, raised="KeyError: 1", place="a.py:1")
+    (told,) = reports(local.exited(100, raised, 9.0))
+    assert isinstance(told, WorkerExited)
+    assert (told.began, told.raised, told.place) == (True, "KeyError: 1", "a.py:1")
+
+
+def test_a_worker_that_tells_of_its_steps_has_begun_with_the_first_of_its_round() -> None:
+    assert running().showed_sign(100) == [], "its rank record tells"
+    for completed, began in ((None, False), ((6, 41), False), ((7, 42), True)):
+        (told,) = reports(running().exited(100, Exit(exit_code=1, signal=None, completed=completed), 9.0))
+        assert isinstance(told, WorkerExited)
+        assert told.began is began
+
+
+def test_a_new_round_shows_its_own_sign() -> None:
+    local = running(attached=False)
+    assert reports(local.showed_sign(100)) == [TrainingBegan(7)]
+    local.show(a_round(8), 1.0)
+    assert local.showed_sign(100) == [], "it is being replaced"

@@ -5,8 +5,8 @@ import pytest
 
 from holdfast.agent.launch.effect import StartTest
 from holdfast.agent.launch.testprocess import TestProcess
-from holdfast.agent.selftest.injection import DRILL_FILE
 from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
+from holdfast.api.drill import DRILL_FILE
 from holdfast.api.selftest import GOLDEN_VARIABLE, TestLevel, TestWanted
 
 

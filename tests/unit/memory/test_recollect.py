@@ -76,6 +76,7 @@ def leave(
     number: int = 0,
     is_copy: bool = False,
     parent: int | None = None,
+    healthy: bool | None = None,
 ) -> Arena:
     """A snapshot in a node's folder, as a rank or a keeper leaves it."""
     folder.mkdir(exist_ok=True)
@@ -86,7 +87,7 @@ def leave(
     arena.image[: len(image)] = image
     record = SnapshotRecord(
         owner, round, rank, world_size, step, step, f"__{rank}_0.distcp", len(image), entries,
-        {name: (name,) for name in entries}, parent,
+        {name: (name,) for name in entries}, parent, (), healthy,
     )  # fmt: skip
     arena.complete(record)
     if is_copy:
@@ -94,7 +95,9 @@ def leave(
     return arena
 
 
-def assignment(folder: Path | None, rank: int, world_size: int, *, since_round: int = 0) -> Assignment:
+def assignment(
+    folder: Path | None, rank: int, world_size: int, *, since_round: int = 0, unhealthy_from: int | None = None
+) -> Assignment:
     order = MemoryOrder(every_steps=1, since_round=since_round)
     return Assignment(
         job="job",
@@ -104,7 +107,7 @@ def assignment(folder: Path | None, rank: int, world_size: int, *, since_round: 
         world_size=world_size,
         local_size=1,
         endpoint=Endpoint("", 0),
-        restore=Restore(tier=Tier.MEMORY, owner="life"),
+        restore=Restore(tier=Tier.MEMORY, owner="life", unhealthy_from=unhealthy_from),
         reason="",
         memory=None if folder is None else NodeMemory(order, str(folder), NOBODY),
     )
@@ -115,10 +118,10 @@ def together(
 ) -> list[object]:
     """`recollect` on one rank for each folder; what `act` made of it, or the error it ended with, by rank."""
     table, results = Table(len(folders)), [None] * len(folders)
-    since_round = options.pop("since_round", 0)
+    said = {name: options.pop(name) for name in ("since_round", "unhealthy_from") if name in options}
 
     def run(rank: int) -> None:
-        mine = assignment(folders[rank], rank, len(folders), since_round=since_round)
+        mine = assignment(folders[rank], rank, len(folders), **said)  # type: ignore[arg-type]
         try:
             results[rank] = act(recollect(Seat(table, rank), mine, **options))
         except Exception as error:
@@ -190,6 +193,20 @@ def test_only_what_is_newer_than_the_newest_checkpoint_counts(nodes: list[Path])
 
 def test_rounds_that_a_rewind_gave_up_do_not_count(nodes: list[Path]) -> None:
     assert together(nodes, names, since_round=2) == [[], []]
+
+
+def test_a_step_after_which_any_rank_was_not_finite_does_not_count(nodes: list[Path]) -> None:
+    leave(nodes[0], rank=0, step=6, number=2, healthy=True)
+    leave(nodes[1], rank=1, step=6, number=2, healthy=False)
+    assert together(nodes, whole_weight) == [expected(5)] * 2
+
+
+@pytest.mark.parametrize(("unhealthy_from", "there"), [(6, ["5", "4"]), (5, ["4"]), (4, []), (None, ["5", "4"])])
+def test_nothing_counts_from_the_first_step_on_that_is_not_healthy(
+    nodes: list[Path], unhealthy_from: int | None, there: list[str]
+) -> None:
+    found = together(nodes, names, unhealthy_from=unhealthy_from)
+    assert found == [[f"step-0000000{step} in memory of round 1" for step in there]] * 2
 
 
 def test_another_life_of_the_job_does_not_count(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import WSMsgType, web
 from operator_builders import JOB_ID, plan, report
+from patience import patient
 
 from holdfast.api.plan import ToOperator
 from holdfast.api.status import JobPhase
@@ -33,9 +34,9 @@ class Shown:
 
 
 async def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + 5.0
+    deadline = asyncio.get_running_loop().time() + patient(5.0)
     while not holds():
-        assert asyncio.get_running_loop().time() < deadline, f"not {what} within 5 s"
+        assert asyncio.get_running_loop().time() < deadline, f"waited in vain for {what}"
         await asyncio.sleep(0.005)
 
 

@@ -57,5 +57,11 @@ def test_the_document_is_in_step() -> None:
     assert text == filled(text), "run this file"
 
 
+def test_no_two_metrics_are_one_family_in_openmetrics() -> None:
+    """There a counter's family is called as the counter is, without _total."""
+    names = [row.name.removesuffix("_total") for rows in LISTS.values() for row in rows]
+    assert [name for name in set(names) if names.count(name) > 1] == []
+
+
 if __name__ == "__main__":
     DOCUMENT.write_text(filled(DOCUMENT.read_text()))

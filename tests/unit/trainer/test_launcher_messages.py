@@ -150,11 +150,11 @@ def test_what_is_verified_reaches_its_round_and_no_other(launcher: Launcher) -> 
     launcher.take(Verified(round=3, step=40))
     stay = stay_in(3)
     launcher.attend(stay)
-    assert stay.verified == 40
+    assert stay.standing.verified == 40
     launcher.take(Verified(round=3, step=60))
     launcher.take(Verified(round=2, step=80))
     launcher.take(Verified(round=4, step=90))
-    assert stay.verified == 60
+    assert stay.standing.verified == 60
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,26 @@ def test_what_is_trained_anew_is_not_verified(
 ) -> None:
     part = msgspec.structs.replace(assignment(round=3), restore=Restore(step=60, verified=told))
     stay = Stay(part, cast(RoundGroup, None))
-    assert stay.verified == told
+    assert stay.standing.verified == told
     stay.goes_on_from(restored)
-    assert stay.verified == verified
+    assert stay.standing.verified == verified
+
+
+@pytest.mark.parametrize(
+    ("restored", "unhealthy_from"), [(40, None), (49, None), (50, 50), (60, 50), (None, None)]
+)
+def test_what_goes_on_from_before_the_first_unhealthy_step_is_healthy(
+    restored: int | None, unhealthy_from: int | None
+) -> None:
+    part = msgspec.structs.replace(assignment(round=3), restore=Restore(step=60, unhealthy_from=50))
+    stay = Stay(part, stay_in(3).group)
+    assert stay.standing.unhealthy_from == 50
+    stay.goes_on_from(restored)
+    assert stay.standing.unhealthy_from == unhealthy_from
+
+
+def test_what_is_unhealthy_reaches_its_round(launcher: Launcher) -> None:
+    stay = stay_in(3)
+    launcher.attend(stay)
+    launcher.take(Verified(round=3, step=40, unhealthy_from=45))
+    assert (stay.standing.verified, stay.standing.unhealthy_from) == (40, 45)

@@ -1,4 +1,3 @@
-import math
 import mmap
 import os
 from pathlib import Path
@@ -8,7 +7,7 @@ from trainer_builders import assignment
 
 from holdfast.api import rankrecord
 from holdfast.api.control import record_file_name
-from holdfast.api.rankrecord import UNKNOWN_INT, Phase, PulseZone, ReplicaZone, StepZone
+from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, Odd, Phase, PulseZone, ReplicaZone, StepZone
 from holdfast.trainer.record import RankRecord, open_record
 
 
@@ -22,6 +21,10 @@ def step_zone(directory: Path) -> StepZone:
 
 def replica_zone(directory: Path) -> ReplicaZone:
     return rankrecord.unpack_replica(raw(directory))
+
+
+def health_zone(directory: Path) -> HealthZone:
+    return rankrecord.unpack_health(raw(directory))
 
 
 def mapped(descriptor: int) -> mmap.mmap:
@@ -49,8 +52,7 @@ def test_a_round_begins_with_nothing_measured(tmp_path: Path) -> None:
     zone = step_zone(tmp_path)
     assert (zone.round, zone.rank, zone.local_rank, zone.world_size) == (8, 1, 0, 2)
     assert (zone.pid, zone.step, zone.phase) == (os.getpid(), UNKNOWN_INT, Phase.STARTUP)
-    assert math.isnan(zone.loss)
-    assert math.isnan(zone.grad_norm)
+    assert (zone.loss, zone.grad_norm) == (None, None)
     assert (zone.step_time_ns, zone.tokens, zone.snapshot_step) == (UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT)
     assert replica_zone(tmp_path) == ReplicaZone(round=8, rank=1, group=0, fingerprints=())
     assert record.last_step is None
@@ -101,6 +103,37 @@ def test_the_newest_fingerprints_are_kept_oldest_first(tmp_path: Path) -> None:
     assert step_zone(tmp_path) == before
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 0.0])
+def test_what_was_measured_is_published_as_what_it_is(tmp_path: Path, value: float) -> None:
+    record = begun(tmp_path)
+    record.step(1, value, None, 1)
+    assert (repr(step_zone(tmp_path).loss), step_zone(tmp_path).grad_norm) == (repr(value), None)
+    record.step(2, None, value, 1)
+    assert (step_zone(tmp_path).loss, repr(step_zone(tmp_path).grad_norm)) == (None, repr(value))
+
+
+def test_the_first_step_that_was_not_finite_stays_until_the_round_ends(tmp_path: Path) -> None:
+    record = begun(tmp_path)
+    assert health_zone(tmp_path) == HealthZone(round=7, rank=0)
+    record.not_finite(5, loss=Odd.NAN)
+    record.not_finite(5, grad_norm=Odd.INFINITE)
+    record.not_finite(9, loss=Odd.MINUS_INFINITE)
+    record.not_finite(9, grad_norm=Odd.NAN)
+    zone = health_zone(tmp_path)
+    assert (zone.step, zone.last, zone.count, zone.loss, zone.grad_norm) == (5, 9, 2, Odd.NAN, Odd.INFINITE)
+    assert zone.at_ns > 0
+    record.begin(assignment(round=8, rank=1, world_size=2))
+    assert health_zone(tmp_path) == HealthZone(round=8, rank=1)
+
+
+def test_a_value_that_a_device_tells_late_may_make_an_earlier_step_the_first(tmp_path: Path) -> None:
+    record = begun(tmp_path)
+    record.not_finite(6, loss=Odd.NAN)
+    record.not_finite(5, grad_norm=Odd.NAN)
+    zone = health_zone(tmp_path)
+    assert (zone.step, zone.last, zone.count, zone.loss, zone.grad_norm) == (5, 6, 2, Odd.FINITE, Odd.NAN)
+
+
 def test_a_beat_leaves_the_step_zone_alone(tmp_path: Path) -> None:
     record = begun(tmp_path)
     record.step(1, 3.5, 0.25, 4096)
@@ -117,7 +150,12 @@ def test_a_beat_leaves_the_step_zone_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "offset",
-    [rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.PULSE_SEQUENCE_OFFSET],
+    [
+        rankrecord.STEP_SEQUENCE_OFFSET,
+        rankrecord.REPLICA_SEQUENCE_OFFSET,
+        rankrecord.PULSE_SEQUENCE_OFFSET,
+        rankrecord.HEALTH_SEQUENCE_OFFSET,
+    ],
 )
 def test_a_lock_that_a_dead_writer_held_is_released(tmp_path: Path, offset: int) -> None:
     begun(tmp_path)

@@ -108,6 +108,9 @@ class SilentGauge:
     def ranks(self, now: float) -> tuple[RankStatus, ...]:
         return ()
 
+    def last_ranks(self, now: float) -> tuple[RankStatus, ...]:
+        return ()
+
     def newest(self) -> Newest:
         return Newest()
 

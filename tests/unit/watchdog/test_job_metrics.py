@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.api.event import FindingMade, MemberTested, ReplicasAgreed
 from holdfast.api.exposition import Page, Style
-from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+from holdfast.api.finding import Confidence, Finding, FindingKind, ProvedBy, Subject
 from holdfast.api.incident import Incident, IncidentState, Moment
 from holdfast.api.metric import MetricKind
 from holdfast.api.plan import NodeOrder
@@ -112,6 +112,17 @@ def test_what_was_left_to_a_human_names_its_culprit_for_an_hour(after_s: float, 
     assert len(told) == shown
 
 
+@pytest.mark.parametrize(
+    ("phase", "number", "shown"),
+    [(JobPhase.RUNNING, 3, 1), (JobPhase.RUNNING, 4, 0), (JobPhase.FORMING, 4, 1), (JobPhase.FAILED, 3, 1)],
+)
+def test_training_in_a_later_round_answers_a_page(phase: JobPhase, number: int, shown: int) -> None:
+    paged = incident(state=IncidentState.PAGED, timeline=(Moment(120.0, "paged"),), round=3)
+    round_ = Round(JOB, number, (), Endpoint("10.0.0.1", 7000), Restore(), Entry.RESPAWN, "")
+    page = faults(state(phase=phase, round=round_, incidents=(paged,)))
+    assert len(lines(page, "holdfast_job_incident_age_seconds")) == shown
+
+
 def test_two_incidents_alike_are_one_series_and_the_older_one_counts() -> None:
     alike = (incident(began_at=90.0), incident(began_at=100.0))
     assert [
@@ -135,17 +146,40 @@ def test_budgets_are_told_by_how_much_of_them_is_used() -> None:
     assert lines(page, "holdfast_job_evictions_total") == ["{} 1030"], "more than the budget remembers"
 
 
-def test_time_is_useful_lost_or_suspended_and_a_gpu_has_a_price() -> None:
-    ledger = Ledger(began_at=100.0, useful_s=30.0, useful_since=150.0, held_s=5.0)
+def test_time_is_useful_lost_or_suspended_and_money_is_counted_at_the_price_of_its_time() -> None:
+    ledger = Ledger(
+        began_at=100.0,
+        useful_s=30.0,
+        useful_gpu_s=60.0,
+        stepped_at=150.0,
+        held_s=5.0,
+        gpus=2,
+        since=140.0,
+        gpu_s=70.0,
+        price=GpuHour(36.0, "EUR"),
+        cost=0.7,
+    )
     page = Page(WATCHDOG_METRICS)
-    write_worth(page, state(ledger=ledger), now=160.0)
+    write_worth(page, state(ledger=ledger, publishes=True), now=160.0)
     assert lines(page, "holdfast_job_time_seconds") == [
-        '{spent="useful"} 40.0',
-        '{spent="lost"} 15.0',
         '{spent="suspended"} 5.0',
+        '{spent="useful"} 30.0',
+        '{spent="lost"} 15.0',
     ]
-    assert lines(page, "holdfast_job_ettr_ratio") == [f"{{}} {40 / 55}"]
+    assert lines(page, "holdfast_job_ettr_ratio") == [f"{{}} {30 / 45}"]
+    assert lines(page, "holdfast_job_gpu_seconds_total") == ["{} 110.0"]
+    assert lines(page, "holdfast_job_gpu_time_seconds") == ['{spent="useful"} 60.0', '{spent="lost"} 30.0']
+    assert lines(page, "holdfast_job_cost_total") == [f'{{currency="EUR"}} {0.7 + 2 * 20 * 0.01}']
     assert lines(page, "holdfast_job_gpu_hour_cost") == ['{currency="EUR"} 2.5']
+
+
+def test_of_a_script_without_steps_nobody_knows_what_was_useful() -> None:
+    page = Page(WATCHDOG_METRICS)
+    write_worth(page, state(ledger=Ledger(began_at=100.0, gpus=2, since=100.0)), now=160.0)
+    assert lines(page, "holdfast_job_ettr_ratio") == []
+    assert lines(page, "holdfast_job_time_seconds") == ['{spent="suspended"} 0.0']
+    assert lines(page, "holdfast_job_gpu_seconds_total") == ["{} 120.0"]
+    assert lines(page, "holdfast_job_cost_total") == []
 
 
 def test_before_the_first_round_no_time_has_passed() -> None:
@@ -212,6 +246,7 @@ class TestCounts:
         assert lines(page, "holdfast_job_incidents_closed_total") == [
             '{outcome="Recovered"} 2',
             '{outcome="Paged"} 1',
+            '{outcome="Observed"} 0',
         ]
 
     def test_a_restart_begins_with_what_the_state_knows(self) -> None:
@@ -225,7 +260,9 @@ class TestCounts:
         counts = JobCounts()
         counts.note(MemberTested("m", 1, TestLevel.LIGHT, Verdict.FAILED), ())
         counts.note(ReplicasAgreed(1, 10), ())
-        counts.note(finding(FindingKind.CORRUPTION), ())
+        counts.note(ReplicasAgreed(1, 20, by=ProvedBy.DEVICES), ())
+        counts.note(finding(FindingKind.CORRUPTION, "device vote"), ())
+        counts.note(finding(FindingKind.CORRUPTION, "fingerprint vote"), ())
         page = Page(WATCHDOG_METRICS)
         write_proofs(page, JOB, counts)
         assert lines(page, "holdfast_job_fingerprint_comparisons_total") == ["{} 2"]

@@ -38,6 +38,9 @@ class FixedGauge:
     def ranks(self, now: float) -> tuple[RankStatus, ...]:
         return ()
 
+    def last_ranks(self, now: float) -> tuple[RankStatus, ...]:
+        return ()
+
     def newest(self) -> Newest:
         return Newest()
 

@@ -41,10 +41,10 @@ def test_what_stale_ranks_said_last_is_not_the_present() -> None:
     heard = sample(1, loss=2.0, grad_norm=1.0, step_time_s=0.5, tokens=100)
     told = vitals(silent, heard, heard_at=(6.0, 9.0))
     assert (told.loss, told.grad_norm) == (Spread(2.0, 2.0, 2.0, 2.0), Spread(1.0, 1.0, 1.0, 1.0))
-    assert (told.nonfinite, told.slowest_rank, told.tokens_per_s) == (0, 1, 200.0)
+    assert (told.nonfinite, told.tokens_per_s) == (0, 200.0)
     assert (told.heard_age_s, told.progress_age_s) == (4.0, 5.0)
     alone = vitals(silent, heard_at=(6.0,))
-    assert (alone.loss, alone.step_s, alone.slowest_rank, alone.tokens_per_s) == (None, None, None, None)
+    assert (alone.loss, alone.step_s, alone.tokens_per_s) == (None, None, None)
 
 
 def test_the_rank_furthest_behind_is_told_with_the_age_of_its_report() -> None:
@@ -60,9 +60,8 @@ def test_least_median_and_greatest_are_of_the_ranks_that_know_theirs() -> None:
     assert told.grad_norm is None
 
 
-def test_the_slowest_rank_is_named_and_the_speed_is_everybodys() -> None:
+def test_the_speed_is_everybodys() -> None:
     told = vitals(*(sample(rank, step_time_s=0.5 * (1 + rank), tokens=100) for rank in range(3)))
-    assert told.slowest_rank == 2
     assert told.tokens_per_s == 200 + 100 + 100 / 1.5
     assert vitals(sample(0, step_time_s=0.5)).tokens_per_s is None
     assert vitals(sample(0, step_time_s=0.0, tokens=5)).tokens_per_s is None
@@ -70,8 +69,20 @@ def test_the_slowest_rank_is_named_and_the_speed_is_everybodys() -> None:
 
 def test_what_is_no_finite_number_is_counted_and_spoils_nothing() -> None:
     told = vitals(sample(0, loss=math.inf, grad_norm=math.nan), sample(1, loss=2.0, grad_norm=1.0))
-    assert told.nonfinite == 2
+    assert told.nonfinite == 1  # a rank counts once
     assert told.loss == Spread(2.0, 2.0, 2.0, 2.0)
+
+
+def test_ranks_that_are_not_finite_are_counted_once_each_and_unknown_ones_not() -> None:
+    told = vitals(
+        sample(0, loss=math.nan, grad_norm=math.nan),
+        sample(1, loss=None, grad_norm=None),
+        sample(2, loss=-math.inf, grad_norm=1.0),
+        sample(3, loss=1.0, grad_norm=math.inf),
+        sample(4, loss=math.nan),
+        heard_at=(9.0, 9.0, 9.0, 9.0, 1.0),
+    )
+    assert told.nonfinite == 3
 
 
 def test_a_large_job_is_gathered_in_slices_and_its_extremes_are_exact() -> None:
@@ -83,7 +94,6 @@ def test_a_large_job_is_gathered_in_slices_and_its_extremes_are_exact() -> None:
     assert told is not None
     assert told.step_s is not None
     assert (told.step_s.least, told.step_s.greatest) == (1.0, 1.0 + (size - 1) / size)
-    assert told.slowest_rank == size - 1
     assert abs(told.step_s.median - 1.5) < 2 / SORTED_MAX
 
 

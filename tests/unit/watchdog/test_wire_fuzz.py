@@ -12,11 +12,14 @@ from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.membership import CollectiveFailed, Departing, FromLauncher, WorkerExited
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import (
+    DeviceAnswered,
     GpuDisappeared,
     GpuHealth,
     GpuSample,
     NodeEvent,
     NodeReport,
+    NonFinite,
+    ParametersChanged,
     ParametersFingerprinted,
     PreemptionNoticed,
     ProcessKilledForMemory,
@@ -24,10 +27,12 @@ from holdfast.api.telemetry import (
     RankSample,
     XidRaised,
 )
+from holdfast.api.workeroutput import WorkerOutput
 from holdfast.watchdog.server import agents, launchers, operators
 from holdfast.watchdog.server.frames import BadMessage, decoded
 
 DECODERS = {"launcher": launchers.MESSAGES, "agent": agents.MESSAGES, "operator": operators.MESSAGES}
+OUTPUT = msgspec.msgpack.encode(WorkerOutput(0, 7, 1, 1.0, 2.0, "signal 9", 0, b"\xff\xfe"))
 VALID = msgspec.msgpack.encode(WorkerExited(round=3, rank=1, age_s=0.5, signal=9, error="Killed ✓"))
 
 
@@ -59,6 +64,8 @@ async def survives(frame: bytes, peer: str) -> None:
 @pytest.mark.parametrize("peer", DECODERS)
 @given(frame=st.binary(max_size=200))
 @example(frame=b"\x91" * 50_000)
+@example(frame=OUTPUT)
+@example(frame=OUTPUT[:-1])
 @example(frame=b"\xdf\xff\xff\xff\xff")
 @example(frame=b"\x81\xa4type\xa4Join" + b"\x81" * 50_000)
 @example(frame=b"\x81\xa4type\xa4\xff\xff\xff\xff")
@@ -78,7 +85,7 @@ async def test_a_damaged_message_is_another_message_or_an_answered_error(
 
 
 # Nothing is judged by these: what they hold is only shown, or is news in itself when it is no number.
-SHOWN = {"loss", "grad_norm", "memory_temperature_c", "power_w", "utilization_ratio"}
+SHOWN = {"loss", "grad_norm", "local_grad_norm", "memory_temperature_c", "power_w", "utilization_ratio"}
 CONDITION = Condition(ConditionKind.PCIE_DEGRADED, ConditionState.RAISED, 1.0, "8 lanes of 16")
 REPORT = NodeReport(
     "n0",
@@ -90,6 +97,8 @@ REPORT = NodeReport(
         XidRaised("GPU-0", 63, 0.1),
         GpuDisappeared("GPU-0", 0.1),
         ParametersFingerprinted(1, 0, 0, 10, 7, 0.1),
+        DeviceAnswered(1, 0, 0, 10, 7, 9, 0.1),
+        ParametersChanged(1, 0, 10, 0.1),
         PreemptionNoticed("cloud", 120.0, 0.1),
         ProcessKilledForMemory(7, "python", 0.1),
     ),
@@ -124,6 +133,13 @@ def test_a_report_is_refused_for_a_figure_that_is_judged_and_no_number(
         return
     with pytest.raises(BadMessage, match="not a finite number"):
         agents.check_finite(report)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_a_report_is_refused_for_an_age_of_a_fault_that_is_no_number(odd: float) -> None:
+    rank = msgspec.structs.replace(REPORT.ranks[0], nonfinite=NonFinite(3, odd, 3, 1, "nan"))
+    with pytest.raises(BadMessage, match="not a finite number"):
+        agents.check_finite(msgspec.structs.replace(REPORT, ranks=(rank,)))
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])

@@ -2,7 +2,8 @@
 
 from holdfast.api.control import Assignment
 from holdfast.api.rankrecord import Phase
+from holdfast.api.round import Reentry
 from holdfast.trainer.ended import RoundEnded
 from holdfast.trainer.run import Run
 
-__all__ = ["Run", "RoundEnded", "Assignment", "Phase"]
+__all__ = ["Run", "RoundEnded", "Assignment", "Phase", "Reentry"]

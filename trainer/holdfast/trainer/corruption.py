@@ -1,12 +1,16 @@
-"""Flips a bit of this rank's parameters when a drill or a test asks for it; see `holdfast.api.bitflip`."""
+"""Spoils what this rank computes when a drill or a test asks for it; see `holdfast.api.bitflip`."""
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
+from torch.utils._pytree import (
+    tree_map,
+)  # what torch itself takes apart a model's output with; it has no other name
 
-from holdfast.api.bitflip import BitFlip, bit_flip_file
+from holdfast.api.bitflip import BitFlip, NanOutput, bit_flip_file, nan_file, request_nan
 from holdfast.trainer.fingerprint import local_part
 
 logger = logging.getLogger(__name__)
@@ -40,6 +44,43 @@ class Corruption:
         logger.warning("bit flipped on request step=%d parameter=%s bit=%d", step, name, flip.bit)
 
 
+class NanOutputs:
+    """Makes the model's output NaN on one rank, so that its loss is, and the gradients that all ranks share."""
+
+    def __init__(self, run_directory: Path, rank: int, model: torch.nn.Module) -> None:
+        self._run_directory = run_directory
+        self._file = nan_file(run_directory, rank)
+        self._active = False
+        model.register_forward_hook(self._spoil)
+
+    def completed(self, step: int) -> None:
+        """Step `step` is complete: whether the next one is spoilt. A request that cannot be read is removed."""
+        self._active = False
+        try:
+            wanted = msgspec.json.decode(self._file.read_bytes(), type=NanOutput)
+            if step + 1 < wanted.step:
+                return
+            self._file.unlink()
+        except FileNotFoundError:
+            return
+        except msgspec.DecodeError as error:
+            logger.warning("request for NaN is not understood file=%s error=%s", self._file, error)
+            self._file.unlink(missing_ok=True)
+            return
+        if wanted.steps > 1:
+            request_nan(self._run_directory, msgspec.structs.replace(wanted, steps=wanted.steps - 1))
+        self._active = True
+        logger.warning("output is NaN on request step=%d", step + 1)
+
+    def _spoil(self, module: torch.nn.Module, given: object, output: Any) -> Any:
+        return tree_map(_nan_like, output) if self._active and module.training else output
+
+
+def _nan_like(part: Any) -> Any:
+    floating = isinstance(part, torch.Tensor) and part.is_floating_point()
+    return part * float("nan") if floating else part
+
+
 @torch.no_grad()
 def flip_bit(model: torch.nn.Module, flip: BitFlip) -> str:
     """Do it, in the memory of this process; returns the parameter's name. Raises LookupError if there is none."""
@@ -48,6 +89,7 @@ def flip_bit(model: torch.nn.Module, flip: BitFlip) -> str:
     if not held:
         raise LookupError(f"this rank holds no parameter {flip.parameter or ''}".rstrip())
     name, values = next(reversed(held.items()))
+    values = values.data  # torch does not count this as written, no more than what hardware does
     place = torch.unravel_index(torch.tensor(flip.element % values.numel()), values.shape)
     element = values[tuple(int(index) for index in place)].view(1).view(torch.uint8)
     octet, bit = divmod(flip.bit % (8 * values.element_size()), 8)

@@ -102,6 +102,15 @@ class RoundGroup:
         with self._guard:
             _abort_backends()
 
+    def hold(self) -> None:
+        """Let no peer notice `close`: the connections end with this process.
+
+        For one that is about to end by its script's own fault. Its end says whose fault it was; peers whose
+        collectives failed long before it would be heard first.
+        """
+        with self._guard:
+            self._connections.hold()
+
     def collective_sequence(self) -> int:
         """How many collectives the default group has issued; UNKNOWN_INT when it does not say."""
         with self._guard:

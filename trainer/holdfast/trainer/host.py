@@ -4,6 +4,7 @@ import logging
 import threading
 from typing import Protocol
 
+from holdfast.api.checkpoint import Standing
 from holdfast.api.control import Assignment, Attached, FromWorker, RoundEnded, ToWorker
 from holdfast.api.errors import Unavailable
 from holdfast.api.membership import SaveWanted, Verified
@@ -136,4 +137,4 @@ class Launcher:
         if stay is not None and wanted is not None and stay.assignment.round == wanted.round:
             stay.saves.want(wanted.number)
         if stay is not None and verified is not None and stay.assignment.round == verified.round:
-            stay.verified = verified.step
+            stay.standing = Standing(verified.step, verified.unhealthy_from)

@@ -2,21 +2,34 @@
 
 The layout is `holdfast.api.rankrecord`. Writing is storing bytes into a shared mapping; the sequence lock
 around a zone lets a reader in another process tell a whole zone from a torn one. Each zone has exactly one
-writing thread: the training loop the step and the replica zone, the side thread the pulse zone. The stores of
+writing thread: the side thread the pulse zone, the training loop all others. The stores of
 one thread become visible in order on x86-64; on processors that reorder stores a reader may, rarely, see one
 mixed zone.
 """
 
 import logging
-import math
 import mmap
 import os
 import time
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from holdfast.api import rankrecord
 from holdfast.api.control import Assignment, record_file_name
-from holdfast.api.rankrecord import FINGERPRINTS_KEPT, UNKNOWN_INT, Fingerprint, Phase, ReplicaZone
+from holdfast.api.rankrecord import (
+    ANSWERS_KEPT,
+    FINGERPRINTS_KEPT,
+    UNKNOWN_INT,
+    DeviceAnswer,
+    Fingerprint,
+    HealthZone,
+    Odd,
+    Phase,
+    ProofZone,
+    ReplicaZone,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +46,20 @@ class RankRecord:
         self._step_sequence = _even(mapping, rankrecord.STEP_SEQUENCE_OFFSET)
         self._replica_sequence = _even(mapping, rankrecord.REPLICA_SEQUENCE_OFFSET)
         self._pulse_sequence = _even(mapping, rankrecord.PULSE_SEQUENCE_OFFSET)
+        self._health_sequence = _even(mapping, rankrecord.HEALTH_SEQUENCE_OFFSET)
+        self._proof_sequence = _even(mapping, rankrecord.PROOF_SEQUENCE_OFFSET)
         self._pid = os.getpid()
         self._identity = (UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT, self._pid)
         self._completed_ns = UNKNOWN_INT
         self._fingerprints: tuple[Fingerprint, ...] = ()
+        self._loss: float | None = None
+        self._grad_norm: float | None = None
+        self._health = HealthZone(UNKNOWN_INT, UNKNOWN_INT)
         self._forget()
         self._publish(time.monotonic_ns())
         self._publish_replica()
+        self._publish_health()
+        self._publish_proof()
         self.beat(UNKNOWN_INT)
         mapping[: rankrecord.HEADER.size] = rankrecord.pack_header()
 
@@ -47,6 +67,11 @@ class RankRecord:
     def last_step(self) -> int | None:
         """The last step completed since `begin`; None before the first."""
         return None if self._step == UNKNOWN_INT else self._step
+
+    @property
+    def was_unhealthy(self) -> bool:
+        """Whether a step since `begin` was not finite, and not left out."""
+        return self._health.count > 0
 
     @property
     def step_time_s(self) -> float | None:
@@ -69,9 +94,11 @@ class RankRecord:
         self._forget()
         self._publish(time.monotonic_ns())
         self._publish_replica()
+        self._publish_health()
+        self._publish_proof()
 
-    def step(self, step: int, loss: float, grad_norm: float, tokens: int) -> None:
-        """Step `step` is complete; the next one waits for its data."""
+    def step(self, step: int, loss: float | None, grad_norm: float | None, tokens: int) -> None:
+        """Step `step` is complete; the next one waits for its data. None: not measured."""
         now = time.monotonic_ns()
         if self._completed_ns != UNKNOWN_INT:
             self._step_time_ns = now - self._completed_ns
@@ -103,6 +130,51 @@ class RankRecord:
         self._fingerprints = (*self._fingerprints, newest)[-FINGERPRINTS_KEPT:]
         self._publish_replica()
 
+    def not_finite(self, step: int, *, loss: Odd = Odd.FINITE, grad_norm: Odd = Odd.FINITE) -> None:
+        """The loss or the gradient norm of `step` was not finite. Of one step both may be told, one after the
+        other; steps may be told late, but then in order for each of the two.
+        """
+        known = self._health
+        if known.step == UNKNOWN_INT or step < known.step:
+            changes = {"step": step, "at_ns": time.monotonic_ns(), "loss": loss, "grad_norm": grad_norm}
+            changes |= {"last": max(step, known.last), "count": known.count + 1}
+        elif step == known.step:
+            changes = {"loss": loss or known.loss, "grad_norm": grad_norm or known.grad_norm}
+        elif step > known.last:
+            changes = {"last": step, "count": known.count + 1}
+        else:
+            return
+        self._health = msgspec.structs.replace(known, **changes)
+        self._publish_health()
+
+    def skipped(self, step: int, loss: Odd, grad_norm: Odd) -> None:
+        """All ranks agreed to leave out `step`; `loss` and `grad_norm` are what this rank's own were."""
+        self._health = msgspec.structs.replace(
+            self._health,
+            skipped=step,
+            skipped_count=self._health.skipped_count + 1,
+            skipped_loss=loss,
+            skipped_grad_norm=grad_norm,
+        )
+        self._publish_health()
+
+    def answered(self, step: int, value: int, device: int, looks: int) -> None:
+        """The device gave `value` for the fixed block after step `step`; the rest is as in the proof zone."""
+        told = () if device != self._proof.device else self._proof.answers
+        newest = DeviceAnswer(step, value, looks, time.monotonic_ns())
+        self._publish_proof(device=device, answers=(*told, newest)[-ANSWERS_KEPT:])
+
+    def changed(self, step: int, *, is_flip: bool) -> None:
+        """The parameters changed after step `step`, though nothing updated them: in one bit (`is_flip`), or in
+        more. The first such step counts.
+        """
+        if self._proof.changed_step == UNKNOWN_INT:
+            self._publish_proof(changed_step=step, changed_ns=time.monotonic_ns(), is_flip=is_flip)
+
+    def local_norm(self, step: int, norm: float) -> None:
+        """The norm of this rank's own gradient in step `step`, before it was reduced."""
+        self._publish_proof(local_norm_step=step, local_grad_norm=norm)
+
     def beat(self, collective_sequence: int) -> None:
         """The process runs; its default group has issued `collective_sequence` collectives."""
         sequence = self._pulse_sequence
@@ -115,18 +187,24 @@ class RankRecord:
         self._step = UNKNOWN_INT
         self._step_time_ns = UNKNOWN_INT
         self._completed_ns = UNKNOWN_INT
-        self._loss = math.nan
-        self._grad_norm = math.nan
+        self._loss = self._grad_norm = None
         self._tokens = UNKNOWN_INT
         self._snapshot_step = UNKNOWN_INT
         self._group = 0
         self._fingerprints = ()
+        self._health = HealthZone(*self._identity[:2])
+        self._proof = ProofZone(*self._identity[:2], device=0, answers=())
         self._phase = Phase.STARTUP
         self._phase_started_ns = time.monotonic_ns()
 
     def _publish(self, now_ns: int) -> None:
         sequence = self._step_sequence
         mapping = self._mapping
+        loss, grad_norm, measured = self._loss, self._grad_norm, 3
+        if loss is None:
+            loss, measured = 0.0, 2
+        if grad_norm is None:
+            grad_norm, measured = 0.0, measured & 1
         _write_sequence(mapping, rankrecord.STEP_SEQUENCE_OFFSET, sequence + 1)
         _write_step(
             mapping,
@@ -134,11 +212,12 @@ class RankRecord:
             *self._identity,
             self._step,
             self._phase,
+            measured,  # as `rankrecord.Measured`, whose operators would cost more than the rest of this
             self._phase_started_ns,
             now_ns,
             self._step_time_ns,
-            self._loss,
-            self._grad_norm,
+            loss,
+            grad_norm,
             self._tokens,
             self._snapshot_step,
         )
@@ -153,6 +232,23 @@ class RankRecord:
         self._mapping[offset : offset + len(packed)] = packed
         _write_sequence(self._mapping, rankrecord.REPLICA_SEQUENCE_OFFSET, sequence + 2)
         self._replica_sequence = sequence + 2
+
+    def _publish_health(self) -> None:
+        packed = rankrecord.pack_health(self._health)
+        sequence, offset = self._health_sequence, rankrecord.HEALTH_OFFSET
+        _write_sequence(self._mapping, rankrecord.HEALTH_SEQUENCE_OFFSET, sequence + 1)
+        self._mapping[offset : offset + len(packed)] = packed
+        _write_sequence(self._mapping, rankrecord.HEALTH_SEQUENCE_OFFSET, sequence + 2)
+        self._health_sequence = sequence + 2
+
+    def _publish_proof(self, **changed: Any) -> None:
+        self._proof = msgspec.structs.replace(self._proof, **changed)
+        packed = rankrecord.pack_proof(self._proof)
+        sequence, offset = self._proof_sequence, rankrecord.PROOF_OFFSET
+        _write_sequence(self._mapping, rankrecord.PROOF_SEQUENCE_OFFSET, sequence + 1)
+        self._mapping[offset : offset + len(packed)] = packed
+        _write_sequence(self._mapping, rankrecord.PROOF_SEQUENCE_OFFSET, sequence + 2)
+        self._proof_sequence = sequence + 2
 
 
 _write_sequence = rankrecord.SEQUENCE.pack_into

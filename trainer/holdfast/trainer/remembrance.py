@@ -3,7 +3,8 @@
 A device mesh equals every mesh of the same ranks, also one of an earlier round in which this process had another
 rank. DTensor keeps, by mesh, what it worked out for an operation, this rank's share included; used again after the
 rank has changed, shards get the wrong size. The caches also keep the old meshes alive, and with them the old
-process groups' connections and threads.
+process groups' connections and threads. The tracker of random numbers is made once, with a broadcast among all
+ranks: a process that still has one would not take part in that of a new process beside it.
 
 The caches of other threads than the training thread (autograd's, on CUDA) are out of reach.
 """
@@ -22,7 +23,7 @@ def forget_groups() -> None:
 
 
 def _forget_sharding() -> None:
-    from torch.distributed.tensor import DTensor, _collective_utils, _redistribute
+    from torch.distributed.tensor import DTensor, _collective_utils, _random, _redistribute
     from torch.distributed.tensor._sharding_prop import LocalLRUCache
 
     propagator = DTensor._op_dispatcher.sharding_propagator
@@ -32,4 +33,5 @@ def _forget_sharding() -> None:
     torch._C._clear_DTensor_sharding_propagator_cache()
     _redistribute.clear_redistribute_planner_cache()
     _redistribute._gen_transform_infos.cache_clear()
+    _random._rng_tracker = None
     _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.trainer.fingerprint import Sketch
+from holdfast.trainer.hostcopy import HostCopy
 
 logger = logging.getLogger(__name__)
 
@@ -63,27 +64,13 @@ class _UnderWay:
         self.step = step
         self.group = group
         self._sketch = sketch
-        self._on_host = [_to_host(total) for total in sketch.totals]
-        self._copied = [_event_on(total.device) for total in sketch.totals if total.is_cuda]
+        self._totals = [HostCopy(total) for total in sketch.totals]
 
     def has_arrived(self) -> bool:
-        return all(event.query() for event in self._copied)  # type: ignore[no-untyped-call]
+        return all(total.is_there() for total in self._totals)
 
     def value(self) -> int:
-        return self._sketch.value_of(int(total) for total in self._on_host)
-
-
-def _to_host(total: Tensor) -> Tensor:
-    if not total.is_cuda:
-        return total
-    host = torch.empty((), dtype=total.dtype, pin_memory=True)
-    return host.copy_(total, non_blocking=True)
-
-
-def _event_on(device: torch.device) -> torch.cuda.Event:
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(device))
-    return event
+        return self._sketch.value_of(int(total.value) for total in self._totals)
 
 
 def group_of(parameters: Mapping[str, Tensor], part: str = "") -> int:

@@ -3,29 +3,34 @@
 import contextlib
 import gc
 import logging
+import math
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from torch.nn import Module
 
-from holdfast.api.control import Assignment, Entered, Finished, RoundLeft
-from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Restored
-from holdfast.api.rankrecord import UNKNOWN_INT, Phase
-from holdfast.api.round import Tier
+from holdfast.api.checkpoint import Standing, StoredCheckpoint
+from holdfast.api.control import Assignment, Entered, Finished, Reenters, RoundLeft, round_environment
+from holdfast.api.membership import CheckpointCommitted, CheckpointsStored, CollectiveFailed, Restored
+from holdfast.api.rankrecord import UNKNOWN_INT, Phase, odd
+from holdfast.api.round import Reentry, Tier
 from holdfast.trainer.collective_error import is_collective_failure
 from holdfast.trainer.control import Control
+from holdfast.trainer.drill import Drill
 from holdfast.trainer.ended import RoundEnded
+from holdfast.trainer.frameworks import ANY_ROUND, forget_round, reenters
 from holdfast.trainer.group import Meeting, NotFormed, RoundGroup, default_backend
 from holdfast.trainer.host import PATIENCE_S, Alone, Host, Launcher
 from holdfast.trainer.record import open_record
 from holdfast.trainer.scalar import Number, Scalar
 from holdfast.trainer.side import SideThread
+from holdfast.trainer.skipping import Skips
 from holdfast.trainer.stay import Stay
 from holdfast.trainer.surroundings import Mode, surroundings_of
-from holdfast.trainer.watched import AfterStep, after_step
+from holdfast.trainer.watched import Watched
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +56,10 @@ class Run:
     Args:
         backend: of the process group; NCCL where CUDA is available, else gloo.
         timeout_s: of the process group's collectives.
-        environment: instead of the process's own.
+        reentry: into which rounds this process may go on. None: into every one, unless a framework is in use that
+            is known to keep what belongs to a round. A script that keeps its rank or the number of ranks outside
+            of the function it hands to `enter` says `Reentry.SAME_WORLD`; a changed world then gets new processes.
+        environment: instead of the process's own, which then is not changed either.
 
     Raises InvalidInput when the environment contradicts itself, Unavailable when the launcher does not answer.
     """
@@ -61,21 +69,27 @@ class Run:
         *,
         backend: str | None = None,
         timeout_s: float = GROUP_TIMEOUT_S,
+        reentry: Reentry | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         surroundings = surroundings_of(os.environ if environment is None else environment)
         self._backend = backend or default_backend()
         self._timeout_s = timeout_s
+        self._reenters = None if reentry is None else Reenters(reentry, "the script says so")
+        self._said_reenters = ANY_ROUND
+        self._sets_environment = environment is None and surroundings.mode is Mode.ATTACHED
         is_torchrun = surroundings.mode is Mode.TORCHRUN
         self._meeting = Meeting.ENVIRONMENT if is_torchrun else Meeting.ENDPOINT
         self._run_directory = surroundings.run_directory
         self._corruptible = surroundings.corruptible
-        self._after_step: tuple[AfterStep, ...] | None = None
+        self._watched: Watched | None = None
         self._record_rank = UNKNOWN_INT
         self._record = open_record(None, UNKNOWN_INT)
-        self._loss = Scalar()
-        self._grad_norm = Scalar()
+        self._loss = Scalar(self._odd_loss)
+        self._grad_norm = Scalar(self._odd_grad_norm)
+        self._skips = Skips(self._record)
         self._stay: Stay | None = None
+        self._drill: Drill | None = None
         self._last_stay: Stay | None = None
         self._control = Control(surroundings.control_path) if surroundings.control_path else None
         self._launcher = Launcher(self._control, pid=os.getpid()) if self._control else None
@@ -90,35 +104,49 @@ class Run:
         loss: Number | None = None,
         grad_norm: Number | None = None,
         tokens: int = UNKNOWN_INT,
+        skipped: bool = False,
     ) -> None:
         """Step `step` is complete: call this after `optimizer.step()`, once per step.
 
-        `loss` and `grad_norm` may be tensors of one element; one on an accelerator is published a step late
-        rather than waited for. `tokens` are this rank's in this step. Costs a few microseconds.
+        `loss` is this rank's own, before it is reduced: in a mean nobody sees whose is wrong. It and `grad_norm`
+        may be tensors of one element; one on an accelerator is published a step late rather than waited for. One
+        that is NaN or infinite is a fault, unless the optimizer did not run at this
+        step: because `should_skip` said so, or because the script left it out by itself on all ranks (`skipped`),
+        as a gradient scaler does. `tokens` are this rank's in this step. Costs a few microseconds.
 
         Raises RoundEnded when the round is over.
         """
-        self._record.step(step, self._loss.take(loss), self._grad_norm.take(grad_norm), tokens)
-        if self._after_step:
-            for complete in self._after_step:
-                complete(step)
+        if self._drill is not None:
+            loss, grad_norm = self._drill.step(step, loss, grad_norm)
+        if skipped:
+            self._skips.left_out(step)
+        self._record.step(step, self._loss.take(step, loss), self._grad_norm.take(step, grad_norm), tokens)
+        if self._watched is not None:
+            self._watched.completed(step)
         self._here().check()
 
+    def should_skip(self, step: int, *, loss: Number | None = None, grad_norm: Number | None = None) -> bool:
+        """Whether to leave out `optimizer.step()` at `step`, the same on every rank: on one of them `loss` or
+        `grad_norm` is NaN or infinite.
+
+        Call it on every rank, after the backward pass and before the optimizer, and `step` afterwards as always.
+        It reduces one number over the round's group and waits for the device. A step left out is told of and does
+        no harm; `SKIPS_IN_A_ROW` of them one after the other count as a fault.
+        """
+        return self._skips.agree(step, loss, grad_norm)
+
     def watch(self, model: Module, *, part: str = "") -> None:
-        """`model` is what this round trains: `step` fingerprints its parameters as often as the job wants.
+        """`model` is what this round trains: `step` fingerprints its parameters as often as the job wants, and
+        proves that this rank's device and memory are sound (docs/fingerprints.md).
 
         Ranks that hold the same of the model must hold the same bits; one that does not has been corrupted. What
         a rank holds is taken from the names and shapes of the parameters, and of a DTensor from its shards. Where
         ranks hold different shards in plain tensors (tensor parallelism without DTensor), give each its own
         `part`, such as "tensor-parallel 3". The first call of a round counts; a Checkpointer makes it otherwise.
         """
-        if self._after_step is None:
-            self._after_step = after_step(
-                model,
-                self.assignment,
-                part=part,
-                publish=self._record.fingerprint,
-                corruptible=self._corruptible,
+        if self._watched is None:
+            self._watched = Watched(
+                model, self.assignment, part=part, record=self._record, corruptible=self._corruptible
             )
 
     def phase(self, phase: Phase) -> None:
@@ -149,6 +177,11 @@ class Run:
         return self._here().assignment
 
     # What the checkpoint library says
+
+    @property
+    def drill(self) -> Drill | None:
+        """What a drill does to this rank in the current round; None, as a rule."""
+        return self._drill
 
     def save_due(self, step: int) -> int | None:
         """Step `step` is complete: the number of the request that a save of it now answers; None: none is due.
@@ -206,13 +239,41 @@ class Run:
             Restored(round=part.round, rank=part.rank, step=step, skipped=skipped, tier=tier, healed=healed)
         )
 
-    def verified(self) -> int | None:
-        """The last step after which all replicas are known to have held the same, None: not known of any.
-
-        A checkpoint of that step or before is what a rewind goes back to: the newest of them is to be kept. Any
-        thread.
+    def stored(
+        self,
+        checkpoints: Sequence[StoredCheckpoint],
+        *,
+        count: int,
+        uri: str,
+        round: int | None = None,
+        saved: int | None = None,
+    ) -> None:
+        """Storage at `uri` holds `count` readable checkpoints of the history that goes on, as seen in `round`
+        (default: the one lived now): `checkpoints`, newest first, as `api.checkpoint.told_of` bounds them.
+        `saved` is the newest step the round had committed by then. Any thread.
         """
-        return None if self._stay is None else self._stay.verified
+        seen_in = self.assignment.round if round is None else round
+        told = tuple(checkpoints)
+        self._host.say(CheckpointsStored(round=seen_in, uri=uri, count=count, checkpoints=told, saved=saved))
+
+    def standing(self) -> Standing:
+        """What the watchdog says of this history. The newest checkpoint that is healthy and the newest that is
+        verified are what a rewind goes back to: they are to be kept. Any thread.
+        """
+        return Standing() if self._stay is None else self._stay.standing
+
+    def is_finite(self) -> bool | None:
+        """Whether every loss and gradient norm of this rank in this round was finite, the newest step's among
+        them; None: that one's were not told, or are on their way from the device. What was left out did no
+        harm.
+        """
+        step = self._record.last_step
+        if step is None or self._record.was_unhealthy:
+            return None if step is None else False
+        if step in self._skips:
+            return True
+        told = [value for each in (self._loss, self._grad_norm) if (value := each.newest(step)) is not None]
+        return all(map(math.isfinite, told)) if told else None
 
     # Rounds
 
@@ -222,7 +283,9 @@ class Run:
         `train` finds a default process group and must build everything else itself: model, optimizer, data.
         When its round ends before it returns, whatever collective it waits in raises, its process group is
         destroyed, and it is called anew, in the same process, with the next assignment. Connections of other
-        libraries that were opened inside `train` are closed as well.
+        libraries that were opened inside `train` are closed as well. Under a launcher the environment then holds
+        what a new process of that round would find in it (`RANK`, `WORLD_SIZE` and so on), and frameworks that
+        are known to keep what they read there have forgotten it.
 
         An exception that is no peer's fault propagates. Raises Unavailable when a further round is needed and
         the launcher is gone.
@@ -244,10 +307,11 @@ class Run:
                 stay.group.abort()  # Also for background threads of the script that wait in it.
         except BaseException:
             stay.group.drop()
+            stay.group.hold()
             raise
         finally:
             self._record.phase(Phase.IDLE)
-            self._after_step = None  # It holds the model.
+            self._forget_model()
             stay.group.close()
             self._host.attend(None)
         if departure is Departure.FINISHED:
@@ -260,17 +324,29 @@ class Run:
         gc.collect()
         return departure
 
+    def _forget_model(self) -> None:
+        if self._watched is not None:
+            self._watched.close()
+            self._watched = None
+
     def _begin(self, assignment: Assignment) -> Stay:
         if assignment.local_rank != self._record_rank:
             self._record = open_record(self._run_directory, assignment.local_rank)
             self._record_rank = assignment.local_rank
         self._record.begin(assignment)
+        self._skips = Skips(self._record)
         self._loss.forget()
         self._grad_norm.forget()
         self._last_stay = self._stay
+        if self._sets_environment:
+            os.environ.update(round_environment(assignment))
+        if self._last_stay is not None:
+            forget_round(assignment)
         group = RoundGroup(assignment, backend=self._backend, timeout_s=self._timeout_s, meeting=self._meeting)
         stay = Stay(assignment, group)
         self._stay = stay
+        if self._corruptible is not None:
+            self._drill = Drill(self._corruptible, assignment.rank, break_connections=group.abort)
         self._host.attend(stay)
         return stay
 
@@ -279,6 +355,8 @@ class Run:
             stay.group.form(stay.check)
             self._let_go_of_last_round()
             self._host.say(Entered(round=stay.assignment.round))
+            self._said_reenters = ANY_ROUND  # The launcher takes it from one that has entered.
+            self._say_what_it_reenters()
             train(stay.assignment)
             self._record.phase(Phase.IDLE)
             stay.group.barrier()
@@ -317,9 +395,26 @@ class Run:
             self._last_stay.group.release()
             self._last_stay = None
 
+    def _odd_loss(self, step: int, value: float) -> None:
+        if step not in self._skips:
+            self._record.not_finite(step, loss=odd(value))
+
+    def _odd_grad_norm(self, step: int, value: float) -> None:
+        if step not in self._skips:
+            self._record.not_finite(step, grad_norm=odd(value))
+
     def _beat(self) -> None:
         stay = self._stay
         self._record.beat(UNKNOWN_INT if stay is None else stay.group.collective_sequence())
+        if stay is not None and not stay.is_over:
+            self._say_what_it_reenters()
+
+    def _say_what_it_reenters(self) -> None:
+        """Where the launcher does not know yet. A framework may be imported, or used first, at any time."""
+        now = self._reenters or reenters()
+        if now != self._said_reenters:
+            self._said_reenters = now
+            self._host.say(now)
 
     def _here(self) -> Stay:
         if self._stay is None:

@@ -1,15 +1,20 @@
 """Turning what a training loop hands over (a float, a tensor) into numbers to publish, without waiting.
 
 A number on the CPU is read at once. A number on an accelerator is copied into pinned host memory behind the
-work already queued, and read when a later step finds the copy done: it is published one step late, and the
-training loop never waits for the device.
+work already queued, and read when a later step finds the copy done: it is published a step late or more, and the
+training loop never waits for the device. Every step's number is read: none that is not finite is missed.
 """
 
-import math
-from typing import TYPE_CHECKING, Protocol
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     import torch
+
+
+SLOTS: Final = 8  # numbers that may be under way at once: how many steps the host may be ahead of its device
 
 
 class Number(Protocol):
@@ -18,69 +23,111 @@ class Number(Protocol):
     def __float__(self) -> float: ...
 
 
+NotFinite = Callable[[int, float], None]
+"""Told of a step whose value was not a finite number, and the value. A device's may be told late."""
+
+
 class Scalar:
-    """The newest known value of one published number; NaN while Unknown."""
+    """The newest known value of one published number; None while Unknown. `tell` hears of what is not finite."""
 
-    def __init__(self) -> None:
-        self._known = math.nan
-        self._copy: _DeviceCopy | None = None
+    def __init__(self, tell: NotFinite) -> None:
+        self._known: float | None = None
+        self._known_of: int | None = None  # the step it is of
+        self._copies: _DeviceCopies | None = None
+        self._tell = tell
 
-    def take(self, value: "Number | None") -> float:
-        """Hand over this step's value; returns the newest value known on the host. Never synchronises."""
+    def take(self, step: int, value: "Number | None") -> float | None:
+        """Hand over the value of `step`; returns the newest value known on the host. Never synchronises."""
         if value is None:
-            return math.nan
-        if type(value) is float:
-            return _told(value)
-        if getattr(value, "is_cuda", False):
-            return self._take_device(value)  # type: ignore[arg-type]  # is_cuda: it is a tensor
-        item = getattr(value, "item", None)
-        return _told(float(value) if item is None else float(item()))
+            return None
+        if type(value) is not float:
+            if getattr(value, "is_cuda", False):
+                return self._take_device(step, value)  # type: ignore[arg-type]  # is_cuda: it is a tensor
+            item = getattr(value, "item", None)
+            value = float(value) if item is None else float(item())
+        if value - value != 0.0:
+            self._tell(step, value)
+        self._known, self._known_of = value, step
+        return value
+
+    def newest(self, step: int) -> float | None:
+        """The value of `step`, the newest handed over; None: none was, or it is on its way from the device."""
+        self._collect()
+        return self._known if self._known_of == step else None
 
     def forget(self) -> None:
         """What was handed over in the round before says nothing about this one."""
-        self._known = math.nan
-        if self._copy is not None:
-            self._copy.discard()
+        self._known = self._known_of = None
+        if self._copies is not None:
+            self._copies.discard()
 
-    def _take_device(self, value: "torch.Tensor") -> float:
-        if self._copy is None:
-            self._copy = _DeviceCopy()
-        arrived = self._copy.arrived()
-        if arrived is not None:
-            self._known = _told(arrived)
-        self._copy.start(value)
+    def _collect(self) -> None:
+        """What has arrived from the device since the last look."""
+        for arrived_step, arrived in self._copies.arrived() if self._copies is not None else ():
+            self._known, self._known_of = arrived, arrived_step
+            if arrived - arrived != 0.0:
+                self._tell(arrived_step, arrived)
+
+    def _take_device(self, step: int, value: "torch.Tensor") -> float | None:
+        if self._copies is None:
+            self._copies = _DeviceCopies(_cuda_slots())
+        self._collect()
+        self._copies.start(step, value)
         return self._known
 
 
-def _told(value: float) -> float:
-    """The value as it is published. In the record NaN means "not measured": what was, and is no number, is inf."""
-    return value if value == value else math.inf
+@dataclass
+class _Slot:
+    """Room on the host for one number on its way from the device; `event` is recorded behind the copy."""
+
+    host: "torch.Tensor"
+    event: "Any"  # torch.cuda.Event, whose methods have no types
 
 
-class _DeviceCopy:
-    """One number on its way from the device. A new copy starts only when the one before has arrived."""
+def _cuda_slots() -> list[_Slot]:
+    import torch
 
-    def __init__(self) -> None:
-        import torch
+    host = torch.empty(SLOTS, dtype=torch.float64, pin_memory=True)
+    return [_Slot(host[place], torch.cuda.Event()) for place in range(SLOTS)]  # type: ignore[no-untyped-call]
 
-        self._host = torch.empty((), dtype=torch.float64, pin_memory=True)
-        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._under_way = False
-        self._wanted = False
 
-    def start(self, value: "torch.Tensor") -> None:
-        if self._under_way:
+class _DeviceCopies:
+    """Numbers on their way from the device, in order; none is left out.
+
+    While every slot is under way, which takes a host that is `SLOTS` steps ahead of its device, values are
+    added up times zero, on the device: whether one was not finite is then told with the next that is copied.
+    """
+
+    def __init__(self, slots: list[_Slot]) -> None:
+        self._free = slots
+        self._under_way: deque[tuple[int, _Slot]] = deque()
+        self._held: torch.Tensor | None = None
+        self._discarded = 0  # of those under way, the oldest: of a round that is over
+
+    def start(self, step: int, value: "torch.Tensor") -> None:
+        value = value.detach().reshape(())
+        if self._held is not None:
+            value = value + self._held
+        if not self._free:
+            self._held = value * 0.0
             return
-        self._host.copy_(value.detach().reshape(()), non_blocking=True)
-        self._event.record()
-        self._under_way = self._wanted = True
+        slot = self._free.pop()
+        slot.host.copy_(value, non_blocking=True)
+        slot.event.record()
+        self._held = None
+        self._under_way.append((step, slot))
 
-    def arrived(self) -> float | None:
-        """The value whose copy has finished since the last call; None when there is none."""
-        if not self._under_way or not self._event.query():  # type: ignore[no-untyped-call]
-            return None
-        self._under_way = False
-        return float(self._host) if self._wanted else None
+    def arrived(self) -> list[tuple[int, float]]:
+        """Steps and values whose copies have finished since the last call, oldest first."""
+        told = []
+        while self._under_way and self._under_way[0][1].event.query():
+            step, slot = self._under_way.popleft()
+            if self._discarded:
+                self._discarded -= 1
+            else:
+                told.append((step, float(slot.host)))
+            self._free.append(slot)
+        return told
 
     def discard(self) -> None:
-        self._wanted = False
+        self._discarded, self._held = len(self._under_way), None

@@ -37,7 +37,7 @@ class HeldConnections:
         self._spared = set(open_sockets())
         self._held: list[socket.socket] = []
 
-    def _hold(self) -> None:
+    def hold(self) -> None:
         """Hold every connection that is not held yet. The owner may close it without the peer noticing.
 
         Listening sockets are left alone: gloo's event loop ends the process when one of its listeners fails.
@@ -52,7 +52,7 @@ class HeldConnections:
 
     def end(self) -> None:
         """Hold those made so far, and let nothing more arrive: who waits to receive is told it has closed."""
-        self._hold()
+        self.hold()
         for connection in self._held:
             with contextlib.suppress(OSError):  # The peer was faster, and is gone.
                 connection.shutdown(socket.SHUT_RD)

@@ -2,6 +2,7 @@
 
 import threading
 
+from holdfast.api.checkpoint import Standing
 from holdfast.api.control import Assignment
 from holdfast.trainer.ended import RoundEnded
 from holdfast.trainer.group import RoundGroup
@@ -11,20 +12,24 @@ from holdfast.trainer.wantedsave import WantedSave
 class Stay:
     """`end` may be called from any thread, and the first reason counts.
 
-    `verified` is the last step after which all replicas are known to have been equal, None: not known of any.
+    `standing` is what the watchdog has said of the history that goes on.
     """
 
     def __init__(self, assignment: Assignment, group: RoundGroup) -> None:
         self.assignment = assignment
         self.group = group
         self.saves = WantedSave(assignment.world_size)
-        self.verified = assignment.restore.verified
+        self.standing = Standing(assignment.restore.verified, assignment.restore.unhealthy_from)
         self._reason: str | None = None
         self._over = threading.Event()
 
     def goes_on_from(self, step: int | None) -> None:
         """`step` was restored, None: nothing. What came after it is trained anew, whatever was known of it."""
-        self.verified = None if self.verified is None or step is None else min(self.verified, step)
+        verified, unhealthy_from = self.standing.verified, self.standing.unhealthy_from
+        self.standing = Standing(
+            verified=None if verified is None or step is None else min(verified, step),
+            unhealthy_from=None if unhealthy_from is None or (step or 0) < unhealthy_from else unhealthy_from,
+        )
 
     @property
     def is_over(self) -> bool:

@@ -1,28 +1,77 @@
 """What is to be done after each step with the model that a round trains."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from torch.nn import Module
 
 from holdfast.api.control import Assignment
-from holdfast.trainer.corruption import Corruption
-from holdfast.trainer.replica import Publish, Replica
+from holdfast.api.drill import DRILL_FILE, Spoiler, parse_injection, read_drill
+from holdfast.api.errors import HoldfastError
+from holdfast.trainer.block import CHECK
+from holdfast.trainer.corruption import Corruption, NanOutputs
+from holdfast.trainer.proofs import Proofs
+from holdfast.trainer.record import RankRecord
+from holdfast.trainer.replica import Replica
 
-AfterStep = Callable[[int], None]
-"""Called with the number of the step that is complete."""
+logger = logging.getLogger(__name__)
 
 
-def after_step(
-    model: Module, assignment: Assignment, *, part: str, publish: Publish, corruptible: Path | None
-) -> tuple[AfterStep, ...]:
-    """Nothing, as a rule; fingerprints when the assignment asks for them.
+class Watched:
+    """The model of one round: nothing is done with it, as a rule, but what the assignment asks for."""
 
-    `corruptible` is the directory in which a drill leaves its requests: what it corrupts is fingerprinted after.
-    """
-    todo: list[AfterStep] = []
-    if corruptible is not None:
-        todo.append(Corruption(corruptible, assignment.rank, model).completed)
-    if assignment.fingerprint_every > 0:
-        todo.append(Replica(model, every=assignment.fingerprint_every, part=part, publish=publish).completed)
-    return tuple(todo)
+    def __init__(
+        self,
+        model: Module,
+        assignment: Assignment,
+        *,
+        part: str,
+        record: RankRecord,
+        corruptible: Path | None,
+    ) -> None:
+        """`corruptible` is the directory in which a drill leaves its requests.
+
+        What a drill corrupts is fingerprinted after, but in a pause that has begun: so does memory.
+        """
+        todo: list[Callable[[int], None]] = []
+        self._proofs: Proofs | None = None
+        every = assignment.fingerprint_every
+        if every > 0:
+            spoiler = _spoiler(corruptible, assignment.local_rank)
+            self._proofs = Proofs(
+                model, every=every, record=record, is_drill=corruptible is not None, spoiler=spoiler
+            )
+            todo.append(self._proofs.completed)
+        if corruptible is not None:
+            todo.append(Corruption(corruptible, assignment.rank, model).completed)
+            todo.append(NanOutputs(corruptible, assignment.rank, model).completed)
+        if every > 0:
+            todo.append(Replica(model, every=every, part=part, publish=record.fingerprint).completed)
+        self._todo = tuple(todo)
+
+    def completed(self, step: int) -> None:
+        """Step `step` is complete."""
+        for each in self._todo:
+            each(step)
+
+    def close(self) -> None:
+        """The round is over: let go of the model."""
+        if self._proofs is not None:
+            self._proofs.close()
+        self._todo = ()
+
+
+def _spoiler(corruptible: Path | None, local_rank: int) -> Spoiler | None:
+    """How the device of a rank goes wrong in a drill; None: not at all."""
+    if corruptible is None or not (corruptible / DRILL_FILE).exists():
+        return None
+    try:
+        drill = read_drill(corruptible / DRILL_FILE)
+        injections = [parse_injection(text) for text in drill.inject]
+    except HoldfastError as error:
+        logger.warning("drill is not understood file=%s error=%s", corruptible / DRILL_FILE, error)
+        return None
+    device = drill.devices[local_rank] if local_rank < len(drill.devices) else ""
+    spoiler = Spoiler(injections, CHECK, device)
+    return None if spoiler.is_idle or spoiler.hangs else spoiler

@@ -96,10 +96,11 @@ def _is_there(member: Member | None) -> bool:
 
 
 def _surplus(state: JobState, policy: Policy, leaving: Collection[str]) -> list[str]:
-    """Spares beyond those wanted, the newest first."""
+    """Spares beyond those wanted, the newest first. Who leaves with ranks is to be replaced by one of them."""
     if state.round is None or state.recovery is not None or state.phase is not JobPhase.RUNNING:
         return []
-    room = max(0, policy.nodes_max + policy.spares - len(state.round.ranks))
+    staying = len(state.round.ranks) - sum(1 for name in state.leaving if state.in_round(name))
+    room = max(0, policy.nodes_max + policy.spares - staying)
     idle = [state.members.by_name[name] for name in state.members.beyond(state.ranked()) if name not in leaving]
     spares = sorted((each for each in idle if _is_there(each)), key=lambda each: (each.joined_at, each.name))
     return [each.name for each in spares[room:]]

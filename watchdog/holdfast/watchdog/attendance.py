@@ -11,17 +11,17 @@ from holdfast.api.event import (
     MemberWarmed,
 )
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
-from holdfast.api.incident import IncidentState
-from holdfast.api.round import Closed, Entry
+from holdfast.api.round import Closed, Entry, Reentry
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import anybody_there, awaited_anew, found_again, missed
-from holdfast.watchdog.casebook import close
 from holdfast.watchdog.healing import heal
 from holdfast.watchdog.recovery import owe
 from holdfast.watchdog.roster import THERE, Member, Roster, Standing
 from holdfast.watchdog.state import Departure, JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 from holdfast.watchdog.trial import barred, examine
+from holdfast.watchdog.unseen import entered as entered_unseen
+from holdfast.watchdog.unseen import runs_unseen
 
 
 def joined(state: JobState, event: Event, now: float) -> Step:
@@ -49,6 +49,8 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         entered_round=known.entered_round if keeps and known else None,
         finished_round=known.finished_round if keeps and known else None,
         reentrant=known.reentrant if keeps and known else False,
+        reentry=known.reentry if keeps and known else Reentry.ANY_WORLD,
+        because=known.because if keeps and known else "",
         transfer=event.transfer,
     )
     after_join = changed(
@@ -110,28 +112,20 @@ def entered(state: JobState, event: Event, now: float) -> Step:
     if not state.progressed:  # what was lost is counted at the round's first step, once
         known = [step for step in (state.fault_step, event.last_step) if step is not None]
         state = changed(state, fault_step=max(known, default=None))
-    after = with_member(state, event.member, entered_round=event.round, reentrant=event.reentrant)
+    state = changed(state, publishes=state.publishes or event.reentrant)
+    after = with_member(
+        state,
+        event.member,
+        entered_round=event.round,
+        reentrant=event.reentrant,
+        reentry=event.reentry,
+        because=event.because,
+    )
     broken = state.recovery is not None and bool(state.recovery.incidents)
-    if broken or not _running_unseen(after.state):
+    if broken or state.progressed or not runs_unseen(after.state):
         return after
-    # A script without holdfast.trainer publishes no steps; that its workers run is the best evidence there is.
-    closed, effects = close(
-        changed(after.state, progressed=True, phase=JobPhase.RUNNING, reason=f"running in round {event.round}"),
-        IncidentState.RECOVERED,
-        now,
-        f"recovered: every worker runs in round {event.round} (the script publishes no steps)",
-    )
-    return Step(closed, after.effects + effects, Reason("entered", f"every worker runs in round {event.round}"))
-
-
-def _running_unseen(state: JobState) -> bool:
-    """Whether every member entered the newest round and none of them says which steps it makes."""
-    if state.round is None or state.progressed:
-        return False
-    return all(
-        member is not None and member.entered_round == state.round.number and not member.reentrant
-        for member in state.ranked_members()
-    )
+    says = f"every worker runs in round {event.round}"
+    return Step(entered_unseen(after.state), after.effects, Reason("entered", says))
 
 
 def finished(state: JobState, event: Event, now: float) -> Step:

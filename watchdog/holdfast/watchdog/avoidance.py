@@ -46,5 +46,6 @@ def take_back(state: JobState, nodes: tuple[str, ...]) -> JobState:
         avoided=tuple(order for order in state.avoided if order.node not in nodes),
         reputed=tuple(node for node in state.reputed if node not in nodes),
         returned=tuple(dict.fromkeys((*state.returned, *nodes))),
+        departed=tuple(node for node in state.departed if node not in nodes),
         suspicions=tuple(each for each in state.suspicions if each.node not in nodes),
     )

@@ -29,7 +29,9 @@ from holdfast.api.event import (
     PodChanged,
     ReplicasAgreed,
     RestoreReported,
+    RoundBegan,
     RoundProgressed,
+    StorageListed,
     WatchdogStarted,
 )
 from holdfast.api.status import JobPhase
@@ -44,7 +46,10 @@ from holdfast.watchdog import (
     probation,
     progression,
     requests,
+    rewinding,
+    unseen,
 )
+from holdfast.watchdog.observing import is_observed, observe
 from holdfast.watchdog.settling import next_wakeup, settle
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.step import Step, changed, ignore, stay
@@ -61,17 +66,34 @@ def initial(job: str) -> JobState:
 
 def advance(state: JobState, event: Event, now: float) -> Step:
     """Apply one event. Total: no event in any phase raises."""
-    handler = TRANSITIONS[state.phase, type(event)]
-    step = handler(state, event, now).then(lambda after: settle(after, now))
+    step = observe(state, event, now, _act) if is_observed(state, event) else _act(state, event, now)
     return Step(_accounted(state, step.state, now), step.effects, step.reason)
 
 
+def _act(state: JobState, event: Event, now: float) -> Step:
+    """What the event and the state after it lead to."""
+    handler = TRANSITIONS[state.phase, type(event)]
+    return handler(state, event, now).then(lambda after: settle(after, now))
+
+
 def _accounted(before: JobState, after: JobState, now: float) -> JobState:
-    """The state with the time since the last change of phase in its ledger."""
-    if before.phase is after.phase:
-        return after
-    broke_at = min((each.began_at for each in after.incidents[-1:] if each not in before.incidents), default=now)
-    return changed(after, ledger=after.ledger.follow(after.phase, ended_at=broke_at, now=now))
+    """The state with the time since the last change of phase, of GPUs or of their price in its ledger, and when it
+    ended.
+    """
+    price = after.policy.gpu_hour if after.policy is not None else None
+    ledger = after.ledger.follow(after.phase, _gpus_held(after), price, now)
+    if before.phase is not after.phase:
+        return changed(after, ledger=ledger, ended_at=now if after.phase in ENDED else None)
+    return after if ledger is after.ledger else changed(after, ledger=ledger)
+
+
+def _gpus_held(state: JobState) -> int:
+    """The ranks that GPUs are held for: of the newest round, before the first of the members that are there."""
+    if state.policy is None or state.phase in (*ENDED, JobPhase.SUSPENDED):
+        return 0
+    if state.round is not None:
+        return state.round.world_size
+    return min(state.eligible_count(), state.policy.nodes_max) * state.policy.processes_per_node
 
 
 def _ignored(why: str) -> Handler:
@@ -91,8 +113,10 @@ MOVES: Mapping[type, Handler] = {
     MemberWarmed: attendance.warmed,
     MemberLeft: attendance.left,
     MemberEntered: attendance.entered,
+    RoundBegan: unseen.began,
     MemberFinished: attendance.finished,
     CheckpointRecorded: progression.checkpointed,
+    StorageListed: rewinding.listed,
     RestoreReported: progression.restored,
     RoundProgressed: progression.progressed,
     FindingMade: judgement.found,
@@ -116,6 +140,7 @@ TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     # A suspended job keeps its members and hears of nodes, but nothing that its stopped workers did counts.
     **{(JobPhase.SUSPENDED, kind): move for kind, move in MOVES.items()},
     (JobPhase.SUSPENDED, MemberEntered): _ignored("the job is suspended"),
+    (JobPhase.SUSPENDED, RoundBegan): _ignored("the job is suspended"),
     (JobPhase.SUSPENDED, MemberFinished): _ignored("the job is suspended"),
     (JobPhase.SUSPENDED, RoundProgressed): _ignored("the job is suspended"),
     (JobPhase.SUSPENDED, ReplicasAgreed): _ignored("the job is suspended"),

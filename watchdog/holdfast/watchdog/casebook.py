@@ -20,14 +20,16 @@ EXPLAINS = {
     FindingKind.COLLECTIVE_FAILED: 0,
     FindingKind.HANG: 1,
     FindingKind.PROCESS_EXIT: 2,
-    FindingKind.MEMBER_LOST: 3,
-    FindingKind.THERMAL: 4,
-    FindingKind.CONDITION: 5,
-    FindingKind.CORRUPTION: 6,
-    FindingKind.SELF_TEST: 7,
-    FindingKind.XID: 8,
-    FindingKind.GPU_LOST: 9,
-    FindingKind.CRASH_LOOP: 10,
+    FindingKind.NON_FINITE: 3,
+    FindingKind.USER_CODE: 3,
+    FindingKind.MEMBER_LOST: 4,
+    FindingKind.THERMAL: 5,
+    FindingKind.CONDITION: 6,
+    FindingKind.CORRUPTION: 7,
+    FindingKind.SELF_TEST: 8,
+    FindingKind.XID: 9,
+    FindingKind.GPU_LOST: 10,
+    FindingKind.CRASH_LOOP: 11,
 }
 
 
@@ -74,6 +76,7 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
         culprit=finding.subject,
         confidence=finding.confidence,
         cause=finding.cause,
+        error=finding.error or incident.error,
         began_at=min(incident.began_at, finding.began_at),
         note=f"first judged {incident.kind.value}, {incident.cause}",
     )
@@ -127,12 +130,13 @@ def healed_by(state: JobState, round_number: int) -> set[str]:
 
 
 def count_loss(state: JobState, round_number: int) -> tuple[JobState, tuple[Effect, ...]]:
-    """Count the steps that the incidents healed by `round_number` cost: trained before, to be trained again."""
-    if state.fault_step is None or state.restored_step is None:
-        return state, ()  # Unknown stays Unknown
-    lost = max(0, state.fault_step - state.restored_step)
+    """Say of the incidents that `round_number` heals that it did, and count the steps they cost: trained before,
+    to be trained again. A cost that is not known stays Unknown.
+    """
+    known = state.fault_step is not None and state.restored_step is not None
+    lost = max(0, (state.fault_step or 0) - (state.restored_step or 0)) if known else None
     ids = healed_by(state, round_number)
-    state = changed(state, ledger=state.ledger.redo(lost, state.fault_step), fault_step=None)
+    state = changed(state, fault_step=None if known else state.fault_step)
 
     def counted(incident: Incident) -> Incident:
         return msgspec.structs.replace(incident, lost_steps=lost, recovered_round=round_number)
@@ -151,16 +155,24 @@ def note(state: JobState, round_number: int, at: float, says: str) -> tuple[JobS
 
 
 def close(
-    state: JobState, outcome: IncidentState, at: float, says: str, *, only: str | None = None
+    state: JobState,
+    outcome: IncidentState,
+    at: float,
+    says: str,
+    *,
+    only: str | None = None,
+    stepped: bool = False,
 ) -> tuple[JobState, tuple[Effect, ...]]:
-    """Close every open incident, or one."""
+    """Close every open incident, or one. `stepped`: a new step, complete at `at`, is what closes it; nothing else
+    tells how long it took to recover.
+    """
     ids = {incident.id for incident in state.open_incidents() if only in (None, incident.id)}
 
     def closed(incident: Incident) -> Incident:
         return msgspec.structs.replace(
             incident,
             state=outcome,
-            recovered_at=max(at, incident.detected_at) if outcome is IncidentState.RECOVERED else None,
+            recovered_at=max(at, incident.detected_at) if stepped else None,
             timeline=(*incident.timeline, Moment(at, says)),
         )
 

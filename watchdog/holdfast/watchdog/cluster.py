@@ -19,6 +19,7 @@ from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
 LEAVING_S = 25.0
 UNREADY_KEPT = 16_384
 RACKS_KEPT = 65_536
+DEPARTED_KEPT = 256
 
 
 def node_changed(state: JobState, event: Event, now: float) -> Step:
@@ -94,8 +95,12 @@ def _is_drain_of(departure: Departure, node: str) -> bool:
 def _gone(state: JobState, event: NodeChanged, now: float) -> Step:
     """A node that is gone takes its members and its bad name with it."""
     names = [each.name for each in state.members.on_nodes((event.node,))]
+    departed = tuple(each for each in state.departed if each != event.node)
+    if event.node in state.avoided_nodes:
+        departed = (*departed, event.node)[-DEPARTED_KEPT:]
     after = changed(
         state,
+        departed=departed,
         avoided=tuple(order for order in state.avoided if order.node != event.node),
         reputed=tuple(node for node in state.reputed if node != event.node),
         departures=tuple(each for each in state.departures if each.node != event.node),

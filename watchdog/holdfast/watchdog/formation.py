@@ -8,10 +8,12 @@ import msgspec
 
 from holdfast.api.memory import MemoryRound
 from holdfast.api.policy import Policy
-from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round, Tier
+from holdfast.api.round import Endpoint, Entry, MemberRanks, Reentry, Restore, Round, Tier
 from holdfast.watchdog.copies import plan_copies
+from holdfast.watchdog.rewinding import newest_step
 from holdfast.watchdog.roster import Member
 from holdfast.watchdog.state import JobState, Recovery
+from holdfast.watchdog.wording import in_words
 
 
 class Shortage(msgspec.Struct, frozen=True):
@@ -66,6 +68,8 @@ def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortag
     order = seated(state, policy)
     first, seats = order[0], order[: legal_size(policy, len(order))]
     number = next_number(state)
+    bound = _cannot_go_on(state, seats)
+    entry = _entry(state, recovery, seats, bound)
     return Round(
         job=state.job,
         number=number,
@@ -75,10 +79,12 @@ def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortag
         ),
         # Ports rotate, so that the store of the round before cannot be met by accident.
         endpoint=Endpoint(first.address, first.ports[number % len(first.ports)]),
-        restore=msgspec.structs.replace(restore_directive(state, policy), verified=state.verified_step),
-        entry=_entry(state, recovery, seats),
-        reason=recovery.reason,
-        fresh_ranks=_fresh_ranks(state, recovery, seats),
+        restore=msgspec.structs.replace(
+            restore_directive(state, policy), verified=state.verified_step, unhealthy_from=state.unhealthy_from
+        ),
+        entry=entry,
+        reason=_reason(recovery, entry, bound),
+        fresh_ranks=_fresh_ranks(state, recovery, seats, bound),
         fingerprint_every=policy.corruption.fingerprint_every,
         memory=_memory(state, policy, seats, number),
         keep=policy.keep,
@@ -86,11 +92,13 @@ def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortag
 
 
 def _memory(state: JobState, policy: Policy, seats: tuple[Member, ...], number: int) -> MemoryRound | None:
-    """What the round says of snapshots. Where history was given up, or nothing was counted, they count anew."""
+    """What the round says of snapshots. Where history was given up, as what is not healthy is, or nothing was
+    counted, they count anew: the round after this one must not remember what this one has passed over.
+    """
     if policy.memory is None:
         return None
     before = state.round.memory if state.round is not None else None
-    goes_back = state.rewind is not None and state.rewind.round is None
+    goes_back = state.unhealthy_from is not None or (state.rewind is not None and state.rewind.round is None)
     since = number if before is None or goes_back else before.since_round
     return plan_copies(policy.memory, seats, state.racks, since_round=since)
 
@@ -102,18 +110,55 @@ def _unheard(state: JobState, seats: tuple[Member, ...]) -> frozenset[str]:
     return frozenset(each.name for each in seats if each.name in ranked and each.entered_round != number)
 
 
-def _entry(state: JobState, recovery: Recovery, seats: tuple[Member, ...]) -> Entry:
+def _cannot_go_on(state: JobState, seats: tuple[Member, ...]) -> dict[int, Member]:
+    """Members, by their place in the next round, whose workers said that their process cannot go on to it.
+
+    One that was without ranks in the newest round may have waited with a process of an older one.
+    """
+    if state.round is None:
+        return {}
+    same_world = sum([member.local_size for member in seats]) == state.round.world_size
+    bound = {}
+    for place, member in enumerate(seats):
+        if member.reentry is Reentry.ANY_WORLD:
+            continue
+        share = state.round.share_of(member.name)
+        keeps_rank = share is not None and same_world and share.first_rank == place * member.local_size
+        if member.reentry is Reentry.NEVER or not keeps_rank:
+            bound[place] = member
+    return bound
+
+
+def _reason(recovery: Recovery, entry: Entry, bound: dict[int, Member]) -> str:
+    """Why there is a round, and why processes that could have been kept are not."""
+    if not bound or recovery.entry is Entry.RESPAWN:
+        return recovery.reason
+    members = in_words(member.name for member in bound.values())
+    who = "all workers" if entry is Entry.RESPAWN else f"the workers of {members}"
+    return f"{recovery.reason}; {who} start anew: {next(iter(bound.values())).because}"
+
+
+def _entry(state: JobState, recovery: Recovery, seats: tuple[Member, ...], bound: dict[int, Member]) -> Entry:
     owed = state.round is not None and state.round.entry is Entry.RESPAWN and _unheard(state, seats)
-    return Entry.RESPAWN if owed else recovery.entry
+    nobody_goes_on = bound and all(
+        place in bound for place, member in enumerate(seats) if member.name in state.ranked()
+    )
+    return Entry.RESPAWN if owed or nobody_goes_on else recovery.entry
 
 
-def _fresh_ranks(state: JobState, recovery: Recovery, seats: tuple[Member, ...]) -> tuple[int, ...]:
+def _fresh_ranks(
+    state: JobState, recovery: Recovery, seats: tuple[Member, ...], bound: dict[int, Member]
+) -> tuple[int, ...]:
     """The ranks, as they will be numbered, of the workers that must be new processes."""
     if state.round is None:
         return ()
     unheard = _unheard(state, seats)
     seat = {member.name: place * member.local_size for place, member in enumerate(seats)}
-    fresh = set()
+    fresh = {
+        place * member.local_size + local_rank
+        for place, member in bound.items()
+        for local_rank in range(member.local_size)
+    }
     for rank in {*recovery.fresh_ranks, *state.round.fresh_ranks}:
         share = state.round.member_of(rank)
         if share is None or share.member not in seat:
@@ -136,8 +181,7 @@ def restore_directive(state: JobState, policy: Policy) -> Restore:
         )
         return msgspec.structs.replace(rewind.restore, tier=Tier.MEMORY) if may_remember else rewind.restore
     tier = Tier.MEMORY if policy.memory is not None else Tier.CHECKPOINT
-    step = state.checkpoints[-1].step if state.checkpoints else None
-    return Restore(tier, step, policy.checkpoint_uri, owner=state.incarnation)
+    return Restore(tier, newest_step(state), policy.checkpoint_uri, owner=state.incarnation)
 
 
 GROWTH = "more members are ready: the round grows"
@@ -146,7 +190,7 @@ GROWTH = "more members are ready: the round grows"
 def can_grow(state: JobState) -> bool:
     """Whether a larger legal round could be formed at once, with newcomers that are already warm."""
     policy = state.policy
-    if state.round is None or policy is None:
+    if state.round is None or policy is None or policy.observe:
         return False
     size = len(state.round.ranks)
     if size >= policy.nodes_max or legal_size(policy, state.eligible_count()) <= size:

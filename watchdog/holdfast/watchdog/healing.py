@@ -21,22 +21,22 @@ from holdfast.watchdog.casebook import (
     same_fault,
     update,
 )
-from holdfast.watchdog.corruption import rewound
+from holdfast.watchdog.corruption import is_of_replicas, rewound, vouch
 from holdfast.watchdog.effect import Effect, Notify, Pardon, Show
 from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
+from holdfast.watchdog.nonfinite import unhealthy, went_back
 from holdfast.watchdog.recovery import owe
 from holdfast.watchdog.state import JobState, Recovery, Suspicion
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 from holdfast.watchdog.trial import ask
+from holdfast.watchdog.unseen import unforgiven
 from holdfast.watchdog.wording import in_words
 
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
 LEVEL_OF_SUSPICION = TestLevel.LIGHT
 KEPT_FAILURES = 64
 KEPT_SUSPICIONS = 256
-# A script that publishes no steps has made progress when its workers ran this long: longer than most starts take.
-STEADY_S = 60.0
 LASTING = (FindingKind.CONDITION, FindingKind.THERMAL)
 NODE_FAULTS = (
     FindingKind.XID,
@@ -73,17 +73,21 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
         return _report(state, finding, now)
     if finding.kind in LASTING and finding.asks is XidAction.RESTART and finding.began_at < state.round_shown_at:
         return ignore(state, f"{finding.cause} on {finding.subject} lasts, a restart since has not mended it")
-    if finding.kind is FindingKind.CORRUPTION and not state.comparable:
+    if finding.kind is FindingKind.CORRUPTION and is_of_replicas(finding) and not state.comparable:
         return _ask_whether_replicas(state, finding, now)
-    if _ran_steadily(state, now):
-        state = changed(state, failures=())
+    if (failures := unforgiven(state, finding, now)) != state.failures:
+        state = changed(state, failures=failures)
+    state = unhealthy(state, finding)
     decision = decide(state, policy, finding, now)
     if decision is None:
         return ignore(state, f"{finding.cause} on {finding.subject} asks for no action")
     if decision.evict is None and (healed := _already_healed(state, finding)) is not None:
         state, effects = update(state, join_finding(healed, finding, now))
         return Step(state, effects, Reason("late evidence", f"{healed.id} is being healed already"))
+    if decision.rung is Rung.SKIP_STEP:
+        return _skip(state, finding, decision, now)
     state, incident, effects = _case(state, finding, now)
+    effects += _told_rank_zero(state, finding)
     if decision.amounts_to is not None:
         incident = join_finding(incident, decision.amounts_to, now)
         state, more = update(state, incident)
@@ -92,7 +96,7 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     if decision.rung is Rung.PAGE and finding.kind in NODE_FAULTS and not _disturbs(state, finding):
         return _ask_about_spare(state, incident, decision, now).prefixed(effects)
     if decision.rung is Rung.PAGE:
-        if finding.kind is FindingKind.CORRUPTION:
+        if finding.kind in (FindingKind.CORRUPTION, FindingKind.NON_FINITE):
             state = rewound(state, policy, finding)  # a Restart must not bring back what may be wrong
         return page(state, incident, decision, now).prefixed(effects)
     state, more = _carry_out(state, finding, decision, incident, now)
@@ -107,6 +111,22 @@ def _report(state: JobState, finding: Finding, now: float) -> Step:
     says = f"{finding.cause} on {finding.subject}: reported, nothing was changed"
     state, closed = close(state, IncidentState.RECOVERED, now, says, only=incident.id)
     return Step(state, (opened, *closed), Reason("reported", says))
+
+
+def _skip(state: JobState, finding: Finding, decision: Decision, now: float) -> Step:
+    """Rung 0: the ranks themselves have left the step out, and training goes on; an incident tells of it."""
+    state, incident, opened = open_incident(state, finding, now)
+    action = Action(Rung.SKIP_STEP, now, f"step {finding.step} skipped", decision.reason)
+    state, acted = act(state, (incident.id,), action)
+    says = f"step {finding.step} was skipped; training went on"
+    state, closed = close(state, IncidentState.RECOVERED, now, says, only=incident.id)
+    return Step(state, (opened, *acted, *closed), Reason("skipped", decision.reason))
+
+
+def _told_rank_zero(state: JobState, finding: Finding) -> tuple[Effect, ...]:
+    """Retention must not go by an older word while the round that is not healthy still saves."""
+    vouched = vouch(state) if finding.kind is FindingKind.NON_FINITE else None
+    return (vouched,) if vouched is not None else ()
 
 
 def _ask_whether_replicas(state: JobState, finding: Finding, now: float) -> Step:
@@ -153,12 +173,6 @@ def _ask_about_spare(state: JobState, incident: Incident, decision: Decision, no
     return Step(state, (*acted, *closed, notify), Reason("page", decision.reason, decision.guards))
 
 
-def _ran_steadily(state: JobState, now: float) -> bool:
-    """Whether the newest round, of which no step can be seen, ran long enough to count as progress."""
-    unseen = state.progressed and state.step is None
-    return unseen and now - state.round_shown_at >= STEADY_S
-
-
 def page(state: JobState, incident: Incident, decision: Decision, now: float) -> Step:
     """Rung 6: stop changing things, keep state, ask a human."""
     action = Action(Rung.PAGE, now, f"paged: {decision.reason}", decision.reason)
@@ -194,6 +208,7 @@ def _carry_out(
     effects += more
     if decision.rewinds and state.policy is not None:
         state = rewound(state, state.policy, finding)
+        state = went_back(state, finding, now) if finding.kind is FindingKind.NON_FINITE else state
     touches_round = finding.kind not in NODE_FAULTS or _node_in_round(state, finding.subject.node)
     if not touches_round:
         says = "the node had no ranks; nothing to heal"

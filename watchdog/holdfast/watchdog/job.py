@@ -20,7 +20,10 @@ from holdfast.api.event import (
     WatchdogStarted,
 )
 from holdfast.api.incident import Incident
+from holdfast.api.intervention import Forecast, InterventionRequest
 from holdfast.api.round import Round
+from holdfast.api.status import LastSeen
+from holdfast.watchdog import lastseen
 from holdfast.watchdog.effect import (
     Answered,
     Effect,
@@ -30,6 +33,7 @@ from holdfast.watchdog.effect import (
     Publish,
     Show,
 )
+from holdfast.watchdog.forecast import forecast
 from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.replay import Replayed, walk
 from holdfast.watchdog.roster import Standing
@@ -192,6 +196,22 @@ class Job:
             self._refused(str(error), now)
         if self.snapshot_due:
             self.save(now)
+
+    def forecast(self, request: InterventionRequest, now: float) -> Forecast:
+        """What the intervention would do now. Nothing is journaled or applied."""
+        return forecast(self._brain, self.state, request, now)
+
+    def keep_last(self, last: LastSeen, now: float) -> None:
+        """Keep what was last seen for readers. A failure is noted and no more. Raises Fenced."""
+        try:
+            lastseen.keep(self._store, last, offset=self.offset, fence=self._fence)
+        except (Unavailable, Damaged) as error:
+            self._refused(str(error), now)
+
+    def kept_last(self) -> LastSeen | None:
+        """What was kept when this life of the job ended; None when nothing was. Raises Unavailable, Damaged."""
+        found = lastseen.kept(self._store, self.name)
+        return found[0] if found is not None and found[0].status.ended_at == self.state.ended_at else None
 
     def filed_incidents(self, *, limit: int) -> tuple[Incident, ...]:
         """The newest incidents ever filed, oldest first. Raises Unavailable, Damaged."""

@@ -14,15 +14,22 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Entry
-from holdfast.api.xid import CATALOGUE, XidClass, action_for
-from holdfast.watchdog.corruption import is_disputed, suspects
+from holdfast.watchdog.corruption import is_disputed, is_of_replicas, suspects
 from holdfast.watchdog.detectors.crash_loop import Failure, GiveUp, Wait, crash_loop
+from holdfast.watchdog.detectors.device_vote import MEMORY_CHANGE
+from holdfast.watchdog.nonfinite import no_help
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.wording import in_words
 
 # Faults that the job's own code can bring about, again and again. A rack that dies is ten lost members at once
 # and still no crash loop.
-LOOPING = (FindingKind.PROCESS_EXIT, FindingKind.COLLECTIVE_FAILED, FindingKind.HANG, FindingKind.XID)
+LOOPING = (
+    FindingKind.PROCESS_EXIT,
+    FindingKind.USER_CODE,
+    FindingKind.COLLECTIVE_FAILED,
+    FindingKind.HANG,
+    FindingKind.XID,
+)
 
 # A fault of one node is held against it for this long; the eviction budget's default window.
 MEMORY_S = 3600.0
@@ -61,6 +68,8 @@ class Decision(msgspec.Struct, frozen=True):
 
 def decide(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
     """The rung for this finding; None when the catalogue says that it needs no action."""
+    if finding.skipped:
+        return Decision(Rung.SKIP_STEP, f"{finding.cause} at step {finding.step}: all ranks left the step out")
     wanted = RULES[finding.kind](state, policy, finding, now)
     if wanted is None:
         return None
@@ -80,7 +89,8 @@ def may_loop(finding: Finding, wanted: Decision) -> bool:
 
 def failure_of(state: JobState, finding: Finding, now: float) -> Failure:
     """The finding as the crash-loop rule remembers it."""
-    return Failure(at=now, step=state.high_step, cause=finding.cause, error=finding.error)
+    step, cause = state.high_step, finding.cause
+    return Failure(at=now, step=step, cause=cause, error=finding.error, alike=finding.alike)
 
 
 def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
@@ -105,6 +115,20 @@ def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float)
         f"rank {finding.subject.rank} died ({finding.cause}): it starts anew, the others re-enter",
         fresh_ranks=_ranks(finding),
     )
+
+
+def _user_code(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
+    """It may be a batch that is read differently the next time; no node is asked to leave for it."""
+    if state.failures:
+        says = "the script failed again before new progress: all workers start anew"
+        return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
+    if finding.alike:
+        says = f"the script failed on every rank before it trained ({finding.cause}): tried once more"
+        return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
+    says = (
+        f"the script failed on rank {finding.subject.rank} ({finding.cause}): it starts anew, the others re-enter"
+    )
+    return Decision(Rung.RESPAWN, says, fresh_ranks=_ranks(finding))
 
 
 def _collective_failed(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
@@ -140,19 +164,20 @@ def _member_lost(state: JobState, policy: Policy, finding: Finding, now: float) 
 
 
 def _xid(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
-    xid = finding.xid if finding.xid is not None else -1
-    action = action_for(xid, finding.recovery_action, policy.xid_actions)
-    if action is XidAction.IGNORE:
+    """What the detector decided that this error asks for.
+
+    A finding of an older journal carries no decision; the node leaves, as for most errors that become findings.
+    """
+    if finding.asks is XidAction.IGNORE:
         return None
-    if action is XidAction.RESTART:
+    if finding.asks is XidAction.RESTART:
         return Decision(
             Rung.RESPAWN,
             f"{finding.cause} asks for a restart on the same node",
             fresh_ranks=_ranks(finding) or _ranks_on(state, finding.subject.node),
         )
-    # WATCH reaches the brain only when it repeated, and a repeated one evicts.
-    entry = CATALOGUE.get(xid)
-    if entry is not None and entry.blames is not XidClass.HARDWARE and (others := _elsewhere(state, finding, now)):
+    may_be_software = finding.confidence is Confidence.PROBABLE
+    if may_be_software and (others := _elsewhere(state, finding, now)):
         return Decision(
             Rung.RESPAWN,
             f"{finding.cause} followed the job from node {', '.join(others)} to {finding.subject.node}: "
@@ -191,26 +216,41 @@ def _asked(state: JobState, policy: Policy, finding: Finding, now: float) -> Dec
 
 def _corruption(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
     node, at = finding.subject.node, f"after step {finding.step}"
+    who, differs = (
+        ("replicas", "differs from its replicas") if is_of_replicas(finding) else ("devices", "is wrong")
+    )
+    if finding.cause == MEMORY_CHANGE:
+        differs = "did not keep its parameters"
     if is_disputed(finding) and _strikes(state, finding, now) >= TIES_THAT_PAGE - 1:
         return Decision(
-            Rung.PAGE, f"replicas differ {at} again, and neither tests nor training again told who is wrong"
+            Rung.PAGE, f"{who} differ {at} again, and neither tests nor training again told who is wrong"
         )
     if is_disputed(finding):
         tests = suspects(state, finding) if policy.preflight is not None else ()
         told = "they are tested, and what follows the last agreement is trained again" if tests else "all go back"
         return Decision(
-            Rung.REWIND, f"replicas differ {at} and none is in the majority: {told}", rewinds=True, tests=tests
+            Rung.REWIND, f"{who} differ {at} and nobody can be convicted: {told}", rewinds=True, tests=tests
         )
     if finding.asks is XidAction.RESTART:
-        return Decision(Rung.REWIND, f"node {node} differs from its replicas {at}: all go back", rewinds=True)
+        return Decision(Rung.REWIND, f"node {node} {differs} {at}: all go back", rewinds=True)
     others = {each.node for each in finding.also if each.node not in (None, node)}
     culprits = in_words({str(node), *others})
-    says = f"{culprits} differs from its replicas {at}: it leaves, the others go back to what was verified"
+    says = f"{culprits} {differs} {at}: it leaves, the others go back to what was verified"
     return Decision(Rung.REWIND, says, evict=node, rewinds=True, along=tuple(sorted(map(str, others))))
+
+
+def _non_finite(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
+    at = f"{finding.cause} at step {finding.step}"
+    if (why := no_help(state, finding, now)) is not None:
+        return Decision(Rung.PAGE, f"{at}: {why}", guards=("going back: no progress since the last time",))
+    return Decision(
+        Rung.REWIND, f"{at}: all go back to the newest checkpoint that was healthy before it", rewinds=True
+    )
 
 
 RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decision | None]] = {
     FindingKind.PROCESS_EXIT: _process_exit,
+    FindingKind.USER_CODE: _user_code,
     FindingKind.COLLECTIVE_FAILED: _collective_failed,
     FindingKind.HANG: _hang,
     FindingKind.MEMBER_LOST: _member_lost,
@@ -221,6 +261,7 @@ RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decisio
     FindingKind.THERMAL: _asked,
     FindingKind.SELF_TEST: _asked,
     FindingKind.CORRUPTION: _corruption,
+    FindingKind.NON_FINITE: _non_finite,
 }
 
 
@@ -275,7 +316,9 @@ def _without_crash_loop(
             cause=verdict.reason,
             evidence=tuple(Evidence("journal", f"failed with {each.cause}", each.at) for each in history),
         )
-        return Decision(Rung.PAGE, verdict.reason, guards=("crash loop",), amounts_to=loop)
+        # What the script raised says more than that it did so again, and blames nobody.
+        meant = None if finding.kind is FindingKind.USER_CODE else loop
+        return Decision(Rung.PAGE, verdict.reason, guards=("crash loop",), amounts_to=meant)
     if isinstance(verdict, Wait):
         guard = f"back-off: failure {len(history)} without progress"
         delay_s = max(verdict.seconds, wanted.delay_s)

@@ -56,7 +56,7 @@ def _optimum(state: JobState) -> Cadence:
         return Cadence(f"every {MOST_S:.0f} s: the script does not tell what one costs", every_s=MOST_S)
     cost_s, nodes = median(stalls), len(state.round.ranks) if state.round else 1
     newest_at = state.checkpoints[-1].at
-    seen_s = newest_at - (state.ledger.began_at or newest_at) - state.ledger.held_s
+    seen_s = newest_at - (state.ledger.first_round_at or newest_at) - state.ledger.held_s
     apart_s = between_failures_s(nodes, state.storage_restores, seen_s)
     took_s = max((each.took_s or 0.0 for each in state.checkpoints[-COSTS_LOOKED_AT:]), default=0.0)
     best_s = daly_s(cost_s, apart_s)
@@ -88,7 +88,7 @@ def _last_at(state: JobState) -> float:
     A new round does not put it off: where rounds are shorter than the interval, none would ever be due.
     """
     known = max(_asked_at(state), state.checkpoints[-1].at if state.checkpoints else 0.0)
-    return known or state.ledger.began_at or state.round_shown_at
+    return known or state.ledger.first_round_at or state.round_shown_at
 
 
 def _asked_at(state: JobState) -> float:

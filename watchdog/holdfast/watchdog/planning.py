@@ -22,7 +22,7 @@ def plan(state: JobState, policy: Policy, now: float) -> Step:
         number=known.number if known else 1,
         members=0 if given_up else policy.nodes_max,
         spares=0 if given_up else policy.spares,
-        release=() if given_up else released(state, policy, now),
+        release=() if given_up or policy.observe else released(state, policy, now),
     )
     return _published(state, wanted)
 

@@ -2,19 +2,31 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
 
 from holdfast.api.event import RoundProgressed
 from holdfast.api.policy import Policy
 from holdfast.api.round import MemberRanks
-from holdfast.api.status import RankStatus
+from holdfast.api.status import RankStatus, reading
 from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.newest import Newest
-from holdfast.watchdog.sample import Reported, Sample
+from holdfast.watchdog.sample import Reported, RoundStarted, Sample
 
 # Each event is a line in the journal: often enough to know what a fault costs, seldom enough not to matter.
 EVENT_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """A round with the newest sample of its ranks, and when that came."""
+
+    round: RoundInForce
+    newest: dict[int, RankSample]
+    at: dict[int, float]
 
 
 class Progress:
@@ -23,6 +35,8 @@ class Progress:
     def __init__(self, policy: Policy) -> None:
         self._stale_after_s = policy.lost_after_s
         self._round = RoundInForce(policy.job)
+        self._newest_round = RoundInForce(policy.job)  # also when it has ended
+        self._last: _Heard | None = None  # the last round before the one that runs that was heard of
         # By rank: its newest sample, when that came, and about when its first step of the round was complete.
         self._newest: dict[int, RankSample] = {}
         self._at: dict[int, float] = {}
@@ -38,20 +52,37 @@ class Progress:
         samples tell.
         """
         if self._round.follow(sample):
-            for kept in (self._newest, self._at, self._first_step_at, self._ranks_at):
-                kept.clear()
-            self._told_step, self._told_at = None, -math.inf
+            self._begin_anew(sample)
         if not isinstance(sample, Reported):
+            return ()
+        if self._round.number is None:
+            self._take_last(sample.report, now)
             return ()
         self._take(sample.report, now)
         return self._event(now)
 
+    def _begin_anew(self, sample: Sample) -> None:
+        if self._newest:
+            self._last = _Heard(self._newest_round, self._newest, self._at)
+        self._newest, self._at = {}, {}
+        if isinstance(sample, RoundStarted):
+            self._newest_round = RoundInForce(sample.round.job)
+            self._newest_round.follow(sample)
+        self._first_step_at.clear()
+        self._ranks_at.clear()
+        self._told_step, self._told_at = None, -math.inf
+
     def ranks(self, now: float) -> tuple[RankStatus, ...]:
         """Every rank of the round, in order. A rank not heard of, or not lately, is Unknown."""
+        return tuple(self._status(share, rank, now) for share, rank in _seats(self._round))
+
+    def last_ranks(self, now: float) -> tuple[RankStatus, ...]:
+        """Every rank of the newest round that was heard of, in order, as it was last seen."""
+        there = _Heard(self._newest_round, self._newest, self._at)
+        last = there if self._newest or self._last is None else self._last
         return tuple(
-            self._status(share, rank, now)
-            for share in self._round.shares
-            for rank in range(share.first_rank, share.first_rank + share.local_size)
+            _seen(share, rank, last.newest.get(rank), now - last.at.get(rank, now))
+            for share, rank in _seats(last.round)
         )
 
     def newest(self) -> Newest:
@@ -66,8 +97,10 @@ class Progress:
 
     def loss(self) -> float | None:
         """The mean over the ranks that know theirs: each has its own share of the batch, and with pipeline
-        parallelism only the last stage has one."""
-        return _mean([sample.loss for sample in self._newest.values() if sample.loss is not None])
+        parallelism only the last stage has one. One that is not finite makes the mean so: it is not left out."""
+        ended = self._round.number is None and self._last is not None
+        newest = self._last.newest if ended and self._last is not None else self._newest
+        return mean([sample.loss for sample in newest.values() if sample.loss is not None])
 
     def step_time_s(self) -> float | None:
         """The slowest rank's newest step, because it is the one that the others wait for."""
@@ -91,6 +124,13 @@ class Progress:
                 self._ranks_at[step] += 1
                 if rank not in self._first_step_at:
                     self._first_step_at[rank] = now - max(0.0, sample.progress_age_s)
+
+    def _take_last(self, report: NodeReport, now: float) -> None:
+        """What the ranks of the newest round say last comes after its end."""
+        for sample in self._newest_round.samples_in(report):
+            if self._last is None or self._last.round is not self._newest_round:
+                self._last = _Heard(self._newest_round, {}, {})
+            self._last.newest[sample.rank], self._last.at[sample.rank] = sample, now
 
     def _leave(self, step: int) -> None:
         self._ranks_at[step] -= 1
@@ -121,23 +161,45 @@ class Progress:
     def _status(self, share: MemberRanks, rank: int, now: float) -> RankStatus:
         sample = self._newest.get(rank)
         if sample is None:
-            return RankStatus(rank, share.member, share.node, ProcessState.UNKNOWN)
+            return _seen(share, rank, None, 0.0)
         heard_age_s = max(0.0, now - self._at[rank])
-        return RankStatus(
-            rank=rank,
-            member=share.member,
-            node=share.node,
-            process=ProcessState.UNKNOWN if heard_age_s > self._stale_after_s else sample.process,
-            phase=sample.phase,
-            step=sample.step,
-            loss=sample.loss,
-            grad_norm=sample.grad_norm,
-            step_time_s=sample.step_time_s,
-            progress_age_s=sample.progress_age_s,
-            heard_age_s=heard_age_s,
-            pid=sample.pid,
-        )
+        known = _seen(share, rank, sample, heard_age_s)
+        is_stale = heard_age_s > self._stale_after_s
+        return msgspec.structs.replace(known, process=ProcessState.UNKNOWN) if is_stale else known
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
+def _seats(round: RoundInForce) -> Iterator[tuple[MemberRanks, int]]:
+    for share in round.shares:
+        for rank in range(share.first_rank, share.first_rank + share.local_size):
+            yield share, rank
+
+
+def _seen(share: MemberRanks, rank: int, sample: RankSample | None, heard_age_s: float) -> RankStatus:
+    """What a sample that came so long ago says of its rank; without one everything is Unknown."""
+    if sample is None:
+        return RankStatus(rank, share.member, share.node, ProcessState.UNKNOWN)
+    return RankStatus(
+        rank=rank,
+        member=share.member,
+        node=share.node,
+        process=sample.process,
+        phase=sample.phase,
+        step=sample.step,
+        loss=reading(sample.loss),
+        grad_norm=reading(sample.grad_norm),
+        step_time_s=sample.step_time_s,
+        progress_age_s=sample.progress_age_s,
+        heard_age_s=max(0.0, heard_age_s),
+        pid=sample.pid,
+        local_grad_norm=reading(sample.local_grad_norm),
+    )
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The mean; of values that are not all finite, what their sum is; None of no values."""
+    if not values:
+        return None
+    odd = {value if value == value else math.nan for value in values if not math.isfinite(value)}
+    if odd:
+        return odd.pop() if len(odd) == 1 else math.nan  # the sum of +inf and -inf is no number
+    return math.fsum(values) / len(values)

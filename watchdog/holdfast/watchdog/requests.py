@@ -21,9 +21,11 @@ from holdfast.watchdog.effect import Answered, Pardon, Show
 from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.probation import readmit
 from holdfast.watchdog.recovery import owe
+from holdfast.watchdog.rewinding import ask as ask_to_go_back
+from holdfast.watchdog.rewinding import give_up, target, under_way, up_to
 from holdfast.watchdog.saving import answered, ask_for_checkpoint, cannot_save, conclude
 from holdfast.watchdog.state import JobState, Recovery, Rewind
-from holdfast.watchdog.step import Reason, Step, changed, ignore
+from holdfast.watchdog.step import NOTHING, Reason, Step, changed, ignore
 from holdfast.watchdog.trial import ask
 
 AFTER_FAILURE = (InterventionAction.RETURN, InterventionAction.RESUME, InterventionAction.RESTART)
@@ -87,7 +89,7 @@ def _succeeded_by(state: JobState, policy: Policy, now: float) -> Step:
         trial_count=state.trial_count,
     )
     # Who asked something of the old job is answered, and what was answered is not done to the new one.
-    concluded = conclude(state, says)
+    concluded = conclude(state, says).then(lambda after: give_up(after, says))
     fresh = changed(fresh, answered=concluded.state.answered)
     return Step(fresh, (*concluded.effects, Show(idle)), Reason("submitted", says))
 
@@ -98,8 +100,8 @@ def requested(state: JobState, event: Event, now: float) -> Step:
     request = event.request
     if request.id in state.answered:
         return ignore(state, f"intervention {request.id} was answered before")
-    if state.saving is not None and request.id in state.saving.asked:
-        return ignore(state, f"intervention {request.id} waits for its checkpoint")
+    if (says := pending(state, request.id)) is not None:
+        return ignore(state, f"intervention {request.id} is {says}")
     try:
         _check_phase(state, request)
         if request.action in STEPPERS:
@@ -113,6 +115,13 @@ def requested(state: JobState, event: Event, now: float) -> Step:
         (Answered(outcome),),
         Reason(f"intervention {request.action.value}", outcome.outcome),
     )
+
+
+def pending(state: JobState, id: str) -> str | None:
+    """How far an intervention is that was taken and is not answered yet; None for any other."""
+    if state.saving is not None and id in state.saving.asked:
+        return f"under way: waiting for the checkpoint that round {state.saving.round} was asked for"
+    return under_way(state, id)
 
 
 def _check_phase(state: JobState, request: InterventionRequest) -> None:
@@ -136,7 +145,8 @@ def _evict(state: JobState, request: InterventionRequest, now: float) -> tuple[J
 
 def _return(state: JobState, request: InterventionRequest, now: float) -> Step:
     node = _named_node(request)
-    if node not in {order.node for order in state.avoided}:
+    is_away = node in state.departed and node not in state.avoided_nodes
+    if node not in state.avoided_nodes and not is_away:
         raise Refusal(f"node {node} is not avoided")
     says = f"returned on request: {request.reason}"
     if state.phase is JobPhase.SUCCEEDED:  # nothing of it runs any more that would put the node to the test
@@ -144,6 +154,7 @@ def _return(state: JobState, request: InterventionRequest, now: float) -> Step:
     else:
         step = readmit(state, node, now, says)
     told = " on probation: self-tests, then a spare, then ranks" if node in step.state.probation else ""
+    told += "; it is used again once it is back in the cluster" if is_away else ""
     outcome = InterventionOutcome(request.id, InterventionState.DONE, f"node {node} returned{told}")
     step = Step(answered(step.state, (request.id,)), step.effects, Reason("intervention Return", outcome.outcome))
     return step.prefixed((Answered(outcome), Pardon(node, request.reason)))
@@ -187,36 +198,41 @@ def _resize(state: JobState, request: InterventionRequest, now: float) -> tuple[
     return changed(state, policy=policy), f"resized to {wanted} nodes"
 
 
-def _rewind(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+def _rewind(state: JobState, request: InterventionRequest, now: float) -> Step:
     limit = request.to_step
     if limit is None:
         raise Refusal("toStep: None is not accepted; name the step to go back to")
-    usable = [each for each in state.checkpoints if each.step <= limit]
-    if not usable:
-        known = ", ".join(str(each.step) for each in state.checkpoints) or "none"
-        raise Refusal(f"toStep: {limit} is not accepted; checkpoints known: {known}")
-    return _restore_from(state, request, usable[-1].step)
+    return _go_back(state, request, limit, f"toStep: {limit} is not accepted; ")
 
 
-def _skip_batches(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+def _skip_batches(state: JobState, request: InterventionRequest, now: float) -> Step:
     if request.skip_batches <= 0:
         raise Refusal(f"skipBatches: {request.skip_batches} is not accepted; give at least 1")
-    if not state.checkpoints:
-        raise Refusal("no checkpoint is known to skip from")
-    newest = state.checkpoints[-1]
-    return _restore_from(state, request, newest.step)
+    return _go_back(state, request, None, "no checkpoint is known to skip from: ")
 
 
-def _restore_from(state: JobState, request: InterventionRequest, step: int) -> tuple[JobState, str]:
+def _go_back(state: JobState, request: InterventionRequest, limit: int | None, refused: str) -> Step:
+    """Answered once the round that goes back has said what it restored. `limit` None: the newest."""
+    where = target(state, limit)
+    if isinstance(where, str):
+        raise Refusal(f"{refused}{where}")
+    return ask_to_go_back(state, request.id, limit, where).then(
+        lambda asked: Step(_restoring(asked, request, where.step), (), NOTHING)
+    )
+
+
+def _restoring(state: JobState, request: InterventionRequest, step: int) -> JobState:
     assert state.policy is not None
     uri = state.policy.checkpoint_uri
     directive = Restore(
         Tier.CHECKPOINT, step, uri, request.skip_batches, request.learning_rate_scale, state.incarnation
     )
     kept = tuple(each for each in state.checkpoints if each.step <= step)
-    after = changed(state, rewind=Rewind(directive), checkpoints=kept)
-    after = owe(after, Recovery(f"rewound to step {step} on request: {request.reason}"))
-    return after, f"restoring step {step}"
+    # What the job went back for by itself was in the history that is given up: it does not count against this one.
+    after = changed(
+        state, rewind=Rewind(directive), checkpoints=kept, storage=up_to(state.storage, step), non_finite=()
+    )
+    return owe(after, Recovery(f"rewound to step {step} on request: {request.reason}"))
 
 
 def _checkpoint(state: JobState, request: InterventionRequest, now: float) -> Step:
@@ -252,15 +268,15 @@ def _test(state: JobState, request: InterventionRequest, now: float) -> Step:
 STEPPERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], Step]] = {
     InterventionAction.CHECKPOINT: _checkpoint,
     InterventionAction.RETURN: _return,
+    InterventionAction.REWIND: _rewind,
+    InterventionAction.SKIP_BATCHES: _skip_batches,
     InterventionAction.TEST: _test,
 }
 
 DOERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], tuple[JobState, str]]] = {
     InterventionAction.EVICT: _evict,
-    InterventionAction.REWIND: _rewind,
     InterventionAction.RESIZE: _resize,
     InterventionAction.PAUSE: _pause,
     InterventionAction.RESUME: _resume,
-    InterventionAction.SKIP_BATCHES: _skip_batches,
     InterventionAction.RESTART: _restart,
 }

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.api.round import Reentry
+
 
 class Standing(StrEnum):
     """Whether a member can be given ranks."""
@@ -27,8 +29,9 @@ THERE = (Standing.PRESENT, Standing.TESTING)
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One launcher that joined. `reentrant` once it said that all its workers can re-enter.
+    """One launcher that joined. `reentrant` once it said that all its workers can re-enter, `reentry` where.
 
+    `because` is what keeps its workers from the other rounds, empty where nothing does.
     `transfer` is its transfer server as "host:port", empty without one.
     """
 
@@ -44,6 +47,8 @@ class Member(msgspec.Struct, frozen=True):
     entered_round: int | None = None
     finished_round: int | None = None
     reentrant: bool = False
+    reentry: Reentry = Reentry.ANY_WORLD
+    because: str = ""
     transfer: str = ""
 
 

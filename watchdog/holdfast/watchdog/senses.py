@@ -32,6 +32,10 @@ class Gauge(Protocol):
         """Every rank of the round as last seen."""
         ...
 
+    def last_ranks(self, now: float) -> tuple[RankStatus, ...]:
+        """The same of the newest round that was heard of, also when it has ended, and however long ago."""
+        ...
+
     def newest(self) -> Newest:
         """The newest sample of every rank of the round heard of."""
         ...
@@ -41,7 +45,7 @@ class Gauge(Protocol):
         ...
 
     def loss(self) -> float | None:
-        """The newest loss, None when Unknown."""
+        """The newest loss of the newest round, also when it has ended; None when Unknown."""
         ...
 
     def step_time_s(self) -> float | None:

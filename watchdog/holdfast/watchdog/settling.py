@@ -20,8 +20,9 @@ from holdfast.watchdog.misfit import misfits_in_words, refit
 from holdfast.watchdog.pacing import next_due, pace
 from holdfast.watchdog.planning import plan, plan_after_end
 from holdfast.watchdog.probation import ended, next_end
+from holdfast.watchdog.rewinding import give_up
 from holdfast.watchdog.saving import ask_for_checkpoint, conclude
-from holdfast.watchdog.state import JobState, Recovery, Rewind
+from holdfast.watchdog.state import JobState, Recovery, Rewind, RewindAsked
 from holdfast.watchdog.step import Reason, Step, changed, stay
 from holdfast.watchdog.trial import (
     being_tested,
@@ -32,6 +33,7 @@ from holdfast.watchdog.trial import (
     waiting,
     without_members,
 )
+from holdfast.watchdog.unseen import next_closing, settled_down
 from holdfast.watchdog.wording import in_words
 
 ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
@@ -41,11 +43,13 @@ KEPT_RESTARTS = 1024
 def settle(state: JobState, now: float) -> Step:
     """Everything that follows from the state as it stands."""
     if state.policy is None or state.phase in ENDED:
-        return conclude(state, "the job is over").then(plan_after_end)
+        over = f"the job is over: {state.reason}"
+        return conclude(state, "the job is over").then(lambda after: give_up(after, over)).then(plan_after_end)
     policy = state.policy
     return (
         stay(_without_gone(state))
         .then(lambda after: _success(after, now))
+        .then(lambda after: settled_down(after, now))
         .then(lambda after: refit(after, now))
         .then(lambda after: overdue(after, now))
         .then(lambda after: ended(after, now))
@@ -71,6 +75,7 @@ def next_wakeup(state: JobState) -> float | None:
         next_trial(state),
         next_end(state),
         next_due(state),
+        next_closing(state),
     )
     return min((each for each in wakeups if each is not None), default=None)
 
@@ -288,10 +293,12 @@ def _show(state: JobState, recovery: Recovery, formed: Round, now: float) -> Ste
         round=formed,
         desired=formed,
         rewind=_told(state.rewind, formed),
+        asked=_told_asked(state.asked, formed),
         recovery=None,
         progressed=False,
         step=None,
         restored_step=None,
+        signed_at=None,
         phase=JobPhase.RECOVERING if before else JobPhase.FORMING,
         reason=formed.reason,
         forming_since=None,
@@ -305,6 +312,12 @@ def _show(state: JobState, recovery: Recovery, formed: Round, now: float) -> Ste
 
 def _told(rewind: Rewind | None, formed: Round) -> Rewind | None:
     return Rewind(rewind.restore, formed.number) if rewind is not None and rewind.round is None else rewind
+
+
+def _told_asked(asked: RewindAsked | None, formed: Round) -> RewindAsked | None:
+    if asked is None or asked.round is not None:
+        return asked
+    return msgspec.structs.replace(asked, round=formed.number)
 
 
 def _changes(state: JobState, formed: Round) -> str:

@@ -6,6 +6,8 @@ from functools import cached_property
 
 import msgspec
 
+from holdfast.api.checkpoint import StoredCheckpoint
+from holdfast.api.finding import ProvedBy
 from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.policy import Policy
@@ -41,6 +43,40 @@ class Rewind(msgspec.Struct, frozen=True):
 
     restore: Restore
     round: int | None = None
+
+
+class NonFiniteFault(msgspec.Struct, frozen=True):
+    """The job went back, at `at`, because a loss or gradient norm was not finite at `step`."""
+
+    step: int
+    at: float
+
+
+class RewindAsked(msgspec.Struct, frozen=True):
+    """An intervention that sends the job back to `step`, not answered yet. The checkpoint of step `intended` is
+    expected to be restored, as `says` tells in words; `why` it is not that of `step`. `round` is the first round
+    that was told, None: there is none yet.
+    """
+
+    id: str
+    step: int
+    intended: int
+    says: str
+    why: str = ""
+    round: int | None = None
+
+
+class Storage(msgspec.Struct, frozen=True):
+    """What storage at `uri` held when `round` told of it last, `at` by the watchdog's clock: the readable
+    checkpoints of the history that goes on, oldest first, `count` in all, of which at most `checkpoint.TOLD_MAX`
+    are named.
+    """
+
+    checkpoints: tuple[StoredCheckpoint, ...]
+    count: int
+    uri: str
+    round: int
+    at: float
 
 
 class Suspicion(msgspec.Struct, frozen=True):
@@ -148,18 +184,27 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     the last step known complete on every rank of the round, `high_step` the highest ever; `fault_step` is the
     last step complete before the newest fault, `restored_step` where the newest round began (None: Unknown).
     `failures` are the faults since the job last went beyond `high_step`; `restarts` and `evictions` are times,
-    for the budgets. `rewind` is what rounds restore until one has saved. `departures` are moves that are to
-    come, `saving` the checkpoint they (or somebody) wait for, `unready` nodes the cluster says are not well,
-    `pending` why the newest member that is not there is not, `number_floor` the greatest number a launcher
-    has seen.
+    for the budgets. `checkpoints` are the newest commits of this life and what they cost, `storage` is what there
+    is to go back to (None: the script does not tell), `unhealthy_from` the first step, in the history that goes
+    on, after which some rank's loss or gradient norm was not finite (None: none).
+    `rewind` is what rounds restore until one has saved, `asked` the intervention that waits for it. `departures`
+    are moves that are to come, `saving` the checkpoint they (or somebody) wait for, `unready` nodes the cluster
+    says are not well, `pending` why the newest member that is not there is not, `number_floor` the greatest number
+    a launcher has seen.
 
     `comparable` once ranks that should be replicas were seen equal: until then a difference may be on purpose.
-    `verified_step` is the last step after which all replicas were equal (None: never compared), `trials` the
+    `verified_step` is the last step after which what all ranks held is known to be right, by `verified_by` (None:
+    of no step), `trials` the
     self-tests that are waited for by member, `fit` whom the spec does not suit, `tested_at` when a node last
     passed a test, `digests` what was computed by whom: check and kind of device, result, nodes. `probation` are
-    nodes that are being trusted again, `reputed` those avoided for what other jobs know of them. `racks` are the
-    failure domains of nodes, as far as the cluster tells. `paced_at` is when a checkpoint was last asked for
-    because it was due, `storage_restores` how many faults needed one.
+    nodes that are being trusted again, `reputed` those avoided for what other jobs know of them. `racks` are
+    the failure domains of nodes, as far as the cluster tells. `paced_at` is when a checkpoint was last asked
+    for because it was due, `storage_restores` how many faults needed one. `non_finite` are the
+    faults of that kind that the job went back for. `ended_at` is when the
+    job succeeded or failed, None while it goes on. `publishes` once the script has said
+    anything of its steps; of one that never does, `signed_at` is when the newest round first showed a sign of
+    training. `departed` are nodes that went from the cluster while they were avoided: a machine of that name may
+    come back.
     """
 
     job: str
@@ -203,6 +248,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     number_floor: int = 0
     comparable: bool = False
     verified_step: int | None = None
+    verified_by: ProvedBy | None = None
     trials: dict[str, Trial] = {}
     trial_count: int = 0
     fit: Fit = Fit()
@@ -213,6 +259,14 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
     racks: dict[str, str] = {}
     paced_at: float = 0.0
     storage_restores: int = 0
+    ended_at: float | None = None
+    unhealthy_from: int | None = None
+    non_finite: tuple[NonFiniteFault, ...] = ()
+    publishes: bool = False
+    signed_at: float | None = None
+    storage: Storage | None = None
+    asked: RewindAsked | None = None
+    departed: tuple[str, ...] = ()
 
     @property
     def held(self) -> bool:

@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.api.plan import JobReport
 from holdfast.api.round import Round
-from holdfast.api.status import JobStatus, Membership
+from holdfast.api.status import JobStatus, Membership, reading
 from holdfast.watchdog.pacing import cadence_of
 from holdfast.watchdog.senses import Gauge
 from holdfast.watchdog.state import JobState
@@ -25,7 +25,7 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         members=membership_of(state),
         world_size=running.world_size if running else 0,
         step=max(known, default=None),
-        loss=gauge.loss() if gauge else None,
+        loss=reading(gauge.loss()) if gauge else None,
         step_time_s=gauge.step_time_s() if gauge else None,
         restarts=state.restart_count,
         evictions=state.eviction_count,
@@ -34,9 +34,12 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         last_checkpoint=state.checkpoints[-1] if state.checkpoints else None,
         avoided_nodes=tuple(order.node for order in state.avoided),
         now=now,
-        ettr=state.ledger.ettr(now),
+        ettr=state.ledger.ettr(now) if state.publishes else None,
         verified_step=state.verified_step,
+        verified_by=state.verified_by,
         cadence=cadence_of(state),
+        ended_at=state.ended_at,
+        unhealthy_from=state.unhealthy_from,
     )
 
 

@@ -23,6 +23,7 @@ from holdfast.api.round import Shown
 from holdfast.api.selftest import TestWanted
 from holdfast.api.standing import ONLY_STANDBYS, LeaderSearch
 from holdfast.api.trust import NOT_TRUSTED
+from holdfast.api.workeroutput import WorkerOutput
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ class Connection:
     def report(self, message: FromLauncher) -> None:
         """Send at once when connected; what lasts is repeated after a reconnect."""
         self._outbox.keep(message, time.monotonic())
+        if isinstance(message, WorkerOutput) and self._unsent is None:
+            self._outbox.hold(message)
         self._send(message)
 
     async def run(self) -> None:
@@ -111,9 +114,13 @@ class Connection:
 
     async def leave(self, reason: str) -> None:
         """Say goodbye, if there is a connection to say it on; call before cancelling `run`."""
+        self._send(Leave(reason))
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Wait a moment until what was reported is sent, if there is a connection to send it on."""
         if self._unsent is None:
             return
-        self._send(Leave(reason))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._unsent.join(), _LEAVE_TIMEOUT_S)
 
@@ -150,6 +157,8 @@ class Connection:
         self._send(self._join())
         for message in self._outbox.messages(time.monotonic()):
             self._send(message)
+        for output in self._outbox.held():
+            self._send(output)
         tasks = [
             asyncio.ensure_future(self._speak(socket, unsent)),
             asyncio.ensure_future(self._beat()),

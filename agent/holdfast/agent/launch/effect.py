@@ -59,7 +59,8 @@ Effect = Start | StartTest | KillWorker | TellWorker | Report
 class Exit:
     """How a process ended. Exactly one of `exit_code` and `signal` is set.
 
-    `completed` is the round it last completed a step in, and that step; None when Unknown.
+    `completed` is the round it last completed a step in, and that step; None when Unknown. `error`, `raised` and
+    `place` are as in `WorkerExited`.
     """
 
     exit_code: int | None
@@ -67,3 +68,5 @@ class Exit:
     age_s: float = 0.0
     error: str = ""
     completed: tuple[int, int] | None = None
+    raised: str = ""
+    place: str = ""

@@ -1,5 +1,8 @@
 """The environment of a worker: the launcher's own, plus what torchrun sets, plus Holdfast's few variables.
 
+What changes from round to round comes from `api.control.round_environment`, because a worker that goes on to
+another round sets that itself.
+
 Source: the environment variables torchrun documents,
 https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
 """
@@ -10,12 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.agent.launch.effect import Start
-from holdfast.api.control import CONTROL_VARIABLE, RUN_DIRECTORY_VARIABLE
+from holdfast.api.control import (
+    CONTROL_VARIABLE,
+    RUN_DIRECTORY_VARIABLE,
+    assignment_in,
+    round_environment,
+)
 from holdfast.api.round import Seat
 
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"
 TOKEN_FILE_VARIABLE = "HOLDFAST_TOKEN_FILE"
-ROLE = "default"
 
 
 def worker_environment(
@@ -34,19 +41,13 @@ def worker_environment(
         "OMP_NUM_THREADS": "1",
         **_gloo(round_),
         **kept,
-        **_ranks(start),
-        "MASTER_ADDR": round_.endpoint.host,
-        "MASTER_PORT": str(round_.endpoint.port),
-        "TORCHELASTIC_RESTART_COUNT": str(start.restarts),
+        **round_environment(assignment_in(round_, local_rank=start.local_rank, restarts=start.restarts)),
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
-        "TORCHELASTIC_RUN_ID": round_.job,
         "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 hosts the store of the round
         "TORCHELASTIC_ERROR_FILE": str(error_file(run_dir, start)),
         CONTROL_VARIABLE: str(control),
         RUN_DIRECTORY_VARIABLE: str(run_dir),
-        "HOLDFAST_JOB": round_.job,
         "HOLDFAST_MEMBER": member,
-        "HOLDFAST_ROUND": str(round_.number),
     }
 
 
@@ -73,21 +74,6 @@ def temporary_directory(run_dir: Path) -> dict[str, str]:
 def error_file(run_dir: Path, start: Start) -> Path:
     """Where a worker leaves its error for torch's elastic tools."""
     return run_dir / f"error-rank-{start.rank:05d}.round-{start.round.number:04d}.json"
-
-
-def _ranks(start: Start) -> dict[str, str]:
-    round_ = start.round
-    return {
-        "RANK": str(start.rank),
-        "LOCAL_RANK": str(start.local_rank),
-        "WORLD_SIZE": str(round_.world_size),
-        "LOCAL_WORLD_SIZE": str(round_.local_size),
-        "GROUP_RANK": str(round_.place),
-        "GROUP_WORLD_SIZE": str(round_.members),
-        "ROLE_NAME": ROLE,
-        "ROLE_RANK": str(start.rank),
-        "ROLE_WORLD_SIZE": str(round_.world_size),
-    }
 
 
 def _gloo(round_: Seat) -> dict[str, str]:

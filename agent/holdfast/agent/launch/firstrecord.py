@@ -5,14 +5,13 @@ knows the process of a rank: whether the kernel runs it, has stopped it, or has 
 because of such a script nobody can say how long a step may take.
 """
 
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.api import rankrecord
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE, record_file_name
-from holdfast.api.rankrecord import UNKNOWN_INT, Phase, PulseZone, ReplicaZone, StepZone
+from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, Phase, ProofZone, PulseZone, ReplicaZone, StepZone
 
 _UNLOCKED = 2  # an even sequence; zero means that nothing was written yet
 
@@ -44,12 +43,13 @@ def _record(environment: Mapping[str, str], local_rank: int, pid: int, now_ns: i
         phase_started_ns=now_ns,
         published_ns=now_ns,
         step_time_ns=UNKNOWN_INT,
-        loss=math.nan,
-        grad_norm=math.nan,
+        loss=None,
+        grad_norm=None,
         tokens=UNKNOWN_INT,
         snapshot_step=UNKNOWN_INT,
     )
     replica = ReplicaZone(step.round, step.rank, group=0, fingerprints=())
+    proof = ProofZone(step.round, step.rank, device=0, answers=())
     pulse = PulseZone(beat_ns=UNKNOWN_INT, collective_sequence=UNKNOWN_INT)
     record = bytearray(rankrecord.SIZE)
     parts = (
@@ -58,6 +58,10 @@ def _record(environment: Mapping[str, str], local_rank: int, pid: int, now_ns: i
         (rankrecord.STEP_OFFSET, rankrecord.pack_step(step)),
         (rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
         (rankrecord.REPLICA_OFFSET, rankrecord.pack_replica(replica)),
+        (rankrecord.HEALTH_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
+        (rankrecord.HEALTH_OFFSET, rankrecord.pack_health(HealthZone(step.round, step.rank))),
+        (rankrecord.PROOF_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
+        (rankrecord.PROOF_OFFSET, rankrecord.pack_proof(proof)),
         (rankrecord.PULSE_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
         (rankrecord.PULSE_OFFSET, rankrecord.PULSE.pack(pulse.beat_ns, pulse.collective_sequence)),
     )

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.agent.launch.beside import running_beside
@@ -23,12 +24,15 @@ from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
 from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, StartTest, TellWorker
 from holdfast.agent.launch.environment import error_file, worker_environment
+from holdfast.agent.launch.firstsign import FirstSigns
 from holdfast.agent.launch.localset import LocalSet
-from holdfast.agent.launch.logfile import log_path, tail
+from holdfast.agent.launch.logfile import WorkerLogs, ending, log_path, tail
 from holdfast.agent.launch.memoryfolder import folder_of
 from holdfast.agent.launch.nursery import Nursery
 from holdfast.agent.launch.outcome import Outcome, WorkerFailure
+from holdfast.agent.launch.outputtail import OutputTails
 from holdfast.agent.launch.ports import ReservedPorts
+from holdfast.agent.launch.raised import raised_in
 from holdfast.agent.launch.settings import EntrypointKind, LauncherSettings
 from holdfast.agent.launch.tee import LogFollower
 from holdfast.agent.launch.testing import Testing
@@ -82,9 +86,13 @@ class Launcher:
         self._over: asyncio.Future[Outcome] | None = None
         self._departure: signal.Signals | None = None
         self._follower = LogFollower(sys.stdout)
+        self._signs = FirstSigns(lambda pid: self._do(self._set.showed_sign(pid)))
+        self._logs = WorkerLogs(
+            settings.log_dir, member=settings.member, node=settings.node, clock=_seconds_since_1970
+        )
         self._control = ControlServer(
             run_dir=settings.run_dir,
-            on_attached=lambda worker: self._do(self._set.attached(worker, time.monotonic())),
+            on_attached=self._take_attached,
             on_message=self._take_from_worker,
             on_detached=self._set.detached,
         )
@@ -99,6 +107,7 @@ class Launcher:
             on_shown=self._take_shown,
             trusted=settings.trusted,
         )
+        self._tails = OutputTails(settings.log_dir, self._connection.report)
 
     async def run(self) -> Outcome:
         """Run until the job closes, the watchdog refuses us or a signal ends us; then no worker is left.
@@ -118,6 +127,8 @@ class Launcher:
                 await stack.enter_async_context(self._transfer)  # workers write to its memory until they end
                 await stack.enter_async_context(running_beside(self._nursery.run(), self._over))
                 await stack.enter_async_context(running_beside(self._follower.run(), self._over))
+                await stack.enter_async_context(running_beside(self._signs.run(), self._over))
+                await stack.enter_async_context(running_beside(self._logs.run(), self._over))
                 await stack.enter_async_context(running_beside(self._connection.run(), self._over))
                 return await self._until_over()
         finally:
@@ -129,8 +140,13 @@ class Launcher:
     async def _until_over(self) -> Outcome:
         assert self._over is not None
         outcome = await self._over
+        born = self._born
+        living = [(run, born[run.pid].start.round.world_size) for run in self._logs.living if run.pid in born]
+        self._tails.leave(living, _seconds_since_1970())
         if outcome.signal is not None:
             await self._connection.leave(outcome.reason)
+        else:
+            await self._connection.flush()
         return outcome
 
     def _say_who_uses_the_run_directory(self) -> None:
@@ -182,6 +198,10 @@ class Launcher:
         elif self._departure is not None and not self._set.has_ranks:
             self._leave(self._departure)
 
+    def _take_attached(self, worker: int) -> None:
+        self._signs.forget(worker)  # its rank record tells of its steps
+        self._do(self._set.attached(worker, time.monotonic()))
+
     def _take_from_worker(self, worker: int, message: FromWorker) -> None:
         self._do(self._set.heard(worker, message, time.monotonic()))
 
@@ -213,8 +233,20 @@ class Launcher:
             return
         born = self._asked.pop(message.ticket)
         self._born[message.pid] = born
-        if self._settings.tee.includes(born.start.local_rank):
-            self._follower.follow(message.pid, born.path, rank=born.start.rank, offset=born.offset)
+        start, round_ = born.start, born.start.round
+        self._logs.begin(
+            message.pid,
+            rank=start.rank,
+            local_rank=start.local_rank,
+            round_=round_.number,
+            path=born.path,
+            offset=born.offset,
+        )
+        if self._settings.tee.includes(start.local_rank):
+            self._follower.follow(
+                message.pid, born.path, rank=start.rank, round_=round_.number, offset=born.offset
+            )
+        self._signs.watch(message.pid, port=round_.endpoint.port, log=born.path, offset=born.offset)
         self._do(self._set.started(message.ticket, message.pid, now))
 
     def _take_ended(self, message: Ended, now: float) -> None:
@@ -223,18 +255,28 @@ class Launcher:
             return
         born = self._born.pop(message.pid, None)
         self._follower.finish(message.pid)
+        self._signs.forget(message.pid)
         if born is None:
             return
+        run = self._logs.end(
+            message.pid, f"signal {message.signal}" if message.signal else f"exit code {message.exit_code}"
+        )
+        written = "" if message.exit_code == 0 else ending(born.path, since=born.offset)
+        raised = raised_in(written) if message.exit_code else None
         exit = Exit(
             exit_code=message.exit_code,
             signal=message.signal,
             age_s=max(0.0, now - message.at_ns / 1e9),
-            error="" if message.exit_code == 0 else tail(born.path),
+            error=raised.text if raised else tail(written),
             completed=last_completed(self._settings.run_dir / record_file_name(born.start.local_rank)),
+            raised=raised.exception if raised else "",
+            place=raised.place if raised else "",
         )
         effects = self._set.exited(message.pid, exit, now)
         self._do(effects)
         self._tell_failures(effects, message, born)
+        if run is not None:
+            self._tails.ended(run, born.start.round.world_size)
 
     # What is done.
 
@@ -253,7 +295,15 @@ class Launcher:
                 self._control.tell(effect.pid, effect.message)
             else:
                 self._connection.report(effect.message)
+        self._follow_ranks()
         self._arm_timer()
+
+    def _follow_ranks(self) -> None:
+        """A worker that entered another round may have another rank: its log goes by it from now on."""
+        ranks = [(slot.pid, slot.rank) for slot in self._set.slots if slot.pid is not None and slot.entered]
+        if self._logs.assign(ranks):
+            for worker, rank in ranks:
+                self._follower.rename(worker, rank)
 
     def _start(self, start: Start) -> None:
         settings = self._settings
@@ -330,6 +380,10 @@ class Launcher:
         assert self._over is not None
         if not self._over.done():
             self._over.set_result(outcome)
+
+
+def _seconds_since_1970() -> float:
+    return datetime.now(UTC).timestamp()
 
 
 def _preload(settings: LauncherSettings) -> Preload:

@@ -12,7 +12,8 @@ How a worker comes into a round:
 
 When the member has entered (`RoundEntered`): each local worker has either attached and said `Entered`, or has
 lived for `attach_grace_s` without attaching (an unmodified script), or is done. It is said again when workers
-that were taken for unmodified have attached and entered later.
+that were taken for unmodified have attached and entered later, and when it changes which rounds workers can go
+on to: that is for the watchdog to respect when it says how its next round is entered.
 """
 
 import itertools
@@ -20,18 +21,22 @@ import math
 
 from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
 from holdfast.agent.launch.memoryplace import MemoryPlace
-from holdfast.agent.launch.slot import Slot, Standing, assignment
-from holdfast.api.control import Entered, Finished, FromWorker, RoundEnded, RoundLeft
+from holdfast.agent.launch.slot import Slot, Standing
+from holdfast.api.control import Entered, Finished, FromWorker, Reenters, RoundEnded, RoundLeft, assignment_in
 from holdfast.api.membership import (
     CheckpointCommitted,
+    CheckpointsStored,
     CollectiveFailed,
     Restored,
     RoundEntered,
     RoundWord,
+    TrainingBegan,
     WorkerExited,
     WorkersFinished,
 )
-from holdfast.api.round import Closed, Entry, Seat, Shown
+from holdfast.api.round import Closed, Entry, Reentry, Seat, Shown
+
+_STRICTER = (Reentry.ANY_WORLD, Reentry.SAME_WORLD, Reentry.NEVER)
 
 
 class LocalSet:
@@ -57,7 +62,8 @@ class LocalSet:
         self._early_attached: set[int] = set()
         self._last_step: tuple[int, int] | None = None  # (round, step)
         self._held_before = -1
-        self._reported_reentrant: bool | None = None
+        self._reported: tuple[bool, Reenters] | None = None
+        self._told_began = False  # of the desired round
         self._looked_at = -math.inf  # when `elapse` was last called
 
     @property
@@ -84,11 +90,11 @@ class LocalSet:
         """Match `desired`. One that is not newer than what is held changes nothing."""
         if self.desired is not None and desired.number <= self.desired.number:
             return []
-        if (before := self._my_round()) is not None and self._reported_reentrant is not None:
+        if (before := self._my_round()) is not None and self._reported is not None:
             self._held_before = before.number  # One that was not entered has no steps of its own.
         self.desired = desired
         self._words.clear()
-        self._reported_reentrant = None
+        self._reported, self._told_began = None, False
         if self._my_round() is not None:
             self._rounds_run += 1
         return [effect for slot in self.slots for effect in self._align(slot, now)]
@@ -170,7 +176,9 @@ class LocalSet:
     def _assign(self, slot: Slot, wanted: Seat) -> list[Effect]:
         """Show a worker its part in the round, and what the round's workers have been told by now."""
         pid = _known(slot.pid)
-        part: list[Effect] = [TellWorker(pid, assignment(wanted, slot, len(self.slots), self._memory))]
+        memory = None if self._memory is None else self._memory.part_in(wanted)
+        assigned = assignment_in(wanted, local_rank=slot.local_rank, restarts=self._rounds_run - 1, memory=memory)
+        part: list[Effect] = [TellWorker(pid, assigned)]
         return part + [TellWorker(pid, word) for word in self._words.values()]
 
     # What the warm parent says.
@@ -218,9 +226,31 @@ class LocalSet:
             done = all(slot.standing is Standing.DONE for slot in self.slots)
             finished = WorkersFinished(slot.round, self._last_step_in(slot.round))
             return self._entry_report(now) + ([Report(finished)] if done else [])
+        began = slot.began or (exit.completed is not None and exit.completed[0] == slot.round)
         slot.clear(Standing.ABSENT)
-        failure = WorkerExited(slot.round, slot.rank, exit.age_s, exit.exit_code, exit.signal, exit.error)
+        failure = WorkerExited(
+            slot.round,
+            slot.rank,
+            exit.age_s,
+            exit.exit_code,
+            exit.signal,
+            exit.error,
+            raised=exit.raised,
+            place=exit.place,
+            began=began,
+        )
         return [Report(failure)]
+
+    def showed_sign(self, pid: int) -> list[Effect]:
+        """A process whose script publishes nothing has shown its first sign of training: news once a round."""
+        slot, wanted = self.slot_of(pid), self._my_round()
+        if slot is None or slot.attached or slot.standing is not Standing.RUNNING:
+            return []
+        slot.began = True
+        if wanted is None or slot.round != wanted.number or self._told_began:
+            return []
+        self._told_began = True
+        return [Report(TrainingBegan(wanted.number))]
 
     # What workers say.
 
@@ -249,9 +279,12 @@ class LocalSet:
         elif isinstance(message, Entered) and message.round == slot.round:
             slot.entered, slot.standing, slot.leave_by = True, Standing.RUNNING, None
             return self._entry_report(now)
+        elif isinstance(message, Reenters):
+            slot.reenters = message
+            return self._entry_report(now)
         elif isinstance(message, Finished) and message.round == slot.round:
             slot.finished = True
-        elif isinstance(message, CollectiveFailed | CheckpointCommitted | Restored):
+        elif isinstance(message, CollectiveFailed | CheckpointCommitted | CheckpointsStored | Restored):
             wanted = self._my_round()
             return [Report(message)] if wanted and message.round == wanted.number else []
         return []
@@ -299,7 +332,7 @@ class LocalSet:
     def next_wakeup(self) -> float | None:
         """When `elapse` has something to find, on the clock of the `now` arguments."""
         times = [slot.leave_by for slot in self.slots if slot.leave_by is not None]
-        if self._my_round() is not None and self._reported_reentrant is None:
+        if self._my_round() is not None and self._reported is None:
             graces = [slot.started_at + self._attach_grace_s for slot in self.slots if self._is_silent(slot)]
             # One that has passed has been looked at: what is still missing then comes as a message, not with time.
             times += [grace for grace in graces if grace > self._looked_at]
@@ -313,10 +346,13 @@ class LocalSet:
         if wanted is None or not all(self._has_entered(slot, wanted, now) for slot in self.slots):
             return []
         reentrant = all(slot.attached and slot.entered for slot in self.slots)
-        if self._reported_reentrant is not None and (self._reported_reentrant or not reentrant):
+        reenters = max((slot.reenters for slot in self.slots), key=lambda each: _STRICTER.index(each.reentry))
+        known = self._reported
+        if known is not None and (known == (reentrant, reenters) or (known[0] and not reentrant)):
             return []
-        self._reported_reentrant = reentrant
-        return [Report(RoundEntered(wanted.number, reentrant, self._last_step_in(self._held_before)))]
+        self._reported = (reentrant, reenters)
+        last_step = self._last_step_in(self._held_before)
+        return [Report(RoundEntered(wanted.number, reentrant, last_step, reenters.reentry, reenters.because))]
 
     def _has_entered(self, slot: Slot, wanted: Seat, now: float) -> bool:
         if slot.round != wanted.number:

@@ -2,29 +2,53 @@
 
 Pure. Messages are idempotent by round, so everything kept is repeated after every join. Memory is bounded: the
 newest message of each kind is kept per rank, the newest commit that was asked for beside the newest of all, and a
-newer round empties the box. A departure and the newest answer to a self-test are of no round and stay.
+newer round empties the box. A departure and the newest answer to a self-test are of no round and stay. What
+workers wrote waits here only while there is nobody to send it to.
 """
 
+from collections import deque
 from dataclasses import dataclass
 
 import msgspec
 
 from holdfast.api.membership import (
     CheckpointCommitted,
+    CheckpointsStored,
     CollectiveFailed,
     Departing,
     FromLauncher,
     Restored,
     RoundEntered,
+    TrainingBegan,
     WorkerExited,
     WorkersFinished,
 )
 from holdfast.api.selftest import Tested
+from holdfast.api.workeroutput import WorkerOutput
 
-Lasting = RoundEntered | WorkerExited | CollectiveFailed | WorkersFinished | CheckpointCommitted | Restored
-_LASTING = (RoundEntered, WorkerExited, CollectiveFailed, WorkersFinished, CheckpointCommitted, Restored)
+Lasting = (
+    RoundEntered
+    | TrainingBegan
+    | WorkerExited
+    | CollectiveFailed
+    | WorkersFinished
+    | CheckpointCommitted
+    | CheckpointsStored
+    | Restored
+)
+_LASTING = (
+    RoundEntered,
+    TrainingBegan,
+    WorkerExited,
+    CollectiveFailed,
+    WorkersFinished,
+    CheckpointCommitted,
+    CheckpointsStored,
+    Restored,
+)
 
 _MEMBER, _ANSWER = -1, -2  # places that are no rank's
+_OUTPUTS_MAX = 64  # 1 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +65,17 @@ class Outbox:
         self._departing: tuple[Departing, float] | None = None
         self._tested: Tested | None = None
         self._round = -1
+        self._outputs: deque[WorkerOutput] = deque(maxlen=_OUTPUTS_MAX)
+
+    def hold(self, output: WorkerOutput) -> None:
+        """The watchdog is away: `output` is for the next connection."""
+        self._outputs.append(output)
+
+    def held(self) -> list[WorkerOutput]:
+        """What was held, oldest first. It is not held any more."""
+        held = list(self._outputs)
+        self._outputs.clear()
+        return held
 
     def keep(self, message: FromLauncher, now: float) -> None:
         """Keep `message` if it is a fact about the newest round, or what is of no round: a departure, an answer.

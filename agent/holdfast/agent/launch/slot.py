@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.agent.launch.memoryplace import MemoryPlace
-from holdfast.api.control import Assignment
-from holdfast.api.round import Seat
+from holdfast.api.control import Reenters
+from holdfast.api.round import Reentry
+
+ANY_ROUND = Reenters(Reentry.ANY_WORLD, "")
 
 
 class Standing(StrEnum):
@@ -22,7 +23,11 @@ class Standing(StrEnum):
 
 @dataclass(slots=True)
 class Slot:
-    """Times are seconds on the launcher's monotonic clock. `round` is the newest round the process was given."""
+    """Times are seconds on the launcher's monotonic clock. `round` is the newest round the process was given.
+
+    `began` says that the process, of a script that does not attach, has shown a sign of training.
+    `reenters` is what the process said of the rounds it can go on to.
+    """
 
     local_rank: int
     standing: Standing = Standing.ABSENT
@@ -36,6 +41,8 @@ class Slot:
     left_round: int = -1
     started_at: float = 0.0
     leave_by: float | None = None
+    began: bool = False
+    reenters: Reenters = ANY_ROUND
 
     @property
     def holds_process(self) -> bool:
@@ -50,23 +57,6 @@ class Slot:
         """Its process is gone, or a new one is asked for. The round and the rank stay."""
         self.standing = standing
         self.pid = self.ticket = self.leave_by = None
-        self.attached = self.entered = self.finished = False
+        self.attached = self.entered = self.finished = self.began = False
         self.left_round = -1
-
-
-def assignment(wanted: Seat, slot: Slot, local_size: int, memory: MemoryPlace | None) -> Assignment:
-    """The slot's part in the round, as its worker is shown it. `memory` None: this node keeps no snapshots."""
-    return Assignment(
-        job=wanted.job,
-        round=wanted.number,
-        rank=slot.rank,
-        local_rank=slot.local_rank,
-        world_size=wanted.world_size,
-        local_size=local_size,
-        endpoint=wanted.endpoint,
-        restore=wanted.restore,
-        reason=wanted.reason,
-        fingerprint_every=wanted.fingerprint_every,
-        memory=None if memory is None else memory.part_in(wanted),
-        keep=wanted.keep,
-    )
+        self.reenters = ANY_ROUND

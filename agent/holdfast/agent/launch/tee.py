@@ -4,12 +4,19 @@ Workers write to files and never to a pipe of ours: output cannot block them, an
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
 _INTERVAL_S = 0.1  # what a reader at a terminal takes for at once
 _READ_BYTES = 1 << 20
+_LINE_BYTES_MAX = 1 << 20  # a longer line is broken: a progress bar may never end its own
+BEGINS = "holdfast: a worker process begins"
+
+
+def prefix_of(rank: int) -> str:
+    """What stands before each line of the rank."""
+    return f"[rank{rank}]: "
 
 
 @dataclass(slots=True)
@@ -27,9 +34,20 @@ class LogFollower:
         self._output = output
         self._followed: dict[int, _Followed] = {}
 
-    def follow(self, worker: int, path: Path, *, rank: int, offset: int) -> None:
-        """From now on copy what process `worker` appends to `path` beyond `offset`."""
-        self._followed[worker] = _Followed(path, f"[rank{rank}]: ", offset)
+    def follow(self, worker: int, path: Path, *, rank: int, round_: int, offset: int) -> None:
+        """From now on copy what process `worker` appends to `path` beyond `offset`, behind a line that says so.
+
+        Whoever reads the launcher's output, as `holdfast logs` does, tells a rank's processes apart by it.
+        """
+        self._followed[worker] = _Followed(path, prefix_of(rank), offset)
+        self._write(self._followed[worker], [f"{BEGINS}, pid {worker}, round {round_}".encode()])
+
+    def rename(self, worker: int, rank: int) -> None:
+        """The process goes on as another rank."""
+        followed = self._followed.get(worker)
+        if followed is not None and followed.prefix != prefix_of(rank):
+            self._copy(followed)
+            self._followed[worker] = replace(followed, prefix=prefix_of(rank))
 
     def finish(self, worker: int) -> None:
         """The process is gone: copy what is left and stop following."""
@@ -49,6 +67,8 @@ class LogFollower:
     def _copy(self, followed: _Followed) -> None:
         while data := _read(followed):
             *lines, followed.unfinished = (followed.unfinished + data).split(b"\n")
+            if len(followed.unfinished) > _LINE_BYTES_MAX:
+                lines, followed.unfinished = [*lines, followed.unfinished], b""
             self._write(followed, lines)
 
     def _write(self, followed: _Followed, lines: list[bytes]) -> None:

@@ -15,10 +15,10 @@ import msgspec
 from holdfast.agent.launch.birth import Ended, Fork
 from holdfast.agent.launch.effect import StartTest
 from holdfast.agent.launch.environment import without_token
-from holdfast.agent.launch.logfile import tail
+from holdfast.agent.launch.logfile import ending
 from holdfast.agent.launch.settings import EntrypointKind
-from holdfast.agent.selftest.injection import DRILL_FILE
 from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
+from holdfast.api.drill import DRILL_FILE
 from holdfast.api.selftest import GOLDEN_VARIABLE, Tested
 
 _MODULE: Final = "holdfast.agent.selftest"
@@ -65,5 +65,5 @@ class TestProcess:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             if self._result.stat().st_size <= _RESULT_BYTES_MAX:
                 return msgspec.msgpack.decode(self._result.read_bytes(), type=Tested)
-        last = tail(self._log).strip().rpartition("\n")[2]
+        last = ending(self._log, since=0).strip().rpartition("\n")[2]
         return f"the self-test ended with {how}{f': {last}' if last else ''}"[:_SAYS_MAX]

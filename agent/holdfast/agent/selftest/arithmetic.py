@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import xxhash
 
-from holdfast.agent.selftest.injection import Spoiler
+from holdfast.api.drill import Spoiler
 
 _GOLDEN_GAMMA: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1

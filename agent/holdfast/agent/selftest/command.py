@@ -15,7 +15,7 @@ from typing import Annotated, Final, NoReturn
 import msgspec
 
 from holdfast.agent.selftest.fitting import fitted
-from holdfast.agent.selftest.injection import Drill, parse_injection, read_drill
+from holdfast.api.drill import Drill, parse_injection, read_drill
 from holdfast.api.errors import HoldfastError, InvalidInput
 from holdfast.api.selftest import Tested, TestLevel, Verdict
 

@@ -12,8 +12,8 @@ from typing import Final
 import torch
 
 from holdfast.agent.selftest.device import Device, DeviceKind
-from holdfast.agent.selftest.injection import Spoiler
 from holdfast.agent.selftest.station import Bench
+from holdfast.api.drill import Spoiler
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 
 WORD_BYTES: Final = 8

@@ -16,7 +16,6 @@ from holdfast.agent.selftest.bandwidth import check_host, check_own_memory, chec
 from holdfast.agent.selftest.collective import ALL_REDUCE, Seat, check_all_reduce, merged
 from holdfast.agent.selftest.device import Device, DeviceKind, model_of
 from holdfast.agent.selftest.domain import check_topology
-from holdfast.agent.selftest.injection import Injection
 from holdfast.agent.selftest.judgement import (
     NVLINK_DOMAINS,
     Golden,
@@ -33,6 +32,7 @@ from holdfast.agent.selftest.repetition import promise, repeats_of
 from holdfast.agent.selftest.station import START, Bench, Check, Station
 from holdfast.agent.selftest.supervision import Limits, supervise
 from holdfast.agent.selftest.surroundings import kept_as_found
+from holdfast.api.drill import Injection
 from holdfast.api.selftest import CheckResult, Tested, TestLevel, Verdict
 
 NODE: Final = "node"

@@ -13,8 +13,8 @@ import msgspec
 import torch
 
 from holdfast.agent.selftest.device import Device, DeviceKind, likeness, uuid_of
-from holdfast.agent.selftest.injection import Injection, Spoiler
 from holdfast.agent.selftest.product import NotHere
+from holdfast.api.drill import Injection, Spoiler
 from holdfast.api.selftest import CheckResult, Verdict
 
 START: Final = "start"

@@ -5,6 +5,9 @@
 {"gpu": 0, "xid": 154, "text": "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"}
 {"gpu": 0, "lost": true}
 {"gpu": 1, "temperature_c": 95}
+{"gpu": 0, "condition": "PcieDegraded", "text": "8 lanes of 16"}
+{"gpu": 0, "condition": "PcieDegraded", "over": true}
+{"gpu": 0, "taken_away_in_s": 120}
 """
 
 import os
@@ -12,6 +15,8 @@ import time
 from typing import Annotated, Final
 
 import msgspec
+
+from holdfast.api.condition import ConditionKind
 
 FILE_NAME: Final = "gpu-faults.jsonl"
 _MAX_READ_BYTES: Final = 1 << 16  # per look: a larger script is taken in over several looks
@@ -21,8 +26,9 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """One thing that happens to simulated GPU number `gpu`. At least one of the effects is set.
 
     `xid` raises that error, `text` is what the driver adds, `lost` makes the GPU answer no more, `temperature_c`
-    holds its temperature from then on. `at_ns` is when it happened (CLOCK_MONOTONIC); None, as in a line written
-    by hand, means when it is read.
+    holds its temperature from then on. `condition` is raised, or cleared where it is `over`, of the GPU, or of its
+    node where no GPU can have it; `taken_away_in_s` is a notice that the node is taken away. `at_ns` is when it
+    happened (CLOCK_MONOTONIC); None, as in a line written by hand, means when it is read.
     """
 
     gpu: int
@@ -31,6 +37,9 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     recovery_action: Annotated[int, msgspec.Meta(ge=0, le=0xFFFF)] | None = None
     lost: bool = False
     temperature_c: float | None = None
+    condition: ConditionKind | None = None
+    over: bool = False
+    taken_away_in_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
     at_ns: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
@@ -58,8 +67,9 @@ def parse_fault(line: bytes, gpus: int) -> Fault:
         raise BadFault(str(error)) from error
     if not 0 <= fault.gpu < gpus:
         raise BadFault(f"there is no simulated GPU {fault.gpu}, only 0 to {gpus - 1}")
-    if fault.xid is None and not fault.lost and fault.temperature_c is None:
-        raise BadFault("it has no effect: give xid, lost or temperature_c")
+    effects = (fault.xid, fault.lost or None, fault.temperature_c, fault.condition, fault.taken_away_in_s)
+    if all(each is None for each in effects):
+        raise BadFault("it has no effect: give xid, lost, temperature_c, condition or taken_away_in_s")
     return fault
 
 

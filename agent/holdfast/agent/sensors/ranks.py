@@ -1,18 +1,28 @@
 """The ranks of this node: their records in the run directory, and what the kernel says of their processes."""
 
 import itertools
-import math
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from holdfast.agent.sensors.process import WatchedProcess
 from holdfast.agent.sensors.record import RankRecord, RecordUnreadable
 from holdfast.agent.sensors.sensor import Reading
-from holdfast.api.rankrecord import UNKNOWN_INT, PulseZone, ReplicaZone, StepZone
-from holdfast.api.telemetry import ParametersFingerprinted, ProcessState, RankSample, Unreadable
+from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, ProofZone, PulseZone, ReplicaZone, StepZone
+from holdfast.api.telemetry import (
+    DeviceAnswered,
+    NonFinite,
+    ParametersChanged,
+    ParametersFingerprinted,
+    ProcessState,
+    RankSample,
+    SkippedSteps,
+    Unreadable,
+)
 
 _RECORD_NAME: Final = re.compile(r"rank-\d+\.record")  # what api.control.record_file_name makes
 _NANOSECONDS: Final = 1e9
@@ -21,6 +31,7 @@ _NANOSECONDS: Final = 1e9
 _FILES_MAX: Final = 8192
 _RECORDS_MAX: Final = 256  # a node has some dozen ranks
 
+_Told = ParametersFingerprinted | DeviceAnswered | ParametersChanged
 Locate = Callable[[int, float], int | None]
 """The id, as this process knows it, of the process a record names; None while it is not known. Takes `now`."""
 
@@ -41,7 +52,7 @@ class RankSensor:
     def read(self, now: float) -> Reading:
         """One sample per record, also of a rank whose process is gone, for as long as its record is there.
 
-        Every fingerprint that is found in a record is told once.
+        Every fingerprint, answer and change that is found in a record is told once.
         """
         try:
             present = self._present()
@@ -56,7 +67,7 @@ class RankSensor:
         looks = {name: self._look_at(name, present[name], now) for name in present}
         return Reading(
             ranks=tuple(look.sample for look in looks.values() if look.sample is not None),
-            events=tuple(itertools.chain.from_iterable(look.fingerprinted for look in looks.values())),
+            events=tuple(itertools.chain.from_iterable(look.told for look in looks.values())),
             unreadable=tuple(
                 Unreadable(self._prefix + name, look.problem)
                 for name, look in looks.items()
@@ -104,7 +115,7 @@ class _Look:
 
     sample: RankSample | None = None
     problem: str | None = None
-    fingerprinted: tuple[ParametersFingerprinted, ...] = ()
+    told: tuple[_Told, ...] = ()
 
 
 class _FollowedRank:
@@ -117,7 +128,10 @@ class _FollowedRank:
         self._checked = False
         self._step: StepZone | None = None
         self._pulse: PulseZone | None = None
+        self._health: HealthZone | None = None
         self._fingerprints = _FingerprintsTold()
+        self._proofs = _ProofsTold()
+        self._local_grad_norm: float | None = None
         self._process: WatchedProcess | None = None
         self._named_pid = UNKNOWN_INT  # as the record has it
 
@@ -128,16 +142,22 @@ class _FollowedRank:
         Its last good content still names it, so that the kernel's word on it is not lost.
         """
         reason: str | None = None
-        fingerprinted: tuple[ParametersFingerprinted, ...] = ()
+        told: tuple[_Told, ...] = ()
         try:
             self._refresh()
-            fingerprinted = self._fingerprints.new_in(self._record.replica(), now)
+            proof = self._record.proof()
+            measured = proof is not None and proof.local_norm_step != UNKNOWN_INT
+            self._local_grad_norm = proof.local_grad_norm if proof is not None and measured else None
+            told = (*self._proofs.new_in(proof, now), *self._fingerprints.new_in(self._record.replica(), now))
         except RecordUnreadable as error:
             reason = str(error)
         if self._step is None or self._step.rank == UNKNOWN_INT:
             return _Look(problem=reason)  # a worker that was given no rank yet is nobody's rank
-        sample = sample_of(self._step, self._pulse, self._process_state(self._step.pid, now), now)
-        return _Look(sample, reason, fingerprinted)
+        process = self._process_state(self._step.pid, now)
+        sample = sample_of(self._step, self._pulse, process, now, health=self._health)
+        if self._local_grad_norm is not None:
+            sample = replace(sample, local_grad_norm=self._local_grad_norm)
+        return _Look(sample, reason, told)
 
     def close(self) -> None:
         self._record.close()
@@ -151,6 +171,7 @@ class _FollowedRank:
         # A zone that was published once does not become unpublished: its writer is in the middle.
         self._step = self._record.step() or self._step
         self._pulse = self._record.pulse() or self._pulse
+        self._health = self._record.health() or self._health
 
     def _process_state(self, pid: int, now: float) -> ProcessState:
         if pid <= 0:
@@ -195,8 +216,47 @@ class _FingerprintsTold:
         return new
 
 
-def sample_of(step: StepZone, pulse: PulseZone | None, process: ProcessState, now: float) -> RankSample:
+class _ProofsTold:
+    """Remembers what of a rank's proofs in a round was told."""
+
+    def __init__(self) -> None:
+        self._round = self._rank = self._step = self._changed_step = UNKNOWN_INT
+
+    def new_in(self, zone: ProofZone | None, now: float) -> tuple[DeviceAnswered | ParametersChanged, ...]:
+        """What was not told before. A change comes first: answers after it prove less."""
+        if zone is None:
+            return ()
+        if (zone.round, zone.rank) != (self._round, self._rank):
+            self._round, self._rank = zone.round, zone.rank
+            self._step = self._changed_step = UNKNOWN_INT
+        new: list[DeviceAnswered | ParametersChanged] = []
+        if zone.changed_step not in (UNKNOWN_INT, self._changed_step):
+            self._changed_step = zone.changed_step
+            age_s = _age_s(zone.changed_ns, now)
+            new.append(ParametersChanged(zone.round, zone.rank, zone.changed_step, age_s, zone.is_flip))
+        new += [
+            DeviceAnswered(
+                round=zone.round,
+                rank=zone.rank,
+                device=zone.device,
+                step=one.step,
+                value=one.value,
+                looks=one.looks,
+                age_s=_age_s(one.at_ns, now),
+            )
+            for one in zone.answers
+            if one.step > self._step
+        ]
+        self._step = max([self._step, *(one.step for one in zone.answers)])
+        return tuple(new)
+
+
+def sample_of(
+    step: StepZone, pulse: PulseZone | None, process: ProcessState, now: float, *, health: HealthZone | None = None
+) -> RankSample:
     """A record's content as a sample taken at `now` (CLOCK_MONOTONIC, seconds). What is Unknown is None."""
+    if health is not None and health.round != step.round:
+        health = None  # A round began between two zones.
     return RankSample(
         round=step.round,
         rank=step.rank,
@@ -208,11 +268,30 @@ def sample_of(step: StepZone, pulse: PulseZone | None, process: ProcessState, no
         pid=step.pid if step.pid > 0 else None,
         step=_known(step.step),
         step_time_s=step.step_time_ns / _NANOSECONDS if step.step_time_ns >= 0 else None,
-        loss=None if math.isnan(step.loss) else step.loss,
-        grad_norm=None if math.isnan(step.grad_norm) else step.grad_norm,
+        loss=step.loss,
+        grad_norm=step.grad_norm,
         tokens=_known(step.tokens),
         collective_sequence=_known(pulse.collective_sequence) if pulse else None,
         snapshot_step=_known(step.snapshot_step),
+        nonfinite=_nonfinite(health, now) if health is not None and health.count else None,
+        skipped=_skipped(health) if health is not None and health.skipped_count else None,
+    )
+
+
+def _nonfinite(health: HealthZone, now: float) -> NonFinite:
+    return NonFinite(
+        step=health.step,
+        age_s=_age_s(health.at_ns, now),
+        last=health.last,
+        count=health.count,
+        loss=health.loss.word,
+        grad_norm=health.grad_norm.word,
+    )
+
+
+def _skipped(health: HealthZone) -> SkippedSteps:
+    return SkippedSteps(
+        health.skipped, health.skipped_count, health.skipped_loss.word, health.skipped_grad_norm.word
     )
 
 

@@ -5,21 +5,27 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from holdfast.api.rankrecord import (
+    HEALTH_SEQUENCE_OFFSET,
+    PROOF_SEQUENCE_OFFSET,
     PULSE_SEQUENCE_OFFSET,
     REPLICA_SEQUENCE_OFFSET,
     SEQUENCE,
     SIZE,
     STEP_SEQUENCE_OFFSET,
+    HealthZone,
+    ProofZone,
     PulseZone,
     ReplicaZone,
     StepZone,
     check_header,
+    unpack_health,
+    unpack_proof,
     unpack_pulse,
     unpack_replica,
     unpack_step,
 )
 
-Zone = TypeVar("Zone", StepZone, ReplicaZone, PulseZone)
+Zone = TypeVar("Zone", StepZone, ReplicaZone, PulseZone, HealthZone, ProofZone)
 
 # A writer holds a zone for about a microsecond. One that was preempted or stopped inside holds it for
 # milliseconds or for ever; trying longer would only burn the core it may be waiting for.
@@ -60,6 +66,14 @@ class RankRecord:
     def replica(self) -> ReplicaZone | None:
         """The fingerprints the training loop last published; None before it could. Raises RecordUnreadable."""
         return self._zone(REPLICA_SEQUENCE_OFFSET, unpack_replica)
+
+    def health(self) -> HealthZone | None:
+        """Which steps the training loop said were not finite; None before it could. Raises RecordUnreadable."""
+        return self._zone(HEALTH_SEQUENCE_OFFSET, unpack_health)
+
+    def proof(self) -> ProofZone | None:
+        """What the training loop last proved; None before it could. Raises RecordUnreadable."""
+        return self._zone(PROOF_SEQUENCE_OFFSET, unpack_proof)
 
     def pulse(self) -> PulseZone | None:
         """What the side thread last published; None before its first beat. Raises RecordUnreadable."""

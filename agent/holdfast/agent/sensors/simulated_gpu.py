@@ -3,13 +3,23 @@
 import math
 import os
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from holdfast.agent.allclear import NODE_KINDS, PORT_KINDS
 from holdfast.agent.kernelmessage import XidLogged, parse_message
 from holdfast.agent.sensors.fault_script import FILE_NAME, BadFault, Fault, ScriptTail, inject, parse_fault
 from holdfast.agent.sensors.sensor import Reading
-from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
+from holdfast.api.condition import Condition, ConditionKind, ConditionState
+from holdfast.api.telemetry import (
+    GpuDisappeared,
+    GpuHealth,
+    GpuSample,
+    NodeEvent,
+    PreemptionNoticed,
+    Unreadable,
+    XidRaised,
+)
 
 __all__ = ["Fault", "SimulatedGpus", "gpu_uuid", "inject"]
 
@@ -17,6 +27,8 @@ __all__ = ["Fault", "SimulatedGpus", "gpu_uuid", "inject"]
 _FELL_OFF_THE_BUS: Final = 79
 # Invented, as are all its numbers.
 _SLOWS_DOWN_AT_C: Final = 90.0
+CLEARED_TOLD_S: Final = 60.0  # as in `Reading`
+OF_THE_NODE: Final = NODE_KINDS | {ConditionKind.HOST_MEMORY_ERROR, ConditionKind.NVSWITCH_FAULT}
 _UUID_SPACE: Final = uuid.UUID("7b1d7d0e-6c1f-5a43-9a55-6d9d3c1b5f0a")
 
 
@@ -54,6 +66,7 @@ class SimulatedGpus:
             gpus=tuple(gpu.sample(now) for gpu in self._gpus),
             events=tuple(events),
             unreadable=tuple(unreadable),
+            conditions=tuple(condition for gpu in self._gpus for condition in gpu.conditions(now)),
         )
 
     def _happen(self, line: bytes, now: float) -> list[NodeEvent]:
@@ -72,12 +85,18 @@ class _SimulatedGpu:
     uuid: str
     failure: str = ""
     held_temperature_c: float | None = None
+    held: dict[ConditionKind, tuple[ConditionState, float, str]] = field(default_factory=dict)
 
     def suffer(self, fault: Fault, now: float) -> list[NodeEvent]:
         age_s = 0.0 if fault.at_ns is None else max(0.0, now - fault.at_ns / 1e9)
         events: list[NodeEvent] = []
         if fault.temperature_c is not None:
             self.held_temperature_c = fault.temperature_c
+        if fault.condition is not None:
+            state = ConditionState.CLEARED if fault.over else ConditionState.RAISED
+            self.held[fault.condition] = (state, now - age_s, fault.text or "injected")
+        if fault.taken_away_in_s is not None:
+            events.append(PreemptionNoticed("simulated", fault.taken_away_in_s, age_s, fault.text))
         if fault.xid is not None:
             events.append(self._raise(fault, fault.xid, age_s))
         if fault.xid == _FELL_OFF_THE_BUS:
@@ -95,6 +114,20 @@ class _SimulatedGpu:
         if fault.recovery_action is not None:
             action = fault.recovery_action
         return XidRaised(self.uuid, xid, age_s, fault.text, action, link_fault)
+
+    def conditions(self, now: float) -> list[Condition]:
+        """What holds, and what cleared within the last minute."""
+        return [
+            Condition(kind, state, max(0.0, now - since), says, *self._place(kind))
+            for kind, (state, since, says) in self.held.items()
+            if state is ConditionState.RAISED or now - since < CLEARED_TOLD_S
+        ]
+
+    def _place(self, kind: ConditionKind) -> tuple[str, str]:
+        """The GPU and the device that a condition is of."""
+        if kind in PORT_KINDS:
+            return "", "simulated-port"
+        return ("", "") if kind in OF_THE_NODE else (self.uuid, "")
 
     def unreadable(self) -> Unreadable:
         return Unreadable(self.uuid, self.failure)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.address import is_local, read_address
-from holdfast.checkpoint.catalogue import choose
+from holdfast.checkpoint.catalogue import catalogue, choose
 from holdfast.checkpoint.convert import dcpmetadata
 from holdfast.checkpoint.convert.content import Source
 from holdfast.checkpoint.convert.dcpsource import DcpSource
@@ -25,7 +25,9 @@ def open_source(uri: str, step: int | None = None) -> Source:
     """
     if not is_local(uri) or _is_holdfast(parse_uri(uri)):
         address = read_address(uri)
-        return HoldfastSource(address.storage, choose(address.storage, address.narrowed(step)))
+        return HoldfastSource(
+            address.storage, choose(catalogue(address.storage).entries, address.narrowed(step)).name
+        )
     if step is not None:
         fix = f"{uri} is no directory of checkpoints: leave the step out"
         raise InvalidInput(Problem(field="--step", value=step, fix=fix))

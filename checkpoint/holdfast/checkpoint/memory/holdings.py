@@ -165,4 +165,5 @@ def _item(holding: Holding, held: Held) -> Item:
         is_sealed=held.blocks is not None,
         copies=held.copies,
         parent=record.parent,
+        healthy=record.healthy,
     )

@@ -48,7 +48,9 @@ class Listing(msgspec.Struct, frozen=True, tag=True):
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True):
-    """One complete snapshot on a node, `is_copy` when it is of another node's rank. `parent` as in the record."""
+    """One complete snapshot on a node, `is_copy` when it is of another node's rank. `parent` and `healthy` as in
+    the record.
+    """
 
     round: int
     step: int
@@ -59,6 +61,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     is_sealed: bool
     copies: int
     parent: int | None
+    healthy: bool | None = None
 
 
 class Holdings(msgspec.Struct, frozen=True, tag=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.api.checkpoint import Health, health_of
 from holdfast.api.control import Assignment
 from holdfast.api.memory import NodeMemory
 from holdfast.api.round import Tier
@@ -137,7 +138,8 @@ def recollect(
     """Collective: every rank of a round that may restore from memory calls it, also one whose node keeps none.
 
     `after` is the (round, step) of the newest checkpoint in storage, as `Opening.newest`; only what is newer
-    counts. A step counts when every rank of the world that took it is found, in a round that was not given up.
+    counts. A step counts when every rank of the world that took it is found, in a round that was not given up, and
+    was finite, and no unhealthy step is known up to it.
     Raises what a collective of `council` raises, and nothing else.
     """
     memory, owner = assignment.memory, assignment.restore.owner
@@ -148,7 +150,7 @@ def recollect(
     servers = dict.fromkeys([*keepers, *(node.server for node in nodes if node.items and node.server)])
     recollection = Recollection(holdings, Peers(owner, patience_s=patience_s), tuple(servers))
     candidates = []
-    for whole in _wholes(nodes, after)[:limit]:
+    for whole in _wholes(nodes, after, assignment.restore.unhealthy_from)[:limit]:
         mine = tuple(_describe(holdings, whole, council.rank))
         heard = council.exchange(msgspec.msgpack.encode(mine))
         described = [each for words in heard for each in _DESCRIPTIONS.decode(words)]
@@ -170,13 +172,16 @@ def _look(holdings: Holdings, memory: NodeMemory | None, *, speaks: bool) -> _No
     return _Node(server=memory.server, since_round=memory.order.since_round, items=items)
 
 
-def _wholes(nodes: Sequence[_Node], after: tuple[int, int] | None) -> list[_Whole]:
-    """The steps of which every rank's image is somewhere, newest first along one line of descent."""
+def _wholes(
+    nodes: Sequence[_Node], after: tuple[int, int] | None, unhealthy_from: int | None = None
+) -> list[_Whole]:
+    """The steps of which every rank's healthy image is somewhere, newest first along one line of descent."""
     since_round = max((node.since_round for node in nodes), default=0)
     steps: dict[tuple[int, int, int], dict[int, list[_Place]]] = {}
     for speaker, node in enumerate(nodes):
         for item in node.items:
-            if item.round >= since_round and (after is None or (item.round, item.step) > after):
+            is_new = item.round >= since_round and (after is None or (item.round, item.step) > after)
+            if is_new and health_of(item, unhealthy_from) is not Health.UNHEALTHY:
                 places = steps.setdefault((item.round, item.step, item.world_size), {})
                 places.setdefault(item.rank, []).append(_Place(speaker, node.server, item))
     wholes = {

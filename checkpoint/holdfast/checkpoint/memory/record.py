@@ -10,7 +10,8 @@ class SnapshotRecord(msgspec.Struct, frozen=True):
 
     The image is the exact content of the rank's file of a checkpoint, called `file`; `entries` and `paths` say
     what lies where in it, as `part.Part` does. `parent` is the step that the round had restored, None when it
-    started afresh. `keepers` are the transfer servers ("host:port") that are to hold a copy.
+    started afresh. `keepers` are the transfer servers ("host:port") that are to hold a copy. `healthy` is whether
+    the rank's last loss and gradient norm were finite, None when it could not tell.
     """
 
     owner: str
@@ -25,6 +26,7 @@ class SnapshotRecord(msgspec.Struct, frozen=True):
     paths: dict[str, tuple[str | int, ...]]
     parent: int | None = None
     keepers: tuple[str, ...] = ()
+    healthy: bool | None = None
 
     @property
     def age(self) -> tuple[int, int]:

@@ -8,12 +8,13 @@ from msgspec.structs import replace
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import fence
 from holdfast.checkpoint.commits import Entered
+from holdfast.checkpoint.discovery import Found
 from holdfast.checkpoint.naming import committed_step
 from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.objects.bucket import Bucket
 from holdfast.checkpoint.objects.journal import Head, Journal
 from holdfast.checkpoint.objects.naming import save_name, saved_by
-from holdfast.checkpoint.retention import Retention, superfluous
+from holdfast.checkpoint.retention import Retention, judged
 from holdfast.checkpoint.storage import Files
 
 _LOG = logging.getLogger(__name__)
@@ -71,10 +72,13 @@ class JournalCommits:
             raise
         return folder
 
-    def retire(self, retention: Retention, *, round: int, token: str, need: Need | None = None) -> None:
+    def retire(
+        self, retention: Retention, *, round: int, token: str, need: Need | None = None
+    ) -> tuple[Found, ...]:
         head = self._journal.read()[1]
         fence.check(head.mark, round, uri=self._bucket.uri)
-        doomed = superfluous(self._files, retention)
+        verdict = judged(self._files, retention)
+        doomed = verdict.doomed
 
         def take_out(head: Head) -> Head:
             fence.check(head.mark, round, uri=self._bucket.uri)
@@ -88,6 +92,7 @@ class JournalCommits:
             head = self._change(take_out)
         self._sweep(head, round=round, token=token)
         self._journal.trim()
+        return verdict.line
 
     def discard(self, folder: str) -> None:
         """Delete what was not committed. What may have been, since the store did not say, is left to `retire`."""

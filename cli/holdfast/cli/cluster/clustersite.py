@@ -10,10 +10,13 @@ from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
+from holdfast.api.status import NodeStatus, RankStatus
 from holdfast.cli.cluster.kubeapi import KubeApi, Reply, connect, listed
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, seen_in
 from holdfast.cli.cluster.rights import CREATE_INTERVENTION, GET_INTERVENTION, GET_JOB, LIST_JOBS
+from holdfast.cli.ending import nodes_of, ranks_of
+from holdfast.cli.logs import LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen
 from holdfast.cli.site import Answer, Document, Patience
@@ -29,7 +32,8 @@ LOOK_MOST_S: Final = 1.0
 class ClusterSource:
     """Fills `site.JobSource`; says on stderr when it answers from the record."""
 
-    def __init__(self, jobs: "TrainingJobs", line: Line, job: str) -> None:
+    def __init__(self, api: KubeApi, jobs: "TrainingJobs", line: Line, job: str) -> None:
+        self._api = api
         self._jobs = jobs
         self._client = WatchdogClient(line, job)
         self.job = job
@@ -45,6 +49,20 @@ class ClusterSource:
             return self._client.incidents()
         except (Unavailable, InvalidInput) as error:
             return incidents_in(self._recorded(error))
+
+    def ranks(self) -> tuple[RankStatus, ...]:
+        return ranks_of(self._client)
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        return nodes_of(self._client)
+
+    def logs(self, request: LogRequest) -> Iterator[LogLine]:
+        from holdfast.cli.cluster.podlogs import PodLogs, launcher_container, lines_of
+        from holdfast.cli.keptlogs import KeptLogs
+
+        record = self._jobs.get(self.job)
+        logs = PodLogs(self._api, record.metadata.namespace, launcher_container(record.spec))
+        return lines_of(logs, self._client.ranks(), request, KeptLogs(self._client, datetime.now(UTC).timestamp()))
 
     def journal(self, after: int) -> Iterator[Journaled]:
         return self._client.journal(after)
@@ -108,7 +126,7 @@ class ClusterSite:
         return tuple(seen_in(record, now) for record in self._jobs.list(namespace))
 
     def source(self) -> ClusterSource:
-        return ClusterSource(self._jobs, self._line, self._job())
+        return ClusterSource(self._api, self._jobs, self._line, self._job())
 
     def check(self, document: Document) -> Document:
         checked: Document = self._create(document, {"dryRun": "All"})

@@ -2,12 +2,14 @@
 
 HoldfastError
 |-- Unavailable   it does not answer, or what is asked for is not installed
+|   `-- Gone      what is asked for is not there any more
 `-- Forbidden     the person may not; says which right is missing and who has it
 """
 
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -19,10 +21,15 @@ from holdfast.cli.target import Target
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 15.0
 PAGE_OBJECTS = 500
+LINES_CHUNK_BYTES = 1 << 16
 
 
 class Forbidden(HoldfastError):
     """The API server knows who asks, and that person may not."""
+
+
+class Gone(Unavailable):
+    """What the path names is not there, or not any more."""
 
 
 class Details(msgspec.Struct, frozen=True):
@@ -58,6 +65,14 @@ class Reply:
         return said if said.kind == "Status" else None
 
 
+class _Reading(Enum):
+    """How an answer is read."""
+
+    WHOLE = "whole"
+    BY_LINE = "by line"
+    FOLLOWED = "followed"  # by line, and silence is no fault
+
+
 class KubeApi:
     """One API server, asked as one user."""
 
@@ -77,19 +92,59 @@ class KubeApi:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """One request. Raises Unavailable when there is no answer, or the credentials are not taken."""
+        answer = self._request(method, path, body=body, query=query, headers=headers)
+        return Reply(answer.status, answer.data, answer.headers)
+
+    def lines(self, path: str, right: str, *, query: Mapping[str, str]) -> Iterator[str]:
+        """A text that is read line by line while it comes. Raises Gone, and as `ask` and `refusal_of` do.
+
+        With `follow` in the query it may be silent for as long as it likes.
+        """
+        reading = _Reading.FOLLOWED if "follow" in query else _Reading.BY_LINE
+        answer = self._request("GET", path, query=query, reading=reading)
+        try:
+            if answer.status >= 400:
+                reply = Reply(answer.status, answer.data, answer.headers)
+                if reply.status == 404:
+                    raise Gone(f"the cluster has no {path.rpartition('/')[0].rpartition('/')[2]} any more")
+                raise refusal_of(reply, right, self.user)
+            unfinished = b""
+            for data in answer.stream(LINES_CHUNK_BYTES):
+                *lines, unfinished = (unfinished + data).split(b"\n")
+                yield from (line.decode("utf-8", "replace") for line in lines)
+            if unfinished:
+                yield unfinished.decode("utf-8", "replace")
+        except self._interruptions() as error:
+            raise Unavailable(f"the API server at {self.server} broke off: {_plain(error)}") from error
+        finally:
+            answer.close()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        reading: _Reading = _Reading.WHOLE,
+    ) -> Any:
+        """The library's response; only that of a WHOLE reading is read already."""
         import urllib3
 
         sent = {"Accept": "application/json", "Content-Type": "application/json", **(headers or {})}
         self._client.update_params_for_auth(sent, [], ["BearerToken"], path, method, None)
         content = body if isinstance(body, bytes) else None if body is None else msgspec.json.encode(body)
         url = self.server + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        read_s = None if reading is _Reading.FOLLOWED else ANSWER_TIMEOUT_S
         try:
             answer = self._client.rest_client.pool_manager.request(
                 method,
                 url,
                 body=content,
                 headers=sent,
-                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=ANSWER_TIMEOUT_S),
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_s),
+                preload_content=reading is _Reading.WHOLE,
                 retries=False,
                 redirect=False,
             )
@@ -97,7 +152,13 @@ class KubeApi:
             raise Unavailable(f"the API server does not answer at {self.server}: {_plain(error)}") from error
         if answer.status == 401:
             raise Unavailable(f"the API server at {self.server} does not accept the login of {self.user}")
-        return Reply(answer.status, answer.data, answer.headers)
+        return answer
+
+    @staticmethod
+    def _interruptions() -> tuple[type[Exception], ...]:
+        import urllib3
+
+        return (urllib3.exceptions.HTTPError, OSError)
 
     def get(self, path: str, right: str, *, query: Mapping[str, str] | None = None) -> Any:
         """A decoded object. `right` names what is needed for it. Raises as `refusal_of` says."""

@@ -66,6 +66,7 @@ class Status(_Camel, frozen=True):
     goodput: Goodput | None = None
     recent_incidents: tuple[dict[str, Any], ...] = ()
     incidents: int | None = None
+    finished_at: str | None = None
 
 
 class JobRecord(_Camel, frozen=True):
@@ -73,6 +74,7 @@ class JobRecord(_Camel, frozen=True):
 
     metadata: Meta
     status: Status = Status()
+    spec: dict[str, Any] = {}
 
     @property
     def job(self) -> str:
@@ -108,6 +110,7 @@ def seen_in(record: JobRecord, now: float) -> SeenStatus:
         last_checkpoint=SeenCheckpoint(saved.step, saved.uri, at=_seconds(saved.time)) if saved else None,
         now=now,
         ettr=status.goodput.ettr if status.goodput else None,
+        ended_at=_seconds(status.finished_at),
         source=Source.RECORD,
     )
 

@@ -7,7 +7,7 @@ GROUP = "holdfast.dev"
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One right. Those of our own kinds are needed in the job's namespace, the others in Holdfast's.
+    """One right. Those of our own kinds and of pods are needed in the job's namespace, the others in Holdfast's.
 
     `role` is how the chart's role is called, whose name begins with the installation's.
     """
@@ -31,6 +31,7 @@ READER = "the chart's Role ...-reader, in Holdfast's namespace,"
 LIST_JOBS = Right("list", GROUP, "trainingjobs", VIEW)
 GET_JOB = Right("get", GROUP, "trainingjobs", VIEW)
 CREATE_INTERVENTION = Right("create", GROUP, "interventions", ON_CALL)
+GET_POD_LOG = Right("get", "", "pods", VIEW, "log")
 GET_INTERVENTION = Right("get", GROUP, "interventions", VIEW)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.catalogue import Entry
     from holdfast.checkpoint.index import Index, Stored
     from holdfast.checkpoint.manifest import Manifest
+    from holdfast.checkpoint.need import Need
     from holdfast.checkpoint.pruning import Plan
     from holdfast.checkpoint.verification import Looked
 
@@ -31,13 +32,16 @@ _step_option = click.option("--step", type=click.IntRange(min=0), help="The chec
 @click.argument("uri")
 @format_option
 def ls(uri: str, form: Format) -> ExitCode:
-    """Every checkpoint in the directory URI, and which of them the next restore would try."""
+    """Every checkpoint in the directory URI: committed, healthy, verified, and why each is kept."""
     address = _address(uri)
     from holdfast.checkpoint.catalogue import catalogue
 
-    entries = catalogue(address.storage)
-    value = [_entry_shown(each) for each in entries]
-    emit(Shown(value=value, table=lambda: catalogue_text(value), names=lambda: [e.name for e in entries]), form)
+    there = catalogue(address.storage)
+    if there.trouble:
+        remark(there.trouble)
+    value = [_entry_shown(each, there.need) for each in there.entries]
+    names = [each.name for each in there.entries]
+    emit(Shown(value=value, table=lambda: catalogue_text(value), names=lambda: names), form)
     return ExitCode.OK
 
 
@@ -49,17 +53,19 @@ def ls(uri: str, form: Format) -> ExitCode:
 def show(uri: str, step: int | None, tensor: str | None, form: Format) -> ExitCode:
     """What the checkpoint at URI holds: tensors, objects, files. Of a directory it is the newest."""
     address = _address(uri)
-    from holdfast.checkpoint.catalogue import choose, read_index
+    from holdfast.checkpoint.catalogue import catalogue, choose, read_index
     from holdfast.checkpoint.discovery import read_manifest
 
-    name = choose(address.storage, address.narrowed(step))
+    there = catalogue(address.storage)
+    chosen = choose(there.entries, address.narrowed(step))
+    name = chosen.name
     manifest = read_manifest(address.storage, name)
     index = read_index(address.storage, name, manifest)
     if tensor is not None:
         one = _tensor_named(index, tensor)
         emit(Shown(value=one, table=lambda: tensor_text(one), names=lambda: [tensor]), form)
         return ExitCode.OK
-    value = _checkpoint_shown(name, manifest, index)
+    value = {**_checkpoint_shown(name, manifest, index), **_standing_shown(chosen, there.need)}
     emit(Shown(value=value, table=lambda: checkpoint_text(value), names=lambda: list(index.entries)), form)
     return ExitCode.OK
 
@@ -79,10 +85,9 @@ def verify(uri: str, step: int | None, everything: bool, form: Format) -> ExitCo
 
     if everything and address.narrowed(step) is not None:
         raise InvalidInput(Problem(field="--all", value=uri, fix="leave the step out, or --all"))
-    entries = catalogue(address.storage)
+    entries: Sequence[Entry] = catalogue(address.storage).entries
     if not everything:
-        chosen = choose(address.storage, address.narrowed(step))
-        entries = [each for each in entries if each.name == chosen]
+        entries = [choose(entries, address.narrowed(step))]
     looked = _look(address, entries)
     value = [_looked_shown(each) for each in looked]
     damaged = [each.name for each in looked if not each.is_intact]
@@ -132,6 +137,10 @@ def _spared_text(planned: "Plan") -> str:
     said = [f"compares replicas every {need.compared_every} steps"] if need.compared_every else []
     if need.verified is not None:
         said.append(f"has verified them after step {need.verified} last")
+    if need.unhealthy_from is not None:
+        said.append(f"found no step healthy from {need.unhealthy_from} on")
+    if not said:
+        said.append("needs the newest healthy one")
     return f"kept for a rewind: {', '.join(planned.spared)} (the job {' and '.join(said)})"
 
 
@@ -156,11 +165,25 @@ def _look(address: "Address", entries: "Sequence[Entry]") -> "list[Looked]":
         progress.end()
 
 
-def _entry_shown(entry: "Entry") -> dict[str, Any]:
+def _standing_shown(entry: "Entry", need: "Need") -> dict[str, Any]:
+    """How it stands, None where that is Unknown, and every reason to keep it."""
+    from holdfast.api.checkpoint import Health
+
+    return {
+        "committed": entry.reason is None,
+        "healthy": None if entry.health is Health.UNKNOWN else entry.health is Health.HEALTHY,
+        "verified": entry.verified,
+        "kept": [each.value for each in entry.kept],
+        "keep": need.keep,
+    }
+
+
+def _entry_shown(entry: "Entry", need: "Need") -> dict[str, Any]:
     return {
         "name": entry.name,
         "step": entry.step,
-        "standing": entry.standing.value,
+        "standing": entry.place.value,
+        **_standing_shown(entry, need),
         "round": entry.round,
         "worldSize": entry.world_size,
         "parent": entry.parent,

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from holdfast.api.intervention import InterventionAction, InterventionState
+from holdfast.api.errors import HoldfastError
+from holdfast.api.intervention import Forecast, InterventionAction, InterventionState
 from holdfast.cli.exitcode import ExitCode
 from holdfast.cli.output import emit_yaml, remark
-from holdfast.cli.site import Answer, Document, Patience, Site, open_site
+from holdfast.cli.site import Answer, Document, JobSource, Patience, Site, open_site
 from holdfast.cli.target import JobWord, Target, target_options
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -47,7 +48,8 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
         type=click.Choice([each.value for each in DryRun]),
         default=DryRun.NONE.value,
         show_default=True,
-        help="Do nothing: show the Intervention (client; also --dry-run alone), or have the server check it.",
+        help="Do nothing: say what would happen and show the Intervention (client; also --dry-run alone), or "
+        "have the API server check it as well.",
     ),
     click.option(
         "--timeout",
@@ -156,10 +158,11 @@ def _intervene(action: InterventionAction, target: Target, terms: Terms, words: 
     from holdfast.api.interventionspec import read_intervention
 
     site = open_site(target)
-    document = document_of(action, site.source().job, terms.reason, words)
+    source = site.source()
+    document = document_of(action, source.job, terms.reason, words)
     read_intervention(document)
     if terms.dry_run is not DryRun.NONE:
-        return _show(site, document, terms.dry_run)
+        return _show(site, source, document, terms.dry_run)
     return conclude(site.hand_in(document, terms.patience), terms.patience)
 
 
@@ -192,6 +195,32 @@ def conclude(answer: Answer, patience: Patience) -> ExitCode:
     return ExitCode.UNAVAILABLE
 
 
-def _show(site: Site, document: Document, dry_run: DryRun) -> ExitCode:
-    emit_yaml(site.check(document) if dry_run is DryRun.SERVER else document)
-    return ExitCode.OK
+def _show(site: Site, source: JobSource, document: Document, dry_run: DryRun) -> ExitCode:
+    """The object as it would be sent, and before it, as comments, what the watchdog says would happen."""
+    checked = site.check(document) if dry_run is DryRun.SERVER else document
+    told = _foretold(source, document)
+    for line in "\n".join(forecast_lines(told)).splitlines():
+        click.echo(f"# {line}")
+    emit_yaml(checked)
+    is_refused = isinstance(told, Forecast) and told.state is InterventionState.REFUSED
+    return ExitCode.FAILED if is_refused else ExitCode.OK
+
+
+def _foretold(source: JobSource, document: Document) -> Forecast | HoldfastError:
+    """What the watchdog says would happen, or why it says nothing."""
+    from holdfast.api.interventionspec import read_intervention, request_of
+
+    try:
+        return source.client().forecast(request_of(read_intervention(document), "dry-run"))
+    except HoldfastError as error:
+        return error
+
+
+def forecast_lines(told: Forecast | HoldfastError) -> list[str]:
+    """A forecast, a sentence a line."""
+    if isinstance(told, HoldfastError):
+        return [f"Only the shape was checked; what would happen is unknown: {told}"]
+    verdict = f"{told.state.value}: {told.outcome}" if told.outcome else told.state.value
+    if told.state is InterventionState.REFUSED:
+        return [f"It would be {verdict}"]
+    return [f"It would be {verdict}", "What would happen now:", *(f"- {each}" for each in told.effects)]

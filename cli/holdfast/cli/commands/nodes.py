@@ -13,8 +13,11 @@ from holdfast.cli.view.nodes import nodes_text, nodes_wide_text
 @target_options(JobWord.ARGUMENT)
 @format_option
 def nodes(target: Target, form: Format) -> ExitCode:
-    """Every node of JOB as its agent last reported it; -o wide shows every GPU."""
-    found = open_site(target).source().client().nodes()
+    """Every node of JOB as its agent last reported it; -o wide shows every GPU.
+
+    Of a job that is over it is what was last known of them, and stderr says so.
+    """
+    found = open_site(target).source().nodes()
     emit(
         Shown(
             value=found,

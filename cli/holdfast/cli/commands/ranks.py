@@ -13,8 +13,11 @@ from holdfast.cli.view.status import rank_shown, ranks_text, ranks_wide_text
 @target_options(JobWord.ARGUMENT)
 @format_option
 def ranks(target: Target, form: Format) -> ExitCode:
-    """Every rank of JOB's round: node, process state, phase, step, loss. A question mark is Unknown."""
-    found = open_site(target).source().client().ranks()
+    """Every rank of JOB's round: node, process state, phase, step, loss. A question mark is Unknown.
+
+    Of a job that is over it is what was last known of them, and stderr says so.
+    """
+    found = open_site(target).source().ranks()
     emit(
         Shown(
             value=[rank_shown(rank) for rank in found],

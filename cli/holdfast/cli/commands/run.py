@@ -15,7 +15,7 @@ from holdfast.cli.embedded.follower import Audience
 from holdfast.cli.embedded.lineaudience import LineAudience
 from holdfast.cli.embedded.placement import Replacing, Terms
 from holdfast.cli.embedded.preparation import prepare
-from holdfast.cli.embedded.session import Beginning, Interrupted, RunTerms, run_session
+from holdfast.cli.embedded.session import Beginning, Conduct, Interrupted, RunTerms, run_session
 from holdfast.cli.exitcode import ExitCode
 from holdfast.cli.manifest import read_job_file
 from holdfast.cli.statedirectory import StateDirectory, state_directory_of
@@ -33,6 +33,7 @@ ERROR_LINES = 15
 )
 @click.option("--fresh", is_flag=True, help="Start over: remove what an earlier run of this job left.")
 @click.option("--listen", default="127.0.0.1:0", show_default=True, help="Where the watchdog listens.")
+@click.option("--observe", is_flag=True, help="Tell what would be done about each fault, and do nothing.")
 @click.option("--replace/--no-replace", default=True, help="Whether lost nodes are replaced.  [default: replace]")
 @click.option("--replace-delay", default=2.0, show_default=True, help="Seconds until a replacement comes.")
 def run(
@@ -42,15 +43,17 @@ def run(
     state_dir: Path | None,
     fresh: bool,
     listen: str,
+    observe: bool,
     replace: bool,
     replace_delay: float,
 ) -> ExitCode:
     """Run JOB_FILE on this machine: each node is a process, and what breaks is healed.
 
     The entry point is looked up beside the job file, and runs there. State goes to --state-dir, by default
-    ./.holdfast/NAMESPACE-NAME; the same command again resumes a run that was stopped. Exits with 0 when the job
-    succeeded, 1 when it failed or a fault of the script was not injected, 2 when a file or flag is wrong, 3 when
-    something is not there, 130 after Ctrl-C.
+    ./.holdfast/NAMESPACE-NAME; the same command again resumes a run that was stopped. With --observe each fault is
+    an incident that says what would be done; nothing is, and a job which loses a worker or a node ends.
+    Exits with 0 when the job succeeded, 1 when it failed or a fault of the script was not injected, 2 when a file
+    or flag is wrong, 3 when something is not there, 130 after Ctrl-C.
     """
     job = read_job_file(job_file)
     script = read_fault_script(faults) if faults else ()
@@ -65,6 +68,7 @@ def run(
         placement=Terms(Replacing.ALLOWED if replace else Replacing.REFUSED, replace_delay),
         listen=listen,
         beginning=Beginning.FRESH if fresh else Beginning.RESUME,
+        conduct=Conduct.OBSERVE if observe else Conduct.HEAL,
     )
     return run_to_end(terms, LineAudience(time.monotonic))
 

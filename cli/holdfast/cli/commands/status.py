@@ -15,8 +15,8 @@ from holdfast.cli.view.status import job_name, jobs_text, jobs_wide_text, status
 def status(target: Target, form: Format) -> ExitCode:
     """Where JOB is: phase, round, members, step, loss. Several jobs are listed, one a line.
 
-    While its watchdog is away the answer comes from the TrainingJob's status where there is one, and stderr says
-    so; exits with 3 when neither answers.
+    Of a run on this machine that is over it is what was last known. While the watchdog of a cluster is away the
+    answer comes from the TrainingJob's status, and stderr says so; exits with 3 when neither answers.
     """
     site = open_site(target)
     if target.job is None:

@@ -16,6 +16,7 @@ from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.rights import (
     CREATE_INTERVENTION,
     GET_JOB,
+    GET_POD_LOG,
     LIST_JOBS,
     Right,
     create_token,
@@ -106,10 +107,13 @@ class Gathering:
 
     def _rights(self) -> dict[Right, bool]:
         through = (get_watchdog(self._installation.service), create_token(self._installation.viewer))
-        return {right: self._may(right) for right in (LIST_JOBS, GET_JOB, CREATE_INTERVENTION, *through)}
+        return {
+            right: self._may(right) for right in (LIST_JOBS, GET_JOB, GET_POD_LOG, CREATE_INTERVENTION, *through)
+        }
 
     def _may(self, right: Right) -> bool:
-        namespace = self._job_namespace if right.group else self._namespace
+        is_of_job = bool(right.group) or right.resource == "pods"
+        namespace = self._job_namespace if is_of_job else self._namespace
         attributes = {
             "verb": right.verb,
             "group": right.group,

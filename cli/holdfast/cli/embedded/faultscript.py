@@ -6,30 +6,50 @@ A YAML list, executed in order, each entry once:
       do: kill-worker       # SIGKILL the process of a rank
       rank: 1
     - at: {step: 60}
-      after: recovered      # and no incident is open any more
+      after: recovered      # and the fault before was noticed and is healed; noticed: it was noticed
       do: kill-node         # SIGKILL launcher, agent and workers of a node
       node: node-2          # or rank: the node that runs it
 
-    do            rank or node    what happens
-    kill-worker   rank            SIGKILL of the worker process
-    stop-worker   rank            SIGSTOP of it: it hangs
-    flip-bit      rank            bit `bit` (default 12) of a parameter of it is flipped, at `step` or soon after
-    kill-node     rank or node    everything of the node is killed at once
-    kill-launcher rank or node    SIGKILL of the launcher alone
-    xid           rank or node    the simulated GPU `gpu` (default 0) raises `xid`
-    gpu-lost      rank or node    the simulated GPU `gpu` answers no more
-    compute-wrong node            self-tests of the simulated GPU `gpu` go wrong one time in fifty, from the start
-    kill-watchdog neither         SIGKILL of the watchdog
+    do               whom          what happens
+    kill-worker      rank          SIGKILL of the worker process
+    stop-worker      rank          SIGSTOP of it: it hangs
+    raise            rank          its training function raises RuntimeError
+    break-collective rank          the connections of its process group break; the process lives
+    slow             rank          each of `for` (default 10) steps takes `seconds` (1) longer
+    nan              rank          its model computes NaN for `for` (1) steps, at `step` or soon after
+    spike            rank          publishes the loss of `for` (1) steps `times` (100) what it is
+    wrong-data       rank          the batch before is given again in `for` (1) steps
+    full-disk        rank          nothing of a checkpoint can be written (ENOSPC) for `for` (50) steps
+    flip-bit         rank          bit `bit` (default 12) of a parameter of it is flipped, at `step` or soon after
+    kill-node        rank or node  everything of the node is killed at once
+    kill-launcher    rank or node  SIGKILL of the launcher alone
+    end-launcher     rank or node  SIGTERM of the launcher: it leaves in good order
+    kill-agent       rank or node  SIGKILL of the agent; it is started again after a second
+    partition        rank or node  nothing passes between the node and the watchdog for `seconds` (10)
+    drain            rank or node  the node is to be left, as `kubectl drain` asks for it
+    preempt          rank or node  a notice: the machine is taken away in `seconds` (120)
+    xid              rank or node  the simulated GPU `gpu` (default 0) raises `xid`
+    gpu-lost         rank or node  the simulated GPU `gpu` answers no more
+    hot              rank or node  the simulated GPU `gpu` has `celsius` (default 95) from now on
+    condition        rank or node  the condition `kind` is raised, of the simulated GPU `gpu` or of the node
+    compute-wrong    node          self-tests of the simulated GPU `gpu` go wrong one time in fifty, from the start
+    kill-watchdog    neither       SIGKILL of the watchdog
+
+`SEEN_AS` says what each is seen as. What the script cannot be made to suffer, since it does not use
+holdfast.trainer, or holdfast.checkpoint for wrong-data and full-disk, is told as not injected.
 """
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, model_validator
 
+from holdfast.api.condition import ConditionKind
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.finding import FindingKind
 from holdfast.api.section import MISSING, Section, contradiction, parse
 from holdfast.cli.manifest import read_documents
 
@@ -39,11 +59,25 @@ class Deed(StrEnum):
 
     KILL_WORKER = "kill-worker"
     STOP_WORKER = "stop-worker"
+    RAISE = "raise"
+    BREAK_COLLECTIVE = "break-collective"
+    SLOW = "slow"
+    NAN = "nan"
+    SPIKE = "spike"
+    WRONG_DATA = "wrong-data"
+    FULL_DISK = "full-disk"
     FLIP_BIT = "flip-bit"
     KILL_NODE = "kill-node"
     KILL_LAUNCHER = "kill-launcher"
+    END_LAUNCHER = "end-launcher"
+    KILL_AGENT = "kill-agent"
+    PARTITION = "partition"
+    DRAIN = "drain"
+    PREEMPT = "preempt"
     XID = "xid"
     GPU_LOST = "gpu-lost"
+    HOT = "hot"
+    CONDITION = "condition"
     COMPUTE_WRONG = "compute-wrong"
     KILL_WATCHDOG = "kill-watchdog"
 
@@ -51,11 +85,78 @@ class Deed(StrEnum):
 class After(StrEnum):
     """What else must hold before a fault happens."""
 
-    RECOVERED = "recovered"
+    NOTICED = "noticed"  # the fault before has led to an incident of its kind, or to a new round
+    RECOVERED = "recovered"  # that, and no incident is open any more
+
+
+_RANK: Final = ("rank",)
+_EITHER: Final = ("rank", "node")
+_GPU: Final = (*_EITHER, "gpu")
+# Which fields each reads beside `at`, `do` and `after`; what is not among them is refused.
+READS: Final[Mapping[Deed, tuple[str, ...]]] = MappingProxyType(
+    {
+        Deed.KILL_WORKER: _RANK,
+        Deed.STOP_WORKER: _RANK,
+        Deed.RAISE: _RANK,
+        Deed.BREAK_COLLECTIVE: _RANK,
+        Deed.SLOW: (*_RANK, "for", "seconds"),
+        Deed.NAN: (*_RANK, "for"),
+        Deed.SPIKE: (*_RANK, "for", "times"),
+        Deed.WRONG_DATA: (*_RANK, "for"),
+        Deed.FULL_DISK: (*_RANK, "for"),
+        Deed.FLIP_BIT: (*_RANK, "bit"),
+        Deed.KILL_NODE: _EITHER,
+        Deed.KILL_LAUNCHER: _EITHER,
+        Deed.END_LAUNCHER: _EITHER,
+        Deed.KILL_AGENT: _EITHER,
+        Deed.PARTITION: (*_EITHER, "seconds"),
+        Deed.DRAIN: _EITHER,
+        Deed.PREEMPT: (*_EITHER, "seconds"),
+        Deed.XID: (*_GPU, "xid"),
+        Deed.GPU_LOST: _GPU,
+        Deed.HOT: (*_GPU, "celsius"),
+        Deed.CONDITION: (*_GPU, "kind"),
+        Deed.COMPUTE_WRONG: ("node", "gpu"),
+        Deed.KILL_WATCHDOG: (),
+    }
+)
+_NEEDS: Final[Mapping[Deed, tuple[str, str]]] = MappingProxyType(
+    {Deed.XID: ("xid", "such as 79"), Deed.CONDITION: ("kind", "such as PcieDegraded")}
+)
+# What a fault leads to findings of, the surest first; empty where it leads to none.
+SEEN_AS: Final[Mapping[Deed, tuple[FindingKind, ...]]] = MappingProxyType(
+    {
+        Deed.KILL_WORKER: (FindingKind.PROCESS_EXIT, FindingKind.CRASH_LOOP),  # the latter before new progress
+        Deed.STOP_WORKER: (FindingKind.HANG,),
+        Deed.RAISE: (FindingKind.USER_CODE,),
+        Deed.BREAK_COLLECTIVE: (FindingKind.COLLECTIVE_FAILED,),
+        Deed.SLOW: (),  # a Hang only beyond the time-out; the detector of slow ranks is not built yet
+        Deed.NAN: (FindingKind.NON_FINITE,),
+        Deed.SPIKE: (),
+        Deed.WRONG_DATA: (),  # replicas stay equal, since their gradients are averaged
+        Deed.FULL_DISK: (FindingKind.PROCESS_EXIT,),  # after three saves that failed in a row
+        Deed.FLIP_BIT: (FindingKind.CORRUPTION,),
+        Deed.KILL_NODE: (FindingKind.MEMBER_LOST,),
+        Deed.KILL_LAUNCHER: (FindingKind.MEMBER_LOST,),
+        Deed.END_LAUNCHER: (),  # a departure
+        Deed.KILL_AGENT: (),  # its ranks are Unknown until it is back
+        Deed.PARTITION: (FindingKind.MEMBER_LOST,),
+        Deed.DRAIN: (),  # a departure
+        Deed.PREEMPT: (),  # a departure
+        Deed.XID: (FindingKind.XID,),
+        Deed.GPU_LOST: (FindingKind.GPU_LOST,),
+        Deed.HOT: (FindingKind.THERMAL,),
+        Deed.CONDITION: (FindingKind.CONDITION,),
+        Deed.COMPUTE_WRONG: (FindingKind.SELF_TEST,),
+        Deed.KILL_WATCHDOG: (),
+    }
+)
+# The job saves and goes on in a new round without the node; where it is only observed, an incident says so.
+DEPARTURES: Final = frozenset({Deed.END_LAUNCHER, Deed.DRAIN, Deed.PREEMPT})
 
 
 class When(Section):
-    """The job's step has reached `step`."""
+    """The job's step has reached `step`. Step 0: the round runs, also where the script tells no steps."""
 
     step: Annotated[int, Field(ge=0)]
 
@@ -71,42 +172,34 @@ class ScriptedFault(Section):
     gpu: Annotated[int, Field(ge=0)] | None = None
     xid: Annotated[int, Field(ge=1, le=1023)] | None = None
     bit: Annotated[int, Field(ge=0, le=63)] | None = None
+    steps: Annotated[int | None, Field(ge=1, alias="for")] = None
+    seconds: Annotated[float, Field(gt=0, le=3600)] | None = None
+    times: Annotated[float, Field(gt=0)] | None = None
+    celsius: Annotated[float, Field(ge=0, le=150)] | None = None
+    kind: ConditionKind | None = None
 
     @model_validator(mode="after")
     def _says_whom(self) -> Self:
-        match self.do:
-            case Deed.KILL_WATCHDOG:
-                self._refuse_fields("rank", "node", "gpu", "xid")
-            case Deed.KILL_WORKER | Deed.STOP_WORKER | Deed.FLIP_BIT:
-                self._refuse_fields("node", "gpu", "xid")
-                if self.rank is None:
-                    raise contradiction("rank", MISSING, f"add it; {self.do} needs a rank")
-            case Deed.COMPUTE_WRONG:
-                self._refuse_fields("rank", "xid")
-                if self.node is None:
-                    raise contradiction("node", MISSING, f"add it; {self.do} needs a node")
-            case _:
-                if (self.rank is None) == (self.node is None):
-                    given = "both" if self.rank is not None else MISSING
-                    raise contradiction("node", given, f"{self.do} needs either a rank or a node")
-                if self.do in (Deed.KILL_NODE, Deed.KILL_LAUNCHER):
-                    self._refuse_fields("gpu", "xid")
-        if self.do is not Deed.FLIP_BIT:
-            self._refuse_fields("bit")
-        if (self.do is Deed.XID) != (self.xid is not None):
-            fix = "add it, such as 79" if self.do is Deed.XID else f"remove it; {self.do} does not read it"
-            raise contradiction("xid", self.xid or MISSING, fix)
-        return self
-
-    def _refuse_fields(self, *names: str) -> None:
-        for name in names:
-            if (value := getattr(self, name)) is not None:
+        reads = READS[self.do]
+        for field, info in type(self).model_fields.items():
+            name = info.alias or field
+            if name not in (*reads, "at", "do", "after") and (value := getattr(self, field)) is not None:
                 raise contradiction(name, value, f"remove it; {self.do} does not read it")
+        if "rank" in reads and "node" in reads:
+            if (self.rank is None) == (self.node is None):
+                given = "both" if self.rank is not None else MISSING
+                raise contradiction("node", given, f"{self.do} needs either a rank or a node")
+        elif reads and getattr(self, reads[0]) is None:
+            raise contradiction(reads[0], MISSING, f"add it; {self.do} needs a {reads[0]}")
+        needed, example = _NEEDS.get(self.do, ("at", ""))
+        if getattr(self, needed) is None:
+            raise contradiction(needed, MISSING, f"add it, {example}")
+        return self
 
     def __str__(self) -> str:
         whom = f" of rank {self.rank}" if self.rank is not None else f" of {self.node}" if self.node else ""
-        what = f"{self.do} {self.xid}" if self.xid is not None else str(self.do)
-        return f"{what}{whom}"
+        what = self.xid if self.xid is not None else self.kind
+        return f"{self.do}{whom}" if what is None else f"{self.do} {what}{whom}"
 
 
 class _Script(Section):
@@ -114,7 +207,7 @@ class _Script(Section):
 
 
 def check_whom(faults: Sequence[ScriptedFault], *, nodes_max: int, local_size: int) -> None:
-    """Raises InvalidInput when a fault names a rank that the job never has, or computes on a GPU no node has."""
+    """Raises InvalidInput when a fault names a rank that the job never has, or a GPU that no node has."""
     ranks_max = nodes_max * local_size
     problems = [
         Problem(
@@ -126,7 +219,7 @@ def check_whom(faults: Sequence[ScriptedFault], *, nodes_max: int, local_size: i
     problems += [
         Problem(f"faults[{place}].gpu", fault.gpu, f"a node has {local_size} GPUs, 0 to {local_size - 1}")
         for place, fault in enumerate(faults)
-        if fault.do is Deed.COMPUTE_WRONG and (fault.gpu or 0) >= local_size
+        if fault.gpu is not None and fault.gpu >= local_size
     ]
     if problems:
         raise InvalidInput(*problems)

@@ -3,30 +3,69 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from holdfast.agent.sensors.fault_script import Fault, inject
-from holdfast.api.bitflip import BitFlip, request_bit_flip
+from holdfast.api.bitflip import BitFlip, NanOutput, bit_flip_file, nan_file, request_bit_flip, request_nan
+from holdfast.api.disturbance import request_disturbance
 from holdfast.api.errors import Unavailable
+from holdfast.api.incident import Incident
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
-from holdfast.cli.embedded.faultscript import After, Deed, ScriptedFault
+from holdfast.cli.embedded.drill import AILMENTS, disturbance_of
+from holdfast.cli.embedded.faultscript import DEPARTURES, SEEN_AS, After, Deed, ScriptedFault
 from holdfast.cli.embedded.link import WatchdogLink
 from holdfast.cli.embedded.localcluster import LocalCluster
 from holdfast.cli.embedded.localnode import LocalNode, send
+from holdfast.cli.embedded.processtree import is_running
 from holdfast.cli.embedded.watchdogprocess import WatchdogProcess
 
 LOOK_INTERVAL_S: Final = 0.1
-# A fault's incident opens within this, so that "recovered" is not said before it has begun.
-NOTICE_S: Final = 5.0
+# How long the fault after waits for one to be noticed, so that "recovered" is not said before it has begun. A hang
+# and a comparison of parameters take seconds, a departure the start of a node and a checkpoint.
+NOTICE_S: Final = 30.0
 WHOM_S: Final = 30.0
+PARTITION_S: Final = 10.0
+NOTICE_GIVEN_S: Final = 120.0
+HOT_C: Final = 95.0
+_TO_WORKERS: Final = MappingProxyType({Deed.KILL_WORKER: signal.SIGKILL, Deed.STOP_WORKER: signal.SIGSTOP})
+_NEEDS: Final = MappingProxyType(
+    {
+        Deed.FLIP_BIT: "Run.watch or a Checkpointer, and Run.step",
+        Deed.NAN: "Run.watch or a Checkpointer, and Run.step",
+        Deed.SPIKE: "Run.step with a loss",
+        Deed.WRONG_DATA: "Checkpointer.steps",
+        Deed.FULL_DISK: "a Checkpointer that has somewhere to save to, and Run.step",
+    }
+)
 Answer = TypeVar("Answer")
 
 
 def is_due(fault: ScriptedFault, status: JobStatus) -> bool:
     """Whether the fault is to happen now."""
-    if status.step is None or status.step < fault.at.step:
+    begun = status.step if status.step is not None else 0 if status.phase is JobPhase.RUNNING else -1
+    if begun < fault.at.step:
         return False
     return fault.after is not After.RECOVERED or (status.incidents_open == 0 and status.phase is JobPhase.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A fault that happened, and what there was before it."""
+
+    fault: ScriptedFault
+    round: int | None
+    incidents: frozenset[str]
+
+    def is_noticed(self, status: JobStatus, incidents: Sequence[Incident]) -> bool:
+        """Whether something came of it: an incident of its kind, or a new round. One of which nothing comes is."""
+        kinds, is_departure = SEEN_AS[self.fault.do], self.fault.do in DEPARTURES
+        if not kinds and not is_departure:
+            return True
+        fresh = [each.kind for each in incidents if each.id not in self.incidents]
+        return status.round not in (None, self.round) or any(is_departure or kind in kinds for kind in fresh)
 
 
 class Injector:
@@ -40,7 +79,10 @@ class Injector:
         self._watchdog = watchdog
         self._say = say
         self._waiting: list[ScriptedFault] = []
+        self._doing: ScriptedFault | None = None
         self._missed: list[str] = []
+        self._partitions: set[asyncio.Task[None]] = set()
+        self._shows_steps = False
         self._wrong: list[ScriptedFault] = []  # nothing to inject: their nodes are started so
 
     @property
@@ -49,73 +91,105 @@ class Injector:
         started = self._cluster.ever_started()
         return (
             *self._missed,
-            *(f"{fault}: step {fault.at.step} came too late for it" for fault in self._waiting),
+            *(f"{fault}: {self._why_not(fault)}" for fault in self._waiting),
             *(f"{fault}: that node was never started" for fault in self._wrong if fault.node not in started),
         )
+
+    def _why_not(self, fault: ScriptedFault) -> str:
+        """Why its time has not come."""
+        if fault is self._doing:
+            return "the run ended before it was done"
+        if not self._shows_steps:
+            return "the script tells no steps; only `at: {step: 0}` comes without"
+        return f"step {fault.at.step} came too late for it"
 
     async def run(self, script: Sequence[ScriptedFault]) -> None:
         """Do all of it. A fault that finds nobody to happen to is told, kept in `missed`, and passed over."""
         self._wrong = [fault for fault in script if fault.do is Deed.COMPUTE_WRONG]
         self._waiting = [fault for fault in script if fault.do is not Deed.COMPUTE_WRONG]
+        last: Injected | None = None
         for fault in tuple(self._waiting):
+            if fault.after is not None and last is not None:
+                await self._wait_until_noticed(last)
             await self._wait_until_due(fault)
-            status = await _reach(self._link.status())
-            before = status.incidents_total if status else 0
+            status, incidents = await _reach(self._link.status()), await _reach(self._link.incidents())
+            last = Injected(
+                fault, status.round if status else None, frozenset(each.id for each in incidents or ())
+            )
+            self._doing = fault
             try:
                 await self._do(fault)
             except Unavailable as error:
+                last = None
                 self._missed.append(str(error))
                 self._say(f"NOT INJECTED: {error}")
-                continue
             finally:
                 self._waiting.remove(fault)
-            if fault.do is not Deed.KILL_WATCHDOG:
-                await self._wait_until_noticed(before)
 
     async def _wait_until_due(self, fault: ScriptedFault) -> None:
         while True:
             status = await _reach(self._link.status())
+            self._shows_steps = self._shows_steps or (status is not None and status.step is not None)
             if status is not None and is_due(fault, status):
                 return
             await asyncio.sleep(LOOK_INTERVAL_S)
 
-    async def _wait_until_noticed(self, before: int) -> None:
+    async def _wait_until_noticed(self, last: Injected) -> None:
         for _ in range(int(NOTICE_S / LOOK_INTERVAL_S)):
-            status = await _reach(self._link.status())
-            if status is not None and status.incidents_total > before:
+            status, incidents = await _reach(self._link.status()), await _reach(self._link.incidents())
+            if status is not None and incidents is not None and last.is_noticed(status, incidents):
                 return
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def _do(self, fault: ScriptedFault) -> None:
         self._say(f"injecting: {fault}")
-        match fault.do:
-            case Deed.KILL_WATCHDOG:
-                if self._watchdog.pid is not None:
-                    send(self._watchdog.pid, signal.SIGKILL)
-            case Deed.KILL_WORKER:
-                send(await self._worker_of(fault), signal.SIGKILL)
-            case Deed.STOP_WORKER:
-                send(await self._worker_of(fault), signal.SIGSTOP)
-            case Deed.FLIP_BIT:
-                rank = fault.rank or 0
-                flip = BitFlip(rank=rank, step=fault.at.step, bit=12 if fault.bit is None else fault.bit)
-                request_bit_flip((await self._node_of(fault)).run_directory, flip)
-            case Deed.KILL_NODE:
-                (await self._node_of(fault)).kill()
-            case Deed.KILL_LAUNCHER:
-                (await self._node_of(fault)).launcher.send(signal.SIGKILL)
-            case Deed.XID:
-                happening = Fault(gpu=fault.gpu or 0, xid=fault.xid, text=f"injected XID {fault.xid}")
-                inject(str((await self._node_of(fault)).run_directory), happening)
-            case Deed.GPU_LOST:
-                happening = Fault(gpu=fault.gpu or 0, lost=True, text="injected loss")
-                inject(str((await self._node_of(fault)).run_directory), happening)
+        if fault.do is Deed.KILL_WATCHDOG:
+            if self._watchdog.pid is not None:
+                send(self._watchdog.pid, signal.SIGKILL)
+        elif fault.do in _TO_WORKERS:
+            await self._strike(fault, _TO_WORKERS[fault.do])
+        elif fault.do in AILMENTS:
+            node, wanted = await self._node_of(fault), disturbance_of(fault)
+            await _taken(request_disturbance(node.run_directory, wanted), fault)
+        elif fault.do is Deed.FLIP_BIT:
+            rank = fault.rank or 0
+            flip = BitFlip(rank=rank, step=fault.at.step, bit=12 if fault.bit is None else fault.bit)
+            directory = (await self._node_of(fault)).run_directory
+            request_bit_flip(directory, flip)
+            await _taken(bit_flip_file(directory, rank), fault)
+        elif fault.do is Deed.NAN:
+            rank, directory = fault.rank or 0, (await self._node_of(fault)).run_directory
+            request_nan(directory, NanOutput(rank=rank, step=fault.at.step, steps=fault.steps or 1))
+            await _taken(nan_file(directory, rank), fault)
+        elif (happening := _on_simulated(fault)) is not None:
+            inject(str((await self._node_of(fault)).run_directory), happening)
+        else:
+            self._do_to_node(fault, await self._node_of(fault))
 
-    async def _worker_of(self, fault: ScriptedFault) -> int:
+    def _do_to_node(self, fault: ScriptedFault, node: LocalNode) -> None:
+        match fault.do:
+            case Deed.KILL_NODE:
+                node.kill()
+            case Deed.KILL_LAUNCHER:
+                node.launcher.send(signal.SIGKILL)
+            case Deed.END_LAUNCHER:
+                node.launcher.send(signal.SIGTERM)
+            case Deed.KILL_AGENT:
+                node.agent.send(signal.SIGKILL)
+            case Deed.DRAIN:
+                self._cluster.announce_drain(node.name, "drained by the fault script")
+            case Deed.PARTITION:
+                cut = asyncio.create_task(self._cluster.cut_off(node.name, fault.seconds or PARTITION_S))
+                self._partitions.add(cut)
+                cut.add_done_callback(self._partitions.discard)
+
+    async def _strike(self, fault: ScriptedFault, number: signal.Signals) -> None:
+        """Send the signal to the process of the rank, which must be one that runs."""
         for _ in range(int(WHOM_S / LOOK_INTERVAL_S)):
             rank = await self._rank(fault.rank)
-            if rank is not None and rank.pid is not None:
-                return rank.pid
+            if rank is not None and rank.pid is not None and is_running(rank.pid):
+                send(rank.pid, number)
+                return
             await asyncio.sleep(LOOK_INTERVAL_S)
         ranks = await _reach(self._link.ranks()) or ()
         known = ", ".join(str(rank.rank) for rank in ranks) or "none"
@@ -136,6 +210,47 @@ class Injector:
     async def _rank(self, wanted: int | None) -> RankStatus | None:
         ranks = await _reach(self._link.ranks())
         return next((rank for rank in ranks or () if rank.rank == wanted), None)
+
+
+def _on_simulated(fault: ScriptedFault) -> Fault | None:
+    """What happens to a simulated GPU or its node, None where the fault is none of theirs."""
+    gpu = fault.gpu or 0
+    match fault.do:
+        case Deed.XID:
+            return Fault(gpu=gpu, xid=fault.xid, text=f"injected XID {fault.xid}")
+        case Deed.GPU_LOST:
+            return Fault(gpu=gpu, lost=True, text="injected loss")
+        case Deed.HOT:
+            return Fault(gpu=gpu, temperature_c=HOT_C if fault.celsius is None else fault.celsius)
+        case Deed.CONDITION:
+            return Fault(gpu=gpu, condition=fault.kind, text="injected")
+        case Deed.PREEMPT:
+            return Fault(gpu=0, taken_away_in_s=fault.seconds or NOTICE_GIVEN_S, text="injected notice")
+        case _:
+            return None
+
+
+async def _taken(request: Path, fault: ScriptedFault) -> None:
+    """Wait until the rank has taken the request, so that it happened. Raises Unavailable, and takes it back.
+
+    One of several steps may stay, counted down: that it changed says that its first step was taken.
+    """
+    asked = _content(request)
+    for _ in range(int(WHOM_S / LOOK_INTERVAL_S)):
+        if (now := _content(request)) is None or now != asked:
+            return
+        await asyncio.sleep(LOOK_INTERVAL_S)
+    request.unlink(missing_ok=True)
+    needs = _NEEDS.get(fault.do, "Run.step")
+    raise Unavailable(f"{fault}: the rank did not take it up within {WHOM_S:.0f} s; its script must use {needs}")
+
+
+def _content(file: Path) -> bytes | None:
+    """None when there is no such file."""
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 async def _reach(answer: Awaitable[Answer]) -> Answer | None:

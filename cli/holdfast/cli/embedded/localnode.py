@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.launch import memoryfolder
-from holdfast.agent.selftest.injection import DRILL_FILE, Drill
+from holdfast.api.drill import DRILL_FILE, Drill
 from holdfast.cli.embedded.offspring import Offspring
 from holdfast.cli.embedded.processtree import descendants
 from holdfast.cli.statedirectory import StateDirectory
@@ -22,6 +22,8 @@ from holdfast.cli.statedirectory import StateDirectory
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTerms:
     """What every node of a run is started with. `entrypoint` is what the launcher takes as its arguments.
+
+    `relayed`: the way to the watchdog goes by a relay of the node's own, so that it can be cut.
 
     `variables` are added to the environment of its processes; `drills` are what self-tests go wrong by, by node.
     """
@@ -33,6 +35,7 @@ class NodeTerms:
     entrypoint: tuple[str, ...]
     working_directory: Path
     heartbeat_interval_s: float
+    relayed: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     drills: Mapping[str, Drill] = field(default_factory=dict)
 

@@ -29,12 +29,14 @@ class Terms:
 class Observed:
     """The local nodes: those up, oldest first; those down and not yet replaced, with when they went down.
 
-    `highest` is the highest number given to a node so far.
+    `highest` is the highest number given to a node so far. `evicted` are nodes that were taken out of service and
+    may be returned, the first one first.
     """
 
     up: tuple[str, ...] = ()
     down: tuple[tuple[str, float], ...] = ()
     highest: int = 0
+    evicted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Take a node down."""
+    """Take a node down. `returnable`: it is kept away from, until somebody returns it."""
 
     name: str
     reason: str
+    returnable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +90,19 @@ def decide(observed: Observed, plan: Plan, terms: Terms, now: float) -> Decision
 def _unwanted(observed: Observed, plan: Plan) -> list[Stop]:
     """Nodes to keep away from, then the youngest beyond the number wanted."""
     orders = {order.node: order.reason for order in (*plan.avoid, *plan.cordon)}
-    stops = [Stop(name, orders[name]) for name in observed.up if name in orders]
-    kept = [name for name in observed.up if name not in orders]
+    released = {name: "its ranks went elsewhere" for name in plan.release if name not in orders}
+    stops = [Stop(name, orders[name], returnable=True) for name in observed.up if name in orders]
+    stops += [Stop(name, released[name]) for name in observed.up if name in released]
+    kept = [name for name in observed.up if name not in orders and name not in released]
     wanted = plan.members + plan.spares
     return stops + [Stop(name, f"the plan wants {wanted} nodes") for name in reversed(kept[wanted:])]
 
 
 def _returned(observed: Observed, plan: Plan) -> list[Start]:
-    return [Start(name, name) for name, _ in observed.down if name in plan.returned]
+    """Nodes that were given back. They go before new ones."""
+    names = dict.fromkeys((*observed.evicted, *(name for name, _ in observed.down)))
+    kept_away = {order.node for order in (*plan.avoid, *plan.cordon)}
+    return [Start(name, name) for name in names if name in plan.returned and name not in kept_away]
 
 
 def _first_starts(observed: Observed, plan: Plan, count: int) -> list[Start]:

@@ -18,6 +18,15 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is such a process; one that has ended and is not reaped yet does not run."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
 def _parent(entry: Path) -> int | None:
     try:
         text = (entry / "stat").read_text()

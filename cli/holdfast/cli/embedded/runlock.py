@@ -1,4 +1,4 @@
-"""One live run per state directory."""
+"""One live run per state directory, and whether there is one."""
 
 import contextlib
 import fcntl
@@ -31,3 +31,33 @@ def run_lock(directory: StateDirectory) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def is_over(directory: StateDirectory) -> bool:
+    """Whether a run was here and is not alive any more. False where no run ever held the directory."""
+    try:
+        descriptor = os.open(directory.lock_file, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        holder = os.read(descriptor, 32).decode(errors="replace").strip()
+        if not _lives(holder):
+            return True
+        # Its number may be another process's by now. The lock is tried only then: a run that begins could meet it.
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _lives(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+import msgspec
+
 from holdfast.api.errors import Unavailable
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import policy_of
-from holdfast.cli.embedded.drill import drills_of, variables_of
+from holdfast.cli.embedded.drill import drills_of, is_relayed, variables_of
 from holdfast.cli.embedded.faultscript import ScriptedFault
 from holdfast.cli.embedded.follower import Audience, follow
 from holdfast.cli.embedded.injector import Injector
@@ -38,9 +40,16 @@ class Beginning(Enum):
     FRESH = "fresh"
 
 
+class Conduct(Enum):
+    """What is done about faults."""
+
+    HEAL = "heal"
+    OBSERVE = "observe"  # what would be done is told
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTerms:
-    """One run. `listen` is where the watchdog listens; port 0 takes any."""
+    """One run. `listen` is where the watchdog listens; port 0 takes any. `conduct`: what it does about faults."""
 
     prepared: Prepared
     job_file: str
@@ -49,6 +58,7 @@ class RunTerms:
     faults: tuple[ScriptedFault, ...] = ()
     listen: str = "127.0.0.1:0"
     beginning: Beginning = Beginning.RESUME
+    conduct: Conduct = Conduct.HEAL
 
 
 class Interrupted(Exception):
@@ -76,6 +86,9 @@ async def run_session(terms: RunTerms, audience: Audience) -> Picture:
 async def _run(
     terms: RunTerms, address: str, audience: Audience, link: WatchdogLink, watchdog: WatchdogProcess
 ) -> Picture:
+    observes = terms.conduct is Conduct.OBSERVE
+    if observes:
+        audience.say("observing only: what would be done about a fault is told, and nothing is done")
     before = await link.status()
     if before is not None and before.phase is JobPhase.SUCCEEDED:
         audience.say("an earlier run brought this job to its end; nothing was started")
@@ -83,7 +96,11 @@ async def _run(
     if before is not None and before.phase is JobPhase.FAILED:
         audience.say("an earlier run failed; this one goes on from its newest checkpoint")
         await link.restart("the job was run again after it had failed")
-    await link.submit(policy_of(terms.prepared.job))
+    elif before is not None and observes:
+        await link.restart(
+            "the job was run again after it had been stopped"
+        )  # that none of its workers is left is no fault
+    await link.submit(msgspec.structs.replace(policy_of(terms.prepared.job), observe=observes))
     cluster = LocalCluster(_node_terms(terms, address), terms.placement, audience.say)
     following = asyncio.create_task(follow(link, audience))
     others = [
@@ -142,6 +159,7 @@ def _node_terms(terms: RunTerms, address: str) -> NodeTerms:
         entrypoint=terms.prepared.entrypoint,
         working_directory=terms.prepared.working_directory,
         heartbeat_interval_s=job.spec.fault_policy.heartbeat.interval.total_seconds(),
+        relayed=is_relayed(terms.faults),
         variables=variables_of(terms.faults),
         drills=drills_of(terms.faults, gpus=job.spec.local_size()),
     )

@@ -13,7 +13,7 @@ def catalogue_text(entries: Sequence[Shown]) -> str:
     """One line a checkpoint, and why one is unreadable."""
     if not entries:
         return "no checkpoints"
-    headers = ("STEP", "ROUND", "WORLD", "SIZE", "COMMITTED", "PARENT", "STANDING")
+    headers = ("STEP", "ROUND", "WORLD", "SIZE", "COMMITTED", "PARENT", "HEALTHY", "VERIFIED", "STANDING", "KEPT")
     return table(headers, [_entry(each) for each in entries])
 
 
@@ -26,6 +26,10 @@ def checkpoint_text(shown: Shown) -> str:
         ("parent", _or(shown["parent"], "none: it started afresh")),
         ("world size", str(shown["worldSize"])),
         ("batches", str(shown["batches"])),
+        ("committed", _answer(shown["committed"])),
+        ("healthy", _answer(shown["healthy"])),
+        ("verified", _answer(shown["verified"])),
+        ("kept", kept_text(shown)),
         ("tensors", f"{len(shown['tensors'])} with {shown['elements']:,} numbers"),
         ("objects", str(len(shown["objects"]))),
         ("size", size(shown["sizeBytes"])),
@@ -91,8 +95,32 @@ def _entry(entry: Shown) -> tuple[str, ...]:
         size(entry["sizeBytes"]),
         moment(entry["committedAt"]),
         "-" if entry["parent"] is None else str(entry["parent"]),
+        _answer(entry["healthy"]),
+        _answer(entry["verified"]),
         f"{standing}: {entry['reason']}" if entry["reason"] else standing,
+        kept_text(entry),
     )
+
+
+def kept_text(shown: Shown) -> str:
+    """Every reason for which the job's next deletion leaves it."""
+    if shown["kept"]:
+        return ", ".join(_WHYS[why].format(keep=shown["keep"]) for why in shown["kept"])
+    return "-" if shown["keep"] else UNKNOWN
+
+
+_WHYS = {
+    "Newest": "newest of keep {keep}",
+    "NewestHealthy": "newest healthy",
+    "NewestUnknown": "newest that may be healthy",
+    "NewestVerified": "newest verified",
+    "UntilCompared": "may be needed until compared",
+    "Evidence": "unreadable, kept as evidence",
+}
+
+
+def _answer(value: bool | None) -> str:
+    return UNKNOWN if value is None else "yes" if value else "no"
 
 
 def moment(at: float | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.api.finding import Confidence, Subject
+from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.cli.view.table import number, seconds, table
 
@@ -35,6 +35,8 @@ INCIDENT_HEADERS = (
 
 def culprit_text(incident: Incident) -> str:
     """Who it was, with a question mark where nobody knows. A GPU's UUID is cut to what tells it apart in a job."""
+    if incident.kind is FindingKind.USER_CODE:
+        return f"the script, {incident.culprit}"
     gpu = incident.culprit.gpu[:GPU_WIDTH] if incident.culprit.gpu else None
     return _doubted(incident, msgspec.structs.replace(incident.culprit, gpu=gpu))
 
@@ -61,8 +63,15 @@ def healed_no_round(incident: Incident) -> bool:
     return incident.state is IncidentState.RECOVERED and incident.recovered_round is None
 
 
+def runs_again(incident: Incident) -> bool:
+    """Whether it was healed without a step to prove it: the script publishes none, or the job ended first."""
+    return incident.state is IncidentState.RECOVERED and incident.recovered_at is None
+
+
 def rung_text(incident: Incident) -> str:
-    """The highest rung climbed, in words."""
+    """The highest rung climbed, in words; of a job that is only observed the one that would be."""
+    if incident.state is IncidentState.OBSERVED and incident.rung is not None:
+        return f"would: {incident.rung.value} {incident.rung.name.lower().replace('_', ' ')}"
     return "none" if incident.rung is None else f"{incident.rung.value} {RUNG_WORDS[incident.rung]}"
 
 
@@ -105,7 +114,7 @@ def incidents_wide_text(incidents: Sequence[Incident]) -> str:
 def story(incident: Incident) -> str:
     """Everything known of one incident, for somebody who was not there."""
     parts = [
-        f"{incident.id}: {incident.kind} of {_doubted(incident, incident.culprit)} in {incident.job}",
+        f"{incident.id}: {incident.kind} of {_whose(incident)} in {incident.job}",
         f"{_state(incident)} {_cost(incident)}",
         f"cause       {incident.cause}\nconfidence  {_confidence(incident)}",
         *_section(
@@ -125,11 +134,19 @@ def story(incident: Incident) -> str:
     return "\n\n".join(parts)
 
 
+def _whose(incident: Incident) -> str:
+    if incident.kind is FindingKind.USER_CODE:
+        return culprit_text(incident)
+    return _doubted(incident, incident.culprit)
+
+
 def _state(incident: Incident) -> str:
     return "It was reported." if is_report(incident) else f"It is {incident.state.value.lower()}."
 
 
 def _confidence(incident: Incident) -> str:
+    if incident.kind is FindingKind.USER_CODE:
+        return f"{incident.confidence} that the script raised it; no node is to blame"
     if incident.confidence is not Confidence.UNKNOWN:
         return f"{incident.confidence} that {incident.culprit} is the culprit"
     if incident.culprit.node is None:
@@ -139,10 +156,12 @@ def _confidence(incident: Incident) -> str:
 
 def _cost(incident: Incident) -> str:
     detected = f"It was detected {seconds(incident.time_to_detect_s)} after it began"
-    if is_report(incident):
+    if is_report(incident) or incident.state is IncidentState.OBSERVED:
         return f"{detected}; nothing was done about it."
     if healed_no_round(incident):
         return f"{detected}; no round had to be healed."
+    if runs_again(incident):
+        return f"{detected}; workers run again, and no new step was seen."
     if incident.time_to_recover_s is None:
         return f"{detected}; no new step has completed since."
     lost = "an unknown number of steps" if incident.lost_steps is None else f"{incident.lost_steps} steps"

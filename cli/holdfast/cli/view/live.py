@@ -15,7 +15,7 @@ from holdfast.api.telemetry import ProcessState
 from holdfast.cli.view.incident import culprit_text, in_one_line, rung_text
 from holdfast.cli.view.news import progress
 from holdfast.cli.view.picture import Picture
-from holdfast.cli.view.table import number, seconds
+from holdfast.cli.view.table import ago, number, seconds
 
 PHASE_STYLES = {
     JobPhase.RUNNING: "bold green",
@@ -23,7 +23,12 @@ PHASE_STYLES = {
     JobPhase.RECOVERING: "bold yellow",
     JobPhase.FAILED: "bold red",
 }
-STATE_STYLES = {IncidentState.OPEN: "yellow", IncidentState.RECOVERED: "green", IncidentState.PAGED: "red"}
+STATE_STYLES = {
+    IncidentState.OPEN: "yellow",
+    IncidentState.RECOVERED: "green",
+    IncidentState.PAGED: "red",
+    IncidentState.OBSERVED: "cyan",
+}
 INCIDENTS_SHOWN = 8
 
 
@@ -56,7 +61,7 @@ def _ranks(ranks: Sequence[RankStatus]) -> Table:
             "?" if rank.phase is None else rank.phase.name.lower(),
             number(rank.step),
             number(rank.loss),
-            f"{seconds(rank.progress_age_s)} ago",
+            ago(rank.progress_age_s),
         )
     return table
 

@@ -2,7 +2,14 @@
 
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase
-from holdfast.cli.view.incident import culprit_text, healed_no_round, in_one_line, is_report, rung_text
+from holdfast.cli.view.incident import (
+    culprit_text,
+    healed_no_round,
+    in_one_line,
+    is_report,
+    rung_text,
+    runs_again,
+)
 from holdfast.cli.view.picture import Picture
 from holdfast.cli.view.table import number, seconds
 
@@ -31,9 +38,16 @@ def _round_news(before: Picture | None, after: Picture) -> list[str]:
 
 
 def _incident_news(before: Picture | None, after: Picture) -> list[str]:
+    """Those that were over before the first look are of an earlier run: named, and not told again."""
+    over = [] if before else [each for each in after.incidents if each.state is not IncidentState.OPEN]
     known = {incident.id: incident for incident in before.incidents} if before else {}
     lines = []
+    if over:
+        which = over[0].id if len(over) == 1 else f"{over[0].id} to {over[-1].id}"
+        lines.append(f"incidents of an earlier run: {which}; `holdfast incidents` tells them")
     for incident in after.incidents:
+        if incident in over:
+            continue
         old = known.get(incident.id)
         if old is None:
             culprit = culprit_text(incident)
@@ -46,10 +60,14 @@ def _incident_news(before: Picture | None, after: Picture) -> list[str]:
 def _closed(incident: Incident) -> str:
     if incident.state is IncidentState.PAGED:
         return f"{incident.id}: a human is needed"
+    if incident.state is IncidentState.OBSERVED:
+        return f"{incident.id}: {in_one_line('; '.join(each.does for each in incident.actions), REASON_WIDTH)}"
     if is_report(incident):
         return f"{incident.id}: reported, nothing was changed"
     if healed_no_round(incident):
         return f"{incident.id}: over, no round had to be healed"
+    if runs_again(incident):
+        return f"{incident.id}: workers run again, {rung_text(incident)}; no new step was seen"
     lost = "unknown" if incident.lost_steps is None else str(incident.lost_steps)
     return (
         f"{incident.id}: recovered, {rung_text(incident)}; first new step after "

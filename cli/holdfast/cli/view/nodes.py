@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from holdfast.api.condition import ConditionState
 from holdfast.api.status import Hearing, NodeStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
-from holdfast.cli.view.table import UNKNOWN, number, seconds, table
+from holdfast.cli.view.table import UNKNOWN, ago, number, table
 
 NODE_HEADERS = ("NODE", "HEARD", "GPUS", "HEALTH", "HOTTEST", "POWER", "BUSY", "TROUBLE")
 GPU_HEADERS = ("NODE", "GPU", "UUID", "HEALTH", "TEMPERATURE", "MEMORY", "POWER", "BUSY")
 NOTHING = "no agent has reported"
+HEARING = {Hearing.SILENT: "silent", Hearing.ENDED: "of a job that is over"}
 # A margin worth a word: the detectors' own is 3 C, for a minute.
 WARM_C = 5.0
 
@@ -31,7 +32,7 @@ def _node_row(node: NodeStatus) -> tuple[str, ...]:
     busy = [gpu.utilization_ratio for gpu in node.gpus if gpu.utilization_ratio is not None]
     return (
         node.node,
-        f"{seconds(node.heard_age_s)} ago",
+        ago(node.heard_age_s),
         str(len(node.gpus)),
         _healths(node.gpus),
         _unit(max(temperatures, default=None), "C"),
@@ -45,7 +46,7 @@ def _trouble(node: NodeStatus) -> str:
     """What is wrong with it, as short as a column is: all that is known is in `-o yaml`."""
     held = sorted({each.kind.value for each in node.conditions if each.state is ConditionState.RAISED})
     margins = [gpu.margin_c for gpu in node.gpus if gpu.margin_c is not None]
-    told = ["silent"] if node.hearing is Hearing.SILENT else []
+    told = [HEARING[node.hearing]] if node.hearing in HEARING else []
     told += [f"avoided: {node.avoided}"] if node.avoided else []
     told += held
     told += [f"{number(min(margins))} C below slowing down"] if margins and min(margins) < WARM_C else []

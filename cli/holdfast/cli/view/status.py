@@ -6,8 +6,15 @@ from typing import Any
 import msgspec
 
 from holdfast.api.status import RankStatus
+from holdfast.cli.ending import ended_text
 from holdfast.cli.seen import SeenStatus, Source
-from holdfast.cli.view.table import UNKNOWN, number, pairs, seconds, table
+from holdfast.cli.view.table import UNKNOWN, ago, number, pairs, seconds, table
+
+SAID_BY = {
+    Source.WATCHDOG: "the watchdog",
+    Source.RECORD: "the TrainingJob's status",
+    Source.STORE: "the state directory of the run, which is over",
+}
 
 
 def status_text(status: SeenStatus) -> str:
@@ -24,7 +31,7 @@ def status_wide_text(status: SeenStatus) -> str:
             ("ETTR", ratio(status.ettr)),
             ("checkpoint at", saved.uri if saved else _no_checkpoint(status)),
             ("checkpoints", _cadence(status)),
-            ("said by", "the watchdog" if status.source is Source.WATCHDOG else "the TrainingJob's status"),
+            ("said by", SAID_BY[status.source]),
         ]
     )
 
@@ -33,18 +40,27 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
     return [
         ("job", status.job),
         ("phase", f"{status.phase or UNKNOWN} ({status.reason})" if status.reason else status.phase or UNKNOWN),
+        *([("ended", ended_text(status).removeprefix("ended ").partition(",")[0])] if status.ended_at else []),
         ("round", number(status.round)),
         ("members", _members(status)),
         ("world size", number(status.world_size)),
         ("step", number(status.step)),
         ("loss", number(status.loss)),
+        *_unhealthy(status),
         ("step time", seconds(status.step_time_s)),
         ("checkpoint", _checkpoint(status)),
+        ("verified", _verified(status)),
         ("restarts", number(status.restarts)),
         ("evictions", number(status.evictions)),
         ("incidents", f"{number(status.incidents_open)} open, {number(status.incidents_total)} in all"),
         ("avoided nodes", UNKNOWN if status.avoided_nodes is None else ", ".join(status.avoided_nodes) or "none"),
     ]
+
+
+def _unhealthy(status: SeenStatus) -> list[tuple[str, str]]:
+    """Only while it is so: the history that is trained on is to be given up."""
+    since = status.unhealthy_from
+    return [] if since is None else [("unhealthy", f"not finite from step {since} on; no later one is restored")]
 
 
 def _members(status: SeenStatus) -> str:
@@ -63,6 +79,13 @@ def _checkpoint(status: SeenStatus) -> str:
     return f"{told}, verified" if verified else told
 
 
+def _verified(status: SeenStatus) -> str:
+    """Up to where the job is known to be sound, and by what. That nobody told is no word for it."""
+    if status.verified_step is None:
+        return f"{UNKNOWN} (nothing has proved a step yet)" if status.source is Source.WATCHDOG else UNKNOWN
+    return f"step {status.verified_step}" + (f", by {status.verified_by}" if status.verified_by else "")
+
+
 def _no_checkpoint(status: SeenStatus) -> str:
     """A record that counts no incidents holds nothing that a watchdog ever said, of checkpoints either."""
     return UNKNOWN if status.incidents_total is None else "none"
@@ -72,7 +95,7 @@ def _cadence(status: SeenStatus) -> str:
     """The record keeps none."""
     if status.cadence is not None:
         return status.cadence.says
-    return "when the script says" if status.source is Source.WATCHDOG else UNKNOWN
+    return "when the script says" if status.source is not Source.RECORD else UNKNOWN
 
 
 def job_name(job: str) -> str:
@@ -123,8 +146,8 @@ def rank_row(rank: RankStatus) -> tuple[str, ...]:
         number(rank.step),
         number(rank.loss),
         seconds(rank.step_time_s),
-        f"{seconds(rank.progress_age_s)} ago",
-        f"{seconds(rank.heard_age_s)} ago",
+        ago(rank.progress_age_s),
+        ago(rank.heard_age_s),
         number(rank.pid),
     )
 
@@ -150,5 +173,8 @@ def ranks_wide_text(ranks: Sequence[RankStatus]) -> str:
     """One longer line per rank."""
     if not ranks:
         return "no round is running"
-    headers = (*RANK_HEADERS, "MEMBER", "GRADIENT NORM")
-    return table(headers, [(*rank_row(rank), rank.member, number(rank.grad_norm)) for rank in ranks])
+    headers = (*RANK_HEADERS, "MEMBER", "LOCAL NORM", "GRADIENT NORM")
+    return table(
+        headers,
+        [(*rank_row(rank), rank.member, number(rank.local_grad_norm), number(rank.grad_norm)) for rank in ranks],
+    )

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from holdfast.api.status import Reading
+
 UNKNOWN = "?"
 
 
@@ -29,8 +31,13 @@ def seconds(value: float | None) -> str:
     return f"{value:.3g} s" if value < 600 else f"{value / 60:.3g} min"
 
 
-def number(value: float | int | None) -> str:
-    """A number to five digits; Unknown is a question mark."""
+def ago(value: float | None) -> str:
+    """How long ago something was; Unknown is a question mark alone."""
+    return UNKNOWN if value is None else f"{seconds(value)} ago"
+
+
+def number(value: Reading | int | None) -> str:
+    """A number to five digits, one that is not finite by its name; Unknown is a question mark."""
     if value is None:
         return UNKNOWN
-    return str(value) if isinstance(value, int) else f"{value:.5g}"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -4,8 +4,6 @@ A pure function over journaled history rather than a window in memory: a watchdo
 a crash loop must not start counting anew.
 """
 
-import re
-
 import msgspec
 
 from holdfast.api.policy import Policy
@@ -18,12 +16,13 @@ BACKOFF_FACTOR = 2.0
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One failure: when, at which highest step, of what class, with which error text."""
+    """One failure: when, at which highest step, of what class, with which error text. `alike` as in `Finding`."""
 
     at: float
     step: int
     cause: str
     error: str = ""
+    alike: str = ""
 
 
 class RestartNow(msgspec.Struct, frozen=True):
@@ -46,24 +45,20 @@ Verdict = RestartNow | Wait | GiveUp
 
 
 def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> Verdict:
-    """Judge the failures since the job last made progress, the newest one included, oldest first."""
+    """Judge the failures since the job last made progress, the newest one included, oldest first.
+
+    A failure that all ranks share before any sign of training is in what they share: the script, its arguments,
+    its environment. It is tried again once, in case a file system or a name service was late, and no more.
+    """
     count = len(failures)
-    if failures and _refused_its_arguments(failures[-1]):
-        return GiveUp(f"the script refused to start: {failures[-1].cause}")
     if count <= 1:
         return RestartNow()
     newest = failures[-1]
+    if newest.alike and failures[-2].alike == newest.alike:
+        return GiveUp(f"every rank failed in one way before it trained, twice: {newest.cause}")
     if count >= FAILURES_THAT_END:
         says = (
             f"crash loop: {count} failures in a row without a new step beyond {newest.step}, last {newest.cause}"
         )
         return GiveUp(says)
     return Wait(min(BACKOFF_S_MAX, policy.restarts.backoff_s * BACKOFF_FACTOR ** (count - 2)))
-
-
-def _refused_its_arguments(failure: Failure) -> bool:
-    """Whether a script ended with a usage error before it ever made a step: starting it again cannot help.
-
-    Source: exit status 2 for command line errors, https://docs.python.org/3/library/argparse.html
-    """
-    return failure.step == 0 and re.match(r"exit code 2\b", failure.cause) is not None

@@ -8,6 +8,9 @@ nobody else claims to be the cause. Source: https://arxiv.org/abs/2503.11901 (er
 An error of the NVLinks concerns everybody on them: the finding also names the node's other GPUs. When the driver
 takes its request for a recovery back, the GPU was reset: what it raised before is forgotten.
 
+What an error asks for is decided here, once: by the job's overrides, the driver's recovery action, the status
+words of an NVLink 5 error and the catalogue. The finding says it (`asks`), and the ladder goes by that.
+
 A GPU sample alone, whatever health it claims, heals and evicts nothing: an agent that loses its driver reads
 every GPU as Unknown, and a GPU that truly failed says so with an event.
 """
@@ -195,6 +198,10 @@ def _judge_loss(gpu: _Gpu, subject: Subject, event: GpuDisappeared, at: float) -
 
 
 def _xid_finding(raised: _Raised, evidence: tuple[Evidence, ...]) -> Finding:
+    """Certain where the catalogue blames the hardware, probable where the software may be at fault as well.
+
+    A watched error is a finding only when it repeats, and then the node is to leave.
+    """
     event = raised.event
     entry = CATALOGUE.get(event.xid)
     confidence = Confidence.UNKNOWN
@@ -211,6 +218,7 @@ def _xid_finding(raised: _Raised, evidence: tuple[Evidence, ...]) -> Finding:
         xid=event.xid,
         recovery_action=event.recovery_action,
         also=raised.also,
+        asks=XidAction.EVICT if raised.action is XidAction.WATCH else raised.action,
     )
 
 

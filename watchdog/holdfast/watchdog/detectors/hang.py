@@ -218,9 +218,9 @@ class HangDetector:
 
     def _finding(self, named: Named, now: float) -> Finding:
         self._found = True
-        known = [self._seen[rank].progress_at for rank in named.ranks if rank in self._seen]
+        known = [_began_at(self._seen[rank]) for rank in named.ranks if rank in self._seen]
         if not named.ranks:
-            known = [max(each.progress_at for each in self._seen.values())]
+            known = [max(_began_at(each) for each in self._seen.values())]
         meant = named.ranks or tuple(sorted(self._seen))[:RANKS_LISTED]
         subjects = tuple(self._round.subject(rank) for rank in meant)
         return Finding(
@@ -233,6 +233,20 @@ class HangDetector:
             round=self._round.number,
             also=subjects[1:] if named.ranks else subjects,
         )
+
+
+def _began_at(seen: Seen) -> float:
+    """When the rank came to stand, as far as it is known.
+
+    A script that publishes nothing last published when its process started: that it ran until it lost its pulse,
+    or was seen stopped, is known better.
+    """
+    pulse_age_s = seen.sample.pulse_age_s
+    if pulse_age_s is None:
+        return seen.progress_at if seen.stopped_at is None else max(seen.progress_at, seen.stopped_at)
+    # A pulse that still beats says nothing of when the rank came to stand.
+    beats = seen.sample.process is not ProcessState.STOPPED and pulse_age_s < STOPPED_S_MIN
+    return seen.progress_at if beats else max(seen.progress_at, seen.at - pulse_age_s)
 
 
 def _moved_at(sample: RankSample, before: Seen | None, now: float) -> float:

@@ -4,9 +4,11 @@ from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetector
 from holdfast.watchdog.detectors.condition import ConditionDetector
 from holdfast.watchdog.detectors.detector import Detector
+from holdfast.watchdog.detectors.device_vote import DeviceVoteDetector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
+from holdfast.watchdog.detectors.non_finite import NonFiniteDetector
 from holdfast.watchdog.detectors.preemption import PreemptionDetector
 from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
 from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
@@ -21,6 +23,8 @@ def detectors_for(policy: Policy) -> tuple[Detector, ...]:
         ConditionDetector(policy),
         ThermalDetector(policy),
         ReplicaVoteDetector(policy),
+        NonFiniteDetector(policy),
+        DeviceVoteDetector(policy),
         MemberLostDetector(policy),
         ProcessExitDetector(policy),
         HangDetector(policy),

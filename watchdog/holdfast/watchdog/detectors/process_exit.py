@@ -5,11 +5,16 @@ training one death brings others: deaths of the same round shortly after are sym
 What is heard first is nearly always what happened first; when a later message tells of a better culprit (one
 that died earlier, or the first one to be no victim itself), the finding is made again, naming that one.
 
+A Python exception that nothing outside the script explains is the script's own (`user_code`), and names no node;
+so is an exit code that all ranks share before they trained.
+
+A failure before any sign of training waits for the others: when every rank fails in one way, the fault is in what
+they share. Nothing trains yet, so that waiting for a few seconds costs nothing.
+
 A worker that the kernel killed for want of memory ends with signal 9, like one that somebody killed. The agent
 tells the difference, as a rule a moment after the launcher told of the death: then the finding is made again.
 """
 
-import re
 import signal
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -20,6 +25,7 @@ from holdfast.api.membership import WorkerExited
 from holdfast.api.policy import Policy
 from holdfast.api.telemetry import NodeReport, ProcessKilledForMemory
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.detectors.user_code import PEER, outside_of
 from holdfast.watchdog.sample import Exited, Reported, RoundStarted, RoundStopped, Sample
 
 # Survivors of a death fail in their next collective: within 7-27 ms with gloo on one machine, plus the time an
@@ -32,18 +38,12 @@ KILLING_WINDOW_S = 5.0
 NODES_REMEMBERED = 1024
 KILLINGS_REMEMBERED = 16
 
-# How torch.distributed and its transports (gloo, NCCL) say that a peer, not this process, is the trouble.
-# Source: the exception types of https://docs.pytorch.org/docs/stable/distributed.html and the result codes of
-# https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html#ncclresult-t
-_PEER_TROUBLE = re.compile(
-    r"gloo/transport/"
-    r"|Connection (?:closed|reset) by peer"
-    r"|Timed out waiting \d+ms for (?:send|recv)"
-    r"|\bDist(?:Backend|Network|Store)Error\b"
-    r"|\bnccl(?:RemoteError|SystemError|InternalError)\b"
-    r"|Watchdog caught collective operation timeout",
-    re.IGNORECASE,
-)
+# For how long a failure before any sign of training waits for the other ranks. They read the same files, some
+# later than others: beyond the least, a quarter of what the first one took.
+ALIKE_S_MIN = 2.0
+ALIKE_SHARE = 0.25
+# Signals that others send, as the kernel does when memory is short, say nothing about what the ranks share.
+_SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,35 @@ class _Death:
     killing: "_Killing | None" = None
 
     @property
+    def names_a_peer(self) -> bool:
+        return PEER.told_by.search(self.exit.error) is not None
+
+    @property
+    def is_user_code(self) -> bool:
+        """Whether the script raised an exception that nothing outside it explains."""
+        exit = self.exit
+        return bool(exit.exit_code and exit.raised) and outside_of(exit.raised, exit.error) is None
+
+    @property
+    def way(self) -> str:
+        """What failures alike have in common: not the message, which may name the rank. Empty: it says nothing of
+        other ranks."""
+        exit = self.exit
+        known = exit.exit_code is not None or exit.signal is not None
+        if not known or exit.began or self.names_a_peer or exit.signal in _SENT_BY_OTHERS:
+            return ""
+        if exit.raised:
+            kind = exit.raised.partition(":")[0]
+            return f"{kind} in {exit.place}" if exit.place else kind
+        return cause_of(exit).partition(":")[0]
+
+    @property
     def confidence(self) -> Confidence:
         # NCCL's own watchdog thread aborts a process whose peer is gone, so not even a signal clears a victim.
         aborted = self.exit.signal in (None, signal.SIGABRT)
-        if aborted and _PEER_TROUBLE.search(self.exit.error):
+        if aborted and self.names_a_peer:
             return Confidence.UNKNOWN
-        if self.exit.signal is not None:
+        if self.exit.signal is not None or self.is_user_code:
             return Confidence.CERTAIN
         return Confidence.UNKNOWN if self.exit.exit_code is None else Confidence.PROBABLE
 
@@ -93,6 +116,9 @@ class ProcessExitDetector:
         self._round = RoundInForce(policy.job)
         self._culprit: _Death | None = None
         self._dead: set[int] = set()
+        self._began_at = 0.0
+        self._ways: dict[int, str] = {}  # of the ranks that died: in which way
+        self._held_until: float | None = None  # the culprit is not told yet
         # Outlives its round: the next one is shown at once, often before the agent tells of the killing.
         self._unexplained: _Death | None = None
         self._killings: OrderedDict[str, deque[_Killing]] = OrderedDict()  # by node
@@ -101,9 +127,8 @@ class ProcessExitDetector:
         """A finding for the first death of a round, for a better culprit of it, and for a better cause."""
         if isinstance(sample, Reported):
             return self._explained(sample.report, now) if sample.report.events else ()
-        if self._round.follow(sample):
-            self._culprit = None
-            self._dead.clear()
+        if isinstance(sample, RoundStarted | RoundStopped):
+            return self._follow(sample, now)
         if not isinstance(sample, Exited) or not self._round.counts(sample.exit.round):
             return ()
         if sample.exit.rank in self._dead:
@@ -111,18 +136,48 @@ class ProcessExitDetector:
         self._dead.add(sample.exit.rank)
         subject = Subject(self._job, node=sample.node, member=sample.member, rank=sample.exit.rank)
         death = _Death(sample.exit, subject, at=now - max(0.0, sample.exit.age_s))
-        if not self._is_news(death):
+        self._ways[sample.exit.rank] = death.way
+        if self._is_news(death):
+            first = self._culprit is None
+            self._culprit = death
+            if first and death.way:
+                self._held_until = now + max(ALIKE_S_MIN, ALIKE_SHARE * (now - self._began_at))
+        elif self._held_until is None:
             return ()
-        self._culprit = death
-        explained = self._in_the_light_of_killings(death)
-        self._unexplained = death if explained.killing is None else None
-        return (_finding(explained),)
+        waits = self._held_until is not None and len(self._dead) < self._round.world_size and self._all_alike()
+        return () if waits else self._told()
 
     def elapse(self, now: float) -> Sequence[Finding]:
-        return ()
+        """A failure that the others did not share in time."""
+        return self._told() if self._held_until is not None and now >= self._held_until else ()
 
     def next_wakeup(self) -> float | None:
-        return None
+        return self._held_until
+
+    def _follow(self, sample: RoundStarted | RoundStopped, now: float) -> Sequence[Finding]:
+        """A round that is over for another reason leaves what was held back as late evidence."""
+        number = self._round.number
+        if not self._round.follow(sample):
+            return ()
+        late = self._told() if self._held_until is not None and number is not None else ()
+        self._culprit = None
+        self._dead.clear()
+        self._ways.clear()
+        self._began_at = now
+        return late
+
+    def _all_alike(self) -> bool:
+        """Whether those that died so far did so in one way, before any sign of training."""
+        return len(set(self._ways.values())) == 1 and "" not in self._ways.values()
+
+    def _told(self) -> Sequence[Finding]:
+        """The finding about the culprit, as far as it is known now."""
+        assert self._culprit is not None
+        self._held_until = None
+        explained = self._in_the_light_of_killings(self._culprit)
+        self._unexplained = self._culprit if explained.killing is None else None
+        shared = self._round.world_size > 0 and len(self._dead) == self._round.world_size and self._all_alike()
+        return (_finding(explained, alike=self._culprit.way if shared else ""),)
 
     def _explained(self, report: NodeReport, now: float) -> Sequence[Finding]:
         """The culprit's finding again, when a report says that the kernel killed it."""
@@ -159,7 +214,7 @@ def cause_of(exit: WorkerExited) -> str:
         return f"signal {exit.signal}{_signal_name(exit.signal)}"
     if exit.exit_code is None:
         return "exit status Unknown"
-    lines = exit.error.strip().splitlines()
+    lines = (exit.raised or exit.error.strip()).splitlines()
     says = lines[-1].strip()[:CAUSE_CHARACTERS_MAX] if lines else ""
     return f"exit code {exit.exit_code}: {says}" if says else f"exit code {exit.exit_code}"
 
@@ -171,7 +226,7 @@ def _signal_name(number: int) -> str:
         return ""  # a real-time signal has no name
 
 
-def _finding(death: _Death) -> Finding:
+def _finding(death: _Death, *, alike: str = "") -> Finding:
     cause = cause_of(death.exit)
     evidence = [
         Evidence(f"launcher {death.subject.member}", f"rank {death.exit.rank} ended with {cause}", death.at)
@@ -184,13 +239,33 @@ def _finding(death: _Death) -> Finding:
         evidence.append(
             Evidence("worker error", "it names a peer's failure: the worker may be a victim", death.at)
         )
+    if alike:
+        says = f"every rank failed so before any sign of training: {alike}"
+        evidence.append(Evidence("process exits", says, death.at))
+    shared = (
+        bool(alike)
+        and death.exit.exit_code is not None
+        and outside_of(death.exit.raised, death.exit.error) is None
+    )
+    subject = death.subject
+    if death.is_user_code:
+        cause = f"{death.exit.raised[:CAUSE_CHARACTERS_MAX]}{f' ({death.exit.place})' if death.exit.place else ''}"
+        says = "the script raised it, and it names no device, network or storage: no node is to blame"
+        evidence.append(Evidence("worker error", says, death.at))
+    elif shared:
+        says = "the ranks share it, and it names no device, network or storage: no node is to blame"
+        evidence.append(Evidence("worker error", says, death.at))
+    of_the_script = death.is_user_code or shared
+    if of_the_script:
+        subject = Subject(death.subject.job, rank=death.subject.rank)
     return Finding(
-        kind=FindingKind.PROCESS_EXIT,
-        subject=death.subject,
+        kind=FindingKind.USER_CODE if of_the_script else FindingKind.PROCESS_EXIT,
+        subject=subject,
         cause=cause,
         evidence=tuple(evidence),
         confidence=death.confidence,
         began_at=death.at,
         round=death.exit.round,
         error=death.exit.error,
+        alike=alike,
     )

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from holdfast.api.event import Event, FindingMade, MemberTested, ReplicasAgreed
-from holdfast.api.finding import FindingKind
+from holdfast.api.finding import FindingKind, ProvedBy
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.selftest import Verdict
+from holdfast.watchdog.corruption import is_of_replicas
 from holdfast.watchdog.detectors.replica_vote import REPLAY
 from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened
 
@@ -37,10 +38,10 @@ class JobCounts:
         match event:
             case MemberTested(verdict=verdict):
                 self.self_tests[verdict] += 1
-            case ReplicasAgreed():
+            case ReplicasAgreed(by=ProvedBy.REPLICAS):
                 self.comparisons += 1
             case FindingMade(finding=finding) if (
-                finding.kind is FindingKind.CORRUPTION and finding.cause != REPLAY
+                finding.kind is FindingKind.CORRUPTION and is_of_replicas(finding) and finding.cause != REPLAY
             ):
                 self.comparisons += 1
                 self.disagreements += 1

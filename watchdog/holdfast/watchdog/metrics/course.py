@@ -49,7 +49,6 @@ def write_vitals(page: Page, job: str, vitals: Vitals, steps: Iterable[int | Non
     if vitals.step_s is not None:
         page.put("holdfast_job_step_seconds", vitals.step_s.p99, job, "p99")
     page.put("holdfast_job_nonfinite_ranks", vitals.nonfinite, job)
-    page.put("holdfast_job_slowest_rank", vitals.slowest_rank, job)
     page.put("holdfast_job_tokens_per_second", vitals.tokens_per_s, job)
     page.put("holdfast_job_heard_age_seconds", vitals.heard_age_s, job)
     page.put("holdfast_job_progress_age_seconds", vitals.progress_age_s, job)

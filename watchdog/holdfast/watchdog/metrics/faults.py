@@ -6,6 +6,7 @@ from typing import Final
 from holdfast.api.exposition import Page
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident, IncidentState
+from holdfast.api.status import JobPhase
 from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.state import JobState
 
@@ -25,7 +26,7 @@ def write_faults(page: Page, state: JobState, counts: JobCounts, *, now: float) 
     for kind in FindingKind:
         page.put("holdfast_job_incidents_total", counts.incidents[kind], job, kind.value)
         page.put("holdfast_job_incidents_open", of_kind[kind], job, kind.value)
-    for outcome in (IncidentState.RECOVERED, IncidentState.PAGED):
+    for outcome in (IncidentState.RECOVERED, IncidentState.PAGED, IncidentState.OBSERVED):
         page.put("holdfast_job_incidents_closed_total", counts.closed[outcome], job, outcome.value)
     for labels, age_s in culprits(state, now).items():
         page.put("holdfast_job_incident_age_seconds", age_s, job, *labels)
@@ -38,7 +39,7 @@ def write_faults(page: Page, state: JobState, counts: JobCounts, *, now: float) 
 
 def culprits(state: JobState, now: float) -> dict[tuple[str, str, str, str, str], float]:
     """Ages in seconds by kind, state, node, GPU and rank: the newest incidents. Of two alike the older counts."""
-    shown = [each for each in state.incidents if _is_shown(each, now)][-INCIDENTS_MAX:]
+    shown = [each for each in state.incidents if _is_shown(each, state, now)][-INCIDENTS_MAX:]
     ages: dict[tuple[str, str, str, str, str], float] = {}
     for each in shown:
         who = each.culprit
@@ -48,10 +49,21 @@ def culprits(state: JobState, now: float) -> dict[tuple[str, str, str, str, str]
     return ages
 
 
-def _is_shown(incident: Incident, now: float) -> bool:
+def _is_shown(incident: Incident, state: JobState, now: float) -> bool:
     if incident.state is IncidentState.PAGED:
-        return now - incident.timeline[-1].at <= PAGED_SHOWN_S
+        return now - incident.timeline[-1].at <= PAGED_SHOWN_S and not _is_answered(incident, state)
     return incident.state is IncidentState.OPEN
+
+
+def _is_answered(incident: Incident, state: JobState) -> bool:
+    """Training that goes on in a later round has answered the page, as the condition Degraded has it."""
+    running, paged_in = state.round, incident.round
+    return (
+        state.phase is JobPhase.RUNNING
+        and running is not None
+        and paged_in is not None
+        and paged_in < running.number
+    )
 
 
 def _last_recovery_s(state: JobState) -> float | None:

@@ -71,7 +71,6 @@ _COURSE = (
         "Duration of the last step over the ranks: stat min, median, p99, max.",
         (*JOB, "stat"),
     ),
-    Metric("holdfast_job_slowest_rank", _GAUGE, "The rank whose last step took longest.", JOB),
     Metric("holdfast_job_tokens_per_second", _GAUGE, "Tokens of the last step over its time, of all ranks.", JOB),
     Metric(
         "holdfast_job_progress_age_seconds",
@@ -88,7 +87,7 @@ _COURSE = (
     Metric(
         "holdfast_job_verified_step",
         _GAUGE,
-        "Last step at which all ranks that must hold equal parameters did.",
+        "Last step after which what the ranks held was proved right, by replicas or by devices.",
         JOB,
     ),
     Metric("holdfast_job_fingerprint_comparisons_total", _COUNTER, "Comparisons of the ranks' parameters.", JOB),
@@ -119,14 +118,15 @@ _FAULTS = (
     Metric(
         "holdfast_job_incidents_closed_total",
         _COUNTER,
-        "Incidents that are over: Recovered, or Paged, which means left to a human.",
+        "Incidents that are over: Recovered, Paged (left to a human), or Observed (told, and nothing done).",
         (*JOB, "outcome"),
     ),
     Metric("holdfast_job_incidents_open", _GAUGE, "Incidents open now.", (*JOB, "kind")),
     Metric(
         "holdfast_job_incident_age_seconds",
         _GAUGE,
-        "Since an incident began, with its culprit: those open, and for an hour those paged.",
+        "Since an incident began, with its culprit: those open, and those paged until training goes on in a later"
+        " round, or for an hour.",
         (*JOB, "kind", "state", "node", "gpu", "rank"),
     ),
     Metric("holdfast_job_last_recovery_seconds", _GAUGE, "From the newest fault healed to the next step.", JOB),
@@ -139,14 +139,27 @@ _WORTH = (
     Metric(
         "holdfast_job_ettr_ratio",
         _GAUGE,
-        "Useful training time over the time since the first round, suspensions left out.",
+        "Useful training time over the time since the first member joined; absent for scripts without steps.",
         JOB,
     ),
     Metric(
         "holdfast_job_time_seconds",
         _GAUGE,
-        "Time since the first round, by what it was: useful, lost, suspended. Useful time can become lost.",
+        "Time since the first member joined: useful, lost, suspended. What a restore discards becomes lost.",
         (*JOB, "spent"),
+    ),
+    Metric("holdfast_job_gpu_seconds_total", _COUNTER, "GPU time held, with the world size of each time.", JOB),
+    Metric(
+        "holdfast_job_gpu_time_seconds",
+        _GAUGE,
+        "GPU time by what it was: useful, lost. What a restore discards becomes lost.",
+        (*JOB, "spent"),
+    ),
+    Metric(
+        "holdfast_job_cost_total",
+        _COUNTER,
+        "Money spent on GPU time so far, each hour at the price and the world size of its time. It never falls.",
+        (*JOB, "currency"),
     ),
     Metric(
         "holdfast_job_gpu_hour_cost", _GAUGE, "What a GPU costs for an hour, as the job says.", (*JOB, "currency")

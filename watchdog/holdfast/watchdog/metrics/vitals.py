@@ -32,7 +32,8 @@ class Vitals(msgspec.Struct, frozen=True):
     """All ranks as one. None is Unknown.
 
     `fresh` ranks were heard of lately, `stale` ones not lately: what those said last is not the present, and only
-    their ages are told. `heard_age_s` and `progress_age_s` are the greatest over the ranks.
+    their ages are told. `heard_age_s` and `progress_age_s` are the greatest over the ranks. `nonfinite` counts the
+    fresh ranks whose loss or gradient norm, or both, is NaN or infinite.
     """
 
     fresh: int = 0
@@ -42,7 +43,6 @@ class Vitals(msgspec.Struct, frozen=True):
     grad_norm: Spread | None = None
     step_s: Spread | None = None
     nonfinite: int = 0
-    slowest_rank: int | None = None
     tokens_per_s: float | None = None
     heard_age_s: float | None = None
     progress_age_s: float | None = None
@@ -58,16 +58,14 @@ def slices(newest: Newest, *, stale_after_s: float, now: float) -> Iterator[Vita
 
 
 class _Values:
-    """One quantity so far: its finite values, and how many were none."""
+    """One quantity so far: its finite values. Whether others were not is counted by rank."""
 
     def __init__(self) -> None:
         self._finite: list[float] = []
         self._least, self._greatest = math.inf, -math.inf
-        self.others = 0
 
     def take(self, values: list[float]) -> None:
         finite = list(filter(math.isfinite, values))
-        self.others += len(values) - len(finite)
         if finite:
             self._finite += finite
             self._least, self._greatest = min(self._least, *finite), max(self._greatest, *finite)
@@ -86,9 +84,9 @@ class _Gathering:
         self._now = now
         self._stale = 0
         self._heard = 0
+        self._nonfinite = 0
         self._loss, self._grad_norm, self._step_s = _Values(), _Values(), _Values()
         self._tokens_per_s: float | None = None
-        self._slowest: tuple[float, int] | None = None
         self._heard_age_s = self._progress_age_s = -math.inf
 
     def take(self, samples: Sequence[RankSample], heard_at: Sequence[float]) -> None:
@@ -99,16 +97,13 @@ class _Gathering:
         self._heard_age_s = max(self._heard_age_s, *ages)
         behind = [age + sample.progress_age_s for age, sample in zip(ages, samples, strict=True)]
         self._progress_age_s = max(self._progress_age_s, *behind)
+        self._nonfinite += sum(1 for each in fresh if _is_odd(each.loss) or _is_odd(each.grad_norm))
         self._loss.take(_known(fresh, lambda sample: sample.loss))
         self._grad_norm.take(_known(fresh, lambda sample: sample.grad_norm))
         self._step_s.take(_known(fresh, lambda sample: sample.step_time_s))
         self._take_speed(fresh)
 
     def _take_speed(self, samples: Sequence[RankSample]) -> None:
-        timed = [(each.step_time_s, each.rank) for each in samples if each.step_time_s is not None]
-        if timed:
-            slowest = max(timed)
-            self._slowest = slowest if self._slowest is None else max(self._slowest, slowest)
         rates = [
             each.tokens / each.step_time_s for each in samples if each.tokens is not None and each.step_time_s
         ]
@@ -123,12 +118,15 @@ class _Gathering:
             loss=self._loss.spread(),
             grad_norm=self._grad_norm.spread(),
             step_s=self._step_s.spread(),
-            nonfinite=self._loss.others + self._grad_norm.others,
-            slowest_rank=self._slowest[1] if self._slowest else None,
+            nonfinite=self._nonfinite,
             tokens_per_s=self._tokens_per_s,
             heard_age_s=max(0.0, self._heard_age_s) if self._heard else None,
             progress_age_s=max(0.0, self._progress_age_s) if self._heard else None,
         )
+
+
+def _is_odd(value: float | None) -> bool:
+    return value is not None and not math.isfinite(value)
 
 
 def _known(samples: Sequence[RankSample], value_of: Callable[[RankSample], float | None]) -> list[float]:

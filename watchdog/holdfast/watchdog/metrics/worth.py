@@ -7,13 +7,21 @@ from holdfast.watchdog.state import JobState
 
 
 def write_worth(page: Page, state: JobState, *, now: float) -> None:
-    """Where its time went, and what a GPU costs."""
-    job, spent = state.job, state.ledger.spent(now)
-    page.put("holdfast_job_ettr_ratio", state.ledger.ettr(now), job)
+    """Where its time and its GPUs' time went, and what that cost.
+
+    Of a script that publishes no steps nobody knows which of its time was useful.
+    """
+    job, spent, price = state.job, state.ledger.spent(now), state.ledger.price
     if spent is not None:
+        page.put("holdfast_job_time_seconds", spent.held_s, job, "suspended")
+        page.put("holdfast_job_gpu_seconds_total", spent.gpu_s, job)
+        page.put("holdfast_job_cost_total", spent.cost if price else None, job, price.currency if price else "")
+    if spent is not None and state.publishes:
+        page.put("holdfast_job_ettr_ratio", state.ledger.ettr(now), job)
         page.put("holdfast_job_time_seconds", spent.useful_s, job, "useful")
         page.put("holdfast_job_time_seconds", spent.lost_s, job, "lost")
-        page.put("holdfast_job_time_seconds", spent.held_s, job, "suspended")
+        page.put("holdfast_job_gpu_time_seconds", spent.useful_gpu_s, job, "useful")
+        page.put("holdfast_job_gpu_time_seconds", spent.lost_gpu_s, job, "lost")
     if state.policy is not None and state.policy.gpu_hour is not None:
         cost = state.policy.gpu_hour
         page.put("holdfast_job_gpu_hour_cost", cost.amount, job, cost.currency)

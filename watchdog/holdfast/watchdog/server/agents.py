@@ -88,6 +88,8 @@ def check_finite(report: NodeReport) -> None:
     for sample in report.ranks:
         total += sample.progress_age_s + sample.phase_age_s + (sample.pulse_age_s or 0.0)
         total += sample.step_time_s or 0.0
+        if sample.nonfinite is not None:
+            total += sample.nonfinite.age_s
     for gpu in report.gpus:
         total += (gpu.temperature_c or 0.0) + (gpu.margin_c or 0.0) + (gpu.throttled_s or 0.0)
     if not math.isfinite(total):  # one that is not finite makes the sum so

@@ -25,7 +25,7 @@ CALLER = web.RequestKey("caller", Caller)
 
 
 def answer(body: object, *, status: int = 200) -> web.Response:
-    """`body` as JSON. A number that is none (NaN) becomes null: Unknown."""
+    """`body` as JSON. JSON has no NaN: what may be one is a `status.Reading`, any other becomes null."""
     return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
 
 

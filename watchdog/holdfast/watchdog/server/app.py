@@ -48,7 +48,9 @@ ROUTES = (
     Route("GET", f"{JOB}/round", reads.desired_round, Role.VIEW),
     Route("GET", f"{JOB}/nodes", reads.nodes, Role.VIEW),
     Route("GET", f"{JOB}/journal", reads.journal, Role.VIEW),
+    Route("GET", f"{JOB}/logs", reads.logs, Role.VIEW),
     Route("POST", f"{JOB}/interventions", submissions.intervene, Role.OPERATE),
+    Route("GET", f"{JOB}/forecast", submissions.foretell, Role.VIEW),
 )
 
 

@@ -13,18 +13,22 @@ from holdfast.api.intervention import InterventionOutcome, InterventionRequest, 
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import JobReport
 from holdfast.api.round import Desired, shown_to
+from holdfast.api.status import LastSeen, NodeStatus
 from holdfast.api.telemetry import NodeReport, Pace
+from holdfast.watchdog import lastseen
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.cluster import is_news
 from holdfast.watchdog.corruption import vouch
 from holdfast.watchdog.effect import Answered, Effect, Examine, Notify, Publish, Save, Show, Vouch
 from holdfast.watchdog.job import Job
+from holdfast.watchdog.requests import pending
 from holdfast.watchdog.sample import Heard, Reported, Sample
 from holdfast.watchdog.server.connection import AgentConnection, Connection, LauncherConnection
 from holdfast.watchdog.server.outbox import Farewell, Slot
 from holdfast.watchdog.server.tally import Tally
-from holdfast.watchdog.status import report_of
+from holdfast.watchdog.status import report_of, status_of
 from holdfast.watchdog.trial import wanted_of
+from holdfast.watchdog.workeroutput import OutputShelf
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +45,8 @@ REPORT_EVERY_S = 5.0
 class JobHost:
     """One job and everybody connected for it.
 
-    `fenced` is called when another watchdog has taken over, `decided` with what was decided, once it is carried
-    out.
+    `outputs` is what is kept of the workers of all jobs. `fenced` is called when another watchdog has taken over,
+    `decided` with what was decided, once it is carried out.
     """
 
     def __init__(
@@ -51,12 +55,14 @@ class JobHost:
         *,
         clock: WatchdogClock,
         tally: Tally,
+        outputs: OutputShelf,
         fenced: Callable[[str], None],
         decided: Callable[["JobHost", tuple[Effect, ...]], None] = lambda host, effects: None,
     ) -> None:
         self.job = job
         self.clock = clock
         self.tally = tally
+        self.outputs = outputs
         self.launchers: dict[str, LauncherConnection] = {}
         self.agents: dict[str, AgentConnection] = {}
         self.operators: set[Connection] = set()
@@ -76,6 +82,7 @@ class JobHost:
         self._pace_at = 0.0
         self._report_at = 0.0
         self._told_trouble: str | None = None
+        self._kept_end: float | None = None
 
     def start(self) -> None:
         """Resume the job after a restart of the watchdog. Raises as `Job.resume`."""
@@ -90,6 +97,8 @@ class JobHost:
             self._keeper.cancel()
         self._keep()
         self._guarded(self.job.save)
+        if self.taken:  # else nothing was heard that an earlier watchdog had not kept
+            self._guarded(self._keep_last)
 
     def dismiss(self, farewell: Farewell) -> None:
         """End every connection and change nothing any more; nothing is kept."""
@@ -156,13 +165,41 @@ class JobHost:
         if request.id in self.job.state.answered:
             return await self._earlier_answer(request.id)
         answer = self._answers.setdefault(request.id, asyncio.get_running_loop().create_future())
-        self.demand(InterventionRequested(request))
+        if pending(self.job.state, request.id) is None:
+            self.demand(InterventionRequested(request))
         try:
             async with asyncio.timeout(ANSWER_PATIENCE_S):
                 return await asyncio.shield(answer)
         except TimeoutError:
-            says = "taken, not yet answered; ask again with the same id"
+            says = pending(self.job.state, request.id) or "taken, not yet answered; ask again with the same id"
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
+
+    def last_seen(self) -> LastSeen:
+        """What is known of the job, or was last known once it has ended. Raises Unavailable, Damaged."""
+        now, state = self.clock.now(), self.job.state
+        gauge = self.job.senses.gauge if self.job.senses else None
+        avoided = {order.node: order.reason for order in state.avoided}
+        seen = LastSeen(
+            now,
+            status_of(state, gauge, now),
+            gauge.last_ranks(now) if gauge else (),
+            tuple(
+                NodeStatus(
+                    node,
+                    now - self.taken_at[node],
+                    report.gpus,
+                    report.conditions,
+                    report.unreadable,
+                    avoided.get(node, ""),
+                )
+                for node, report in sorted(self.taken.items())
+            ),
+        )
+        if state.ended_at is None:
+            return seen
+        if all(each.heard_age_s is None for each in seen.ranks) and (kept := self.job.kept_last()) is not None:
+            return lastseen.aged(kept, now)  # it ended under another watchdog
+        return lastseen.aged(seen, now)
 
     def show_desired(self, launcher: LauncherConnection) -> None:
         """Show a launcher what is desired now, what is verified, and what checkpoint or test is waited for."""
@@ -237,6 +274,15 @@ class JobHost:
     def _keep(self) -> None:
         effects, self._unkept, self._keeper = self._unkept, [], None
         self._guarded(lambda now: self.job.keep(effects, now))
+        ended_at = self.job.state.ended_at
+        if ended_at is not None and ended_at != self._kept_end:
+            self._kept_end = ended_at
+            self._guarded(self._keep_last)
+
+    def _keep_last(self, now: float) -> None:
+        """What was heard of the job: it is asked for when nobody is there any more who could say it."""
+        if self.job.state.policy is not None and self.taken:
+            self.job.keep_last(lastseen.completed(self.last_seen()), now)
 
     async def _earlier_answer(self, request_id: str) -> InterventionOutcome:
         """What was answered before; from the journal when that was before a restart."""

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from aiohttp import WSCloseCode, web
 
+from holdfast.api.checkpoint import TOLD_MAX
 from holdfast.api.errors import HoldfastError
 from holdfast.api.event import (
     CheckpointRecorded,
@@ -19,9 +20,12 @@ from holdfast.api.event import (
     MemberTested,
     MemberWarmed,
     RestoreReported,
+    RoundBegan,
+    StorageListed,
 )
 from holdfast.api.membership import (
     CheckpointCommitted,
+    CheckpointsStored,
     CollectiveFailed,
     Departing,
     FromLauncher,
@@ -30,12 +34,14 @@ from holdfast.api.membership import (
     Refused,
     Restored,
     RoundEntered,
+    TrainingBegan,
     Warmed,
     WorkerExited,
     WorkersFinished,
 )
 from holdfast.api.policy import Policy
 from holdfast.api.selftest import Tested
+from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
 from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, Exited, Heard, Left
 from holdfast.watchdog.server.answer import CALLER
 from holdfast.watchdog.server.clusterpolicy import CLUSTER_POLICY, ClusterPolicy
@@ -47,11 +53,14 @@ from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
 from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import WATCHDOG
 
-# The longest message carries the last lines of a worker's error.
+# The longest messages carry the last lines of a worker's error, and the end of its output.
 FRAME_BYTES_MAX = 64 * 1024
 LOCAL_SIZE_MAX = 1024
 PORTS_MAX = 64
 NODES_MAX = 1 << 20
+STORED_MAX = 1 << 32  # checkpoints that a storage may be said to hold
+ENDED_WITH_MAX = 64
+YEAR_10000_S = 253_402_300_800.0
 
 MESSAGES: msgspec.msgpack.Decoder[FromLauncher] = msgspec.msgpack.Decoder(FromLauncher)
 
@@ -174,7 +183,23 @@ def _counts(host: JobHost, launcher: LauncherConnection, round_number: int) -> b
 
 def _entered(host: JobHost, launcher: LauncherConnection, message: RoundEntered) -> None:
     if _counts(host, launcher, message.round):
-        host.record(MemberEntered(launcher.member, message.round, message.reentrant, message.last_step))
+        host.record(
+            MemberEntered(
+                launcher.member,
+                message.round,
+                message.reentrant,
+                message.last_step,
+                message.reentry,
+                message.because,
+            )
+        )
+
+
+def _began(host: JobHost, launcher: LauncherConnection, message: TrainingBegan) -> None:
+    """The first sign of a round counts; of a script that publishes its steps none is needed."""
+    state = host.job.state
+    if _counts(host, launcher, message.round) and state.signed_at is None and not state.publishes:
+        host.record(RoundBegan(launcher.member, message.round))
 
 
 def _finished(host: JobHost, launcher: LauncherConnection, message: WorkersFinished) -> None:
@@ -198,6 +223,22 @@ def _cost(seconds: float | None) -> float | None:
     return seconds if seconds is not None and math.isfinite(seconds) and seconds >= 0.0 else None
 
 
+def _stored(host: JobHost, launcher: LauncherConnection, message: CheckpointsStored) -> None:
+    if not _counts(host, launcher, message.round):
+        return
+    state, newest_first = host.job.state, message.checkpoints[:TOLD_MAX]
+    newest = state.checkpoints[-1] if state.checkpoints else None
+    if newest is not None and newest.round == message.round and newest.step > (message.saved or 0):
+        host.tally.add(Count.DUPLICATE_MESSAGES)  # said before that commit, and again after a reconnect
+        return
+    known = state.storage
+    count = max(len(newest_first), min(message.count, STORED_MAX))
+    told = (message.round, count, newest_first)
+    if known is not None and (known.round, known.count, known.checkpoints[::-1]) == told:
+        return  # nothing went, and nothing came that a commit did not tell
+    host.record(StorageListed(message.round, message.uri, count, newest_first))
+
+
 def _restored(host: JobHost, launcher: LauncherConnection, message: Restored) -> None:
     # Every rank restores the same step; one report is enough.
     if message.rank != 0 or not _counts(host, launcher, message.round):
@@ -209,16 +250,34 @@ def _restored(host: JobHost, launcher: LauncherConnection, message: Restored) ->
     host.record(RestoreReported(message.round, message.step, message.skipped, message.tier, message.healed))
 
 
+def _wrote(host: JobHost, launcher: LauncherConnection, message: WorkerOutput) -> None:
+    """Kept whatever the round: nothing is decided by it. What nobody could read, or is too long, is no message."""
+    if len(message.tail) > TAIL_BYTES_MAX:
+        raise BadMessage(f"tail: {len(message.tail)} bytes are not accepted; send {TAIL_BYTES_MAX} at most")
+    if len(message.ended_with) > ENDED_WITH_MAX:
+        raise BadMessage(f"ended_with: give {ENDED_WITH_MAX} characters at most")
+    whole = (message.rank, message.pid, message.round, message.omitted_bytes)
+    if not all(0 <= number < 2**63 for number in whole):
+        raise BadMessage(f"rank, pid, round, omitted_bytes: {whole} are not accepted; give numbers from 0 on")
+    # Not a number fails it too.
+    if not (0.0 <= message.started_at < YEAR_10000_S and 0.0 <= message.ended_at < YEAR_10000_S):
+        raise BadMessage("started_at, ended_at: give seconds since 1970")
+    host.outputs.keep(host.job.name, member=launcher.member, node=launcher.node, output=message)
+
+
 # Beats say nothing but that the launcher lives, which every message does.
 TAKERS: Mapping[type, Callable[[JobHost, LauncherConnection, Any], None]] = {
     Warmed: lambda host, launcher, message: host.record(MemberWarmed(launcher.member)),
     RoundEntered: _entered,
+    TrainingBegan: _began,
     WorkersFinished: _finished,
     Departing: lambda host, launcher, message: host.record(
         MemberDeparting(launcher.member, message.reason, message.within_s)
     ),
     CheckpointCommitted: _committed,
+    CheckpointsStored: _stored,
     Restored: _restored,
+    WorkerOutput: _wrote,
     Tested: lambda host, launcher, message: host.record(
         MemberTested(launcher.member, message.number, message.level, message.verdict, message.checks, message.says)
     ),

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.event import Journaled
@@ -55,7 +56,10 @@ async def job_status(request: web.Request) -> web.Response:
 
 
 async def ranks(request: web.Request) -> web.Response:
+    """Those of the round that runs; of a job that has ended, as they were last seen."""
     host = hosted(request)
+    if host.job.state.ended_at is not None:
+        return answer(host.last_seen().ranks)
     read: tuple[RankStatus, ...] = host.job.senses.gauge.ranks(host.clock.now()) if host.job.senses else ()
     return answer(read)
 
@@ -88,19 +92,7 @@ async def nodes(request: web.Request) -> web.Response:
     host = hosted(request)
     now = host.clock.now()
     fleet = request.app[WATCHDOG].fleet
-    avoided = {order.node: order.reason for order in host.job.state.avoided}
-    told = (
-        NodeStatus(
-            node,
-            now - host.taken_at[node],
-            report.gpus,
-            report.conditions,
-            report.unreadable,
-            avoided.get(node, ""),
-            fleet.told_of(node, now),
-        )
-        for node, report in sorted(host.taken.items())
-    )
+    told = (replace(each, known=fleet.told_of(each.node, now)) for each in host.last_seen().nodes)
     return answer([as_of_now(each, host.job.state.policy) for each in told])
 
 
@@ -116,6 +108,19 @@ async def journal(request: web.Request) -> web.Response:
     return answer(JournalPage(tuple(lines), lines[-1].offset if more else None))
 
 
+async def logs(request: web.Request) -> web.Response:
+    """The end of what worker processes wrote that ended, or whose launcher left: newest first, 64 at most.
+
+    `rank` or `node` says of which.
+    """
+    host = hosted(request)
+    if "rank" in request.query:
+        return answer(host.outputs.of_rank(host.job.name, _whole(request, "rank", 0)))
+    if (node := request.query.get("node")) is None:
+        raise InvalidInput(Problem("rank", None, "name a rank, or a node"))
+    return answer(host.outputs.on_node(host.job.name, node))
+
+
 def status(host: JobHost) -> JobStatus:
     """The job as it is now."""
     gauge = host.job.senses.gauge if host.job.senses else None
@@ -123,14 +128,17 @@ def status(host: JobHost) -> JobStatus:
 
 
 def as_of_now(node: NodeStatus, policy: Policy | None) -> NodeStatus:
-    """The node, with its GPUs Unknown when its agent has been silent; never while no policy says how often."""
-    if policy is None:
+    """The node, with its GPUs Unknown when its agent has been silent; never while no policy says how often.
+
+    Of a job that has ended it stays what was said last, and says that it is.
+    """
+    if policy is None or node.hearing is Hearing.ENDED:
         return node
     silent_after_s = max(policy.lost_after_s, REPORTS_MISSED * policy.heartbeat_interval_s)
     if node.heard_age_s <= silent_after_s:
         return node
     gpus = tuple(GpuSample(gpu.uuid, gpu.index, GpuHealth.UNKNOWN) for gpu in node.gpus)
-    return msgspec.structs.replace(node, gpus=gpus, hearing=Hearing.SILENT)
+    return replace(node, gpus=gpus, hearing=Hearing.SILENT)
 
 
 def _incidents(host: JobHost) -> dict[str, Incident]:

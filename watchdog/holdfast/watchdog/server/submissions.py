@@ -11,6 +11,7 @@ from holdfast.api.intervention import InterventionRequest, InterventionState
 from holdfast.api.policy import Policy
 from holdfast.watchdog.server.answer import answer
 from holdfast.watchdog.server.clusterpolicy import CLUSTER_POLICY
+from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.reads import hosted, status
 from holdfast.watchdog.server.watchdog import WATCHDOG
 
@@ -40,13 +41,25 @@ async def forget(request: web.Request) -> web.Response:
 async def intervene(request: web.Request) -> web.Response:
     """Take an intervention and answer with its outcome: 200 when it is known, 202 while it is pending."""
     host = hosted(request)
-    asked = _decoded(await request.read(), InterventionRequest)
+    outcome = await host.intervene(_requested(await request.read(), host))
+    return answer(outcome, status=202 if outcome.state is InterventionState.PENDING else 200)
+
+
+def _requested(body: bytes, host: JobHost) -> InterventionRequest:
+    """The intervention in `body`. Raises InvalidInput when it is none of this job."""
+    asked = _decoded(body, InterventionRequest)
     if asked.job != host.job.name:
         raise InvalidInput(Problem("job", asked.job[:64], f"name the job of the path, {host.job.name}"))
     if not 1 <= len(asked.id) <= ID_LENGTH_MAX:
         raise InvalidInput(Problem("id", asked.id[:64], f"give 1 to {ID_LENGTH_MAX} characters"))
-    outcome = await host.intervene(asked)
-    return answer(outcome, status=202 if outcome.state is InterventionState.PENDING else 200)
+    return asked
+
+
+async def foretell(request: web.Request) -> web.Response:
+    """What the intervention in the query's `request`, as JSON, would do now. Whoever may read may ask."""
+    host = hosted(request)
+    asked = _requested(request.query.get("request", "").encode(), host)
+    return answer(host.job.forecast(asked, host.clock.now()))
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:

@@ -7,6 +7,7 @@ from aiohttp import WSCloseCode, web
 
 from holdfast.api.errors import Unavailable
 from holdfast.api.standing import Standing
+from holdfast.watchdog import lastseen
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.job import Job
@@ -18,6 +19,7 @@ from holdfast.watchdog.server.outbox import Farewell
 from holdfast.watchdog.server.tally import Tally
 from holdfast.watchdog.store.store import Fence, Store
 from holdfast.watchdog.turn import Brain
+from holdfast.watchdog.workeroutput import OutputShelf
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class Watchdog:
     ) -> None:
         self.store = store
         self.tally = Tally()
+        self.outputs = OutputShelf()
         self._brain = brain
         self._senses_for = senses_for
         self._fenced = fenced
@@ -85,8 +88,10 @@ class Watchdog:
         host = self._hosts.get(name)
         if host is None:
             return
+        self.store.forget(lastseen.name_of(name), fence=self._fence)
         self.store.forget(name, fence=self._fence)
         del self._hosts[name]
+        self.outputs.forget(name)
         host.dismiss(Farewell(WSCloseCode.GOING_AWAY, f"job {name} is gone"))
 
     @property
@@ -118,7 +123,14 @@ class Watchdog:
         return Job(name, store=self.store, fence=self._fence, brain=self._brain, senses_for=self._senses_for)
 
     def _hosted(self, job: Job) -> JobHost:
-        host = JobHost(job, clock=self.clock, tally=self.tally, fenced=self._fenced, decided=self._learn)
+        host = JobHost(
+            job,
+            clock=self.clock,
+            tally=self.tally,
+            outputs=self.outputs,
+            fenced=self._fenced,
+            decided=self._learn,
+        )
         self._hosts[job.name] = host
         return host
 

@@ -1,0 +1,147 @@
+"""Verbs of the fault script, each with the incident it must lead to: healed in one run, observed in another."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from embeddedrun import holdfast, interrupt, job_file, running
+
+TRAINS = """
+import sys, time
+import torch, torch.distributed as dist
+from holdfast.checkpoint import Checkpointer
+from holdfast.trainer import Run
+
+run = Run()
+
+
+def batches(rank):
+    number = 0
+    while True:
+        number += 1
+        yield torch.full((4, 8), 0.01 * (rank + number % 7))
+
+
+def train(part):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    checkpointer = Checkpointer(run, model=model, optimizer=optimizer, every_steps=20)
+    for step, batch in checkpointer.steps(batches(part.rank), until=int(sys.argv[1])):
+        loss = model(batch).square().mean()
+        loss.backward()
+        for each in model.parameters():
+            dist.all_reduce(each.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.02)
+        run.step(step, loss=float(loss))
+    checkpointer.close()
+
+
+run.enter(train)
+"""
+POLICY = """  faultPolicy:
+    thermal: {sustained: 2s}
+    corruption: {fingerprintEverySteps: 5}
+    budget: {evictions: 50, per: 1h, clusterFraction: 100%}
+"""
+LAST = "injecting: kill-watchdog"
+
+
+def drilled(tmp_path: Path, faults: Sequence[str], *options: str) -> tuple[str, list[dict[str, Any]]]:
+    """Run until the last fault, which is kill-watchdog, or to the end; what was said, and the incidents."""
+    job = job_file(tmp_path, script=TRAINS, words=["100000"], nodes="{min: 1, max: 2, spares: 1}", more=POLICY)
+    script = tmp_path / "faults.yaml"
+    script.write_text("".join(f"- {{{fault}}}\n" for fault in faults))
+    state, said = tmp_path / "state", ""
+    with running("run", job, "--state-dir", state, "--faults", script, *options) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said += line
+            if LAST in line:
+                said += interrupt(process)
+                break
+    ended = holdfast("incidents", "--state-dir", state, "-o", "json")
+    return said, json.loads(ended.stdout)
+
+
+def healed(step: int, verb: str) -> str:
+    return f"at: {{step: {step}}}, after: recovered, do: {verb}"
+
+
+def test_what_each_verb_breaks_is_found_and_healed(tmp_path: Path) -> None:
+    verbs = {
+        "break-collective, rank: 1": "CollectiveFailed",
+        "raise, rank: 1": "UserCode",
+        "full-disk, rank: 1, for: 100": "ProcessExit",
+        "hot, rank: 0": "Thermal",
+        "condition, rank: 1, kind: PcieDegraded": "Condition",
+        "partition, rank: 1, seconds: 8": "MemberLost",
+    }
+    unseen = (
+        "slow, rank: 0, for: 3, seconds: 0.1",
+        "spike, rank: 0",
+        "wrong-data, rank: 1, for: 3",
+    )
+    planned = ("drain, rank: 0", "preempt, rank: 1, seconds: 60", "kill-agent, rank: 0")
+    said, incidents = drilled(
+        tmp_path,
+        [
+            *(f"at: {{step: 5}}, do: {verb}" for verb in unseen),
+            *(healed(25, verb) for verb in verbs),
+            *(healed(25, verb) for verb in planned),
+            healed(25, "kill-launcher, rank: 1"),
+            healed(25, "kill-watchdog"),
+        ],
+    )
+    assert "NOT INJECTED" not in said
+    found = [(each["kind"], each["state"]) for each in incidents]
+    assert found == [(kind, "Recovered") for kind in (*verbs.values(), "MemberLost")], said
+    assert " full at file://" in incidents[2]["error"]
+
+
+OBSERVED = {
+    "kill-agent, rank: 0": None,
+    "slow, rank: 0, for: 3, seconds: 0.1": None,
+    "spike, rank: 1": None,
+    "wrong-data, rank: 1": None,
+    "full-disk, rank: 1, for: 1": None,
+    "hot, rank: 0": "Thermal",
+    "condition, rank: 0, kind: PcieDegraded": "Condition",
+    "condition, rank: 1, kind: NvlinkDown": "Condition",
+    "condition, rank: 0, kind: RowRemapFailed": "Condition",
+    "condition, rank: 1, kind: LinkDown": "Condition",
+    "preempt, rank: 0": "Condition",
+    "drain, rank: 1": "Condition",
+    "xid, rank: 0, xid: 94": "Xid",
+    "gpu-lost, rank: 1": "GpuLost",
+    "xid, rank: 0, xid: 79": "Xid",
+    "flip-bit, rank: 1": "Corruption",
+    "nan, rank: 1": "NonFinite",  # what follows is of a model that is lost
+    "break-collective, rank: 1": "CollectiveFailed",
+    "stop-worker, rank: 0": "Hang",
+    "kill-worker, rank: 1": "ProcessExit",
+}
+
+
+def test_of_twenty_faults_it_is_told_what_would_be_done_and_nothing_is(tmp_path: Path) -> None:
+    assert len(OBSERVED) >= 20
+    said, incidents = drilled(
+        tmp_path, [f"at: {{step: 10}}, after: noticed, do: {verb}" for verb in OBSERVED], "--observe"
+    )
+    assert "NOT INJECTED" not in said
+    expected = [kind for kind in OBSERVED.values() if kind is not None]
+    assert {each["kind"] for each in incidents} == set(expected), said
+    assert len(incidents) >= len(expected), said
+    for each in incidents:
+        assert each["state"] == "Observed"
+        assert all(action["does"].startswith("would: ") for action in each["actions"])
+        assert each["actions"]
+    # The round that ran first is the only one, and no node was stopped or replaced.
+    assert len({each["round"] for each in incidents}) == 1
+    assert said.count("s  round ") == 1, said
+    assert "out of service" not in said
+    assert "takes the place" not in said
+    assert "default/toy failed: observing only, so that this was not healed: signal 9 (SIGKILL)" in said

@@ -1,0 +1,90 @@
+"""One rank's NaN, as a user meets it: skipped where the script asks, gone back for once, then a human is asked."""
+
+import json
+from pathlib import Path
+
+import pytest
+from embeddedrun import holdfast, job_file
+
+from holdfast.trainer import Run
+
+# Until saves say whether they are healthy, retention knows no better than to keep the newest.
+KEEP = 1 if hasattr(Run, "standing") else 8
+SKIPS_UNTIL = 40
+
+TRAIN = f"""
+import json, math, sys, time
+import torch, torch.distributed as dist
+from holdfast.checkpoint import Checkpointer
+from holdfast.trainer import Run
+
+run = Run(backend="gloo")
+
+def train(part):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    saves = Checkpointer(run, model=model, optimizer=optimizer, every_steps=10)
+    batches = (torch.full((2, 4), 1.0 + part.rank) for _ in iter(int, 1))
+    for step, batch in saves.steps(batches, until=1000):
+        time.sleep(0.02)
+        loss = model(batch).square().mean()
+        loss.backward()
+        for each in model.parameters():
+            dist.all_reduce(each.grad)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        skips = step < {SKIPS_UNTIL} and run.should_skip(step, loss=loss, grad_norm=norm)
+        if not skips:
+            optimizer.step()
+        optimizer.zero_grad()
+        run.step(step, loss=loss, grad_norm=norm)
+        if part.rank == 0:
+            finite = all(bool(each.isfinite().all()) for each in model.parameters())
+            with open(sys.argv[1], "a") as file:
+                file.write(json.dumps([part.round, step, finite]) + "\\n")
+    saves.close()
+
+run.enter(train)
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_nan_is_skipped_then_gone_back_for_once_and_the_same_again_pages(tmp_path: Path) -> None:
+    steps = tmp_path / "steps.jsonl"
+    job = job_file(
+        tmp_path,
+        script=TRAIN,
+        words=[str(steps)],
+        nodes="{min: 2, max: 2}",
+        more=f"  checkpoint: {{keep: {KEEP}}}\n",
+    )
+    faults = tmp_path / "faults.yaml"
+    faults.write_text(
+        "- {at: {step: 12}, do: nan, rank: 1}\n"
+        "- {at: {step: 60}, after: recovered, do: nan, rank: 1}\n"
+        "- {at: {step: 100}, after: recovered, do: nan, rank: 0, for: 100000}\n"
+    )
+    state = tmp_path / "state"
+    ended = holdfast("run", job, "--state-dir", state, "--faults", faults)
+    assert ended.returncode == 1, ended.stderr
+    assert "has saved nothing beyond that since" in ended.stderr
+
+    incidents = json.loads(holdfast("incidents", "--state-dir", state, "-o", "json").stdout)
+    assert [each["kind"] for each in incidents] == ["NonFinite"] * 4
+    assert [each["culprit"].get("rank") for each in incidents] == [1, 1, 0, 0]
+    assert [each["state"] for each in incidents] == ["Recovered", "Recovered", "Recovered", "Paged"]
+    assert [each["actions"][-1]["rung"] for each in incidents] == [0, 5, 5, 6]
+    first = incidents[0]["evidence"][0]["says"]
+    assert first.startswith("rank 1: loss is nan and gradient norm is nan at step ")
+
+    lived = [json.loads(line) for line in steps.read_text().splitlines()]
+    rounds = sorted({round for round, _, _ in lived})
+    assert len(rounds) == 3  # the skipped step ended none
+    for round in rounds[:2]:
+        sick = min(step for of, step, finite in lived if of == round and not finite)
+        began = min(step for of, step, _ in lived if of > round)
+        assert began <= sick
+        assert all(finite for of, step, finite in lived if of == round and step < sick)
+    fault = max(int(each["cause"] and each["error"].split("step ")[1].split(":")[0]) for each in incidents[2:])
+    kept = [int(each.name.removeprefix("step-")) for each in (state / "checkpoints").glob("step-*")]
+    assert any(step < fault for step in kept), "no healthy checkpoint is left"

@@ -1,0 +1,275 @@
+"""Runs the layers of the tests, side by side where they mostly wait, and says where the time went.
+
+    python tests/layers/layers.py check       what `make check` runs
+    python tests/layers/layers.py all         what `make test` runs
+    python tests/layers/layers.py unit sim    these layers
+
+What a layer prints is kept in build/tests/LAYER.txt and shown whole when it has ended, so that nothing is mixed;
+once a minute a line says what still runs. The end is one table: seconds by the clock, seconds of processors (of a
+layer's processes and those that they waited for, not of containers), the share of waiting. It fails when a layer
+failed; one that comes after a failed one is not started. After Ctrl-C the layers are interrupted and end in order;
+a second one kills them.
+
+Only Python's own library is used: it runs before anything is installed, so that Kubernetes is built meanwhile.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OUTPUT = ROOT / "build" / "tests"
+BIN = ROOT / ".venv" / "bin"
+POLL_S = 0.1
+SAYS_WHAT_RUNS_EVERY_S = 60.0
+ENDS_WITHIN_S = 60.0  # after an interruption: servers are stopped, namespaces unmounted
+SIDE_BY_SIDE = 3  # layers; each waits about half of its time, and there are two cores at least
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A command that passes or fails. It starts when those that it comes `after` have passed."""
+
+    name: str
+    command: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    is_background: bool = False  # takes no place of another layer, and gives way to all
+
+
+def pytest_layer(name: str, *flags: str, folder: str = "", after: Sequence[str] = ()) -> Layer:
+    command = (str(BIN / "pytest"), "--layer", name, *flags, f"tests/{folder or name}")
+    return Layer(name, command, (INSTALL.name, *after))
+
+
+INSTALL = Layer("install", ("make", "--no-print-directory", "install"))
+FORMAT = Layer("format", (str(BIN / "ruff"), "format", "--check", "."), (INSTALL.name,))
+STYLE = Layer("style", (str(BIN / "ruff"), "check", "."), (INSTALL.name,))
+TYPES = Layer("types", (str(BIN / "mypy"),), (INSTALL.name,))
+IMPORTS = Layer("imports", (str(BIN / "lint-imports"), "--no-cache"), (INSTALL.name,))
+# Tests start early, for they take longest; as many processes as there are cores.
+UNIT = pytest_layer("unit", "-n", "auto")
+CHECK = (INSTALL, UNIT, TYPES, FORMAT, STYLE, IMPORTS)
+QUICK = tuple(layer.name for layer in CHECK)
+BUILD = Layer("kubernetes-build", (sys.executable, "tests/servers/kubernetes_binaries.py"), is_background=True)
+# Built while the checks run: it takes half a minute where code changed, three where nothing is there yet.
+IMAGES = Layer(
+    "images",
+    ("env", f"PYTHONPATH={ROOT / 'tests' / 'servers'}", str(BIN / "python"), "tests/cluster/holdfast_images.py"),
+    (INSTALL.name,),
+    is_background=True,
+)
+# A file stays in one process, for its tests share servers. Files keep their order: else those with few tests come
+# last, which are the long ones, and one process ends long after the other.
+BY_FILE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+# In the order in which they start where there is a place: those that take longest first.
+WHOLE = (
+    # One story: what comes after a failure says nothing.
+    pytest_layer("cluster", "-x", after=(*QUICK, BUILD.name, IMAGES.name)),
+    pytest_layer("kubernetes", "-m", "kubernetes", folder="integration", after=(*QUICK, BUILD.name)),
+    pytest_layer("integration", "-m", "not kubernetes", *BY_FILE, after=QUICK),
+    pytest_layer("sim", after=QUICK),
+    pytest_layer("contract", after=QUICK),
+)
+LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, *WHOLE)}
+GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, *WHOLE)}
+
+
+def environment() -> dict[str, str]:
+    """This one's, but compiled modules are kept: tests start Python many hundred times, with the same modules."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+class Running:
+    """A layer at work, in a process group of its own, so that an interruption reaches it once and whole."""
+
+    def __init__(self, layer: Layer, output: Path):
+        self.layer = layer
+        self.output = output
+        self.started = time.monotonic()
+        output.with_suffix(".json").unlink(missing_ok=True)
+        nice = ("nice", "-n", "10") if layer.is_background else ()
+        with output.open("wb") as written:
+            self.process = subprocess.Popen(
+                [*nice, *layer.command],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=subprocess.STDOUT,
+                env=environment(),
+                start_new_session=True,
+            )
+
+    def ended(self) -> "Ended | None":
+        """How it ended; None while it runs."""
+        pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+        if pid == 0:
+            return None
+        code = self.process.returncode = os.waitstatus_to_exitcode(status)
+        took_s = time.monotonic() - self.started
+        return Ended(self.layer.name, code, took_s, max(usage.ru_utime + usage.ru_stime, self._noted_cpu_s()))
+
+    def _noted_cpu_s(self) -> float:
+        """What the layer itself noted: children that nobody waited for are in it."""
+        noted = self.output.with_suffix(".json")
+        try:
+            return float(json.loads(noted.read_text())["cpu_s"])
+        except (OSError, ValueError, LookupError):
+            return 0.0
+
+    def send(self, which: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, which)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a layer ended: its exit status, or minus the signal that ended it."""
+
+    name: str
+    code: int
+    wall_s: float
+    cpu_s: float
+
+    def row(self) -> str:
+        waiting = max(0.0, 1.0 - self.cpu_s / self.wall_s) if self.wall_s else 0.0
+        how = "passed" if self.code == 0 else f"FAILED ({self.code})"
+        return f"{self.wall_s:9.1f} {self.cpu_s:8.1f} {waiting:8.0%}  {self.name}: {how}"
+
+
+class Plan:
+    """Which layer may start now. A layer that is not asked for counts as passed."""
+
+    def __init__(self, layers: Sequence[Layer]):
+        self._asked = {layer.name for layer in layers}
+        self._left = list(layers)
+        self.passed: set[str] = set()
+        self.left_out: list[str] = []
+
+    def startable(self, running: Sequence[Layer]) -> Iterator[Layer]:
+        """Each layer that starts now, while there is a place."""
+        places = SIDE_BY_SIDE - sum(not layer.is_background for layer in running)
+        for layer in list(self._left):
+            waits_for = set(layer.after) & self._asked - self.passed
+            if not waits_for and (layer.is_background or places > 0):
+                places -= not layer.is_background
+                self._left.remove(layer)
+                yield layer
+
+    def note(self, ended: Ended) -> None:
+        """A layer ended. What comes after one that failed is left out."""
+        if ended.code == 0:
+            self.passed.add(ended.name)
+            return
+        gone = {ended.name}
+        for layer in list(self._left):
+            if gone & set(layer.after):
+                gone.add(layer.name)
+                self._left.remove(layer)
+                self.left_out.append(layer.name)
+
+
+class Interruptions:
+    """Counts Ctrl-C and the signal that ends a program. Nothing is cut short by one: whoever runs layers looks."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def listen(self) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, self._note)
+
+    def _note(self, *_: object) -> None:
+        self.count += 1
+
+
+def run(
+    layers: Sequence[Layer],
+    interruptions: Interruptions,
+    output: Path = OUTPUT,
+    say: Callable[[str], None] = print,
+) -> int:
+    """Run them. Returns 0 when all passed, 1 when one failed, 130 when interrupted."""
+    output.mkdir(parents=True, exist_ok=True)
+    plan, running, ended = Plan(layers), list[Running](), list[Ended]()
+    started = said = time.monotonic()
+    while not interruptions.count:
+        for layer in plan.startable([each.layer for each in running]):
+            running.append(Running(layer, output / f"{layer.name}.txt"))
+        if not running:
+            break
+        time.sleep(POLL_S)
+        for each in list(running):
+            how = each.ended()
+            if how is not None:
+                running.remove(each)
+                ended.append(how)
+                plan.note(how)
+                show(each, how, say)
+        if time.monotonic() - said > SAYS_WHAT_RUNS_EVERY_S:
+            said = time.monotonic()
+            say(f"{said - started:.0f} s: {', '.join(each.layer.name for each in running)} running")
+    if interruptions.count:
+        end(running, interruptions)
+        for each in running:
+            say(f"interrupted: {each.layer.name}; what it said is in {each.output}")
+        return 130
+    for line in table(ended, time.monotonic() - started):
+        say(line)
+    for name in plan.left_out:
+        say(f"not run, for what comes before it failed: {name}")
+    return int(any(each.code for each in ended))
+
+
+def show(layer: Running, how: Ended, say: Callable[[str], None]) -> None:
+    say(f"=== {how.name} {'passed' if how.code == 0 else f'FAILED ({how.code})'} after {how.wall_s:.0f} s")
+    said = layer.output.read_text(errors="replace").rstrip()
+    if said:
+        say(said)
+
+
+def table(ended: Sequence[Ended], wall_s: float) -> Iterator[str]:
+    yield f"{'seconds':>9} {'of CPU':>8} {'waiting':>8}  layer"
+    for each in sorted(ended, key=lambda each: -each.wall_s):
+        yield each.row()
+    yield f"{wall_s:9.1f} {sum(each.cpu_s for each in ended):8.1f} {'':8}  all, on {os.cpu_count()} cores"
+
+
+def end(running: Sequence[Running], interruptions: Interruptions) -> None:
+    """Interrupt them and wait until they have cleared up; another interruption, or too long a time, kills."""
+    seen, left = interruptions.count, list(running)
+    for each in left:
+        each.send(signal.SIGINT)
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while left and interruptions.count == seen and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        left = [each for each in left if each.ended() is None]
+    for each in running:
+        each.send(signal.SIGKILL)  # also what a layer left behind in its group
+
+
+def chosen(words: Sequence[str], known: Mapping[str, Layer] = LAYERS) -> tuple[Layer, ...]:
+    """The layers that the words name. Raises ValueError."""
+    layers: list[Layer] = []
+    for word in words:
+        if word not in GROUPS and word not in known:
+            raise ValueError(f"no layer {word}; there are: {', '.join((*GROUPS, *known))}")
+        layers += GROUPS.get(word) or [known[word]]
+    return tuple(dict.fromkeys(layers))
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)
+    try:
+        asked = chosen(sys.argv[1:] or ["check"])
+    except ValueError as error:
+        sys.exit(str(error))
+    heard = Interruptions()
+    heard.listen()
+    sys.exit(run(asked, heard))

@@ -1,0 +1,235 @@
+"""What a schedule may contain: faults, planned changes, what people ask for, and a cluster that misbehaves.
+
+Each function does one thing to the world, drawn with the world's own random numbers.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+from member import SimulatedMember, Worker
+from world import JOB, World
+
+from holdfast.api.condition import ConditionKind
+from holdfast.api.event import InterventionRequested
+from holdfast.api.intervention import InterventionAction, InterventionRequest
+from holdfast.api.telemetry import GpuDisappeared, PreemptionNoticed, ProcessKilledForMemory, XidRaised
+
+
+def _member(world: World) -> SimulatedMember | None:
+    there = [member for member in world.members.values() if member.alive]
+    return world.random.choice(sorted(there, key=lambda each: each.name)) if there else None
+
+
+def kill_worker(world: World) -> None:
+    if (member := _member(world)) is not None and member.workers:
+        error = world.random.choice(("", "", "ValueError: bad batch"))
+        member.kill_worker(world.random.randrange(len(member.workers)), error)
+
+
+def stop_worker(world: World) -> None:
+    if (member := _member(world)) is not None and member.workers:
+        member.stop_worker(world.random.randrange(len(member.workers)))
+
+
+def kill_node(world: World) -> None:
+    if (member := _member(world)) is not None:
+        world.remove_node(member, "power")
+
+
+def restart_launcher(world: World) -> None:
+    if (member := _member(world)) is not None:
+        member.restart_launcher()
+
+
+def break_connection(world: World) -> None:
+    if (member := _member(world)) is not None:
+        member.disconnect(told=True)
+
+
+def partition(world: World) -> None:
+    if (member := _member(world)) is not None:
+        member.partition(world.jitter(0.5, 8.0))
+
+
+def raise_xid(world: World) -> None:
+    if (member := _member(world)) is not None:
+        code = world.random.choice((13, 31, 43, 45, 48, 63, 79, 94, 95))
+        member.report((XidRaised(f"GPU-{member.name}", code, 0.01),))
+
+
+def lose_gpu(world: World) -> None:
+    if (member := _member(world)) is not None:
+        member.report((GpuDisappeared(f"GPU-{member.name}", 0.01),))
+
+
+def flip_bit(world: World) -> None:
+    if (member := _member(world)) is not None:
+        member.flip_bit()
+
+
+def nan_once(world: World) -> None:
+    """The next step of one member's ranks gives a NaN; done again it does not."""
+    if (member := _member(world)) is not None:
+        world.training.nan_on = member
+
+
+def nan_always(world: World) -> None:
+    """A batch that comes soon gives a NaN, whenever it is trained."""
+    if reached := [member.step for member in world.members.values() if member.step is not None]:
+        world.training.nan_at.add(max(reached) + world.random.randint(1, 12))
+
+
+def kill_watchdog(world: World) -> None:
+    world.kill_watchdog(world.jitter(0.1, 5.0))
+
+
+def leave(world: World) -> None:
+    if (member := _member(world)) is not None:
+        member.leave()
+
+
+def drain(world: World) -> None:
+    if (member := _member(world)) is not None:
+        world.drain(member)
+        if world.random.random() < 0.3:
+            world.after(world.jitter(0.5, 30.0), lambda: world.call_off(member.node))
+
+
+def end_pod(world: World) -> None:
+    if (member := _member(world)) is not None:
+        member.told_to_end(world.jitter(1.0, 30.0))
+
+
+def suspend_for_a_while(world: World) -> None:
+    policy = world.policy
+    if policy.suspend:
+        return
+    world.submit(msgspec.structs.replace(policy, suspend=True, generation=policy.generation + 1))
+    resumed = msgspec.structs.replace(policy, generation=policy.generation + 2)
+    world.after(world.jitter(0.5, 25.0), lambda: world.submit(resumed))
+
+
+def ask_for_a_checkpoint(world: World) -> None:
+    _ask(world, InterventionAction.CHECKPOINT)
+
+
+def _ask(world: World, action: InterventionAction) -> None:
+    """One request as an engineer may make it, with good values or bad ones; now and then it is made twice."""
+    draw = world.random
+    steps = [each.step for each in world.job.state.checkpoints]
+    nodes = [member.node for member in world.members.values()] + list(world.job.state.avoided_nodes)
+    request = InterventionRequest(
+        f"request-{len(world.asked)}",
+        JOB,
+        action,
+        "test",
+        node=draw.choice([*sorted(nodes), "node-of-another-job", None]),
+        nodes=draw.choice((None, 0, 1, 2, 3, 4)),
+        to_step=draw.choice([*steps, None, 0, 10**6]),
+        skip_batches=draw.choice((-1, 0, 3)),
+    )
+    world.asked[request.id] = request
+    world.tell(InterventionRequested(request))
+    if draw.random() < 0.2:
+        world.after(world.jitter(0.0, 5.0), lambda: world.tell(InterventionRequested(request)))
+
+
+def intervene(world: World) -> None:
+    """Any intervention; what was paused is resumed a little later."""
+    action = world.random.choice(tuple(InterventionAction))
+    world.note(f"asked for {action.value}")
+    _ask(world, action)
+    if action is InterventionAction.PAUSE:
+        world.after(world.jitter(0.5, 25.0), lambda: _ask(world, InterventionAction.RESUME))
+
+
+def hold_condition(world: World) -> None:
+    """Something is wrong with a node for a while."""
+    if (member := _member(world)) is not None:
+        kind = world.random.choice(tuple(ConditionKind))
+        member.conditions.hold(kind, world.now, world.jitter(1.0, 40.0))
+
+
+def flap_condition(world: World) -> None:
+    """The same thing is wrong again and again."""
+    if (member := _member(world)) is not None:
+        kind = world.random.choice(tuple(ConditionKind))
+        for again in range(4):
+            begins = again * 5.0
+            world.after(begins, lambda: member.conditions.hold(kind, world.now, 2.0))
+
+
+def heat_gpu(world: World) -> None:
+    """A GPU is too hot for a while."""
+    if (member := _member(world)) is not None:
+        member.conditions.heat(world.now + world.jitter(5.0, 60.0))
+
+
+def heat_rack(world: World) -> None:
+    """The cooling of all nodes fails for a while."""
+    for member in world.members.values():
+        member.conditions.heat(world.now + 30.0)
+
+
+def fail_script(world: World) -> None:
+    """The script raises the same on every rank."""
+    for member in list(world.members.values()):
+        for local in range(len(member.workers)):
+            member.kill_worker(local, "KeyError: 'lr'")
+
+
+def run_out_of_memory(world: World) -> None:
+    """The kernel kills a worker because the node's memory is used up, and says so."""
+    if (member := _member(world)) is not None and Worker.RUNNING in member.workers:
+        member.kill_worker(0)
+        member.report((ProcessKilledForMemory(4711, "python", 0.01),))
+
+
+def notice_preemption(world: World) -> None:
+    """The owner of a machine takes it away."""
+    if (member := _member(world)) is not None:
+        within_s = world.jitter(2.0, 40.0)
+        member.report((PreemptionNoticed("cloud", within_s, 0.01),))
+        world.after(within_s, lambda: world.lose(member, "preempted"))
+
+
+def lose_operator(world: World) -> None:
+    """Nobody carries out the plan, and nobody tells of nodes and pods."""
+    world.lose_operator(world.jitter(1.0, 20.0))
+
+
+PLANNED: tuple[Callable[[World], None], ...] = (
+    drain,
+    end_pod,
+    suspend_for_a_while,
+    ask_for_a_checkpoint,
+)
+FAULTS: tuple[Callable[[World], None], ...] = (
+    kill_worker,
+    kill_worker,
+    stop_worker,
+    kill_node,
+    restart_launcher,
+    break_connection,
+    partition,
+    raise_xid,
+    lose_gpu,
+    flip_bit,
+    nan_once,
+    nan_always,
+    kill_watchdog,
+    leave,
+    intervene,
+    intervene,
+    intervene,
+    hold_condition,
+    hold_condition,
+    flap_condition,
+    heat_gpu,
+    heat_rack,
+    fail_script,
+    run_out_of_memory,
+    notice_preemption,
+    lose_operator,
+    *PLANNED,
+)

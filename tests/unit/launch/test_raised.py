@@ -1,0 +1,130 @@
+"""What a worker's Python code raised, from what it wrote last."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from holdfast.agent.launch import newborn
+from holdfast.agent.launch.raised import raised_in
+
+TORCH = "/usr/lib/python3.12/site-packages/torch/nn/modules/module.py"
+CHAINED = f"""step 7
+Traceback (most recent call last):
+  File "/home/me/gpt/data.py", line 12, in batch
+    return table[key]
+           ~~~~~^^^^^
+KeyError: 'tokens'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "{newborn.__file__}", line 131, in _run_main
+    runpy.run_path(target, run_name="__main__")
+  File "<frozen runpy>", line 286, in run_path
+  File "/home/me/gpt/train.py", line 41, in <module>
+    step(batch())
+  File "{TORCH}", line 1511, in _call
+    return forward_call(*args)
+ValueError: no batch
+of seven
+
+[W1123 01:02:03 ProcessGroupNCCL.cpp:1] Warning: the process group has NOT been destroyed
+"""
+
+
+def test_a_traceback_keeps_the_users_own_frames_and_what_led_to_it() -> None:
+    raised = raised_in(CHAINED)
+    assert raised is not None
+    assert raised.exception == "ValueError: no batch"
+    assert raised.place == "train.py:41 in <module>"
+    assert "site-packages" not in raised.text
+    assert "newborn" not in raised.text
+    assert "runpy" not in raised.text
+    assert "KeyError: 'tokens'\n\nDuring handling" in raised.text
+    assert raised.text.endswith("    step(batch())\nValueError: no batch\nof seven")
+
+
+def test_ranks_that_torch_writes_before_each_line_are_left_out() -> None:
+    written = "\n".join(f"[rank3]: {line}" if line else "[rank3]:" for line in CHAINED.splitlines()[9:])
+    raised = raised_in(written)
+    assert raised is not None
+    assert (raised.exception, raised.place) == ("ValueError: no batch", "train.py:41 in <module>")
+
+
+def test_a_script_that_does_not_compile_is_named_by_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os\ndef broken(:\n    pass\n")
+    cold = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False).stderr
+    warm = subprocess.run(
+        [sys.executable, "-c", f"import runpy; runpy.run_path({str(script)!r})"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stderr
+    for written in (cold, f"ready\n{cold}", warm):
+        raised = raised_in(written)
+        assert raised is not None
+        assert raised.exception.startswith("SyntaxError: ")
+        assert raised.place == "train.py:2"
+        assert "def broken(:" in raised.text
+        assert "runpy" not in raised.text
+
+
+def test_an_exception_without_a_frame_of_the_user_shows_all_there_are() -> None:
+    text = f'Traceback (most recent call last):\n  File "{TORCH}", line 3, in go\n    run()\nRuntimeError: no\n'
+    raised = raised_in(text)
+    assert raised is not None
+    assert (raised.place, raised.text) == ("", text.strip())
+
+
+def test_what_is_no_whole_traceback_raised_nothing() -> None:
+    assert raised_in("") is None
+    assert raised_in("usage: train.py [-h]\ntrain.py: error: no such option") is None
+    assert raised_in('Traceback (most recent call last):\n  File "a.py", line 3, in go\n    run()') is None
+    assert raised_in("a log says SyntaxError: later\nSyntaxError: by itself") is None
+
+
+def test_a_traceback_that_was_only_logged_leads_to_nothing() -> None:
+    logged = 'Traceback (most recent call last):\n  File "a.py", line 3, in go\n    run()\nOSError: retried\n'
+    raised = raised_in(f"{logged}INFO goes on\n{logged.replace('OSError: retried', 'ValueError: no')}")
+    assert raised is not None
+    assert raised.exception == "ValueError: no"
+    assert "retried" not in raised.text
+
+
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/home/me/gpt/train.py", line 41, in <module>
+  |     fetch()
+  | ExceptionGroup: 2 of 8 readers failed (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/gpt/data.py", line 12, in read
+    |     return table[key]
+    | KeyError: 'tokens'
+    +---------------- 2 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/gpt/data.py", line 19, in read
+    |     raise ValueError("no batch")
+    | ValueError: no batch
+    +------------------------------------
+"""
+
+
+def test_of_an_exception_group_the_last_exception_in_it_is_told() -> None:
+    raised = raised_in(GROUP)
+    assert raised is not None
+    assert (raised.exception, raised.place) == ("ValueError: no batch", "data.py:19 in read")
+    assert raised.text.endswith("ValueError: no batch")
+
+
+def test_colours_are_no_part_of_a_traceback() -> None:
+    coloured = CHAINED.replace("ValueError", "\x1b[1;35mValueError\x1b[0m").replace('"/home', '"\x1b[35m/home')
+    raised = raised_in(coloured.replace("Traceback (", "\x1b[0mTraceback ("))
+    assert raised is not None
+    assert (raised.exception, raised.place) == ("ValueError: no batch", "train.py:41 in <module>")
+
+
+def test_what_only_looks_like_a_frame_does_no_harm() -> None:
+    """A worker may write anything: Python turns no more than 4300 digits into a number."""
+    frame = f'  File "x.py", line {"9" * 5000}, in f'
+    assert raised_in(f"Traceback (most recent call last):\n{frame}\nValueError: 1\n") is None

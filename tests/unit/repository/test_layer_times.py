@@ -1,0 +1,61 @@
+"""The plugin that says where a layer's time goes, in a test run of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from layer_times import LayerTimes, Spent, read
+
+BUSY = """
+import subprocess, sys, time
+WORK = "import time\\nwhile time.process_time() < 0.3: pass"
+def test_works():
+    end_s = time.process_time() + 0.3
+    while time.process_time() < end_s: pass
+def test_lets_a_child_work(): subprocess.run([sys.executable, "-S", "-c", WORK], check=True)
+"""
+IDLE = "import time\ndef test_waits(): time.sleep(0.3)\n"
+LAYERS = Path(__file__).parents[2] / "layers"
+
+
+@pytest.mark.parametrize("flags", [(), ("-p", "xdist", "-n", "2")], ids=["one process", "two processes"])
+def test_a_run_says_which_file_worked_and_which_waited(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {LAYERS}\n")
+    (tmp_path / "conftest.py").write_text("from layer_times import pytest_addoption, pytest_configure\n")
+    (tmp_path / "test_busy.py").write_text(BUSY)
+    (tmp_path / "test_idle.py").write_text(IDLE)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--layer", "toy", *flags]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # the other plugins take a second each
+    said = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    ).stdout
+    assert "where the time of toy goes" in said, said
+
+    layer = read(tmp_path / "build" / "tests" / "toy.json")
+    busy, idle = layer.files["test_busy.py"], layer.files["test_idle.py"]
+    assert (busy.tests, idle.tests) == (2, 1)
+    assert busy.cpu_s > 0.55  # its own work and its child's
+    assert idle.wall_s > 0.3
+    assert idle.cpu_s < busy.cpu_s / 2
+    assert layer.cpu_s > busy.cpu_s + idle.cpu_s  # imports and collection too
+
+
+def test_the_slowest_file_comes_first_and_the_layer_last() -> None:
+    layer = LayerTimes("toy", wall_s=12.0, cpu_s=7.0)
+    layer.add("quick", wall_s=1.0, cpu_s=1.0, ends_test=True)
+    layer.add("slow", wall_s=1.0, cpu_s=0.5, ends_test=False)
+    layer.add("slow", wall_s=9.0, cpu_s=2.0, ends_test=True)
+    header, *files, last = layer.table()
+    assert "waiting" in header
+    assert [line.split() for line in files] == [
+        ["10.0", "2.5", "75%", "1", "slow"],
+        ["1.0", "1.0", "0%", "1", "quick"],
+    ]
+    assert last.split(maxsplit=4) == ["12.0", "7.0", "42%", "2", "layer toy, 4 s of CPU outside its tests"]
+
+
+def test_more_processor_than_clock_is_no_waiting() -> None:
+    assert Spent(1.0, 1.7).waiting == 0.0
+    assert Spent().waiting == 0.0

@@ -1,0 +1,101 @@
+"""Layers side by side: which starts when, what is said of it, and that an interruption reaches all of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from layers import GROUPS, LAYERS, Ended, Interruptions, Layer, Plan, chosen, run
+
+
+def layer(name: str, script: str = "", *, after: tuple[str, ...] = (), is_background: bool = False) -> Layer:
+    return Layer(name, ("sh", "-c", script or f"echo {name} ran"), after, is_background)
+
+
+def passed(name: str) -> Ended:
+    return Ended(name, 0, 1.0, 0.5)
+
+
+def test_no_more_layers_run_side_by_side_than_there_are_places() -> None:
+    layers = [layer("build", is_background=True), *map(layer, "abcde")]
+    plan = Plan(layers)
+    first = list(plan.startable([]))
+    assert [each.name for each in first] == ["build", "a", "b", "c"]
+    assert list(plan.startable(first)) == []
+    plan.note(passed("b"))
+    assert [each.name for each in plan.startable([first[0], first[1], first[3]])] == ["d"]
+
+
+def test_a_layer_waits_for_those_before_it_that_were_asked_for() -> None:
+    plan = Plan([layer("a"), layer("b", after=("a", "not asked for"))])
+    assert [each.name for each in plan.startable([])] == ["a"]
+    assert list(plan.startable([])) == []
+    plan.note(passed("a"))
+    assert [each.name for each in plan.startable([])] == ["b"]
+
+
+def test_what_comes_after_a_failed_layer_is_left_out_and_the_rest_runs(tmp_path: Path) -> None:
+    said: list[str] = []
+    layers = [layer("bad", "echo why; exit 3"), layer("next", after=("bad",)), layer("last", after=("next",))]
+    assert run([*layers, layer("other")], Interruptions(), tmp_path, said.append) == 1
+    assert "other ran" in said
+    assert "why" in said
+    assert "next ran" not in said
+    assert [line for line in said if "FAILED (3)" in line]
+    assert said[-2:] == [f"not run, for what comes before it failed: {name}" for name in ("next", "last")]
+
+
+def test_what_layers_print_is_not_mixed(tmp_path: Path) -> None:
+    said: list[str] = []
+    script = "for i in 1 2 3; do echo {0}; sleep 0.05; done"
+    assert run([layer(name, script.format(name)) for name in "ab"], Interruptions(), tmp_path, said.append) == 0
+    assert "a\na\na" in said
+    assert "b\nb\nb" in said
+
+
+def test_the_table_has_the_time_of_processors_of_what_a_layer_started(tmp_path: Path) -> None:
+    said: list[str] = []
+    work = f"{sys.executable} -S -c 'import time\nwhile time.process_time() < 0.3: pass'"
+    run([layer("works", work), layer("waits", "sleep 0.3")], Interruptions(), tmp_path, said.append)
+    rows = {line.split()[3]: float(line.split()[1]) for line in said if "%" in line}
+    assert rows["works:"] >= 0.3
+    assert rows["waits:"] < 0.2
+
+
+def test_an_interruption_reaches_every_layer_and_waits_until_it_has_cleared_up(tmp_path: Path) -> None:
+    script = f"trap 'sleep 0.3; echo cleared > {tmp_path}/cleared; exit' INT; touch {tmp_path}/up; sleep 60 & wait"
+    program = (
+        "import sys, pathlib; from layers import Interruptions, Layer, run\n"
+        "(heard := Interruptions()).listen()\n"
+        "sys.exit(run([Layer('slow', ('sh', '-c', sys.argv[1]))], heard, pathlib.Path(sys.argv[2])))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "layers")}
+    process = subprocess.Popen([sys.executable, "-c", program, script, tmp_path / "said"], env=environment)
+    deadline = time.monotonic() + 60.0
+    while not (tmp_path / "up").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60.0) == 130
+    assert (tmp_path / "cleared").exists()
+
+
+def test_the_layers_that_were_named_are_chosen_once_each() -> None:
+    assert [each.name for each in chosen(["sim", "unit", "sim"])] == ["sim", "unit"]
+    assert set(chosen(["all"])) == set(LAYERS.values())
+    with pytest.raises(ValueError, match="no layer units; there are: check, all"):
+        chosen(["units"])
+
+
+def test_every_test_folder_is_in_a_layer() -> None:
+    folders = {path.name for path in (Path(__file__).parents[2]).iterdir() if list(path.rglob("test_*.py"))}
+    assert folders == {
+        each.command[-1].removeprefix("tests/") for each in GROUPS["all"] if "pytest" in each.command[0]
+    }
+
+
+def test_a_layer_comes_after_those_that_exist() -> None:
+    assert {name for each in LAYERS.values() for name in each.after} <= LAYERS.keys()

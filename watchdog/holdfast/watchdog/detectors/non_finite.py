@@ -1,0 +1,211 @@
+"""A loss or gradient norm that is NaN or infinite: at which step, and on which rank it began.
+
+The all-reduce of the gradients carries a NaN from one rank to all within one step: then every gradient norm is
+NaN, while only the rank where it began has a loss that is none. So a fault is judged once all ranks have been
+heard of as it is now, or shortly after: of the earliest step that was not finite, the one rank that was first
+is the culprit. Where several were, or a rank was not heard of, nobody is blamed.
+
+A step that all ranks agreed to leave out did no harm; it is told as skipped.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.policy import Policy
+from holdfast.api.telemetry import NonFinite, RankSample, SkippedSteps
+from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.sample import Reported, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.wording import ranks_in_words
+
+# Every agent reports within an interval, at once when it is news. One that is late by more is not waited for.
+LATE_INTERVALS = 1.5
+# A device's values are published a step late; a rank that is this far beyond the fault has none.
+LATE_STEPS = 2
+EVIDENCE_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one rank said: its first step that was not finite, and about when that was."""
+
+    told: NonFinite
+    at: float
+
+
+@dataclass(slots=True)
+class _Skip:
+    """A step that was left out: who had a value that was not finite, by rank."""
+
+    step: int
+    at: float
+    values: dict[int, SkippedSteps]
+
+
+class NonFiniteDetector:
+    """Judges what the rank records keep of the round in force. At most one fault a round; each skip once."""
+
+    heeds = (Reported, RoundStarted, RoundStopped)
+
+    def __init__(self, policy: Policy) -> None:
+        self._job = policy.job
+        self._patience_s = LATE_INTERVALS * policy.heartbeat_interval_s
+        self._round = RoundInForce(policy.job)
+        self._begin()
+
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+        """Take a report; a round that ends with a fault not judged yet is judged by what is known."""
+        if isinstance(sample, Reported):
+            for each in self._round.samples_in(sample.report):
+                self._take(each, now)
+            return tuple(self._judge(now)) if self._is_waiting else ()
+        before = tuple(self._judge(now, late=True)) if self._is_waiting else ()
+        if self._round.follow(sample):
+            self._begin()
+        return before
+
+    def elapse(self, now: float) -> Sequence[Finding]:
+        """Judge without those who have not been heard of in time."""
+        return tuple(self._judge(now)) if self._is_waiting else ()
+
+    def next_wakeup(self) -> float | None:
+        return min((at for at in (self._due_at, self._skip_due_at) if at is not None), default=None)
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self._due_at is not None or self._skip_due_at is not None
+
+    def _begin(self) -> None:
+        self._first: dict[int, _Seen] = {}  # by rank
+        self._heard: dict[int, int] = {}  # by rank: the newest step, heard of since the first fault
+        self._earliest: float = math.inf  # the first step of any rank that was not finite
+        self._settled: set[int] = set()  # ranks that cannot turn out to have been earlier
+        self._due_at: float | None = None
+        self._is_told = False
+        self._skips_told: dict[int, int] = {}  # by rank: how many skipped steps of it were told of
+        self._skip: _Skip | None = None
+        self._skip_due_at: float | None = None
+
+    def _take(self, sample: RankSample, now: float) -> None:
+        if sample.skipped is not None:
+            self._take_skip(sample.rank, sample.skipped, now)
+        if self._is_told or (sample.nonfinite is None and self._due_at is None):
+            return
+        if sample.step is not None:
+            self._heard[sample.rank] = sample.step
+        if sample.nonfinite is not None and sample.rank not in self._first:
+            self._first[sample.rank] = _Seen(sample.nonfinite, now - max(0.0, sample.nonfinite.age_s))
+            self._earliest = min(self._earliest, sample.nonfinite.step)
+            if self._due_at is None:
+                self._due_at = now + self._patience_s
+        if sample.rank in self._first or (sample.step or 0) >= self._earliest + LATE_STEPS:
+            self._settled.add(sample.rank)
+
+    def _take_skip(self, rank: int, told: SkippedSteps, now: float) -> None:
+        if told.count <= self._skips_told.get(rank, 0):
+            return
+        self._skips_told[rank] = told.count
+        if self._skip is None or told.step > self._skip.step:
+            if self._skip_due_at is None:
+                self._skip_due_at = now + self._patience_s
+            self._skip = _Skip(told.step, now, {})
+        if told.step == self._skip.step:
+            self._skip.values[rank] = told
+
+    def _judge(self, now: float, *, late: bool = False) -> Iterator[Finding]:
+        """What can be judged now; `late`: there will be no more."""
+        skip = self._skip
+        if skip is not None and self._skip_due_at is not None:
+            complete = len(skip.values) >= self._round.world_size
+            if late or complete or now >= self._skip_due_at:
+                self._skip, self._skip_due_at = None, None
+                yield self._skipped(skip)
+        if self._due_at is not None and (late or now >= self._due_at or self._is_settled()):
+            self._due_at, self._is_told = None, True
+            yield self._fault()
+
+    def _is_settled(self) -> bool:
+        """Asked with every report, of which a large job sends thousands a second: nothing is counted anew."""
+        return len(self._settled) >= self._round.world_size
+
+    def _all_heard(self) -> bool:
+        """Whether every rank has told of a fault of its own, or was at the earliest one without a word of it."""
+        heard = sum(1 for rank, step in self._heard.items() if rank in self._first or step >= self._earliest)
+        return heard >= self._round.world_size
+
+    def _fault(self) -> Finding:
+        earliest = min(seen.told.step for seen in self._first.values())
+        all_heard = self._all_heard()
+        there = {rank: seen for rank, seen in self._first.items() if seen.told.step == earliest}
+        # A loss shows where a NaN began; gradients have been all over when their norm is taken.
+        with_loss = [rank for rank, seen in there.items() if seen.told.loss]
+        # One of a row of steps left out may itself have had finite values.
+        suspects = with_loss or [rank for rank, seen in there.items() if seen.told.grad_norm] or list(there)
+        culprit = suspects[0] if len(suspects) == 1 and all_heard else None
+        values = there[suspects[0]].told
+        subject, confidence = self._blamed(culprit)
+        return Finding(
+            kind=FindingKind.NON_FINITE,
+            subject=subject,
+            cause=_in_words(values.loss, values.grad_norm),
+            evidence=tuple(self._evidence(earliest)),
+            confidence=confidence,
+            began_at=min(seen.at for seen in there.values()),
+            round=self._round.number,
+            error=f"at step {earliest}: {self._spread(there, with_loss, all_heard=all_heard)}",
+            step=earliest,
+        )
+
+    def _spread(self, there: dict[int, _Seen], with_loss: Sequence[int], *, all_heard: bool) -> str:
+        if with_loss:
+            unheard = "" if all_heard else "; not every rank was heard of"
+            return f"the loss of {ranks_in_words(with_loss)} of {self._round.world_size} is not finite{unheard}"
+        return f"no loss is, but the gradient norm of {ranks_in_words(there)} is not finite"
+
+    def _evidence(self, earliest: int) -> Iterator[Evidence]:
+        first = sorted(self._first, key=lambda rank: (self._first[rank].told.step, rank))
+        for rank in first[:EVIDENCE_MAX]:
+            seen = self._first[rank]
+            says = f"rank {rank}: {_in_words(seen.told.loss, seen.told.grad_norm)} at step {seen.told.step}"
+            yield Evidence("rank record", says, seen.at)
+        if len(first) > EVIDENCE_MAX:
+            says = f"{len(first) - EVIDENCE_MAX} more ranks"
+            yield Evidence("rank record", says, self._first[first[EVIDENCE_MAX]].at)
+        missing = self._round.world_size - len(self._heard.keys() | self._first.keys())
+        if missing > 0:
+            says = f"{missing} ranks were not heard of since step {earliest}"
+            yield Evidence("rank record", says, self._first[first[0]].at)
+
+    def _skipped(self, skip: _Skip) -> Finding:
+        own = [rank for rank, told in skip.values.items() if told.loss or told.grad_norm]
+        with_loss = [rank for rank in own if skip.values[rank].loss]
+        suspects = with_loss or own
+        complete = len(skip.values) >= self._round.world_size
+        values = skip.values[suspects[0]] if suspects else None
+        what = _in_words(values.loss, values.grad_norm) if values is not None else "not finite on some rank"
+        who = f"{ranks_in_words(suspects)}: " if suspects else ""
+        says = f"{who}{what} at step {skip.step}"
+        subject, confidence = self._blamed(suspects[0] if len(suspects) == 1 and complete else None)
+        return Finding(
+            kind=FindingKind.NON_FINITE,
+            subject=subject,
+            cause=what,
+            evidence=(Evidence("rank record", f"{says}; all ranks left the step out", skip.at),),
+            confidence=confidence,
+            began_at=skip.at,
+            round=self._round.number,
+            step=skip.step,
+            skipped=True,
+        )
+
+    def _blamed(self, culprit: int | None) -> tuple[Subject, Confidence]:
+        if culprit is None:
+            return Subject(self._job), Confidence.UNKNOWN
+        return self._round.subject(culprit), Confidence.PROBABLE
+
+
+def _in_words(loss: str, grad_norm: str) -> str:
+    """Which value is what: "loss is nan"."""
+    told = [f"{name} is {word}" for name, word in (("loss", loss), ("gradient norm", grad_norm)) if word]
+    return " and ".join(told) or "a value is not finite on some rank"

@@ -1,0 +1,127 @@
+"""What was last known of a job when it ended, or when its watchdog was stopped: kept in the store for readers.
+
+It is kept beside the job's snapshot, under a name that no job can have, and replaced as a whole. Nothing is
+decided by it. Where a watchdog was killed, the journal alone says how far the job was.
+"""
+
+import contextlib
+from typing import Final
+
+import msgspec
+
+from holdfast.api.status import Hearing, JobPhase, LastSeen, NodeStatus, RankStatus, reading
+from holdfast.api.telemetry import ProcessState
+from holdfast.watchdog.progress import mean
+from holdfast.watchdog.state import JobState
+from holdfast.watchdog.status import status_of
+from holdfast.watchdog.store.store import Fence, Snapshot, Store
+from holdfast.watchdog.turn import Brain, turn
+
+ENDED: Final = (JobPhase.SUCCEEDED, JobPhase.FAILED)
+
+
+def name_of(job: str) -> str:
+    """Where it is kept. A job's name has one slash."""
+    return f"{job}/last"
+
+
+def keep(store: Store, last: LastSeen, *, offset: int, fence: Fence) -> None:
+    """Keep it in place of the one before. `offset` is the journal's last line then. Raises as `Store.save`."""
+    snapshot = Snapshot(offset, last.at, msgspec.msgpack.encode(last))
+    store.save(name_of(last.status.job), snapshot, fence=fence)
+
+
+def kept(store: Store, job: str) -> tuple[LastSeen, int] | None:
+    """What was kept, and the journal's last line then; None when that is nothing, or of another version.
+
+    Raises Unavailable, Damaged.
+    """
+    snapshot = store.load(name_of(job))
+    if snapshot is None:
+        return None
+    try:
+        return msgspec.msgpack.decode(snapshot.state, type=LastSeen), snapshot.offset
+    except msgspec.MsgspecError:
+        return None
+
+
+def recall(store: Store, job: str, *, brain: Brain) -> LastSeen | None:
+    """What was last known of a job that nobody watches now; None when nothing ever was.
+
+    What was kept counts while the journal has not gone on since, or when the job had ended by then. Else the
+    journal tells: the ranks of its newest round, and the step that all of them had completed. Raises Unavailable,
+    Damaged.
+    """
+    state, at = _state(store, job, brain)
+    found = kept(store, job)
+    if found is not None:
+        last, offset = found
+        if offset == store.last(job) or (state.phase in ENDED and last.status.ended_at == state.ended_at):
+            return last
+    return None if state.policy is None else LastSeen(at, status_of(state, None, at), _ranks(state), _nodes(state))
+
+
+def completed(last: LastSeen) -> LastSeen:
+    """With step and loss of the ranks, where the newest round has none of its own.
+
+    Members that are told to stop leave one after the other, and a round is formed of the rest.
+    """
+    status = last.status
+    steps = [each.step for each in last.ranks if each.step is not None]
+    losses = [float(each.loss) for each in last.ranks if each.loss is not None]
+    step = status.step if status.step is not None else min(steps, default=None)
+    loss = status.loss if status.loss is not None else reading(mean(losses))
+    return msgspec.structs.replace(last, status=msgspec.structs.replace(status, step=step, loss=loss))
+
+
+def aged(last: LastSeen, now: float) -> LastSeen:
+    """The same at `now`: older, and none of its processes said to run."""
+    passed_s = max(0.0, now - last.at)
+    ranks = tuple(
+        msgspec.structs.replace(
+            each,
+            process=ProcessState.GONE if each.process is ProcessState.GONE else ProcessState.UNKNOWN,
+            progress_age_s=_older(each.progress_age_s, passed_s),
+            heard_age_s=_older(each.heard_age_s, passed_s),
+        )
+        for each in last.ranks
+    )
+    nodes = tuple(
+        msgspec.structs.replace(each, heard_age_s=each.heard_age_s + passed_s, hearing=Hearing.ENDED)
+        for each in last.nodes
+    )
+    return msgspec.structs.replace(last, ranks=ranks, nodes=nodes)
+
+
+def _older(age_s: float | None, passed_s: float) -> float | None:
+    return None if age_s is None else age_s + passed_s
+
+
+def _state(store: Store, job: str, brain: Brain) -> tuple[JobState, float]:
+    """The job's state after the last line of its journal, and when that line was written."""
+    state, after, at = brain.initial(job), 0, 0.0
+    snapshot = store.load(job)
+    if snapshot is not None:
+        # Of another version of the program, the whole journal gives it.
+        with contextlib.suppress(msgspec.MsgspecError):
+            state, after, at = msgspec.msgpack.decode(snapshot.state, type=JobState), snapshot.offset, snapshot.at
+    for line in store.tail(job, after):
+        state, at = turn(brain, state, line.event, line.at).state, line.at
+    return state, at
+
+
+def _ranks(state: JobState) -> tuple[RankStatus, ...]:
+    shares = state.round.ranks if state.round is not None else ()
+    return tuple(
+        RankStatus(rank, share.member, share.node, ProcessState.UNKNOWN, step=state.step)
+        for share in shares
+        for rank in range(share.first_rank, share.first_rank + share.local_size)
+    )
+
+
+def _nodes(state: JobState) -> tuple[NodeStatus, ...]:
+    """Nodes of the newest round; of their GPUs the journal knows nothing."""
+    avoided = {order.node: order.reason for order in state.avoided}
+    shares = state.round.ranks if state.round is not None else ()
+    names = sorted({*(share.node for share in shares), *avoided})
+    return tuple(NodeStatus(name, 0.0, avoided=avoided.get(name, ""), hearing=Hearing.ENDED) for name in names)

@@ -1,0 +1,201 @@
+"""Going back on request: what storage holds, which of it is restored, and what came of it.
+
+The list is the storage's own. Rank 0 tells it when its round has restored and whenever old checkpoints were
+deleted; between two tellings a commit adds to it, and a rewind or a restore takes away what was given up. A
+request to go back is answered when the round that was sent back says what it has restored, and names that.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from holdfast.api.checkpoint import (
+    TOLD_MAX,
+    Health,
+    StoredCheckpoint,
+    health_of,
+    restore_order,
+    told_of,
+)
+from holdfast.api.event import CheckpointRecorded, Event, RestoreReported, StorageListed
+from holdfast.api.intervention import InterventionOutcome, InterventionState
+from holdfast.api.round import Round
+from holdfast.watchdog.effect import Answered
+from holdfast.watchdog.saving import answered
+from holdfast.watchdog.state import JobState, RewindAsked, Storage
+from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
+
+NAMED = 12
+"""How many checkpoints a sentence names; of more, the newest and the oldest."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where a round is sent back to: the newest checkpoint not after `step`. `says` is what is expected to be
+    restored and why, in words, as of what was told of the storage.
+    """
+
+    step: int
+    says: str
+    why: str = ""
+
+
+def listed(state: JobState, event: Event, now: float) -> Step:
+    """Rank 0 told what storage holds of the history that its round goes on with."""
+    assert isinstance(event, StorageListed)
+    if state.round is None or event.round != state.round.number:
+        return ignore(state, f"round {event.round} is over")
+    if state.rewind is not None and state.rewind.round is None:
+        return ignore(state, f"what round {event.round} goes on with is to be given up")
+    storage = Storage(event.checkpoints[::-1], event.count, event.uri, event.round, now)
+    says = f"{event.count} checkpoints are in storage"
+    return Step(changed(state, storage=storage), (), Reason("storage", says))
+
+
+def known(state: JobState) -> tuple[StoredCheckpoint, ...]:
+    """The checkpoints of the history that goes on, oldest first, as storage was told to hold them. Of a script
+    that does not tell: what it said it has committed.
+    """
+    if state.storage is not None:
+        return state.storage.checkpoints
+    return tuple(StoredCheckpoint(each.step, each.round, each.uri) for each in state.checkpoints)
+
+
+def newest_step(state: JobState) -> int | None:
+    """The step of the newest of them that a restore would take, None when there is none."""
+    order = restore_order(known(state)[::-1], state.unhealthy_from)
+    return order[0].step if order else None
+
+
+def with_commit(storage: Storage | None, event: CheckpointRecorded) -> Storage | None:
+    """What storage holds once a commit is on record; the next telling says how healthy it is, and what went."""
+    if storage is None:
+        return None
+    older = tuple(each for each in storage.checkpoints if each.step < event.step)
+    added = StoredCheckpoint(event.step, event.round, event.uri.rpartition("/")[2])
+    replaced = len(storage.checkpoints) - len(older)
+    line = told_of((*older, added)[::-1], TOLD_MAX)
+    return msgspec.structs.replace(
+        storage, checkpoints=tuple(line[::-1]), count=storage.count - replaced + 1, round=event.round
+    )
+
+
+def up_to(storage: Storage | None, step: int) -> Storage | None:
+    """What is left of it for a history that goes on from `step`."""
+    if storage is None or all(each.step <= step for each in storage.checkpoints):
+        return storage
+    kept = tuple(each for each in storage.checkpoints if each.step <= step)
+    given_up = len(storage.checkpoints) - len(kept)
+    return msgspec.structs.replace(storage, checkpoints=kept, count=storage.count - given_up)
+
+
+def target(state: JobState, limit: int | None) -> Target | str:
+    """Where a request to go back to `limit` (None: the newest) leads, or why it leads nowhere."""
+    there = known(state)
+    below = [each for each in there if limit is None or each.step <= limit]
+    order = restore_order(below[::-1], state.unhealthy_from)
+    asked = "the newest" if limit is None else f"step {limit}"
+    if not order:
+        return f"nothing that can be restored is at or before {asked}: {_what_is_there(state)}"
+    chosen = order[0]
+    if limit is not None and chosen is there[0] and _leaves_out(state) and not _is_next(there, limit):
+        says = f"the newest checkpoint at or before step {limit}, which is none of those that are named"
+        return Target(limit, f"{says}{_as_of(state)}")
+    why = "" if limit is None or chosen.step == limit else _between(state, below, chosen, limit)
+    return Target(chosen.step, f"step {chosen.step}{f' ({why})' if why else ''}{_as_of(state)}", why)
+
+
+def ask(state: JobState, id: str, limit: int | None, where: Target) -> Step:
+    """The request is under way; one before it that was under way is answered."""
+    step = give_up(state, "another request to go back took its place")
+    asked = RewindAsked(id, where.step if limit is None else limit, where.step, where.says, where.why)
+    reason = Reason("rewind", f"restoring {where.says}")
+    return step.then(lambda after: Step(changed(after, asked=asked), (), reason))
+
+
+def under_way(state: JobState, id: str) -> str | None:
+    """How far the request is, None when it is not under way."""
+    asked = state.asked
+    if asked is None or asked.id != id:
+        return None
+    if asked.round is None:
+        return f"under way: the next round is to restore {asked.says}"
+    return f"under way: round {asked.round} is to restore {asked.says}"
+
+
+def came_to(state: JobState, event: RestoreReported) -> Step:
+    """A round has said what it restored: the request that sent it back is answered with that."""
+    asked = state.asked
+    if asked is None or asked.round is None or event.round < asked.round:
+        return stay(state)
+    did = "began afresh" if event.step is None else f"restored step {event.step}"
+    reached = event.step or 0
+    notes = [f"{asked.step} was asked for"] if reached != asked.step else []
+    if reached == asked.intended:
+        notes += [asked.why] if asked.why and notes else []
+    else:
+        notes += [f"step {asked.intended} was intended"] if asked.intended != asked.step else []
+        notes += [f"passed over {'; '.join(event.skipped)}"] if event.skipped else []
+    says = f"round {event.round} {did}"
+    if notes:
+        says += f" ({'; '.join(notes)})"
+    outcome = InterventionState.DONE if reached <= asked.step else InterventionState.REFUSED
+    return _answer(state, outcome, says)
+
+
+def give_up(state: JobState, says: str) -> Step:
+    """Nobody will go back on that request any more; who asked hears `says`."""
+    return stay(state) if state.asked is None else _answer(state, InterventionState.REFUSED, says)
+
+
+def _answer(state: JobState, outcome: InterventionState, says: str) -> Step:
+    assert state.asked is not None
+    told = Answered(InterventionOutcome(state.asked.id, outcome, says))
+    return Step(answered(changed(state, asked=None), (state.asked.id,)), (told,), Reason("rewind", says))
+
+
+def _leaves_out(state: JobState) -> bool:
+    """Whether storage holds more than was named."""
+    return state.storage is not None and state.storage.count > len(state.storage.checkpoints)
+
+
+def _is_next(there: Sequence[StoredCheckpoint], limit: int) -> bool:
+    """Whether nothing can lie unnamed between the oldest and `limit`."""
+    return limit <= there[0].step
+
+
+def _between(state: JobState, below: Sequence[StoredCheckpoint], chosen: StoredCheckpoint, limit: int) -> str:
+    """Why it is not what was asked for."""
+    unhealthy = [each.step for each in below if health_of(each, state.unhealthy_from) is Health.UNHEALTHY]
+    passed = [step for step in unhealthy if step > chosen.step]
+    if passed:
+        return f"not healthy: {_in_words(passed)}"
+    first = chosen.step + 1
+    return f"{limit} is not in storage" if first == limit else f"nothing from {first} to {limit} is in storage"
+
+
+def _what_is_there(state: JobState) -> str:
+    there = known(state)
+    if not there:
+        return f"there is no checkpoint{_as_of(state)}"
+    count = state.storage.count if _leaves_out(state) and state.storage is not None else len(there)
+    bad = [each.step for each in there if health_of(each, state.unhealthy_from) is Health.UNHEALTHY]
+    told = f"there is {_in_words([each.step for each in there], count)}"
+    return f"{told}{f'; not healthy: {_in_words(bad)}' if bad else ''}{_as_of(state)}"
+
+
+def _in_words(steps: Sequence[int], count: int | None = None) -> str:
+    """Steps in order; of many the oldest and the newest, and how many there are."""
+    count = len(steps) if count is None else count
+    if count <= NAMED and count == len(steps):
+        return ", ".join(map(str, steps))
+    newest = ", ".join(map(str, steps[-NAMED // 2 :]))
+    return f"{steps[0]}, ... {newest} ({count} in all)"
+
+
+def _as_of(state: JobState) -> str:
+    """As of when that is known, where nobody runs who would tell now."""
+    if isinstance(state.desired, Round) or state.storage is None:
+        return ""
+    at = datetime.fromtimestamp(state.storage.at, UTC)
+    return f", as round {state.storage.round} last told at {at:%Y-%m-%d %H:%M:%S}Z"
