@@ -273,7 +273,12 @@ class Replicas:
                     return replica
             return None
 
-        found: Replica = await until(leading, "somebody leads")
+        try:
+            found: Replica = await until(leading, "somebody leads")
+        except AssertionError as error:
+            for replica in self.all.values():
+                error.add_note(f"{replica.name} exit={replica.process.poll()}: {replica.said()[-2000:]}")
+            raise
         return found
 
     def leases_expired(self) -> int:

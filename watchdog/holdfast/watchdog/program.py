@@ -32,6 +32,7 @@ from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.servicepeer import ServicePeer
 from holdfast.watchdog.settings import KubernetesAuth, ListenAddress, WatchdogSettings
 from holdfast.watchdog.store.sqlite import SqliteStore
+from holdfast.watchdog.store.store import Fence
 from holdfast.watchdog.tls import ServingCertificate
 from holdfast.watchdog.tokenreview import TokenReviewer
 
@@ -42,6 +43,7 @@ EXIT_FENCED = 4
 BACKLOG = 4096
 # Connections are told to end and have this long to; nothing is lost when they do not.
 SHUTDOWN_S = 1.0
+TAKE_UP_RETRY_S = 1.0
 
 
 def senses_for(policy: Policy) -> Senses:
@@ -118,11 +120,21 @@ async def _lead(leadership: Leadership, watchdog: Watchdog, ended: "asyncio.Futu
     """Lead once it is our turn, until it is somebody else's."""
     try:
         fence = await leadership.won()
-        watchdog.start(fence)
-        await leadership.keep(fence)
+        # The lock is kept meanwhile: a store that is slow for a moment is no reason to change the leader.
+        await asyncio.gather(_take_up(watchdog, fence), leadership.keep(fence))
     except Fenced as error:
         logger.error("this watchdog must stop reason=%s", error)
         _end(ended, EXIT_FENCED)
+
+
+async def _take_up(watchdog: Watchdog, fence: Fence) -> None:
+    """Start deciding, however often the store goes away while its journals are read."""
+    while True:
+        try:
+            return watchdog.start(fence)
+        except Unavailable as error:
+            logger.warning("cannot lead yet, retrying in %g s reason=%s", TAKE_UP_RETRY_S, error)
+            await asyncio.sleep(TAKE_UP_RETRY_S)
 
 
 def _ending_with(ended: "asyncio.Future[int]", work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

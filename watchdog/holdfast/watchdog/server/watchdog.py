@@ -45,7 +45,10 @@ class Watchdog:
         self._store_trouble: str | None = None
 
     def start(self, fence: Fence | None = None) -> None:
-        """Go on where an earlier run ended, with the fence given, or claimed now. Raises Unavailable, Damaged."""
+        """Go on where an earlier run ended, with the fence given, or claimed now.
+
+        Raises Unavailable, Damaged, Fenced; it may be called again after Unavailable, and begins anew then.
+        """
         self._fence = self.store.claim() if fence is None else fence
         self.fleet = FleetMemory(self.store, self._fence)
         self.fleet.recall()
@@ -53,8 +56,13 @@ class Watchdog:
         for job in jobs:
             job.restore()
         self.clock = WatchdogClock(not_before=max((job.last_at for job in jobs), default=0.0))
+        try:
+            for job in jobs:
+                self._hosted(job).start()
+        except Unavailable:
+            self._abandon()
+            raise
         for job in jobs:
-            self._hosted(job).start()
             logger.info("job resumed job=%s offset=%d phase=%s", job.name, job.offset, job.state.phase.value)
         self._started = True
         for host in self._hosts.values():
@@ -118,6 +126,12 @@ class Watchdog:
         return self._store_trouble or next(
             (host.job.trouble for host in self._hosts.values() if host.job.trouble), None
         )
+
+    def _abandon(self) -> None:
+        """Let go of the jobs that were resumed before the store went away. Nobody is connected yet."""
+        for host in self._hosts.values():
+            host.dismiss(Farewell(WSCloseCode.TRY_AGAIN_LATER, "this watchdog begins anew"))
+        self._hosts.clear()
 
     def _job(self, name: str) -> Job:
         return Job(name, store=self.store, fence=self._fence, brain=self._brain, senses_for=self._senses_for)
