@@ -1,5 +1,6 @@
 """A real Redis of a test's own."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import redis
@@ -13,10 +14,10 @@ READY_S_MAX = patient(20.0)
 class RedisServer:
     """Keeps what it was told: the append-only file is on and written on every command.
 
-    `stop`, `kill` and `restart` leave the folder and the port as they were.
+    `stop`, `kill` and `restart` leave the folder and the port as they were. `more`: further settings.
     """
 
-    def __init__(self, folder: Path, password: str = ""):
+    def __init__(self, folder: Path, password: str = "", more: Sequence[str] = ()):
         self.port = free_port()
         self.password = password
         command: list[str | Path] = [
@@ -28,6 +29,7 @@ class RedisServer:
         ]
         command += ["--dir", folder, "--appendonly", "yes", "--appendfsync", "always", "--save", ""]
         command += ["--requirepass", password] if password else []
+        command += more
         self.process = ServerProcess("redis-server", command, folder / "redis.log")
 
     @property

@@ -7,7 +7,7 @@ import pytest
 import redis
 from redis_server import RedisServer
 
-from holdfast.watchdog.settings import RedisAddress
+from holdfast.watchdog.settings import Host, RedisAddress
 from holdfast.watchdog.store.redislink import RedisLink
 
 
@@ -38,7 +38,9 @@ def link_to(raw: redis.Redis, shared_redis: RedisServer) -> Iterator[Callable[..
         # A clock that always jumps ahead: no call is refused only because an earlier one failed.
         ticks = iter(range(10**9))
         made.append(
-            RedisLink(RedisAddress("127.0.0.1", port or shared_redis.port), now=lambda: next(ticks) * 10.0)
+            RedisLink(
+                RedisAddress((Host("127.0.0.1", port or shared_redis.port),)), now=lambda: next(ticks) * 10.0
+            )
         )
         return made[-1]
 

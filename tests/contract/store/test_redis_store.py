@@ -17,7 +17,7 @@ from holdfast.api.errors import Damaged, Fenced, InvalidInput, Unavailable
 from holdfast.api.event import ClockTicked, Event, MemberLeft
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState
-from holdfast.watchdog.settings import RedisAddress
+from holdfast.watchdog.settings import Host, RedisAddress
 from holdfast.watchdog.store.redis import RedisStore
 from holdfast.watchdog.store.redislink import TIMEOUT_S, RedisLink
 from holdfast.watchdog.store.store import START, Fence, Snapshot
@@ -267,7 +267,7 @@ class TestARedisThatIsAway:
         try:
             server.start()
             clock = [100.0]
-            link = RedisLink(RedisAddress("127.0.0.1", server.port), now=lambda: clock[0])
+            link = RedisLink(RedisAddress((Host("127.0.0.1", server.port),)), now=lambda: clock[0])
             store = RedisStore(link)
             fence = store.claim()
             server.pause()
@@ -294,7 +294,7 @@ class TestARedisThatIsAway:
         try:
             server.start()
             ticks = iter(range(1000))
-            link = RedisLink(RedisAddress("127.0.0.1", server.port), now=lambda: next(ticks) * 10.0)
+            link = RedisLink(RedisAddress((Host("127.0.0.1", server.port),)), now=lambda: next(ticks) * 10.0)
             store = RedisStore(link)
             fence = store.claim()
             store.append(JOB, [left("a")], at=1.0, after=START, fence=fence)
@@ -309,7 +309,7 @@ class TestARedisThatIsAway:
             server.stop()
 
     def test_whose_name_is_unknown_is_unavailable(self) -> None:
-        link = RedisLink(RedisAddress("nobody.invalid", 1))
+        link = RedisLink(RedisAddress((Host("nobody.invalid", 1),)))
         with pytest.raises(Unavailable, match=r"redis://nobody\.invalid:1/0"):
             RedisStore(link).claim()
         link.close()
@@ -352,7 +352,7 @@ class TestARedisThatMustNotBeUsed:
             server.start()
             with redis.Redis.from_url(server.url) as client:
                 client.replicaof("127.0.0.1", shared_redis.port)
-            link = RedisLink(RedisAddress("127.0.0.1", server.port))
+            link = RedisLink(RedisAddress((Host("127.0.0.1", server.port),)))
             with pytest.raises(InvalidInput, match="replica"):
                 link.check()
             with pytest.raises(Unavailable, match="takes no writes"):
@@ -377,12 +377,12 @@ class TestARedisThatMustNotBeUsed:
         server = RedisServer(data_folder, password="right-secret")
         try:
             server.start()
-            link = RedisLink(RedisAddress("127.0.0.1", server.port, password=password))
+            link = RedisLink(RedisAddress((Host("127.0.0.1", server.port),), password=password))
             with pytest.raises(Unavailable, match="--store-password-file") as caught:
                 RedisStore(link).claim()
             assert "secret" not in str(caught.value)
             link.close()
-            link = RedisLink(RedisAddress("127.0.0.1", server.port, password="right-secret"))
+            link = RedisLink(RedisAddress((Host("127.0.0.1", server.port),), password="right-secret"))
             assert RedisStore(link).claim() == 1
             link.close()
         finally:
@@ -410,7 +410,7 @@ class TestEncrypted:
             process.stop()
 
     def claim(self, host: str, port: int) -> Fence:
-        link = RedisLink(RedisAddress(host, port, encrypted=True))
+        link = RedisLink(RedisAddress((Host(host, port),), encrypted=True))
         try:
             return RedisStore(link).claim()
         finally:

@@ -18,6 +18,7 @@ import msgspec
 import redis
 from patience import patient
 from peers import JOB, TO_LAUNCHER, bearer, join, policy_of
+from redis_sentinels import RedisWithSentinels
 from redis_server import RedisServer
 
 from holdfast.api.event import Journaled
@@ -184,7 +185,7 @@ class SteadyLauncher:
 class Replicas:
     """Starts watchdogs and launchers, follows who is ready, and cleans up."""
 
-    def __init__(self, folder: Path, redis_server: RedisServer) -> None:
+    def __init__(self, folder: Path, redis_server: RedisServer | RedisWithSentinels) -> None:
         self.redis = redis_server
         self.all: dict[str, Replica] = {}
         self.launchers: list[SteadyLauncher] = []
@@ -223,7 +224,7 @@ class Replicas:
         state_file, output = self._folder / f"{name}.json", self._folder / f"{name}.log"
         state_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "holdfast.watchdog", "--identity", name]
-        command += ["--store", f"redis://127.0.0.1:{redis_port or self.redis.port}/0"]
+        command += ["--store", self.redis.url if redis_port is None else f"redis://127.0.0.1:{redis_port}/0"]
         command += ["--token-file", str(self._folder / "token"), "--state-file", str(state_file), *arguments]
         with output.open("w") as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)  # noqa: ASYNC220 - it only starts it
@@ -288,7 +289,7 @@ class Replicas:
 
     def journal(self) -> list[Journaled]:
         """Every line, which also proves that none is missing."""
-        link = RedisLink(RedisAddress("127.0.0.1", self.redis.port))
+        link = RedisLink(RedisAddress.parse(self.redis.url))
         try:
             return list(RedisStore(link).tail(JOB, START))
         finally:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from holdfast.api.errors import InvalidInput
 from holdfast.api.policy import XidAction
 from holdfast.watchdog.commandline import settings_from, watchdog_options
-from holdfast.watchdog.settings import KubernetesAuth, RedisAddress, TlsFiles, WatchdogSettings
+from holdfast.watchdog.settings import Host, KubernetesAuth, RedisAddress, TlsFiles, WatchdogSettings
 
 IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
@@ -67,7 +67,7 @@ def test_on_one_machine_a_file_and_a_token_file_are_enough() -> None:
 def test_a_pod_knows_its_api_server() -> None:
     arguments = ("--store", "redis://redis/0", "--auth", "kubernetes", "--grants", "/etc/grants.yaml")
     made = settings(*arguments, "--listen", "0.0.0.0:7077", environment=IN_A_POD)
-    assert made.store == RedisAddress("redis", 6379)
+    assert made.store == RedisAddress((Host("redis", 6379),))
     assert made.auth == KubernetesAuth(
         "https://10.96.0.1:443",
         Path("/var/run/secrets/kubernetes.io/serviceaccount"),

@@ -9,6 +9,7 @@ import pytest
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.settings import (
+    Host,
     KubernetesAuth,
     ListenAddress,
     RedisAddress,
@@ -60,18 +61,30 @@ class TestRedisAddress:
     @pytest.mark.parametrize(
         ("text", "address"),
         [
-            ("redis://redis:6379/0", RedisAddress("redis", 6379)),
-            ("redis://redis", RedisAddress("redis", 6379)),
-            ("rediss://redis.svc:7000/3", RedisAddress("redis.svc", 7000, 3, encrypted=True)),
-            ("redis://:p%40ss@h/1", RedisAddress("h", 6379, 1, password="p@ss")),
-            ("redis://me:word@h", RedisAddress("h", 6379, username="me", password="word")),
+            ("redis://redis:6379/0", RedisAddress((Host("redis", 6379),))),
+            ("redis://redis", RedisAddress((Host("redis", 6379),))),
+            ("rediss://redis.svc:7000/3", RedisAddress((Host("redis.svc", 7000),), 3, encrypted=True)),
+            ("redis://:p%40ss@h/1", RedisAddress((Host("h", 6379),), 1, password="p@ss")),
+            ("redis://me:word@h", RedisAddress((Host("h", 6379),), username="me", password="word")),
+            (
+                "redis+sentinel://a:1,b,c:3/main/2",
+                RedisAddress((Host("a", 1), Host("b", 26379), Host("c", 3)), 2, primary="main"),
+            ),
+            (
+                "rediss+sentinel://:w@a/main",
+                RedisAddress((Host("a", 26379),), encrypted=True, password="w", primary="main"),
+            ),
         ],
     )
     def test_a_url_names_host_port_and_database(self, text: str, address: RedisAddress) -> None:
         assert RedisAddress.parse(text) == address
 
     @pytest.mark.parametrize(
-        "text", ["redis://", "http://h", "redis://h:port", "redis://h/name", "redis://me:word@h:99999/0"]
+        "text",
+        [
+            *("redis://", "http://h", "redis://h:port", "redis://h/name", "redis://me:word@h:99999/0"),
+            *("redis://a,b/0", "redis+sentinel://a,b", "redis+sentinel://a,/main", "redis+cluster://a/main"),
+        ],
     )
     def test_anything_else_is_refused_without_telling_the_password(self, text: str) -> None:
         with pytest.raises(InvalidInput, match="--store") as caught:
@@ -106,7 +119,7 @@ class TestStateFile:
         assert settings.state_file == Path("/s/watchdog.json")
 
     def test_with_redis_it_is_told_only_where_asked(self) -> None:
-        settings = WatchdogSettings(self.listen, RedisAddress("h", 1), Path("/t"))
+        settings = WatchdogSettings(self.listen, RedisAddress((Host("h", 1),)), Path("/t"))
         assert settings.state_file is None
         assert replace(settings, told_in=Path("/x/a.json")).state_file == Path("/x/a.json")
 
@@ -114,7 +127,10 @@ class TestStateFile:
 def test_a_lease_too_short_to_be_renewed_is_refused() -> None:
     with pytest.raises(InvalidInput, match="--lease-ttl"):
         WatchdogSettings(
-            ListenAddress("127.0.0.1", 0), RedisAddress("h", 1), Path("/t"), succession=Succession(ttl_s=0.5)
+            ListenAddress("127.0.0.1", 0),
+            RedisAddress((Host("h", 1),)),
+            Path("/t"),
+            succession=Succession(ttl_s=0.5),
         )
 
 

@@ -13,6 +13,7 @@ from holdfast.api.policy import XidAction
 STATE_FILE_NAME = "watchdog.json"
 REDIS_SCHEMES = ("redis", "rediss")
 REDIS_PORT = 6379
+SENTINEL_PORT = 26379
 # Where Kubernetes puts a pod's own account.
 # Source: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
 ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -62,34 +63,70 @@ class ListenAddress:
 
 
 @dataclass(frozen=True)
-class RedisAddress:
-    """One Redis and the database in it. Its text never holds the password."""
+class Host:
+    """A name or an address, and a port."""
 
-    host: str
+    name: str
     port: int
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.port}"
+
+
+@dataclass(frozen=True)
+class RedisAddress:
+    """A Redis and the database in it. Its text never holds the password.
+
+    `hosts`: the one Redis; or, where `primary` names a Redis with replicas, the Sentinels that watch over it and
+    say which of them takes writes now. Sentinels are asked with the same password.
+    """
+
+    hosts: tuple[Host, ...]
     database: int = 0
     encrypted: bool = False
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    primary: str | None = None
 
     @classmethod
     def parse(cls, text: str, *, password: str | None = None) -> "RedisAddress":
-        """From redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE] or rediss://. Raises InvalidInput."""
-        fix = "give redis://HOST:PORT/DATABASE, or rediss:// for TLS"
+        """From redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]; rediss:// for TLS. Raises InvalidInput.
+
+        With Sentinels redis+sentinel://HOST[:PORT],HOST[:PORT],.../NAME[/DATABASE].
+        """
+        fix = "give redis://HOST:PORT/DATABASE or redis+sentinel://HOST:PORT,HOST:PORT/NAME; rediss for TLS"
+        refused = InvalidInput(Problem("--store", text.rpartition("@")[2], fix))
         try:
             parts = urlsplit(text)
-            port = parts.port or REDIS_PORT
         except ValueError:
-            raise InvalidInput(Problem("--store", text.rpartition("@")[2], fix)) from None
-        database = parts.path.strip("/") or "0"
-        if parts.scheme not in REDIS_SCHEMES or not parts.hostname or not database.isdecimal():
-            raise InvalidInput(Problem("--store", text.rpartition("@")[2], fix))
-        given = unquote(parts.password) if parts.password else None
-        username = unquote(parts.username) if parts.username else None
-        return cls(parts.hostname, port, int(database), parts.scheme == "rediss", username, password or given)
+            raise refused from None
+        transport, _, watched = parts.scheme.partition("+")
+        login, _, where = parts.netloc.rpartition("@")
+        path = parts.path.strip("/").split("/")
+        primary = unquote(path.pop(0)) if watched else None
+        database = "/".join(path) or "0"
+        known = transport in REDIS_SCHEMES and watched in ("", "sentinel") and primary != ""
+        if not known or not database.isdecimal() or ("," in where and primary is None):
+            raise refused
+        try:
+            hosts = tuple(_host(each, SENTINEL_PORT if watched else REDIS_PORT) for each in where.split(","))
+        except ValueError:
+            raise refused from None
+        username, _, given = (unquote(each) or None for each in login.partition(":"))
+        return cls(hosts, int(database), transport == "rediss", username, password or given, primary)
 
     def __str__(self) -> str:
-        return f"redis{'s' * self.encrypted}://{self.host}:{self.port}/{self.database}"
+        scheme = f"redis{'s' * self.encrypted}{'+sentinel' * (self.primary is not None)}"
+        name = "" if self.primary is None else f"{self.primary}/"
+        return f"{scheme}://{','.join(map(str, self.hosts))}/{name}{self.database}"
+
+
+def _host(text: str, port: int) -> Host:
+    """From HOST[:PORT]. Raises ValueError."""
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname:
+        raise ValueError(f"no host in {text!r}")
+    return Host(parts.hostname, parts.port or port)
 
 
 @dataclass(frozen=True)

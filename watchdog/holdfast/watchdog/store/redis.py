@@ -24,7 +24,9 @@ which of its lines were confirmed: what is behind them, under its own fence, is 
 append finds those lines, takes them as written, and adds what is not among them.
 
 `harden` waits for no disk: with `appendfsync always` every write has done so, and with `everysec` a wait would
-hold the event loop for up to a second. What a Redis loses with its machine is written again; see recent.py.
+hold the event loop for up to a second. Where there are replicas, it waits until one of them holds what was
+written, and so does whoever takes the lock, for no fence may be given twice. What a Redis loses with its machine
+is written again; see recent.py.
 Source: https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/
 """
 
@@ -144,6 +146,7 @@ class RedisStore:
 
     def harden(self, *, fence: Fence) -> None:
         self._write(HARDEN, [], [], fence)
+        self._link.hold()
 
     def tail(self, job: str, after: int) -> Iterator[Journaled]:
         while bodies := self._link.ask("LRANGE", _journal(job), after, after + PAGE_LINES - 1):

@@ -62,7 +62,11 @@ class RedisLease:
             self._checked = True
         keys = [SCHEMA, FENCE, WRITES, LOCK]
         outcome = self._link.run(TAKE, keys, [SCHEMA_VERSION, self._name, self._ttl_ms])
-        return None if outcome == b"held" else granted(self._link, outcome)
+        if outcome == b"held":
+            return None
+        fence = granted(self._link, outcome)
+        self._link.hold()  # when it fails, whoever asks again gets the same fence: the lock is ours
+        return fence
 
     def renew(self, fence: Fence) -> None:
         if self._link.run(RENEW, [FENCE, LOCK], [fence, self._name, self._ttl_ms]) == b"fenced":

@@ -2,6 +2,9 @@
 
 The only module that imports redis. Calls are made from the event loop, so each of them is bounded: a partitioned
 Redis costs `TIMEOUT_S` once, and then nothing for `PAUSE_S`, during which every call fails at once.
+
+A Redis with replicas is found anew with every connection: its Sentinels are asked which of them takes writes. What
+must outlive that one is waited for until one more holds it (`hold`).
 """
 
 import time
@@ -15,13 +18,17 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Problem, Unavailable
-from holdfast.watchdog.settings import RedisAddress
+from holdfast.watchdog.settings import Host, RedisAddress
 from holdfast.watchdog.store.resolving import Resolver
 
 # A script takes well below a millisecond, a round trip in one data centre as well; this is silence.
 TIMEOUT_S = 0.25
 # With the time-out above, at most a fifth of the loop's time goes into a Redis that is away.
 PAUSE_S = 1.0
+# Sentinels are asked one after the other while one of them is gone with its machine.
+SENTINEL_TIMEOUT_S = 0.1
+# A replica in one data centre answers within a millisecond. Less than `TIMEOUT_S`, for Redis answers after it.
+HELD_WITHIN_MS = 200
 
 
 class _PlainConnection(redis.Connection):
@@ -41,6 +48,73 @@ class _EncryptedConnection(redis.SSLConnection, _PlainConnection):
     """The same; by the order of its bases, the certificate is checked against the name, not the address."""
 
 
+class _Following(_PlainConnection):
+    """Connects to whichever Redis the Sentinels name at that moment."""
+
+    def __init__(self, *, sentinels: "Sentinels", **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]  # the library has not annotated it
+        self._sentinels = sentinels
+
+    def _connect(self) -> Any:
+        found = self._sentinels.primary()
+        self.host, self.port = found.name, found.port
+        return super()._connect()
+
+
+class _EncryptedFollowing(redis.SSLConnection, _Following):
+    """The same; the certificate is checked against the name that the Sentinels gave."""
+
+
+class Sentinels:
+    """Those who say which Redis takes writes. Whoever answered last is asked first."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        self._name = address.primary
+        kind = _EncryptedConnection if address.encrypted else _PlainConnection
+        self._asked = [
+            redis.Redis.from_pool(_pool(kind, address, SENTINEL_TIMEOUT_S, host=host.name, port=host.port))
+            for host in address.hosts
+        ]
+
+    def primary(self) -> Host:
+        """Raises redis.ConnectionError when nobody knows."""
+        why = "none was asked"
+        for place, sentinel in enumerate(self._asked):
+            try:
+                found: Any = sentinel.sentinel_get_master_addr_by_name(self._name or "")
+            except (redis.RedisError, OSError) as error:
+                why = str(error)
+                continue
+            if found is not None:
+                self._asked.insert(0, self._asked.pop(place))
+                return Host(found[0].decode(), int(found[1]))
+            why = f"no Redis is called {self._name} there"
+        raise redis.ConnectionError(f"no Sentinel names the Redis that takes writes: {why}")
+
+    def close(self) -> None:
+        for each in self._asked:
+            each.close()
+
+
+def _pool(
+    kind: type[redis.Connection], address: RedisAddress, timeout_s: float, **options: Any
+) -> redis.ConnectionPool:
+    """One connection of that kind, without retries of the library, which wait up to a minute."""
+    return redis.ConnectionPool(
+        connection_class=kind,
+        username=address.username,
+        password=address.password,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        # Each of these is a round trip more at every connect.
+        driver_info=None,
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),
+        **options,
+    )
+
+
 class RedisLink:
     """Used from one thread. Every call raises Unavailable, or Damaged when a key holds what we never wrote."""
 
@@ -49,23 +123,17 @@ class RedisLink:
         self._now = now
         self._paused_until = 0.0
         self._trouble = ""
-        pool = redis.ConnectionPool(
-            connection_class=_EncryptedConnection if address.encrypted else _PlainConnection,
-            host=address.host,
-            port=address.port,
-            db=address.database,
-            username=address.username,
-            password=address.password,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
-            # The library's own retries wait up to a minute; what is called from the event loop may not.
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            # Each of these is a round trip more at every connect.
-            driver_info=None,
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),
-        )
-        self._client = redis.Redis.from_pool(pool)
+        self._sentinels = Sentinels(address) if address.primary is not None else None
+        self._client = redis.Redis.from_pool(self._own_pool())
+
+    def _own_pool(self) -> redis.ConnectionPool:
+        address, encrypted = self._address, self._address.encrypted
+        if self._sentinels is None:
+            kind = _EncryptedConnection if encrypted else _PlainConnection
+            only = address.hosts[0]
+            return _pool(kind, address, TIMEOUT_S, host=only.name, port=only.port, db=address.database)
+        following = _EncryptedFollowing if encrypted else _Following
+        return _pool(following, address, TIMEOUT_S, sentinels=self._sentinels, db=address.database)
 
     def __str__(self) -> str:
         return str(self._address)
@@ -74,6 +142,16 @@ class RedisLink:
         """Run a script: all of it or nothing of it, with nobody else's command in between."""
         # Sent whole each time: a few hundred bytes, and right again after Redis has been restarted.
         return self._bounded(lambda client: client.eval(script, len(keys), *keys, *values))
+
+    def hold(self) -> None:
+        """Wait until what was written so far outlives this Redis; nothing where it is the only one.
+
+        Raises Unavailable when no replica has it in time.
+        """
+        if self._sentinels is None:
+            return
+        if self._bounded(lambda client: client.wait(1, HELD_WITHIN_MS)) < 1:
+            raise Unavailable(f"{self}: no replica holds the newest lines after {HELD_WITHIN_MS} ms")
 
     def ask(self, *command: str | int) -> Any:
         """One command that only reads."""
@@ -87,6 +165,8 @@ class RedisLink:
                 Problem("--store", str(self), "run this Redis with 'appendonly yes': it would forget")
             )
         if facts.get("role") == "slave":
+            if self._sentinels is not None:  # it was the one until a moment ago
+                raise self._turned()
             raise InvalidInput(Problem("--store", str(self), "name the primary: this one is a replica"))
         if facts.get("maxmemory") and facts.get("maxmemory_policy") != "noeviction":
             fix = "run this Redis with 'maxmemory-policy noeviction': it would throw journals away"
@@ -96,6 +176,8 @@ class RedisLink:
     def close(self) -> None:
         """Close the connection; a later call opens it again."""
         self._client.close()
+        if self._sentinels is not None:
+            self._sentinels.close()
 
     def _advice(self) -> tuple[str, ...]:
         try:
@@ -128,7 +210,7 @@ class RedisLink:
             case redis.ConnectionError():
                 return self._away(text)
             case redis.ReadOnlyError():
-                return Unavailable(f"{self}: it is a replica and takes no writes")
+                return self._turned()
             case redis.OutOfMemoryError():
                 return Unavailable(f"{self}: its memory is full")
             case NoPermissionError():
@@ -136,6 +218,11 @@ class RedisLink:
         if "WRONGTYPE" in text:
             return Damaged(f"{self}: a key of ours holds something else: {text}")
         return Unavailable(f"{self}: {text}")
+
+    def _turned(self) -> Unavailable:
+        """This Redis is a replica. The next call asks anew who takes writes."""
+        self._client.connection_pool.disconnect()
+        return Unavailable(f"{self}: it is a replica and takes no writes")
 
     def _away(self, why: str) -> Unavailable:
         self._trouble = f"{self}: {why}"
