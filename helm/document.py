@@ -43,8 +43,9 @@ NARROWED: Mapping[str, Schema] = {
     "watchdog.grants.groups": ROLES,
     "watchdog.extraArgs": NAMES,
     "watchdog.service.port": PORT,
+    "redis.replicas": {"enum": [1, 3, 5]},  # of two, neither is the greater part
     "redis.appendfsync": {"enum": ["always", "everysec"]},
-    "redis.external.url": {"pattern": "^(rediss?://.+)?$"},
+    "redis.external.url": {"pattern": "^(rediss?([+]sentinel)?://.+)?$"},
     "agent.extraArgs": NAMES,
     "agent.metricsPort": PORT,
     "agent.kubeletPodsDir": {"pattern": "^/"},

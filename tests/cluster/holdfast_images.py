@@ -23,6 +23,7 @@ BUILD_S_MAX = patient(900.0)
 KEPT = 2  # archives of each image: this one and the one before
 REGISTRY = "docker.io"  # what a name without a registry means to a node
 REDIS_REPOSITORY, REDIS_TAG = "test.holdfast/redis", "7"
+REDIS_SCRIPTS_USE = ("sh", "cat", "cut", "grep", "sed", "sha1sum", "sleep", "timeout")
 CODE = ("pyproject.toml", "api", "trainer", "checkpoint", "agent", "watchdog", "operator", "cli")
 MADE_FROM: Mapping[str, Sequence[str]] = {
     "operator": CODE,
@@ -89,11 +90,12 @@ def _redis(folder: Path) -> Path:
     packaged_program("redis-server")
     parts = [program_files(name) for name in ("redis-server", "redis-cli", "busybox")]
     files = {inside: path for part in parts for inside, path in part.items()}
-    made_of = hashlib.sha256(b"".join(Path(path).read_bytes() for _, path in sorted(files.items()))).hexdigest()
+    contents = [Path(path).read_bytes() for _, path in sorted(files.items())]
+    made_of = hashlib.sha256(b"".join((*contents, *map(str.encode, REDIS_SCRIPTS_USE)))).hexdigest()
     path = folder / f"redis-{made_of[:12]}.tar"
     if not path.exists():
         name = f"{REDIS_REPOSITORY}:{REDIS_TAG}"
-        write_archive(path, name, files, ("redis-server",), links=("sh", "grep"))
+        write_archive(path, name, files, ("redis-server",), links=REDIS_SCRIPTS_USE)
     return path
 
 

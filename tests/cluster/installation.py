@@ -43,6 +43,15 @@ class Installation:
                     return name
         return ""
 
+    def primary(self) -> str:
+        """The Redis' pod that takes writes, empty while none does."""
+        for name in self.pods("redis"):
+            with suppress(RuntimeError):  # it is not there, or its node is not
+                said = self.kubectl("exec", name, "-c", "redis", "--", "redis-cli", "ROLE")
+                if said.startswith("master"):
+                    return name
+        return ""
+
     def lease_holder(self) -> str:
         """The operator's pod that acts."""
         return self.field("lease", "holdfast-operator", ".spec.holderIdentity")

@@ -36,15 +36,17 @@ def checkpoints(cluster: Cluster) -> Iterator[SharedVolume]:
 def chart(cluster: Cluster) -> Iterator[HelmChart]:
     for archive in holdfast_archives():
         cluster.load(archive)
-    storage = SharedVolume(cluster, "holdfast/data-holdfast-redis-0")
-    storage.make()
+    volumes = [SharedVolume(cluster, f"holdfast/data-holdfast-redis-{number}") for number in range(3)]
+    for volume in volumes:
+        volume.make()
     release = HelmChart(cluster.server.admin_kubeconfig(), NAMESPACE)
     release.install(values(), ready_within_s=int(patient(240)))
     yield release
     if Installation(cluster).definitions():  # a test of the story failed
         release.uninstall()
         cluster.kubectl("delete", "crd", "trainingjobs.holdfast.dev", "interventions.holdfast.dev")
-    storage.remove()
+    for volume in volumes:
+        volume.remove()
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +63,12 @@ def job(cluster: Cluster, chart: HelmChart, checkpoints: SharedVolume) -> Iterat
 
 
 def node_to_take(job: LiveJob) -> str:
-    """A node with a rank and without Redis or the leader: while they are away, others may be heard of too late.
+    """A node with a rank and without the primary or the leader: while they are away, others may be heard of too late.
 
     A job then goes on smaller for a moment, which it may, but not with the same last bits of each loss.
     """
     installed = Installation(job.cluster)
-    redis = installed.field("pod", "holdfast-redis-0", ".spec.nodeName")
+    redis = installed.field("pod", installed.primary(), ".spec.nodeName")
     name: str = next(rank["node"] for rank in job.ranks() if rank["node"] != redis)
     leader = installed.leader()
     if installed.field("pod", leader, ".spec.nodeName") == name:
@@ -111,7 +113,7 @@ def test_every_part_is_ready_and_one_watchdog_leads(installed: Installation, cha
     ready = {
         pod["metadata"]["name"]: all(each["ready"] for each in pod["status"]["containerStatuses"]) for pod in pods
     }
-    assert len(ready) == 5 + len(installed.cluster.nodes), ready
+    assert len(ready) == 7 + len(installed.cluster.nodes), ready
     assert all(ready.values()), ready
     assert installed.field("pdb", "holdfast-watchdog", ".status.disruptionsAllowed") == "1"
     assert "leading" in chart.test()
@@ -252,7 +254,7 @@ def test_training_goes_on_without_redis_and_decisions_after_it(installed: Instal
         installed.kubectl("scale", "statefulset", "holdfast-redis", "--replicas=0")
         job.wait("the trouble in the status", lambda: job.condition("WatchdogReachable").startswith("False"))
         job.wait_for_steps()
-        installed.kubectl("scale", "statefulset", "holdfast-redis", "--replicas=1")
+        installed.kubectl("scale", "statefulset", "holdfast-redis", "--replicas=3")
         job.wait("no trouble", lambda: job.condition("WatchdogReachable") == "True Connected")
     assert any(event.startswith("WatchdogReachable: ") for event in job.events())
 
@@ -271,6 +273,55 @@ def test_an_engineer_steers_it_with_interventions(cluster: Cluster, job: LiveJob
     job.wait("a spare on it", lambda: has_spare(job), patient(240.0))
     asked = json.loads(job.kubectl("get", "interventions", "-o", "json"))["items"]
     assert [each["status"]["state"] for each in asked] == ["Done"] * 3
+
+
+def kill_worker(job: LiveJob, node: str) -> None:
+    """End what trains there, as a kernel short of memory would."""
+    machine = job.cluster.nodes[node].machine
+    workers = job.cluster.nodes[node].container_processes("train.py --steps")
+    machine.run("kill", "-KILL", *map(str, workers))
+
+
+def assert_heals(job: LiveJob, before: Trained, at: int, within_s: float, what: str) -> None:
+    """A newer round trains, and what was trained is trained again from the last step at the earliest."""
+    began = time.monotonic()
+    job.wait(f"a newer round after {what}", lambda: job.newest().round > before.round, patient(within_s))
+    print(f"trained again {time.monotonic() - began:.1f} s after {what}")
+    job.wait_for_steps()
+    anew = [each.step for each in job.trained()[at:] if each.round > before.round]
+    last = max(each.step for each in job.trained()[at - 1 :] if each.round <= before.round)
+    assert anew[0] >= last, f"{last - anew[0] + 1} steps trained again after {what}"
+
+
+# Three nodes bear three Redis, two watchdogs and two operators: each part is on a node that is lost.
+@pytest.mark.parametrize("name", ["node-1", "node-2", "node-3"])
+def test_a_worker_dies_while_another_node_is_without_power(cluster: Cluster, job: LiveJob, name: str) -> None:
+    job.wait("a spare", lambda: has_spare(job), patient(240.0))
+    installed = Installation(cluster)
+    bears = sorted(
+        pod for part in PARTS for pod, each in installed.pods(part).items() if each["spec"]["nodeName"] == name
+    )
+    elsewhere = next(rank["node"] for rank in job.ranks() if rank["node"] != name)
+    before, at = job.newest(), len(job.trained())
+    cluster.nodes[name].kill()
+    kill_worker(job, elsewhere)
+    try:
+        assert_heals(job, before, at, 15.0, f"the loss of {name} with {', '.join(bears)}")
+    finally:
+        cluster.nodes[name].start()
+    cluster.wait_ready(name)
+
+
+def test_primary_leader_and_acting_operator_are_lost_at_once(installed: Installation, job: LiveJob) -> None:
+    job.wait("a spare", lambda: has_spare(job), patient(240.0))
+    lost = (installed.primary(), installed.leader(), installed.lease_holder())
+    node = job.ranks()[0]["node"]
+    before, at = job.newest(), len(job.trained())
+    installed.kubectl("delete", "pod", *lost, "--grace-period=0", "--force")
+    kill_worker(job, node)
+    assert_heals(job, before, at, 30.0, f"the loss of {', '.join(lost)}")
+    job.wait("another holder of the lease", lambda: installed.lease_holder() not in ("", lost[2]))
+    job.wait("a primary", installed.primary)
 
 
 @pytest.mark.parametrize("members", [1, 2])

@@ -118,9 +118,45 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- ternary "password" .Values.redis.external.existingSecretKey .Values.redis.bundled -}}
 {{- end -}}
 
+{{- /* "yes" where the bundled Redis has replicas. */ -}}
+{{- define "holdfast.redisReplicated" -}}
+{{- if and .Values.redis.bundled (gt (int .Values.redis.replicas) 1) -}}yes{{- end -}}
+{{- end -}}
+
+{{- /* What the names of Redis' pods end in. */ -}}
+{{- define "holdfast.redisDomain" -}}
+{{ include "holdfast.partName" (list . "redis") }}.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{- /* The names of Redis' pods; call with (list . ":26379" ","): what follows each, and what stands between two. */ -}}
+{{- define "holdfast.redisHosts" -}}
+{{- $root := index . 0 -}}
+{{- $behind := index . 1 -}}
+{{- $hosts := list -}}
+{{- range $number := until (int $root.Values.redis.replicas) -}}
+{{- $pod := printf "%s-%d" (include "holdfast.partName" (list $root "redis")) $number -}}
+{{- $hosts = append $hosts (printf "%s.%s%s" $pod (include "holdfast.redisDomain" $root) $behind) -}}
+{{- end -}}
+{{- join (index . 2) $hosts -}}
+{{- end -}}
+
+{{- define "holdfast.redisEnvironment" -}}
+- name: REDISCLI_AUTH
+  valueFrom:
+    secretKeyRef: {name: {{ include "holdfast.partName" (list . "redis") }}, key: password}
+{{- if include "holdfast.redisReplicated" . }}
+- name: DOMAIN
+  value: {{ include "holdfast.redisDomain" . }}
+- name: HOSTS
+  value: {{ include "holdfast.redisHosts" (list . "" " ") }}
+{{- end }}
+{{- end -}}
+
 {{- define "holdfast.redisUrl" -}}
-{{- if .Values.redis.bundled -}}
-redis://{{ include "holdfast.partName" (list . "redis") }}.{{ .Release.Namespace }}.svc:6379/0
+{{- if include "holdfast.redisReplicated" . -}}
+redis+sentinel://{{ include "holdfast.redisHosts" (list . ":26379" ",") }}/holdfast/0
+{{- else if .Values.redis.bundled -}}
+redis://{{ include "holdfast.redisDomain" . }}:6379/0
 {{- else -}}
 {{ required "redis.external.url: give the address of your Redis, or set redis.bundled to true" .Values.redis.external.url }}
 {{- end -}}
@@ -163,7 +199,14 @@ priorityClassName: {{ . }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $part.tolerations }}
+{{- /* What a Deployment ran on a node that is gone is started elsewhere soon: the default is five minutes. */ -}}
+{{- $away := list }}
+{{- if has (index . 1) (list "operator" "watchdog") }}
+{{- range $taint := list "not-ready" "unreachable" }}
+{{- $away = append $away (dict "key" (printf "node.kubernetes.io/%s" $taint) "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 15) }}
+{{- end }}
+{{- end }}
+{{- with concat $part.tolerations $away }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -18,6 +18,7 @@ from holdfast.cli.cluster.proxiedline import AUDIENCE, Installation
 from holdfast.operator import program as operator_program
 from holdfast.watchdog import program as watchdog_program
 from holdfast.watchdog.grants import Grants
+from holdfast.watchdog.settings import RedisAddress
 
 POD_MAKERS = ("Deployment", "StatefulSet", "DaemonSet")
 FULL: Values = {
@@ -36,7 +37,7 @@ FULL: Values = {
         "xidActions": {"63": "Evict", "31": "Restart"},
     },
     "agent": {"runtimeClassName": "nvidia", "extraArgs": ["--interval=2s"]},
-    "redis": {"persistence": {"enabled": False}, "podAnnotations": {"a": "b"}},
+    "redis": {"replicas": 5, "persistence": {"enabled": False}, "podAnnotations": {"a": "b"}},
 }
 ENCRYPTED: Values = {"watchdog": {"tls": {"existingSecret": "cert"}}}
 
@@ -118,8 +119,10 @@ def test_two_replicas_are_drained_one_at_a_time(values: Values) -> None:
     assert {name: each["spec"]["maxUnavailable"] for name, each in budgets.items()} == {
         "holdfast-operator": 1,
         "holdfast-watchdog": 1,
+        "holdfast-redis": 1,
     }
     alone = {"operator": {"replicas": 1}, "watchdog": {"disruptionBudget": {"enabled": False}}}
+    alone["redis"] = {"replicas": 1}
     assert not [each for each in rendered(alone) if each["kind"] == "PodDisruptionBudget"]
 
 
@@ -147,10 +150,53 @@ def test_every_selector_finds_its_pods() -> None:
             assert found(selector) == 1, each["metadata"]["name"]
 
 
-def test_redis_hears_the_watchdog_only() -> None:
-    spec = one(rendered(), "NetworkPolicy", "holdfast-redis")["spec"]
-    who = spec["ingress"][0]["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
-    assert (who, spec["egress"]) == ("watchdog", [])
+def test_redis_hears_the_watchdog_and_its_own_only() -> None:
+    def heard(values: Values) -> tuple[list[str], list[Any]]:
+        spec = one(rendered(values), "NetworkPolicy", "holdfast-redis")["spec"]
+        selectors = [each["podSelector"]["matchLabels"] for each in spec["ingress"][0]["from"]]
+        return [each["app.kubernetes.io/component"] for each in selectors], spec["egress"]
+
+    assert heard({"redis": {"replicas": 1}}) == (["watchdog"], [])
+    who, egress = heard({})
+    assert who == ["watchdog", "redis"]
+    assert [port["port"] for rule in egress for port in rule["ports"]] == ["redis", "sentinel", 53, 53]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "store"),
+    [
+        (1, "redis://holdfast-redis.team.svc:6379/0"),
+        (
+            3,
+            "redis+sentinel://holdfast-redis-0.holdfast-redis.team.svc:26379,holdfast-redis-1.holdfast-redis.team"
+            ".svc:26379,holdfast-redis-2.holdfast-redis.team.svc:26379/holdfast/0",
+        ),
+    ],
+)
+def test_the_watchdog_is_told_of_every_redis_there_is(replicas: int, store: str) -> None:
+    made = rendered({"redis": {"replicas": replicas}})
+    arguments = dict(_pods(made))["Deployment/holdfast-watchdog"]["containers"][0]["args"]
+    (given,) = [each.removeprefix("--store=") for each in arguments if each.startswith("--store=")]
+    namespace = one(made, "StatefulSet", "holdfast-redis")["metadata"]["namespace"]
+    assert given == store.replace("team", namespace)
+    assert RedisAddress.parse(given).primary == (None if replicas == 1 else "holdfast")
+    assert one(made, "StatefulSet", "holdfast-redis")["spec"]["replicas"] == replicas
+    budgets = [each["metadata"]["name"] for each in made if each["kind"] == "PodDisruptionBudget"]
+    assert ("holdfast-redis" in budgets) == (replicas > 1)
+
+
+def test_two_redis_are_refused() -> None:
+    with pytest.raises(HelmError, match=r"replicas"):
+        rendered({"redis": {"replicas": 2}})
+
+
+@pytest.mark.parametrize("name", ["Deployment/holdfast-watchdog", "Deployment/holdfast-operator"])
+def test_what_ran_on_a_node_that_is_gone_is_started_elsewhere_soon(name: str) -> None:
+    tolerations = dict(_pods(rendered()))[name]["tolerations"]
+    assert {each["key"]: each["tolerationSeconds"] for each in tolerations} == {
+        "node.kubernetes.io/not-ready": 15,
+        "node.kubernetes.io/unreachable": 15,
+    }
 
 
 def _parsed(command: click.Command, arguments: list[str]) -> None:
