@@ -63,7 +63,7 @@ def job(cluster: Cluster, chart: HelmChart, checkpoints: SharedVolume) -> Iterat
 
 
 def node_to_take(job: LiveJob) -> str:
-    """A node with a rank and without the primary or the leader: while they are away, others may be heard of too late.
+    """A node with a rank, without primary or leader: while they are away, others may be heard of too late.
 
     A job then goes on smaller for a moment, which it may, but not with the same last bits of each loss.
     """
