@@ -73,8 +73,11 @@ def _pod_spec(job: TrainingJob, terms: Terms, given: Manifest, read: Template) -
     containers[read.trainer] = _trainer(containers[read.trainer], added)
     # The token needs an account by name. Admission would fill in the same, in clusters that have it switched on.
     account = {} if given.get("serviceAccount") else {"serviceAccountName": "default"}
+    # On the host's network, the usual way to RDMA, a pod asks a name service that knows no service of the cluster.
+    names = {"dnsPolicy": "ClusterFirstWithHostNet"} if given.get("hostNetwork") else {}
     return {
         **account,
+        **names,
         **given,
         "containers": containers,
         # First, so that the launcher is there for whatever else a user prepares.

@@ -181,6 +181,18 @@ def test_what_is_not_holdfasts_business_passes_through() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "policy"),
+    [
+        ({}, None),
+        ({"hostNetwork": True}, "ClusterFirstWithHostNet"),
+        ({"hostNetwork": True, "dnsPolicy": "None"}, "None"),
+    ],
+)
+def test_a_pod_on_the_hosts_network_finds_the_watchdogs_name(given: dict[str, Any], policy: str | None) -> None:
+    assert pod_of(job_of(given))["spec"].get("dnsPolicy") == policy
+
+
+@pytest.mark.parametrize(
     ("given", "expected"),
     [
         ({}, {"serviceAccountName": "default"}),
