@@ -88,10 +88,7 @@ class Checkpointer:
         self._council = Council(self.run.assignment)
         self._equivalence: Equivalence | None = None
         if self.equivalence is not None:
-            part = self.run.assignment
-            self._equivalence = Equivalence(
-                self.equivalence, self.model, rank=part.rank, world_size=part.world_size
-            )
+            self._equivalence = Equivalence(self.equivalence, self.model, rank=self.run.assignment.rank)
         self._keeping: Keeping | None = None
         self._place: DataPlace | None = None
         self._at = _At(step=0, batches=0)

@@ -8,7 +8,7 @@ async def test_an_api_server_that_restarts_is_gone_on_with(
     cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await add_nodes(kubelet, 3)
-    operator.start("--lease-seconds", "60")
+    operator.start("--lease-seconds", "900")  # the pause outlasts no lease, on a slow machine either
     await cluster.apply()
     await kubelet.wait_running(2)
     cluster.server.restart()
@@ -22,7 +22,7 @@ async def test_watches_that_expired_are_listed_again(
     cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await add_nodes(kubelet, 3)
-    operator.start("--lease-seconds", "60")
+    operator.start("--lease-seconds", "900")  # the pause outlasts no lease, on a slow machine either
     await cluster.apply()
     await kubelet.wait_running(2)
     operator.pause()
