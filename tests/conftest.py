@@ -1,8 +1,15 @@
 """What every layer has: it says where its time goes, and its limits hold on a slow machine."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 from layer_times import pytest_addoption, pytest_configure
 from patience import stretch_limits
+
+# The same examples in every run; and how long one takes says more of the machine than of what is tested.
+settings.register_profile(
+    "holdfast", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("holdfast")
 
 __all__ = ["pytest_addoption", "pytest_configure"]
 

@@ -135,7 +135,7 @@ def test_its_members_were_tested(installed: Installation) -> None:
 
 def test_kubectl_and_its_plugin_show_the_job(job: LiveJob) -> None:
     header, row = job.kubectl("get", "tj", job.name).splitlines()
-    assert header.split() == ["NAME", "PHASE", "STEP", "READY", "WANTED", "ETTR", "INCIDENTS", "AGE"]
+    assert header.split() == ["NAME", "PHASE", "STEP", "READY", "WANTED", "ETTR", "INCIDENTS", "AGE", "PROBLEM"]
     assert row.split()[:2] == ["bytes", "Running"]
     assert re.search(r"members +2 of 2 ready, 1 spare", job.holdfast("status"))
     assert job.holdfast("incidents").strip() == "no incident"

@@ -51,6 +51,12 @@ JOB_COLUMNS = (
     Column("ETTR", "number", ".status.goodput.ettr", "Useful training time over wall time."),
     Column("Incidents", "integer", ".status.incidents", "How many incidents there have been."),
     _AGE,
+    Column(
+        "Problem",
+        "string",
+        '.status.conditions[?(@.type=="InvalidSpec")].message',
+        "Why the spec is refused; empty when it is accepted.",
+    ),
     Column("Round", "integer", ".status.round", "The number of the newest round.", wide=True),
     Column("World", "integer", ".status.worldSize", "Ranks in the round.", wide=True),
     Column("Restarts", "integer", ".status.restarts", "How often the job was restarted.", wide=True),

@@ -21,6 +21,8 @@ from holdfast.operator.timestamp import seconds_of, text_of
 
 PROGRESS_EVERY_S = 30.0
 INCIDENTS_SHOWN = 10
+INVALID = "Invalid"
+"""The phase of a job that never began, and will not with this spec."""
 TEXT_LENGTH_MAX = 500
 FAST = ("step", "goodput", "lastCheckpoint")
 CHATTY = ("Ready", "Progressing", "CapacityAvailable")
@@ -93,7 +95,13 @@ def _whole(case: Case, decision: Decision) -> dict[str, Any]:
 
 
 def _phase(case: Case) -> str:
-    return case.report.status.phase.value if case.report else case.recorded.phase or JobPhase.PENDING.value
+    """What the watchdog says; of a job that it was never given because its spec is refused, that."""
+    if case.report is not None:
+        return case.report.status.phase.value
+    if case.invalid is not None and case.recorded.started_at is None:
+        return INVALID
+    known = case.recorded.phase
+    return known if known and known != INVALID else JobPhase.PENDING.value
 
 
 def _observed_generation(case: Case) -> int | None:

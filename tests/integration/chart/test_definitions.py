@@ -170,8 +170,13 @@ def test_a_job_is_listed_with_what_people_look_for(jobs: str, here: str, cluster
     }
     cluster.call("PATCH", f"{jobs}/gpt/status", {"status": status}, content="application/merge-patch+json")
     listed = kubectl(cluster, "get", "tj", "--namespace", here).stdout.splitlines()
-    assert listed[0].split() == ["NAME", "PHASE", "STEP", "READY", "WANTED", "ETTR", "INCIDENTS", "AGE"]
+    assert listed[0].split() == ["NAME", "PHASE", "STEP", "READY", "WANTED", "ETTR", "INCIDENTS", "AGE", "PROBLEM"]
     assert listed[1].split()[:-1] == ["gpt", "Running", "7", "2", "2", "0.99", "3"]
+    refused = {"type": "InvalidSpec", "status": "True", "message": "spec.entrypoint: mend it"}
+    status = {"phase": "Invalid", "conditions": [refused]}
+    cluster.call("PATCH", f"{jobs}/gpt/status", {"status": status}, content="application/merge-patch+json")
+    listed = kubectl(cluster, "get", "tj", "--namespace", here).stdout.splitlines()
+    assert listed[1].endswith("spec.entrypoint: mend it")
     wide = kubectl(cluster, "get", "holdfast", "--output", "wide", "--namespace", here).stdout
     assert wide.splitlines()[0].split()[-4:] == ["ROUND", "WORLD", "RESTARTS", "CHECKPOINT"]
 

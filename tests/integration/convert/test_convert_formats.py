@@ -92,7 +92,7 @@ def assert_equal(found: Compared) -> None:
     assert found.is_equal, found
 
 
-@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=16, suppress_health_check=list(HealthCheck))
 @given(state=states(), pair=st.sampled_from([(a, b) for a in Kind for b in Kind]))
 def test_whatever_is_converted_there_and_on_is_the_same_bit_for_bit(
     state: dict[str, Any], pair: tuple[Kind, Kind], tmp_path_factory: pytest.TempPathFactory

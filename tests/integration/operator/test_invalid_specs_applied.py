@@ -83,12 +83,13 @@ async def test_what_passes_the_schema_the_operator_refuses_once_in_words_and_wit
 
 
 async def refusals(cluster: Cluster) -> dict[str, str]:
-    """What jobs with the condition InvalidSpec=True say of themselves, by name."""
+    """What jobs in the phase Invalid with the condition InvalidSpec=True say of themselves, by name."""
     found = await cluster.api.call("GET", cluster.path())
     return {
         job["metadata"]["name"]: each["message"]
         for job in found["items"]
-        for each in job.get("status", {}).get("conditions", [])
+        if job.get("status", {}).get("phase") == "Invalid"
+        for each in job["status"].get("conditions", [])
         if (each["type"], each["status"], each["reason"]) == ("InvalidSpec", "True", "SpecRefused")
     }
 

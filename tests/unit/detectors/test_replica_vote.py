@@ -377,7 +377,7 @@ def corrupted_worlds(draw: st.DrawFn) -> tuple[int, frozenset[int], int]:
 
 
 @given(corrupted_worlds())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_of_any_group_exactly_those_that_compute_wrong_are_named(world: tuple[int, frozenset[int], int]) -> None:
     nodes, wrong, seed = world
     chance = random.Random(seed)
@@ -398,7 +398,7 @@ def test_of_any_group_exactly_those_that_compute_wrong_are_named(world: tuple[in
 
 
 @given(st.integers(1, 6), st.integers(0, 1 << 30), st.floats(0.0, 0.5))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_replicas_that_are_equal_are_never_found_whatever_is_lost_repeated_or_late(
     nodes: int, seed: int, lost: float
 ) -> None:

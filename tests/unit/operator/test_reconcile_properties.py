@@ -123,7 +123,7 @@ def told_of(story: list[tuple[Callable[[ToyCluster, int], None], int]]) -> ToyCl
     return cluster
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(STORY)
 def test_a_mended_cluster_comes_to_rest_with_what_the_plan_wants(
     story: list[tuple[Callable[[ToyCluster, int], None], int]],
@@ -147,7 +147,7 @@ def test_a_mended_cluster_comes_to_rest_with_what_the_plan_wants(
     assert bool(cluster.budgets) == (wanted > 0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(STORY, st.booleans())
 def test_a_deleted_job_is_let_go_whatever_happened_before(
     story: list[tuple[Callable[[ToyCluster, int], None], int]], away: bool

@@ -72,12 +72,22 @@ def test_a_running_job_is_only_told_of() -> None:
     assert outcome.status["members"] == {"wanted": 2, "ready": 2, "spares": 0, "pods": 2}
 
 
+def test_a_job_that_was_never_accepted_is_invalid_until_it_is() -> None:
+    refused = reconcile(observed(spec=spec_of(document(nodes=0)), report=None, plan=None), TERMS, NOW)
+    assert refused.status is not None
+    assert refused.status["phase"] == "Invalid"
+    mended = reconcile(observed(job=job_object(status=refused.status), report=None, plan=None), TERMS, NOW)
+    assert mended.status is not None
+    assert mended.status["phase"] == "Pending"
+
+
 def test_a_refused_spec_makes_nothing_and_leaves_what_runs_alone() -> None:
     bad = spec_of(document(nodes={"min": 3, "max": 2}))
     assert isinstance(bad, InvalidSpec)
     outcome = reconcile(observed(spec=bad, plan=plan(4)), TERMS, NOW)
     assert {type(action) for action in outcome.actions} == {Tell}
     assert outcome.status is not None
+    assert outcome.status["phase"] == "Running"
     (invalid,) = [each for each in outcome.status["conditions"] if each["type"] == "InvalidSpec"]
     assert invalid["status"] == "True"
     assert "spec.nodes.min: 3 is not accepted" in invalid["message"]

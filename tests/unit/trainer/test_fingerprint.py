@@ -50,20 +50,20 @@ def of_changed(*changes: tuple[int, int]) -> int:
 
 
 @given(st.integers(0, MANY - 1), st.integers(1, 2**64 - 1))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_any_change_of_one_word_is_seen(word: int, bits: int) -> None:
     assert of_changed((word, bits)) != MANY_OF
 
 
 @given(st.integers(0, MANY - 1), st.integers(0, MANY - 1), st.sampled_from([1, 2**31, 2**62, 2**63]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_one_bit_flipped_in_each_of_two_words_is_seen(one: int, other: int, bit: int) -> None:
     if one != other:
         assert of_changed((one, bit), (other, bit)) != MANY_OF
 
 
 @given(st.integers(0, MANY - 1), st.integers(0, MANY - 1))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_two_words_swapped_are_seen(one: int, other: int) -> None:
     difference = (int(MANY_WORDS[one]) ^ int(MANY_WORDS[other])) % 2**64
     if one != other:
