@@ -5,7 +5,7 @@ All known types are there from the first visit on; what cannot be told is Unknow
 by itself, such as a step or an age: they would be written anew every second.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any
 
@@ -16,7 +16,7 @@ from holdfast.api.status import JobPhase, JobStatus
 from holdfast.operator.case import Case
 from holdfast.operator.objects import Condition
 from holdfast.operator.observed import Mode
-from holdfast.operator.podstate import unschedulable
+from holdfast.operator.podstate import late_in_s, unschedulable, why_pending
 from holdfast.operator.timestamp import text_of
 
 SILENT_S = 10.0
@@ -125,9 +125,29 @@ def _progressing(case: Case) -> Verdict:
     loop = case.crash_loop.newest
     if loop is not None and case.ended is None:
         return Verdict("Progressing", Truth.TRUE, "BackingOff", loop.says())
+    if held_up := list(_held_up(case)):
+        return Verdict("Progressing", Truth.TRUE, "MemberCannotStart", "; ".join(held_up))
     if status.phase in (JobPhase.PENDING, JobPhase.PREFLIGHT, JobPhase.FORMING, JobPhase.RECOVERING):
         return Verdict("Progressing", Truth.TRUE, status.phase.value, status.reason)
     return Verdict("Progressing", Truth.FALSE, status.phase.value, status.reason)
+
+
+def _held_up(case: Case) -> Iterator[str]:
+    """What keeps a pod that has a node from starting. A pod without one is the condition CapacityAvailable."""
+    for pod in case.roll.live:
+        name, node = pod.metadata.name, pod.spec.node_name
+        if not node or pod.status.phase != "Pending":
+            continue
+        if why := why_pending(pod):
+            yield f"{name} on {node}: {why}"
+        elif late_in_s(pod, case.now) == 0:
+            yield f"{name} on {node}: waits for an image or a volume; look at: kubectl describe pod {name}"
+
+
+def held_up_in_s(case: Case) -> float | None:
+    """When the next pod's start will be late, if nothing comes before: nobody else asks for that look."""
+    left = [left_s for pod in case.roll.live if (left_s := late_in_s(pod, case.now))]
+    return min(left) + MARGIN_S if left else None
 
 
 def _degraded(case: Case) -> Verdict:

@@ -6,6 +6,8 @@ from holdfast.operator.timestamp import seconds_of
 
 MESSAGE_LENGTH_MAX = 500
 ENDED_PHASES = frozenset(("Failed", "Succeeded"))
+# An image that is there already begins within a few seconds of its node being chosen.
+START_S_MAX = 20.0
 # Waiting that is part of every start.
 ORDINARY_WAITS = frozenset(("ContainerCreating", "PodInitializing", ""))
 
@@ -52,6 +54,19 @@ def why_pending(pod: Pod) -> str:
         if waiting is not None and waiting.reason not in ORDINARY_WAITS:
             return _told(f"container {status.name}: {waiting.reason}", waiting.message)
     return ""
+
+
+def late_in_s(pod: Pod, now: float) -> float | None:
+    """How long until a start that did not begin is late, 0 when it is; None when it has begun, or has no node.
+
+    Images and volumes come before the first container. What keeps them away stands in the pod's events alone.
+    """
+    bound = _condition(pod, "PodScheduled")
+    since = seconds_of(bound.last_transition_time) if bound is not None and bound.status == "True" else None
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    if since is None or pod.status.phase != "Pending" or any(each.state.waiting is None for each in statuses):
+        return None
+    return max(0.0, since + START_S_MAX - now)
 
 
 def unschedulable(pod: Pod) -> str | None:

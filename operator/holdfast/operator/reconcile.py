@@ -13,7 +13,7 @@ from holdfast.operator.action import Action, SetFinalizer, Submit
 from holdfast.operator.belongings import BUDGET, budget_of, made, removed, service_of
 from holdfast.operator.case import Case, Decision, open_case
 from holdfast.operator.chronicle import chronicle
-from holdfast.operator.conditions import missed_in_s
+from holdfast.operator.conditions import held_up_in_s, missed_in_s
 from holdfast.operator.cordoning import cordons
 from holdfast.operator.departure import still_needed, wind_up
 from holdfast.operator.ending import finish
@@ -33,7 +33,7 @@ def reconcile(observed: Observed, terms: Terms, now: float) -> Outcome:
     decision = _decide(case)
     told = sightings(case) if case.deleted_at is None or still_needed(case, case.deleted_at) else ()
     status = draft(case, decision)
-    status_changes_s = _soonest(status.requeue_after_s, missed_in_s(case))
+    status_changes_s = _soonest(status.requeue_after_s, missed_in_s(case), held_up_in_s(case))
     if terms.mode is Mode.OBSERVE:
         return Outcome((), status.write, (), f"observing only; {_would(decision)}", status_changes_s)
     return Outcome(

@@ -28,7 +28,7 @@ from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.status import Checkpoint, JobPhase, Membership
 from holdfast.operator.belongings import budget_of, service_of
 from holdfast.operator.conditions import Truth, Verdict, renew
-from holdfast.operator.objects import Condition, Job
+from holdfast.operator.objects import Condition, Job, Pod, Waiting
 from holdfast.operator.observed import Mode, Observed, Outcome, Terms
 from holdfast.operator.reconcile import reconcile
 from holdfast.operator.timestamp import seconds_of, text_of
@@ -330,6 +330,32 @@ def test_capacity_is_missing_in_the_schedulers_words() -> None:
     assert condition_of(observed(), "CapacityAvailable")[0] == "True"
     assert condition_of(observed(pods=(pod(0), pending_pod(1))), "CapacityAvailable")[0] == "Unknown"
     assert condition_of(observed(pods=()), "CapacityAvailable")[0] == "Unknown"
+
+
+def starting(ordinal: int, reason: str, *, bound_s_ago: float, message: str = "") -> Pod:
+    bound = Condition("PodScheduled", "True", last_transition_time=text_of(NOW - bound_s_ago))
+    return pod(ordinal, phase="Pending", waiting=Waiting(reason, message), conditions=[bound])
+
+
+def test_a_member_that_cannot_start_is_told_of_at_once_where_the_kubelet_says_why() -> None:
+    held_up = observed(pods=(pod(0), starting(1, "ErrImagePull", bound_s_ago=1.0, message="no such image")))
+    assert condition_of(held_up, "Progressing") == (
+        "True",
+        "MemberCannotStart",
+        "gpt-1 on n1: container trainer: ErrImagePull: no such image",
+    )
+
+
+def test_a_member_that_does_not_start_is_told_of_after_a_while_though_nothing_happens() -> None:
+    on_its_way = observed(pods=(pod(0), starting(1, "ContainerCreating", bound_s_ago=5.0)))
+    assert condition_of(on_its_way, "Progressing")[1] != "MemberCannotStart"
+    look_again_s = decide(on_its_way).requeue_after_s
+    assert look_again_s is not None
+    assert 15.0 < look_again_s < 16.0
+    late = observed(pods=(pod(0), starting(1, "ContainerCreating", bound_s_ago=20.0)))
+    truth, reason, says = condition_of(late, "Progressing")
+    assert (truth, reason) == ("True", "MemberCannotStart")
+    assert says.endswith("kubectl describe pod gpt-1")
 
 
 def test_the_watchdog_is_missed_after_ten_seconds_or_when_it_says_so_itself() -> None:
