@@ -46,6 +46,7 @@ class JobPhase(StrEnum):
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    INVALID = "Invalid"  # its spec is refused, so nothing was made of it; only the operator says so
 
 
 class Membership(msgspec.Struct, frozen=True):

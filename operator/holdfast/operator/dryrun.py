@@ -1,8 +1,8 @@
 """Asks the API server whether it would take a pod of a job's template, before any is made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from holdfast.api.errors import Fenced, HoldfastError, InvalidSpec
 from holdfast.api.trainingjob import TrainingJob
@@ -74,9 +74,32 @@ class DryRun:
             return None  # said by who reads the spec
         trial = pod | {"metadata": pod["metadata"] | {"name": f"{job.metadata.name}-trial"}}
         try:
-            await self._writes.try_create(PODS, job.metadata.namespace, trial)
+            tried = await self._writes.try_create(PODS, job.metadata.namespace, trial)
         except Declined as declined:
             if declined.code not in _ABOUT_THE_POD or any(it in declined.message for it in _ABOUT_SOMETHING_ELSE):
                 return None
             return declined.message
-        return None
+        unknown = list(dropped(trial["spec"], tried.get("spec"), "spec"))
+        return f"there is no field {', '.join(unknown)}; mend the spelling or remove it" if unknown else None
+
+
+def dropped(given: Any, taken: Any, path: str) -> Iterator[str]:
+    """The fields of `given` that the API server did not take, which it leaves out without a word.
+
+    An empty value may be left out as well, and means nothing. What admission added is of no interest.
+    """
+    match given, taken:
+        case dict(), dict():
+            for key, value in given.items():
+                if key in taken:
+                    yield from dropped(value, taken[key], f"{path}.{key}")
+                elif value:
+                    yield f"{path}.{key}"
+        case list(), list() if len(given) == len(taken):
+            for place, (one, other) in enumerate(zip(given, taken, strict=True)):
+                yield from dropped(one, other, f"{path}[{place}]")
+        case list(), list():
+            named = {each["name"]: each for each in taken if isinstance(each, dict) and "name" in each}
+            for place, one in enumerate(given):
+                if isinstance(one, dict) and one.get("name") in named:
+                    yield from dropped(one, named[one["name"]], f"{path}[{place}]")

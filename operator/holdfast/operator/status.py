@@ -21,8 +21,6 @@ from holdfast.operator.timestamp import seconds_of, text_of
 
 PROGRESS_EVERY_S = 30.0
 INCIDENTS_SHOWN = 10
-INVALID = "Invalid"
-"""The phase of a job that never began, and will not with this spec."""
 TEXT_LENGTH_MAX = 500
 FAST = ("step", "goodput", "lastCheckpoint")
 CHATTY = ("Ready", "Progressing", "CapacityAvailable")
@@ -99,9 +97,9 @@ def _phase(case: Case) -> str:
     if case.report is not None:
         return case.report.status.phase.value
     if case.invalid is not None and case.recorded.started_at is None:
-        return INVALID
+        return JobPhase.INVALID.value
     known = case.recorded.phase
-    return known if known and known != INVALID else JobPhase.PENDING.value
+    return known if known and known != JobPhase.INVALID.value else JobPhase.PENDING.value
 
 
 def _observed_generation(case: Case) -> int | None:

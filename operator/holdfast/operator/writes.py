@@ -28,8 +28,8 @@ class Writes:
         content = await self._send("POST", resource.path(namespace), manifest)
         return msgspec.json.decode(content, type=resource.shape)
 
-    async def try_create(self, resource: Resource[T], namespace: str, manifest: Manifest) -> None:
-        """All of a creation but the object: admission says what it thinks. Raises Declined with its words."""
+    async def try_create(self, resource: Resource[T], namespace: str, manifest: Manifest) -> Manifest:
+        """The object as it would be; none is made. Raises Declined with the words of admission."""
         request = Request(
             "POST",
             resource.path(namespace),
@@ -37,7 +37,8 @@ class Writes:
             msgspec.json.encode(manifest),
             timeout_s=WRITE_TIMEOUT_S,
         )
-        await self._ask(request)
+        tried: Manifest = msgspec.json.decode(await self._ask(request))
+        return tried
 
     async def merge(self, resource: Resource[T], where: tuple[str, str], patch: Manifest, sub: str = "") -> T:
         """The object (namespace, name) after a merge patch. A `resourceVersion` in it makes it conditional."""

@@ -142,8 +142,14 @@ async def test_a_template_the_api_server_refuses_makes_no_pod_until_it_is_right(
     job = await cluster.until("refused", lambda job: condition(job, "InvalidSpec") == "True")
     assert job is not None
     assert "containerPort" in str(job["status"]["conditions"])
+    # One that it does not refuse, but leaves out: a sound job without its volumes would be worse than none.
+    containers[0] |= {"ports": [], "volumeMount": [{"name": "data", "mountPath": "/data"}]}
+    await cluster.patch("gpt", {"spec": {"template": {"spec": {"containers": containers}}}})
+    await cluster.until(
+        "refused anew", lambda job: "containers[0].volumeMount;" in str(job["status"]["conditions"])
+    )
     assert cluster.pods_created == {}
-    containers[0]["ports"] = []
+    del containers[0]["volumeMount"]
     await cluster.patch("gpt", {"spec": {"template": {"spec": {"containers": containers}}}})
     await cluster.until_pods("gpt-0", "gpt-1")
     await cluster.until("accepted", lambda job: condition(job, "InvalidSpec") == "False")

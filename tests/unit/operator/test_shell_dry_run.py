@@ -1,6 +1,7 @@
 """What the API server says of a template stands until it says something else."""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from operator_builders import TERMS, document, spec_of
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.apiserver import Request
-from holdfast.operator.dryrun import ASK_AGAIN_S, DryRun
+from holdfast.operator.dryrun import ASK_AGAIN_S, DryRun, dropped
 from holdfast.operator.observed import Mode, Terms
 from holdfast.operator.refusal import refusal
 from holdfast.operator.writes import Writes
@@ -23,6 +24,7 @@ class Opinion:
 
     def __init__(self) -> None:
         self.says: HoldfastError | None = None
+        self.takes: Callable[[Any], Any] = lambda pod: pod
         self.asked = 0
 
     async def ask(self, request: Request, guard: Callable[[], None]) -> bytes:
@@ -30,7 +32,8 @@ class Opinion:
         self.asked += 1
         if self.says is not None:
             raise self.says
-        return b"{}"
+        assert request.body is not None
+        return msgspec.json.encode(self.takes(msgspec.json.decode(request.body)))
 
 
 class Asking:
@@ -81,3 +84,26 @@ async def test_an_operator_that_observes_does_not_ask_for_what_it_has_no_right_t
     asking.server.says = REFUSED
     assert await asking.about() is None
     assert asking.server.asked == 0
+
+
+async def test_a_field_that_the_api_server_leaves_out_is_named_until_it_is_mended() -> None:
+    asking = Asking()
+    asking.server.takes = lambda pod: {**pod, "spec": {**pod["spec"], "containers": [{"name": "trainer"}]}}
+    assert (await asking.about() or "").startswith("there is no field spec.containers[0].image, ")
+
+
+@pytest.mark.parametrize(
+    ("given", "taken", "left_out"),
+    [
+        ({"a": 1}, {"a": 1, "added": 2}, []),
+        ({"a": 1, "b": {"c": [{"d": 1}]}}, {"a": 1, "b": {"c": [{}]}}, ["s.b.c[0].d"]),
+        ({"empty": [], "off": False, "none": None}, {}, []),
+        ({"q": "1024Mi"}, {"q": "1Gi"}, []),
+        ({"l": [{"name": "x", "y": 1}]}, {"l": [{"name": "sidecar"}, {"name": "x"}]}, ["s.l[0].y"]),
+        ({"l": [{"key": "x", "y": 1}]}, {"l": [{"key": "added"}, {"key": "x"}]}, []),
+    ],
+)
+def test_what_was_left_out_is_told_from_what_was_added_or_written_otherwise(
+    given: Any, taken: Any, left_out: list[str]
+) -> None:
+    assert list(dropped(given, taken, "s")) == left_out
