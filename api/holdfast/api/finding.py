@@ -79,8 +79,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     MEMBER_LOST whose subject is nobody, `also` are members that were lost at once, for a reason they share. Of a
     CORRUPTION, `step` is where replicas differed and `agreed_step` the last one before at which all were equal
     (None: none). Of a NON_FINITE, `step` is the first such step, and `skipped` says that all ranks left it out.
-    `alike` is set when every rank of the round failed in one way before any of them showed a sign of training: it
-    names that way, the same for the same failure in the next round.
+    `alike` is set when the script failed in a way that another try will not mend, as every rank of the round does
+    in one way: it names that way, the same for the same failure in the next round.
     """
 
     kind: FindingKind

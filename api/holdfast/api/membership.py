@@ -63,11 +63,12 @@ class RoundEntered(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerExited(msgspec.Struct, frozen=True, tag=True):
-    """A worker process of `round` ended on its own with a failure. `age_s` since the kernel said so.
+    """A worker process of `round` ended on its own. `age_s` since the kernel said so.
 
-    Exactly one of `exit_code` and `signal` is set. `error` is the tail a human wants to read. `raised` is the
-    Python exception that ended it, in one line, and `place` the innermost line of the user's own files that it
-    came through; both are empty when none was seen. `began`: the process had shown a sign of training.
+    Exactly one of `exit_code` (0 is no failure) and `signal` is set. `error` is the tail a human wants to read.
+    `raised` is the Python exception that ended it, in one line, and `place` the innermost line of the user's own
+    files that it came through; both are empty when none was seen. `began`: the process had shown a sign of
+    training.
     """
 
     round: int

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from embeddedrun import PATIENCE_S, holdfast, job_file, running, wait_until
 
 RAISES = """
@@ -45,6 +46,25 @@ while not Path(sys.argv[1], "end").exists():
 """
 
 
+ENDS = """
+import os, sys, time
+import torch, torch.distributed as dist
+from holdfast.trainer import Run
+
+run = Run()
+
+def train(assignment):
+    for step in range(1, 31):
+        if step == 21 and dist.get_rank() in map(int, sys.argv[2]):
+            os._exit(int(sys.argv[1]))
+        dist.all_reduce(torch.ones(1))
+        time.sleep(0.01)
+        run.step(step, loss=1.0 / step)
+
+run.enter(train)
+"""
+
+
 def incidents(state: Path) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = json.loads(
         holdfast("incidents", "--state-dir", state, "-o", "json").stdout or "[]"
@@ -75,17 +95,44 @@ def test_a_script_that_does_not_compile_ends_the_job_the_second_time_with_its_ow
     ended = holdfast("run", job, "--state-dir", state)
     assert ended.returncode != 0
     told = incidents(state)
-    assert {each["kind"] for each in told} == {"UserCode"}
-    assert [each["state"] for each in told][-1] == "Paged"
-    assert not any(each["state"] == "Recovered" for each in told)
-    assert len(told) == 2, "tried once more, without waiting"
+    assert [(each["kind"], each["state"]) for each in told] == [("UserCode", "Paged")]
+    does = [each["does"] for each in told[0]["actions"]]
+    assert len(does) == 2, "tried once more, without waiting, in the same incident"
     said = ended.stdout + ended.stderr
-    assert "every rank failed in one way before it trained, twice: SyntaxError" in said
+    assert "the script failed in one way twice, without a new step in between: SyntaxError" in said
     error = told[-1]["error"]
     assert "def broken(:" in error
     assert "newborn" not in error
     assert "runpy" not in error
     assert error.count("  File ") == 1
+    wrote = holdfast("logs", "--state-dir", state).stdout
+    assert "def broken(:" in wrote
+    assert "newborn" not in wrote
+    assert "runpy" not in wrote
+
+
+@pytest.mark.parametrize(
+    ("code", "ranks", "cause"),
+    [
+        ("0", "1", "rank 1 ended with exit code 0 while others went on"),
+        ("2", "01", "exit code 2"),
+    ],
+    ids=["a rank that ends with success before the others", "an exit code of all ranks in training"],
+)
+def test_an_end_that_the_script_decides_blames_no_node_and_stops_the_second_time(
+    tmp_path: Path, code: str, ranks: str, cause: str
+) -> None:
+    job = job_file(tmp_path, script=ENDS, words=[code, ranks], nodes="{min: 2, max: 2}")
+    state = tmp_path / "state"
+    ended = holdfast("run", job, "--state-dir", state)
+    assert ended.returncode != 0
+    told = incidents(state)
+    assert {(each["kind"], each["cause"], each["culprit"].get("node")) for each in told} == {
+        ("UserCode", cause, None)
+    }
+    assert told[-1]["state"] == "Paged"
+    assert len(told) <= 3, "the second time without a new step; the newest step may be told late"
+    assert "the script failed in one way twice" in ended.stdout + ended.stderr
 
 
 def test_an_unmodified_script_that_is_killed_twice_within_a_minute_is_healed_twice_and_tells_no_figure(

@@ -1,12 +1,14 @@
 """Scripts that publish no steps, and failures that are the script's own."""
 
-from story import Story, running
+import pytest
+from story import JOB, Story, running
 
 from holdfast.api.event import MemberEntered, RestoreReported, RoundBegan, RoundProgressed
-from holdfast.api.finding import Confidence, FindingKind
+from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.round import Closed, Entry, Idle, Round
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.detectors.early_exit import ALIKE as EARLY_EXIT
 from holdfast.watchdog.status import status_of
 from holdfast.watchdog.unseen import SILENT_STEADY_S, STEADY_S
 
@@ -136,9 +138,8 @@ def test_what_fails_alike_on_every_rank_before_it_trains_is_tried_once_more_and_
     assert story.now == before
     assert isinstance(story.state.desired, Closed)
     assert story.state.phase is JobPhase.FAILED
-    assert (
-        "every rank failed in one way before it trained, twice: KeyError: 'x' (train.py:7)" in story.state.reason
-    )
+    says = "the script failed in one way twice, without a new step in between: KeyError: 'x' (train.py:7)"
+    assert says in story.state.reason
     assert story.incident.kind is FindingKind.USER_CODE
     assert story.incident.state is IncidentState.PAGED
 
@@ -164,3 +165,22 @@ def test_exit_code_2_ends_the_job_only_when_every_rank_did_so_before_it_trained(
     assert "no such option" in story.state.reason
     trained = unseen().show_sign().wait(20).die(1, cause="exit code 2").run(reentrant=False)
     assert trained.state.phase is JobPhase.RUNNING
+
+
+@pytest.mark.parametrize("alike", ["", ALIKE])
+def test_one_failure_of_the_script_is_one_incident_however_many_ranks_tell_of_it(alike: str) -> None:
+    story = running(3).raise_in_script(2, alike=alike).raise_in_script(1, alike=alike)
+    story.find(FindingKind.PROCESS_EXIT, 3, subject=Subject(JOB, rank=2), cause="exit code 1: OSError")
+    (incident,) = story.state.incidents
+    assert (incident.kind, incident.culprit.node) == (FindingKind.USER_CODE, None)
+
+
+def test_a_rank_that_ends_early_is_tried_once_more_with_all_and_ends_the_job_the_second_time() -> None:
+    cause = "rank 0 ended with exit code 0 while others went on"
+    story = running(3).raise_in_script(1, cause, alike=EARLY_EXIT)
+    assert story.round.entry is Entry.RESPAWN
+    story.run(1).raise_in_script(1, cause, alike=EARLY_EXIT)
+    assert story.state.phase is JobPhase.FAILED
+    assert f"the script failed in one way twice, without a new step in between: {cause}" in story.state.reason
+    assert story.state.avoided == ()
+    assert story.state.suspicions == ()

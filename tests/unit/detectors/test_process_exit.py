@@ -6,6 +6,7 @@ from signals import JOB, exited, policy, reported, started
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.telemetry import ProcessKilledForMemory
 from holdfast.watchdog.detectors.process_exit import (
+    ALIKE_TRAINED_S,
     KILLINGS_REMEMBERED,
     NODES_REMEMBERED,
     OUT_OF_MEMORY,
@@ -54,12 +55,16 @@ def test_the_first_death_is_found_the_moment_it_is_heard_of() -> None:
     ],
 )  # fmt: skip
 def test_a_death_has_a_class_and_a_confidence(how: dict[str, object], cause: str, confidence: Confidence) -> None:
-    (finding,) = in_round().observe(exited(0, **how), 1.0)  # type: ignore[arg-type]
+    detector = in_round()
+    found = [*detector.observe(exited(0, **how), 1.0), *detector.elapse(1.0 + ALIKE_TRAINED_S)]  # type: ignore[arg-type]
+    (finding,) = found
     assert (finding.cause, finding.confidence, finding.error) == (cause, confidence, how.get("error", ""))
 
 
 def test_a_long_last_line_is_cut_in_the_cause_and_kept_in_the_error() -> None:
-    (finding,) = in_round().observe(exited(0, code=1, error="x" * 5000), 1.0)
+    detector = in_round()
+    detector.observe(exited(0, code=1, error="x" * 5000), 1.0)
+    (finding,) = detector.elapse(1.0 + ALIKE_TRAINED_S)
     assert len(finding.cause) < 250
     assert len(finding.error) == 5000
 

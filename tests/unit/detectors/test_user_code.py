@@ -1,10 +1,10 @@
 """Whose fault an exception is, and what every rank does alike."""
 
 import pytest
-from signals import exited, policy, started
+from signals import broke, exited, policy, started
 
 from holdfast.api.finding import Confidence, FindingKind
-from holdfast.watchdog.detectors.process_exit import ALIKE_S_MIN, ProcessExitDetector
+from holdfast.watchdog.detectors.process_exit import ALIKE_S_MIN, ALIKE_TRAINED_S, ProcessExitDetector
 from holdfast.watchdog.detectors.user_code import outside_of
 
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5"
@@ -140,7 +140,6 @@ def test_after_long_imports_the_others_are_waited_for_longer() -> None:
         {"code": 1, "error": GLOO},
         {"signal": 9},
         {"code": 1, "raised": "ImportError: no", "place": "data.py:1", "error": "ImportError: no"},
-        {**KEY, "began": True},
     ],
 )
 def test_a_rank_that_fails_in_another_way_ends_the_wait(other: dict[str, object]) -> None:
@@ -156,3 +155,40 @@ def test_a_round_that_ends_meanwhile_leaves_late_evidence() -> None:
     (finding,) = detector.observe(started(2), 1.5)
     assert (finding.round, finding.kind) == (1, FindingKind.USER_CODE)
     assert detector.observe(exited(1, round_number=2, **KEY, began=False), 2.0) == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"code": 2}, {"code": 1, "raised": "OSError: [Errno 5] Input/output error", "error": "OSError: [Errno 5] x"}],
+    ids=["an exit code", "an exception that tells of storage"],
+)
+def test_what_every_rank_does_alike_after_training_blames_no_node_either(how: dict[str, object]) -> None:
+    detector = in_round()
+    found = [each for rank in range(4) for each in detector.observe(exited(rank, **how), 50.0 + 0.1 * rank)]  # type: ignore[arg-type]
+    (finding,) = found
+    assert (finding.subject.node, finding.subject.member) == (None, None)
+    assert (finding.kind is FindingKind.USER_CODE) == (how == {"code": 2})
+    assert finding.alike == ("exit code 2" if how == {"code": 2} else "")
+
+
+def test_an_exit_code_after_training_waits_no_longer_than_until_another_rank_misses_the_dead_one() -> None:
+    detector = in_round()
+    assert detector.observe(exited(0, code=2), 50.0) == ()
+    (finding,) = detector.observe(broke(3), 50.03)
+    assert (finding.kind, finding.subject.node) == (FindingKind.PROCESS_EXIT, "n0")
+    detector = in_round()
+    assert detector.observe(exited(0, code=2), 50.0) == ()
+    (finding,) = detector.observe(exited(3, code=1, error=GLOO), 50.03)
+    assert finding.subject.rank == 0
+    detector = in_round()
+    assert detector.observe(exited(0, code=2), 50.0) == ()
+    (finding,) = detector.elapse(50.0 + ALIKE_TRAINED_S)
+    assert finding.subject.node == "n0"
+
+
+def test_what_every_rank_of_one_node_says_of_a_device_stays_with_the_node() -> None:
+    detector = ProcessExitDetector(policy())
+    detector.observe(started(1, nodes=1), 0.0)
+    error = "RuntimeError: CUDA error: uncorrectable ECC error"
+    found = [each for rank in range(2) for each in detector.observe(exited(rank, code=1, error=error), 50.0)]
+    assert [(each.kind, each.subject.node) for each in found] == [(FindingKind.PROCESS_EXIT, "n0")]

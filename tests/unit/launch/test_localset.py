@@ -260,8 +260,8 @@ def test_a_process_that_cannot_be_started_is_a_failure() -> None:
 
 def test_the_member_has_finished_when_its_last_worker_has() -> None:
     local = running(7)
-    assert reports(local.exited(100, WELL, 1.0)) == []
-    assert reports(local.exited(101, WELL, 1.1)) == [WorkersFinished(7)]
+    assert reports(local.exited(100, WELL, 1.0)) == [WorkerExited(7, 2, 0.0, exit_code=0)]
+    assert reports(local.exited(101, WELL, 1.1)) == [WorkerExited(7, 3, 0.0, exit_code=0), WorkersFinished(7)]
     assert len(starts(local.show(a_round(8), 2.0))) == 2
 
 

@@ -32,6 +32,9 @@ EXPLAINS = {
     FindingKind.CRASH_LOOP: 11,
 }
 
+# What ranks may do alike, on whatever node they are.
+OF_ALL_RANKS = (FindingKind.USER_CODE, FindingKind.PROCESS_EXIT)
+
 
 def open_incident(state: JobState, finding: Finding, now: float) -> tuple[JobState, Incident, Effect]:
     """A new incident for the finding."""
@@ -89,11 +92,19 @@ def _tells_the_same_death_better(incident: Incident, finding: Finding) -> bool:
 
 
 def same_fault(state: JobState, finding: Finding) -> Incident | None:
-    """The open incident this finding belongs to: one on the same node, that has not recovered yet."""
+    """The open incident this finding belongs to: one on the same node, that has not recovered yet. What the script
+    does belongs to what it did before; it has not recovered either.
+    """
     node = finding.subject.node
+    if node is None and finding.kind in OF_ALL_RANKS:
+        return next((each for each in reversed(state.open_incidents()) if _of_no_node(each)), None)
     if node is None:
         return many_lost(state) if finding.kind is FindingKind.MEMBER_LOST else None
     return next((each for each in reversed(state.open_incidents()) if each.culprit.node == node), None)
+
+
+def _of_no_node(incident: Incident) -> bool:
+    return incident.kind in OF_ALL_RANKS and incident.culprit.node is None
 
 
 def many_lost(state: JobState) -> Incident | None:

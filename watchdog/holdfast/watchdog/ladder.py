@@ -17,6 +17,7 @@ from holdfast.api.round import Entry
 from holdfast.watchdog.corruption import is_disputed, is_of_replicas, suspects
 from holdfast.watchdog.detectors.crash_loop import Failure, GiveUp, Wait, crash_loop
 from holdfast.watchdog.detectors.device_vote import MEMORY_CHANGE
+from holdfast.watchdog.detectors.early_exit import ALIKE as EARLY_EXIT
 from holdfast.watchdog.nonfinite import no_help
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.wording import in_words
@@ -122,8 +123,11 @@ def _user_code(state: JobState, policy: Policy, finding: Finding, now: float) ->
     if state.failures:
         says = "the script failed again before new progress: all workers start anew"
         return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
+    if finding.alike == EARLY_EXIT:
+        says = f"{finding.cause}, as the script decided: all workers start anew, once"
+        return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
     if finding.alike:
-        says = f"the script failed on every rank before it trained ({finding.cause}): tried once more"
+        says = f"the script failed on every rank in one way ({finding.cause}): tried once more"
         return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
     says = (
         f"the script failed on rank {finding.subject.rank} ({finding.cause}): it starts anew, the others re-enter"

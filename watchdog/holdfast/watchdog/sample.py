@@ -45,7 +45,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Exited(msgspec.Struct, frozen=True):
-    """A worker of `member` ended with a failure."""
+    """A worker of `member` ended, with a failure unless its exit code is 0."""
 
     member: str
     node: str

@@ -225,7 +225,8 @@ class LocalSet:
             slot.clear(Standing.DONE)
             done = all(slot.standing is Standing.DONE for slot in self.slots)
             finished = WorkersFinished(slot.round, self._last_step_in(slot.round))
-            return self._entry_report(now) + ([Report(finished)] if done else [])
+            ended = Report(WorkerExited(slot.round, slot.rank, exit.age_s, exit_code=0))
+            return [*self._entry_report(now), ended, *([Report(finished)] if done else [])]
         began = slot.began or (exit.completed is not None and exit.completed[0] == slot.round)
         slot.clear(Standing.ABSENT)
         failure = WorkerExited(

@@ -124,7 +124,7 @@ def _status_of_main(request: Fork) -> int:
     except SystemExit as request_to_exit:
         return _exit_status(request_to_exit)
     except BaseException as error:
-        shown = _user_part(error.__traceback__)
+        shown = _user_part(error)
         sys.excepthook(type(error), error.with_traceback(shown), shown)
         _write_error_file(error)
         return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else FAILED
@@ -152,13 +152,18 @@ def _exit_status(request_to_exit: SystemExit) -> int:
     return FAILED
 
 
-def _user_part(shown: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames that lead from the fork to the user's code."""
+def _user_part(error: BaseException) -> TracebackType | None:
+    """The traceback without the frames that lead from the fork to the user's code.
+
+    A script that the compiler refuses has run none of it: its file and line are in the error itself.
+    """
     ours = (__file__, runpy.__file__, "<frozen runpy>")
-    first = shown
-    while first is not None and first.tb_frame.f_code.co_filename in ours:
+    loaders = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+    refused = isinstance(error, SyntaxError)
+    first = error.__traceback__
+    while first is not None and first.tb_frame.f_code.co_filename in (*ours, *(loaders if refused else ())):
         first = first.tb_next
-    return first if first is not None else shown
+    return first if first is not None or refused else error.__traceback__
 
 
 def _write_error_file(error: BaseException) -> None:

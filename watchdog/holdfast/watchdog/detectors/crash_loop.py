@@ -47,15 +47,16 @@ Verdict = RestartNow | Wait | GiveUp
 def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> Verdict:
     """Judge the failures since the job last made progress, the newest one included, oldest first.
 
-    A failure that all ranks share before any sign of training is in what they share: the script, its arguments,
-    its environment. It is tried again once, in case a file system or a name service was late, and no more.
+    A failure that all ranks share is in what they share: the script, its arguments, its environment; so is a rank
+    that ends before the others. It is tried again once, in case a file system or a name service was late, and no
+    more.
     """
     count = len(failures)
     if count <= 1:
         return RestartNow()
     newest = failures[-1]
     if newest.alike and failures[-2].alike == newest.alike:
-        return GiveUp(f"every rank failed in one way before it trained, twice: {newest.cause}")
+        return GiveUp(f"the script failed in one way twice, without a new step in between: {newest.cause}")
     if count >= FAILURES_THAT_END:
         says = (
             f"crash loop: {count} failures in a row without a new step beyond {newest.step}, last {newest.cause}"

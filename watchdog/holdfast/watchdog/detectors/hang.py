@@ -32,10 +32,11 @@ from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
+from holdfast.watchdog.detectors.early_exit import early_exit
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.detectors.standstill import Named, Seen, evidence_of, name_the_missing
 from holdfast.watchdog.detectors.step_times import StepTimes
-from holdfast.watchdog.sample import Reported, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.sample import Exited, Reported, RoundStarted, RoundStopped, Sample
 
 STEP_TIMES_ALLOWED = 4.0
 STOPPED_S_MIN = 1.0
@@ -55,7 +56,7 @@ SAME_PUBLICATION_S = 0.1
 class HangDetector:
     """Judges `Reported`. At most one finding per round; one sample per rank and a window of step times is kept."""
 
-    heeds = (Reported, RoundStarted, RoundStopped)
+    heeds = (Reported, Exited, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -70,6 +71,8 @@ class HangDetector:
         """Take in a report; a finding when it proves a hang."""
         if self._round.follow(sample):
             self._begin(now)
+        if isinstance(sample, Exited) and sample.exit.exit_code == 0 and self._round.counts(sample.exit.round):
+            self._ended.add(sample.exit.rank)
         if not isinstance(sample, Reported) or self._round.number is None or self._found:
             return ()
         stuck = [rank for rank in self._take(sample.report, now) if self._is_stuck(self._seen[rank])]
@@ -92,6 +95,7 @@ class HangDetector:
         self._began_at = now
         self._seen: dict[int, Seen] = {}
         self._stalled: set[int] = set()
+        self._ended: set[int] = set()  # ranks that ended with success
         self._node_at: dict[str, float] = {}
         self._look_at = -math.inf
         self._found = False
@@ -222,6 +226,9 @@ class HangDetector:
         if not named.ranks:
             known = [max(_began_at(each) for each in self._seen.values())]
         meant = named.ranks or tuple(sorted(self._seen))[:RANKS_LISTED]
+        if named.ranks and self._ended.issuperset(named.ranks):
+            says = evidence_of(self._seen, named.ranks, now)
+            return early_exit(self._policy.job, named.ranks, self._round.number, min(known), *says)
         subjects = tuple(self._round.subject(rank) for rank in meant)
         return Finding(
             kind=FindingKind.HANG,

@@ -5,6 +5,7 @@ from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetect
 from holdfast.watchdog.detectors.condition import ConditionDetector
 from holdfast.watchdog.detectors.detector import Detector
 from holdfast.watchdog.detectors.device_vote import DeviceVoteDetector
+from holdfast.watchdog.detectors.early_exit import EarlyExitDetector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
@@ -26,6 +27,7 @@ def detectors_for(policy: Policy) -> tuple[Detector, ...]:
         NonFiniteDetector(policy),
         DeviceVoteDetector(policy),
         MemberLostDetector(policy),
+        EarlyExitDetector(policy),
         ProcessExitDetector(policy),
         HangDetector(policy),
         CollectiveFailedDetector(policy),

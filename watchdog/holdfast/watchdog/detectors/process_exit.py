@@ -6,10 +6,11 @@ What is heard first is nearly always what happened first; when a later message t
 that died earlier, or the first one to be no victim itself), the finding is made again, naming that one.
 
 A Python exception that nothing outside the script explains is the script's own (`user_code`), and names no node;
-so is an exit code that all ranks share before they trained.
+so is an exit code that all ranks share.
 
-A failure before any sign of training waits for the others: when every rank fails in one way, the fault is in what
-they share. Nothing trains yet, so that waiting for a few seconds costs nothing.
+A failure that others may share waits for them: when every rank fails in one way, the fault is in what they share.
+Before any sign of training waiting for a few seconds costs nothing. After it the wait is short, and over as soon
+as one of the others is seen to miss its peer; what blames no node anyhow does not wait.
 
 A worker that the kernel killed for want of memory ends with signal 9, like one that somebody killed. The agent
 tells the difference, as a rule a moment after the launcher told of the death: then the finding is made again.
@@ -25,8 +26,8 @@ from holdfast.api.membership import WorkerExited
 from holdfast.api.policy import Policy
 from holdfast.api.telemetry import NodeReport, ProcessKilledForMemory
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.detectors.user_code import PEER, outside_of
-from holdfast.watchdog.sample import Exited, Reported, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.detectors.user_code import DEVICE, PEER, outside_of
+from holdfast.watchdog.sample import CollectiveBroke, Exited, Reported, RoundStarted, RoundStopped, Sample
 
 # Survivors of a death fail in their next collective: within 7-27 ms with gloo on one machine, plus the time an
 # interpreter takes to end. Later than this, nothing has healed the round and the death is news again.
@@ -42,6 +43,8 @@ KILLINGS_REMEMBERED = 16
 # later than others: beyond the least, a quarter of what the first one took.
 ALIKE_S_MIN = 2.0
 ALIKE_SHARE = 0.25
+# And after it: ranks that trained are within a step of each other, and their interpreters end within this.
+ALIKE_TRAINED_S = 1.0
 # Signals that others send, as the kernel does when memory is short, say nothing about what the ranks share.
 _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM)
 
@@ -71,12 +74,22 @@ class _Death:
         other ranks."""
         exit = self.exit
         known = exit.exit_code is not None or exit.signal is not None
-        if not known or exit.began or self.names_a_peer or exit.signal in _SENT_BY_OTHERS:
+        if not known or self.names_a_peer or exit.signal in _SENT_BY_OTHERS:
             return ""
         if exit.raised:
             kind = exit.raised.partition(":")[0]
             return f"{kind} in {exit.place}" if exit.place else kind
         return cause_of(exit).partition(":")[0]
+
+    @property
+    def may_be_shared(self) -> bool:
+        """Whether it matters if the other ranks fail in the same way. A crash in training concerns its node."""
+        settled = self.is_user_code or self.exit.signal is not None or self.tells_of_device
+        return bool(self.way) and not (self.exit.began and settled)
+
+    @property
+    def tells_of_device(self) -> bool:
+        return outside_of(self.exit.raised, self.exit.error) is DEVICE
 
     @property
     def confidence(self) -> Confidence:
@@ -109,13 +122,14 @@ class _Killing:
 class ProcessExitDetector:
     """Judges `Exited`, in the light of what `Reported` says. Silence proves nothing here."""
 
-    heeds = (Exited, Reported, RoundStarted, RoundStopped)
+    heeds = (Exited, CollectiveBroke, Reported, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
         self._round = RoundInForce(policy.job)
         self._culprit: _Death | None = None
         self._dead: set[int] = set()
+        self._ended_well = False  # a rank of the round did, so that others may miss it
         self._began_at = 0.0
         self._ways: dict[int, str] = {}  # of the ranks that died: in which way
         self._held_until: float | None = None  # the culprit is not told yet
@@ -129,19 +143,26 @@ class ProcessExitDetector:
             return self._explained(sample.report, now) if sample.report.events else ()
         if isinstance(sample, RoundStarted | RoundStopped):
             return self._follow(sample, now)
+        if isinstance(sample, CollectiveBroke):
+            return self._others_live() if self._round.counts(sample.failure.round) else ()
         if not isinstance(sample, Exited) or not self._round.counts(sample.exit.round):
             return ()
         if sample.exit.rank in self._dead:
             return ()  # told again after a reconnect
+        if sample.exit.exit_code == 0:
+            self._ended_well = True
+            return ()
         self._dead.add(sample.exit.rank)
         subject = Subject(self._job, node=sample.node, member=sample.member, rank=sample.exit.rank)
         death = _Death(sample.exit, subject, at=now - max(0.0, sample.exit.age_s))
         self._ways[sample.exit.rank] = death.way
+        if self._ended_well and death.names_a_peer:
+            return ()  # it missed the one that ended, and `EarlyExitDetector` says so
         if self._is_news(death):
             first = self._culprit is None
             self._culprit = death
-            if first and death.way:
-                self._held_until = now + max(ALIKE_S_MIN, ALIKE_SHARE * (now - self._began_at))
+            if first and death.may_be_shared:
+                self._held_until = now + self._shared_within_s(death, now)
         elif self._held_until is None:
             return ()
         waits = self._held_until is not None and len(self._dead) < self._round.world_size and self._all_alike()
@@ -154,6 +175,15 @@ class ProcessExitDetector:
     def next_wakeup(self) -> float | None:
         return self._held_until
 
+    def _others_live(self) -> Sequence[Finding]:
+        """A rank whose collective failed does not fail as the first one did."""
+        trained = self._held_until is not None and self._culprit is not None and self._culprit.exit.began
+        return self._told() if trained else ()
+
+    def _shared_within_s(self, death: _Death, now: float) -> float:
+        """For how long the others are waited for."""
+        return ALIKE_TRAINED_S if death.exit.began else max(ALIKE_S_MIN, ALIKE_SHARE * (now - self._began_at))
+
     def _follow(self, sample: RoundStarted | RoundStopped, now: float) -> Sequence[Finding]:
         """A round that is over for another reason leaves what was held back as late evidence."""
         number = self._round.number
@@ -163,11 +193,12 @@ class ProcessExitDetector:
         self._culprit = None
         self._dead.clear()
         self._ways.clear()
+        self._ended_well = False
         self._began_at = now
         return late
 
     def _all_alike(self) -> bool:
-        """Whether those that died so far did so in one way, before any sign of training."""
+        """Whether those that died so far did so in one way."""
         return len(set(self._ways.values())) == 1 and "" not in self._ways.values()
 
     def _told(self) -> Sequence[Finding]:
@@ -177,7 +208,9 @@ class ProcessExitDetector:
         explained = self._in_the_light_of_killings(self._culprit)
         self._unexplained = self._culprit if explained.killing is None else None
         shared = self._round.world_size > 0 and len(self._dead) == self._round.world_size and self._all_alike()
-        return (_finding(explained, alike=self._culprit.way if shared else ""),)
+        if not shared:
+            return (_finding(explained),)
+        return (_finding(explained, alike=self._culprit.way, spread=len(self._round.shares) > 1),)
 
     def _explained(self, report: NodeReport, now: float) -> Sequence[Finding]:
         """The culprit's finding again, when a report says that the kernel killed it."""
@@ -226,7 +259,8 @@ def _signal_name(number: int) -> str:
         return ""  # a real-time signal has no name
 
 
-def _finding(death: _Death, *, alike: str = "") -> Finding:
+def _finding(death: _Death, *, alike: str = "", spread: bool = False) -> Finding:
+    """`alike`: every rank failed in this way, `spread`: on more than one node."""
     cause = cause_of(death.exit)
     evidence = [
         Evidence(f"launcher {death.subject.member}", f"rank {death.exit.rank} ended with {cause}", death.at)
@@ -240,7 +274,7 @@ def _finding(death: _Death, *, alike: str = "") -> Finding:
             Evidence("worker error", "it names a peer's failure: the worker may be a victim", death.at)
         )
     if alike:
-        says = f"every rank failed so before any sign of training: {alike}"
+        says = f"every rank failed so: {alike}"
         evidence.append(Evidence("process exits", says, death.at))
     shared = (
         bool(alike)
@@ -256,7 +290,7 @@ def _finding(death: _Death, *, alike: str = "") -> Finding:
         says = "the ranks share it, and it names no device, network or storage: no node is to blame"
         evidence.append(Evidence("worker error", says, death.at))
     of_the_script = death.is_user_code or shared
-    if of_the_script:
+    if of_the_script or (spread and not death.tells_of_device):
         subject = Subject(death.subject.job, rank=death.subject.rank)
     return Finding(
         kind=FindingKind.USER_CODE if of_the_script else FindingKind.PROCESS_EXIT,
@@ -267,5 +301,6 @@ def _finding(death: _Death, *, alike: str = "") -> Finding:
         began_at=death.at,
         round=death.exit.round,
         error=death.exit.error,
-        alike=alike,
+        # What lies outside the script may mend itself once training has shown that it can work.
+        alike=alike if of_the_script or not death.exit.began else "",
     )
