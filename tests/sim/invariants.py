@@ -13,6 +13,7 @@ from holdfast.api.plan import Plan
 from holdfast.api.round import Desired, Round, Tier
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
+from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.status import status_of
 from holdfast.watchdog.turn import FAILED_RULE, turn
 
@@ -252,11 +253,22 @@ class Invariants:
         told = any(each.id == state.fit.incident and each.state is IncidentState.PAGED for each in state.incidents)
         return told and bool(state.fit.misfits) and "no ranks for" in state.reason
 
+    def _nobody_is_lost_for_ever(self) -> None:
+        """Whoever lives and can speak to the watchdog is a member."""
+        state = self.world.job.state
+        if state.phase is JobPhase.SUCCEEDED:
+            return
+        for each in self.world.members.values():
+            known = state.member(each.name)
+            there = known is not None and known.standing is not Standing.LOST
+            self.require(there or not each.in_touch, f"{each.name} lives, is connected and counts as lost")
+
     def settled(self) -> None:
         """After a quiet time: every incident ended, every request is answered, and the job trains or is over."""
         state = self.world.job.state
         self._every_request_is_answered()
         self._the_state_stays_small()
+        self._nobody_is_lost_for_ever()
         for incident in state.incidents:
             ended = incident.state in (IncidentState.RECOVERED, IncidentState.PAGED)
             self.require(ended, f"{incident.id} ({incident.kind.value}) is {incident.state.value}: {state.reason}")

@@ -182,6 +182,25 @@ class SimulatedMember:
 
         self.world.after(seconds, heal)
 
+    def freeze(self, seconds: float) -> None:
+        """The launcher is stopped: nothing is said or read, and its connection stays open."""
+        self.silent = True
+
+        def thaw() -> None:
+            self.silent = False
+            if self.alive and self.connection and self.world.up:
+                for message in self._recent[-REPEATED_MESSAGES:]:
+                    self.send(message)  # what it would have said meanwhile, and what it now reads
+                if (desired := self.world.job.state.desired) is not None:
+                    self.show(desired)
+
+        self.world.after(seconds, thaw)
+
+    def dismissed(self) -> None:
+        """The watchdog closed the connection: this one counts as lost."""
+        if self.connection:
+            self.disconnect()
+
     # rounds
 
     def show(self, desired: Desired) -> None:

@@ -51,6 +51,12 @@ def partition(world: World) -> None:
         member.partition(world.jitter(0.5, 8.0))
 
 
+def freeze_launcher(world: World) -> None:
+    """As SIGSTOP does, or a node that is busy with something else."""
+    if (member := _member(world)) is not None:
+        member.freeze(world.random.choice((2.0, 4.0, 6.0, 30.0)))
+
+
 def raise_xid(world: World) -> None:
     if (member := _member(world)) is not None:
         code = world.random.choice((13, 31, 43, 45, 48, 63, 79, 94, 95))
@@ -212,6 +218,7 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     restart_launcher,
     break_connection,
     partition,
+    freeze_launcher,
     raise_xid,
     lose_gpu,
     flip_bit,

@@ -34,7 +34,7 @@ from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.effect import Answered, Effect, Examine, Publish, Save, Show
+from holdfast.watchdog.effect import Answered, Dismiss, Effect, Examine, Publish, Save, Show
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.progress import Progress
 from holdfast.watchdog.sample import Connected, Disconnected
@@ -150,6 +150,10 @@ class World:
                 self.plan = effect.plan
                 self.invariants.planned(effect.plan)
                 self.after(0.01, self.follow_plan)
+            elif isinstance(effect, Dismiss):
+                for dismissed in [self.members.get(name) for name in effect.members]:
+                    if dismissed is not None:
+                        dismissed.dismissed()
             elif isinstance(effect, Examine):
                 if (examined := self.members.get(effect.member)) is not None:
                     examined.examine(effect.wanted)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import WSCloseCode
 from msgspec.structs import replace
 from patience import patient
 from peers import INGEST_TOKEN, JOB, TO_LAUNCHER, TOKEN, LauncherPeer, join, policy_of, rigged
@@ -16,11 +17,13 @@ from peers import INGEST_TOKEN, JOB, TO_LAUNCHER, TOKEN, LauncherPeer, join, pol
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.event import (
     CheckpointRecorded,
+    FindingMade,
     MemberDeparting,
     MemberJoined,
     ReplicasAgreed,
     StorageListed,
 )
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.membership import (
     Beat,
@@ -33,6 +36,7 @@ from holdfast.api.membership import (
     Restored,
     RoundEntered,
     Verified,
+    Warmed,
     WorkerExited,
     WorkersFinished,
 )
@@ -206,6 +210,26 @@ async def test_a_closed_connection_is_a_loss_and_leaving_is_none() -> None:
         await peers[0].round_after(shown.number)
         _, found = await rig.get(f"/v1/jobs/{JOB}/incidents")
         assert [each["cause"] for each in found] == ["connection closed"]
+
+
+async def test_who_was_silent_for_too_long_is_told_so_and_is_a_member_again_once_it_has_joined_anew() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=2))
+        peers = [await rig.launcher(name) for name in ("m1", "m2")]
+        shown, _ = [await peer.enter() for peer in peers]
+        host = rig.watchdog.host(JOB)
+        subject = Subject(JOB, node="node-m2", member="m2")
+        evidence = (Evidence("connection of m2", "open, but silent for 3.1 s", 0.0),)
+        lost = Finding(FindingKind.MEMBER_LOST, subject, "silent for 3.1 s", evidence, Confidence.PROBABLE, 0.0)
+        host.record(FindingMade(lost))
+        code, reason = await peers[1].ended()
+        assert (code, reason) == (WSCloseCode.TRY_AGAIN_LATER, "silent for 3.1 s: counted as lost; join again")
+        assert "m2" not in host.launchers
+        shown = await peers[0].enter(shown.number)
+        assert shown.world_size == 1
+        back = await rig.launcher("m2")
+        await back.say(Warmed())
+        await rig.until("/v1/jobs", lambda _: host.job.state.eligible_count() == 2)
 
 
 async def test_a_launcher_may_come_before_its_job_is_submitted() -> None:

@@ -1,5 +1,6 @@
 """Healing: each rung with what leads to it and what holds it back."""
 
+import pytest
 from story import Story, running
 
 from holdfast.api.event import FindingMade, MemberEntered, RoundProgressed
@@ -322,3 +323,44 @@ def test_steps_lost_once_are_not_lost_again_with_every_later_round() -> None:
     story.run(61, restored=60)
     assert story.state.fault_step is None
     assert story.state.ledger.useful_s >= before.useful_s
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_three_kills_within_an_hour_do_not_evict_a_node_that_the_job_cannot_train_without(nodes: int) -> None:
+    story = running(nodes, nodes_min=nodes)
+    guards: list[str] = []
+    for kill in range(1, 6):
+        story.die(1, cause="signal 9 (SIGKILL)")
+        assert story.last is not None
+        guards += story.last.reason.guards
+        story.run(100 * kill).wait(60)
+    assert story.state.phase is JobPhase.RUNNING
+    assert (story.state.avoided, story.state.evictions) == ((), ())
+    assert "no legal round without node-1" in guards
+    told = [effect for effect in story.effects if isinstance(effect, Notify)]
+    assert "3 workers died by signal on node node-1 within an hour" in told[0].text
+    assert "nothing can take its place, so it stays" in told[0].text
+
+
+def test_a_node_that_hangs_again_stays_while_the_job_cannot_train_without_it() -> None:
+    story = running(1)
+    for hang in range(1, 4):
+        story.find(FindingKind.HANG, 1, cause="did not reach the collective").run(100 * hang).wait(60)
+    assert story.state.phase is JobPhase.RUNNING
+    assert story.state.avoided == ()
+
+
+def test_a_node_that_is_lost_again_and_again_is_waited_for_while_nothing_can_take_its_place() -> None:
+    story = running(1)
+    for boot in "bcdef":
+        story.lose(1).join(1, boot=boot).wait(40).run(100 * ord(boot))
+    assert story.state.phase is JobPhase.RUNNING
+    assert story.state.avoided == ()
+
+
+def test_a_broken_node_leaves_also_when_it_was_the_only_one_and_the_wait_says_for_what() -> None:
+    story = running(1).xid(1, 79)
+    assert [order.node for order in story.state.avoided] == ["node-1"]
+    assert story.state.phase is JobPhase.PENDING
+    assert story.state.reason.startswith("0 of 1 members joined; node node-1 gets no ranks (xid 79")
+    assert any(isinstance(effect, Notify) for effect in story.effects)

@@ -42,6 +42,13 @@ class Examine(msgspec.Struct, frozen=True, tag=True):
     wanted: TestWanted
 
 
+class Dismiss(msgspec.Struct, frozen=True, tag=True):
+    """End the connections of members that count as lost, saying why: whoever still lives joins anew."""
+
+    members: tuple[str, ...]
+    reason: str
+
+
 class IncidentOpened(msgspec.Struct, frozen=True, tag=True):
     incident: Incident
 
@@ -75,4 +82,4 @@ class Answered(msgspec.Struct, frozen=True, tag=True):
 
 
 IncidentEffect = IncidentOpened | IncidentUpdated | IncidentClosed
-Effect = Show | Publish | Save | Vouch | Examine | IncidentEffect | Notify | Pardon | Answered
+Effect = Show | Publish | Save | Vouch | Examine | Dismiss | IncidentEffect | Notify | Pardon | Answered

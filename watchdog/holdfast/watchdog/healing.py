@@ -100,6 +100,8 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
             state = rewound(state, policy, finding)  # a Restart must not bring back what may be wrong
         return page(state, incident, decision, now).prefixed(effects)
     state, more = _carry_out(state, finding, decision, incident, now)
+    if decision.notifies:
+        more += (Notify(incident.id, decision.reason),)
     return Step(state, effects + more, Reason(finding.kind.value, decision.reason, decision.guards))
 
 

@@ -18,6 +18,7 @@ from holdfast.watchdog.corruption import is_disputed, is_of_replicas, suspects
 from holdfast.watchdog.detectors.crash_loop import Failure, GiveUp, Wait, crash_loop
 from holdfast.watchdog.detectors.device_vote import MEMORY_CHANGE
 from holdfast.watchdog.detectors.early_exit import ALIKE as EARLY_EXIT
+from holdfast.watchdog.formation import legal_size
 from holdfast.watchdog.nonfinite import no_help
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.wording import in_words
@@ -41,6 +42,8 @@ LOSSES_THAT_CONDEMN = 3
 HANGS_THAT_CONDEMN = 2
 # A worker that somebody ended, as the kernel does when memory is short, says nothing of its GPU.
 SENT_BY_OTHERS = ("signal 9 ", "signal 15 ")
+# Faults that evict by their number alone: each of them may have another reason than the node.
+COUNTED = (FindingKind.PROCESS_EXIT, FindingKind.HANG, FindingKind.MEMBER_LOST)
 # Two devices that differ, pass their tests and differ again will not be told apart by going back once more.
 TIES_THAT_PAGE = 3
 
@@ -50,6 +53,7 @@ class Decision(msgspec.Struct, frozen=True):
     `amounts_to` is what the finding means in the light of those before it. `rewinds`: the next round restores what
     was verified; `tests` are members whose devices are tested before it. `along` are nodes that leave with
     `evict`, `tests_later` members whose devices are tested when their workers have next left a round.
+    `notifies`: a human is to hear of it, while healing goes on.
     """
 
     rung: Rung
@@ -65,6 +69,7 @@ class Decision(msgspec.Struct, frozen=True):
     along: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     tests_later: tuple[str, ...] = ()
+    notifies: bool = False
 
 
 def decide(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
@@ -75,7 +80,7 @@ def decide(state: JobState, policy: Policy, finding: Finding, now: float) -> Dec
     if wanted is None:
         return None
     if wanted.evict is not None:
-        wanted = _within_blast_radius(state, policy, wanted, now)
+        wanted = _within_blast_radius(state, policy, _while_it_can_train(state, policy, finding, wanted), now)
     wanted = _within_restart_budget(state, policy, wanted, now)
     wanted = _with_tests(state, policy, finding, wanted, now)
     if wanted.rung is Rung.PAGE or not may_loop(finding, wanted):
@@ -269,8 +274,26 @@ RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decisio
 }
 
 
+def _while_it_can_train(state: JobState, policy: Policy, finding: Finding, wanted: Decision) -> Decision:
+    """Nobody is evicted for failing often when the job could not train without its node: a human hears of it.
+
+    What proves that a node is broken evicts it all the same, and the job waits for another one.
+    """
+    leaving = (wanted.evict, *wanted.along)
+    if legal_size(policy, sum(1 for each in state.eligible() if each.node not in leaving)):
+        return wanted
+    guard = f"no legal round without {in_words(map(str, leaving))}"
+    if finding.kind not in COUNTED:
+        return msgspec.structs.replace(wanted, notifies=True, guards=(*wanted.guards, guard))
+    says = f"{wanted.reason}; nothing can take its place, so it stays"
+    rung = Rung.SWAP if finding.kind is FindingKind.MEMBER_LOST else Rung.RESPAWN
+    return Decision(rung, says, entry=Entry.RESPAWN, guards=(*wanted.guards, guard), notifies=True)
+
+
 def _within_blast_radius(state: JobState, policy: Policy, wanted: Decision, now: float) -> Decision:
     """Evictions have a budget, by count in a window and by share of the nodes; beyond it a human decides."""
+    if wanted.evict is None:
+        return wanted
     budget = policy.evictions
     recent = sum(1 for at in state.evictions if at > now - budget.per_s)
     # What other jobs know of a node is bounded by itself, and must not use up what this job may do for itself.

@@ -6,6 +6,7 @@ from holdfast.api.event import Event, FindingMade
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import missed
+from holdfast.watchdog.effect import Dismiss
 from holdfast.watchdog.healing import heal, members_of, seen_again
 from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.state import JobState
@@ -17,7 +18,8 @@ from holdfast.watchdog.wording import in_words
 def lost(state: JobState, finding: Finding, now: float) -> Step:
     """One member is gone, or many at once.
 
-    Who is there is a level, not an event of a round: a loss counts whichever round it was seen in.
+    Who is there is a level, not an event of a round: a loss counts whichever round it was seen in. A launcher that
+    was only silent is told so: its connection stands, and it would wait for ever to be shown its part.
     """
     named = members_of(finding)
     members = ((name, state.member(name)) for name in named)
@@ -26,7 +28,8 @@ def lost(state: JobState, finding: Finding, now: float) -> Step:
         return seen_again(state, finding, now)
     ranked = {name for name in news if state.in_round(name)} if state.phase is not JobPhase.SUSPENDED else set()
     step = rankless_lost(state, _about(finding, news - ranked), now) if news - ranked else stay(state)
-    return step.then(lambda after: heal(after, _about(finding, ranked), now)) if ranked else step
+    step = step.then(lambda after: heal(after, _about(finding, ranked), now)) if ranked else step
+    return step.prefixed((Dismiss(tuple(sorted(news)), finding.cause),))
 
 
 def rankless_lost(state: JobState, finding: Finding, now: float) -> Step:
@@ -45,7 +48,8 @@ def lost_after_the_end(state: JobState, event: Event, now: float) -> Step:
     assert isinstance(event, FindingMade)
     if event.finding.kind is not FindingKind.MEMBER_LOST:
         return ignore(state, "the job is over")
-    return rankless_lost(state, event.finding, now)
+    told = Dismiss(members_of(event.finding), event.finding.cause)
+    return rankless_lost(state, event.finding, now).prefixed((told,))
 
 
 def _about(finding: Finding, names: set[str]) -> Finding:

@@ -259,9 +259,13 @@ def _waiting_to_form(state: JobState, policy: Policy) -> Step:
     return _idle(changed(state, phase=phase, reason=says), says)
 
 
+OBSTACLES_TOLD = 4
+
+
 def _with_obstacles(state: JobState, says: str) -> str:
     """What is waited for, and what is known to be in its way."""
-    return "; ".join(each for each in (says, misfits_in_words(state), state.pending) if each)
+    away = [f"node {order.node} gets no ranks ({order.reason})" for order in state.avoided[:OBSTACLES_TOLD]]
+    return "; ".join(each for each in (says, *away, misfits_in_words(state), state.pending) if each)
 
 
 def _wait(state: JobState, says: str) -> Step:

@@ -37,6 +37,13 @@ _CLOSE_TIMEOUT_S = 0.5
 _UNSENT_MAX = 1024  # messages; past this the connection is made anew and the outbox repeated
 _SHOWN_BYTES_MAX = 1 << 20  # a seat takes less than 1 KiB, and more with a long reason
 
+_ENDS = (
+    aiohttp.WSMsgType.CLOSE,
+    aiohttp.WSMsgType.CLOSING,
+    aiohttp.WSMsgType.CLOSED,
+    aiohttp.WSMsgType.ERROR,
+)
+
 ToldOrGone = FromLauncher | None
 
 
@@ -185,11 +192,11 @@ class Connection:
             self._send(Beat())
 
     async def _listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        async for frame in socket:
+        while (frame := await socket.receive()).type not in _ENDS:
             if frame.type is aiohttp.WSMsgType.BINARY:
                 self._said_unreachable = False
                 self._take(frame.data)
-        log.info("the watchdog closed the connection code=%s", socket.close_code)
+        log.info("the watchdog closed the connection code=%s reason=%s", socket.close_code, frame.extra or "none")
 
     def _take(self, data: bytes) -> None:
         try:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 
 import msgspec
+from aiohttp import WSCloseCode
 
 from holdfast.api.errors import Fenced, Unavailable
 from holdfast.api.event import Event, InterventionRequested, NodeChanged, PodChanged
@@ -19,7 +20,7 @@ from holdfast.watchdog import lastseen
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.cluster import is_news
 from holdfast.watchdog.corruption import vouch
-from holdfast.watchdog.effect import Answered, Effect, Examine, Notify, Publish, Save, Show, Vouch
+from holdfast.watchdog.effect import Answered, Dismiss, Effect, Examine, Notify, Publish, Save, Show, Vouch
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.requests import pending
 from holdfast.watchdog.sample import Heard, Reported, Sample
@@ -238,6 +239,8 @@ class JobHost:
                     _broadcast(self.launchers.values(), Slot.SAVE, wanted)
                 case Vouch(member=member, verified=verified):
                     self._tell(member, Slot.VERIFIED, verified)
+                case Dismiss(members=members, reason=reason):
+                    self._dismiss_lost(members, reason)
                 case Examine(member=member, wanted=asked):
                     self._tell(member, Slot.TEST, asked)
                 case Answered(outcome=outcome):
@@ -255,6 +258,13 @@ class JobHost:
             self._keeper = asyncio.get_running_loop().call_soon(self._keep)
         if effects:
             self._decided(self, effects)
+
+    def _dismiss_lost(self, members: Iterable[str], reason: str) -> None:
+        """Whatever they say on these connections counts no more; on a new one they are members again."""
+        farewell = Farewell(WSCloseCode.TRY_AGAIN_LATER, f"{reason}: counted as lost; join again")
+        for member in members:
+            if (launcher := self.launchers.pop(member, None)) is not None:
+                launcher.outbox.finish(farewell)
 
     def _tell(self, member: str, slot: Slot, message: object) -> None:
         if (launcher := self.launchers.get(member)) is not None:
