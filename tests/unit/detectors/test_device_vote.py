@@ -153,6 +153,8 @@ def test_of_two_devices_the_one_that_contradicts_what_both_had_said_is_wrong() -
     devices = Devices(nodes=2, local_size=1)
     devices.all_say(100)
     devices.says(1, 200, WRONG)
+    assert devices.found == []
+    devices.says(0, 200, RIGHT)
     (finding,) = devices.found
     assert (finding.cause, finding.subject.rank) == ("device vote", 1)
 
@@ -388,3 +390,25 @@ def test_a_device_wrong_one_time_in_fifty_is_found_within_150_runs_in_95_of_100_
 
 def test_sound_devices_are_never_found_wrong_however_long_they_run() -> None:
     assert runs_until_found(0, chance=0.0, runs=5000) is None
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_a_setting_that_changes_on_all_ranks_at_once_convicts_nobody(nodes: int) -> None:
+    devices = Devices(nodes=nodes)
+    devices.all_say(100)
+    for rank in devices.ranks:
+        devices.says(rank, 200, OTHER, at=200.0 + 0.1 * rank)
+    for rank in devices.ranks:
+        devices.says(rank, 300, OTHER, at=300.0)
+    assert {each.asks for each in devices.found} <= {XidAction.WATCH}
+    assert all("software is suspect" in each.error for each in devices.found)
+
+
+def test_who_answers_otherwise_is_convicted_late_when_the_others_do_not_answer_at_that_step() -> None:
+    devices = Devices()
+    devices.all_say(100)
+    devices.says(3, 200, WRONG, at=200.0)
+    devices.says(0, 200, RIGHT, at=200.1)
+    assert not devices.found
+    devices.waits_until(200.0 + LATE_S)
+    assert [each.subject.rank for each in devices.found] == [3]

@@ -10,7 +10,9 @@ those that say otherwise,
                                   as what comes of more than `NODES_OF_ONE_FAULT` nodes at once is
     one that always says the same may be broken or have other software: it is tested, and nobody is convicted
 
-and where nobody is in the majority all are named, and nobody is convicted.
+and where nobody is in the majority all are named, and nobody is convicted. Whoever says something else is judged
+once the others have answered after the same step too: a setting that the script changes on all of them changes all
+answers, and one is always the first to be heard of.
 
 Every rank also sums up its parameters as a pause between two updates begins and as it ends. One that finds a
 single bit changed in a pause has bad memory. When it was more bits, or is more than half of several ranks at once,
@@ -68,11 +70,19 @@ class DeviceVoteDetector:
 
     def elapse(self, now: float) -> Sequence[Finding | ReplicasAgreed]:
         """Judge changes once those that belong together are there. Who does not answer is Unknown."""
-        due = self.next_wakeup()
-        return list(self._judge_changes(now)) if due is not None and now >= due else ()
+        found: list[Finding] = []
+        if self._changed_at is not None and now >= self._changed_at + CHANGES_TOGETHER_S:
+            found.extend(self._judge_changes(now))
+        for answer, since in list(self._held.values()):
+            if now >= since + LATE_S:
+                found.extend(self._verdict(answer, self._right_answer(answer.device), now))
+        return found
 
     def next_wakeup(self) -> float | None:
-        return None if self._changed_at is None else self._changed_at + CHANGES_TOGETHER_S
+        wakeups = [since + LATE_S for _, since in self._held.values()]
+        if self._changed_at is not None:
+            wakeups.append(self._changed_at + CHANGES_TOGETHER_S)
+        return min(wakeups, default=None)
 
     def _begin(self) -> None:
         self._missing = self._round.world_size  # ranks that have not answered
@@ -81,6 +91,7 @@ class DeviceVoteDetector:
         self._confirmed: set[int] = set()  # devices of which two ranks gave the right answer
         self._sides: dict[int, dict[int, set[int]]] = {}  # by device and value, the ranks that ever said so
         self._voters: dict[int, set[int]] = {}  # by device, its ranks
+        self._held: dict[int, tuple[DeviceAnswered, float]] = {}  # by device: judged once others have answered
         self._began_at = 0.0
         self._sound: dict[int, int] = {}  # by rank, the step of its newest right answer
         self._sound_at: Counter[int] = Counter()  # how many ranks have theirs at a step
@@ -170,6 +181,8 @@ class DeviceVoteDetector:
         if not wrong or (self._missing and now < self._began_at + LATE_S):
             return  # whether it is many, and so the software, is told by those who have not spoken
         self._is_spoiled = True
+        if (answer.value != right or answer.device in self._held) and self._others_are_to_answer(answer, now):
+            return
         others = len(sides.get(right, ()))
         if len({subject.node for subject in self._subjects(wrong)}) > NODES_OF_ONE_FAULT:
             why = ": devices do not fail together, so the software is suspect"
@@ -186,6 +199,16 @@ class DeviceVoteDetector:
         ):
             if ranks:
                 yield from self._finding(cause, ranks, _differ(ranks, others, answer, why), answer.step, now)
+
+    def _others_are_to_answer(self, answer: DeviceAnswered, now: float) -> bool:
+        """Whether devices of that make have not answered yet after the step of the first that is to be judged."""
+        first, since = self._held.setdefault(answer.device, (answer, now))
+        if now < since + LATE_S and any(
+            self._newest[rank].step < first.step for rank in self._voters[first.device]
+        ):
+            return True
+        del self._held[answer.device]
+        return False
 
     def _is_repeated(self, answer: DeviceAnswered, rank: int) -> bool:
         """Whether a rank has answered more than once on that device, as far as is known now."""
