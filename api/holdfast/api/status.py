@@ -88,7 +88,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     says when a checkpoint is due. `loss` is the mean over the ranks that know theirs, not finite when one of
     theirs is not; it is the newest of the newest round, also when that has ended. After `unhealthy_from`, in the
     history that goes on, some rank's loss or gradient norm was not finite (None: none). `ended_at` is when the job
-    succeeded or failed, None before.
+    succeeded or failed, None before. `observed`: what would be done about faults is told, and nothing is done.
     """
 
     job: str
@@ -113,6 +113,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     ended_at: float | None = None
     unhealthy_from: int | None = None
     verified_by: ProvedBy | None = None
+    observed: bool = False
 
 
 class RankStatus(msgspec.Struct, frozen=True):

@@ -53,6 +53,7 @@ class SeenStatus(msgspec.Struct, frozen=True):
     ended_at: float | None = None
     unhealthy_from: int | None = None
     verified_by: ProvedBy | None = None
+    observed: bool | None = None
     source: Source = Source.WATCHDOG
 
 
@@ -73,9 +74,23 @@ def seen_last(last: LastSeen, now: float) -> SeenStatus:
     status = seen(last.status)
     fields: dict[str, object] = {"source": Source.STORE, "now": now, "ended_at": last.status.ended_at or last.at}
     if last.status.ended_at is None:
-        was = f"it was {last.status.phase}" + (f": {last.status.reason}" if last.status.reason else "")
-        fields |= {"phase": STOPPED, "reason": f"{was}; `holdfast run` goes on with it"}
+        fields |= {"phase": STOPPED, "reason": f"{_interrupted(last.status)}; {_going_on(last.status)}"}
     return msgspec.structs.replace(status, **fields)
+
+
+def _interrupted(status: JobStatus) -> str:
+    """Where it was. Its phase tells of the end of its launchers, which is how an interruption looks like inside."""
+    if status.step is not None:
+        return f"it was interrupted after step {status.step}"
+    if status.round is not None:
+        return f"it was interrupted in round {status.round}"
+    return f"it was interrupted while it was {status.phase}" + (f": {status.reason}" if status.reason else "")
+
+
+def _going_on(status: JobStatus) -> str:
+    if status.last_checkpoint is None:
+        return "no checkpoint was saved, so `holdfast run` begins anew"
+    return "`holdfast run` goes on with it"
 
 
 class RecordedIncidents(msgspec.Struct, frozen=True):

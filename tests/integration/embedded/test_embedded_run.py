@@ -70,7 +70,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(
         pids = family(process)
         said = interrupt(process)
         assert process.returncode == 130
-        assert said.endswith("stopped; the same command resumes from the last checkpoint\n")
+        assert said.endswith("stopped; the same command goes on from the newest checkpoint, if one was saved\n")
         assert_nothing_is_left(pids)
     gates.open(40)
     before = [json.loads(line)["step"] for line in losses.read_text().splitlines()]
@@ -200,7 +200,7 @@ def test_a_job_that_failed_goes_on_when_its_mistake_is_mended(tmp_path: Path) ->
     state = tmp_path / "state"
     failed = holdfast("run", job, "--state-dir", state)
     assert failed.returncode == 1, failed.stderr
-    assert "the same command goes on from the newest checkpoint" in failed.stderr
+    assert "no checkpoint was saved, so the same command begins anew" in failed.stderr
     (tmp_path / "mended").touch()
     next(tmp_path.glob("*.py")).write_text(script)
     again = holdfast("run", job, "--state-dir", state)

@@ -364,3 +364,21 @@ def test_a_broken_node_leaves_also_when_it_was_the_only_one_and_the_wait_says_fo
     assert story.state.phase is JobPhase.PENDING
     assert story.state.reason.startswith("0 of 1 members joined; node node-1 gets no ranks (xid 79")
     assert any(isinstance(effect, Notify) for effect in story.effects)
+
+
+@pytest.mark.parametrize(
+    ("reentrant", "others", "all_of_them"),
+    [
+        (True, "the others re-enter", "all re-enter"),
+        (False, "the others start anew with it", "all workers start anew"),
+    ],
+)
+def test_what_becomes_of_the_others_is_said_as_it_is(reentrant: bool, others: str, all_of_them: str) -> None:
+    def trained() -> Story:
+        return Story(nodes_max=2).join(1, 2).run(reentrant=reentrant)
+
+    assert others in trained().die(1).incident.actions[0].reason
+    assert others in trained().raise_in_script(1).incident.actions[0].reason
+    assert others in trained().find(FindingKind.HANG, 1).incident.actions[0].reason
+    hangs = trained().find(FindingKind.HANG, 1, confidence=Confidence.UNKNOWN)
+    assert all_of_them in hangs.incident.actions[0].reason

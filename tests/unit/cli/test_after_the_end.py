@@ -66,7 +66,7 @@ def test_a_run_that_was_stopped_before_its_end_does_not_run(
     flags = a_run(tmp_path, phase=JobPhase.RUNNING)
     assert answer(["status", "-o", "wide", *flags]) == 0
     said = capsys.readouterr().out
-    assert "phase          Stopped (it was Running: so it was; `holdfast run` goes on with it)\n" in said
+    assert "phase          Stopped (it was interrupted after step 120; `holdfast run` goes on with it)\n" in said
     assert f"ended          {CLOCK}\n" in said
     assert "said by        the state directory of the run, which is over" in said
 
@@ -93,7 +93,7 @@ def test_a_run_that_was_killed_is_told_from_its_journal(
 ) -> None:
     flags = a_run(tmp_path, is_kept=False)
     assert answer(["status", *flags]) == 0
-    assert "phase          Stopped (it was Pending" in capsys.readouterr().out
+    assert "phase          Stopped (it was interrupted while it was Pending" in capsys.readouterr().out
     for command in ("ranks", "nodes"):
         assert answer([command, *flags]) == 0
         assert "Stopped; this is what was last known" in capsys.readouterr().err

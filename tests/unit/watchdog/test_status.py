@@ -121,3 +121,16 @@ def test_one_that_is_unknown_and_to_be_tested_is_away_once() -> None:
     policy = Policy(JOB, 1, 1, processes_per_node=2)
     found = status_of(state(policy=policy, members=roster, trials=on_trial("m1")), None, 0.0)
     assert found.members == Membership(wanted=1, ready=0, spares=0)
+
+
+def test_nobody_is_ready_in_a_job_that_is_over() -> None:
+    roster = Roster.of(member("m1"), member("m2"))
+    policy = Policy(JOB, 1, 2, processes_per_node=2)
+    found = status_of(state(policy=policy, round=ROUND, members=roster, ended_at=4.0), None, 5.0)
+    assert found.members == Membership(wanted=2, ready=0, spares=0)
+
+
+def test_a_job_that_is_only_observed_says_so() -> None:
+    policy = Policy(JOB, 1, 2, processes_per_node=2)
+    assert not status_of(state(policy=policy), None, 0.0).observed
+    assert status_of(state(policy=msgspec.structs.replace(policy, observe=True)), None, 0.0).observed

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
-from holdfast.api.round import Entry
+from holdfast.api.round import Entry, Reentry
 from holdfast.watchdog.corruption import is_disputed, is_of_replicas, suspects
 from holdfast.watchdog.detectors.crash_loop import Failure, GiveUp, Wait, crash_loop
 from holdfast.watchdog.detectors.device_vote import MEMORY_CHANGE
@@ -118,7 +118,7 @@ def _process_exit(state: JobState, policy: Policy, finding: Finding, now: float)
         )
     return Decision(
         Rung.RESPAWN,
-        f"rank {finding.subject.rank} died ({finding.cause}): it starts anew, the others re-enter",
+        f"rank {finding.subject.rank} died ({finding.cause}): it starts anew, {_the_others(state)}",
         fresh_ranks=_ranks(finding),
     )
 
@@ -134,9 +134,8 @@ def _user_code(state: JobState, policy: Policy, finding: Finding, now: float) ->
     if finding.alike:
         says = f"the script failed on every rank in one way ({finding.cause}): tried once more"
         return Decision(Rung.RESPAWN, says, entry=Entry.RESPAWN)
-    says = (
-        f"the script failed on rank {finding.subject.rank} ({finding.cause}): it starts anew, the others re-enter"
-    )
+    who = f"rank {finding.subject.rank} ({finding.cause})"
+    says = f"the script failed on {who}: it starts anew, {_the_others(state)}"
     return Decision(Rung.RESPAWN, says, fresh_ranks=_ranks(finding))
 
 
@@ -155,11 +154,11 @@ def _hang(state: JobState, policy: Policy, finding: Finding, now: float) -> Deci
     if state.failures:
         return Decision(Rung.RESPAWN, "it hung again before new progress: all start anew", entry=Entry.RESPAWN)
     if not known:
-        return Decision(Rung.REENTER, "the step hangs and no rank stands out: all re-enter")
+        return Decision(Rung.REENTER, f"the step hangs and no rank stands out: {_all(state)}")
     ranks = _ranks(finding)
     named = ", ".join(map(str, ranks))
     return Decision(
-        Rung.RESPAWN, f"rank {named} did not arrive: it starts anew, the others re-enter", fresh_ranks=ranks
+        Rung.RESPAWN, f"rank {named} did not arrive: it starts anew, {_the_others(state)}", fresh_ranks=ranks
     )
 
 
@@ -385,6 +384,24 @@ def fault_class(finding: Finding) -> str:
     """The class under which a fault is remembered."""
     exact = finding.kind in (FindingKind.XID, FindingKind.PROCESS_EXIT)
     return finding.cause if exact else finding.kind.value
+
+
+def _the_others(state: JobState) -> str:
+    """What becomes of the ranks that have no fault."""
+    return "the others start anew with it" if _needs_new_processes(state) else "the others re-enter"
+
+
+def _all(state: JobState) -> str:
+    return "all workers start anew" if _needs_new_processes(state) else "all re-enter"
+
+
+def _needs_new_processes(state: JobState) -> bool:
+    """Whether workers of the newest round run a script, or a framework, that cannot re-enter."""
+    number = state.round.number if state.round is not None else None
+    return any(
+        each is not None and each.entered_round == number and (not each.reentrant or each.reentry is Reentry.NEVER)
+        for each in state.ranked_members()
+    )
 
 
 def _ranks(finding: Finding) -> tuple[int, ...]:

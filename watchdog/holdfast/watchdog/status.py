@@ -40,6 +40,7 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         cadence=cadence_of(state),
         ended_at=state.ended_at,
         unhealthy_from=state.unhealthy_from,
+        observed=state.policy is not None and state.policy.observe,
     )
 
 
@@ -64,9 +65,11 @@ def with_trouble(told: JobStatus, trouble: str | None) -> JobStatus:
 def membership_of(state: JobState) -> Membership:
     """Members with ranks, or on their way to get some, are ready; those beyond are spares.
 
-    Who must pass a self-test first, or does not suit the job, is neither.
+    Who must pass a self-test first, or does not suit the job, is neither; nor is anybody of a job that is over.
     """
     wanted = state.policy.nodes_max if state.policy else 0
+    if state.ended_at is not None:
+        return Membership(wanted=wanted, ready=0, spares=0)
     tested = {name for name, each in state.trials.items() if each.bars}
     away = {*state.members.absent(), *tested, *state.fit.misfits}
     there = len(state.members) - len(away)

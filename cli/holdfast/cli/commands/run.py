@@ -79,11 +79,13 @@ class Again:
 
     succeeded: str = ""
     failed: str = ""
+    failed_unsaved: str = ""
 
 
 AGAIN = Again(
     succeeded="; --fresh starts it over",
     failed="; the same command goes on from the newest checkpoint, --fresh starts it over",
+    failed_unsaved="; no checkpoint was saved, so the same command begins anew",
 )
 
 
@@ -93,7 +95,7 @@ def run_to_end(terms: RunTerms, audience: Audience) -> ExitCode:
     try:
         picture = asyncio.run(run_session(terms, audience))
     except Interrupted:
-        click.echo("stopped; the same command resumes from the last checkpoint", err=True)
+        click.echo("stopped; the same command goes on from the newest checkpoint, if one was saved", err=True)
         return ExitCode.INTERRUPTED
     return conclude(picture, again=AGAIN)
 
@@ -106,9 +108,10 @@ def conclude(picture: Picture, *, again: Again) -> ExitCode:
     if status.phase is JobPhase.SUCCEEDED:
         click.echo(f"{status.job} succeeded{again.succeeded}", err=True)
         return ExitCode.FAILED if picture.missed else ExitCode.OK
+    going_on = again.failed_unsaved if status.last_checkpoint is None else again.failed
     # The last error's text follows below, in full.
     reason = status.reason.partition("; last error:")[0].partition("\n")[0]
-    click.echo(f"{status.job} failed: {reason}{again.failed}", err=True)
+    click.echo(f"{status.job} failed: {reason}{going_on}", err=True)
     errors = [incident.error for incident in picture.incidents if incident.error]
     for line in errors[-1].splitlines()[-ERROR_LINES:] if errors else ():
         click.echo(f"  {line}", err=True)

@@ -40,6 +40,10 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
     return [
         ("job", status.job),
         ("phase", f"{status.phase or UNKNOWN} ({status.reason})" if status.reason else status.phase or UNKNOWN),
+        *(
+            [("observed", "only: what would be done about faults is told, and nothing is done")]
+            * bool(status.observed)
+        ),
         *([("ended", ended_text(status).removeprefix("ended ").partition(",")[0])] if status.ended_at else []),
         ("round", number(status.round)),
         ("members", _members(status)),
