@@ -89,6 +89,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     theirs is not; it is the newest of the newest round, also when that has ended. After `unhealthy_from`, in the
     history that goes on, some rank's loss or gradient norm was not finite (None: none). `ended_at` is when the job
     succeeded or failed, None before. `observed`: what would be done about faults is told, and nothing is done.
+    `step_age_s` is how long ago the newest step was complete, while the job trains; None when no step is seen.
     """
 
     job: str
@@ -114,6 +115,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     unhealthy_from: int | None = None
     verified_by: ProvedBy | None = None
     observed: bool = False
+    step_age_s: float | None = None
 
 
 class RankStatus(msgspec.Struct, frozen=True):

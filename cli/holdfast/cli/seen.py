@@ -54,6 +54,7 @@ class SeenStatus(msgspec.Struct, frozen=True):
     unhealthy_from: int | None = None
     verified_by: ProvedBy | None = None
     observed: bool | None = None
+    step_age_s: float | None = None
     source: Source = Source.WATCHDOG
 
 
@@ -79,7 +80,7 @@ def seen_last(last: LastSeen, now: float) -> SeenStatus:
 
 
 def _interrupted(status: JobStatus) -> str:
-    """Where it was. Its phase tells of the end of its launchers, which is how an interruption looks like inside."""
+    """Where it was. Its phase tells of the end of its launchers, which is what an interruption looks like."""
     if status.step is not None:
         return f"it was interrupted after step {status.step}"
     if status.round is not None:

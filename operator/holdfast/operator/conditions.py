@@ -219,7 +219,7 @@ def _capacity_available(case: Case) -> Verdict:
 
 def _watchdog_reachable(case: Case) -> Verdict:
     type_ = "WatchdogReachable"
-    goes_on = "training goes on, and faults wait"
+    goes_on = "what trains is not touched, nobody sees its steps, and faults wait"
     if case.observed.heard_age_s > SILENT_S:
         return Verdict(type_, Truth.FALSE, "Away", f"the watchdog is away; {goes_on}")
     report = case.observed.report

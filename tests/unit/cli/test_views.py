@@ -40,6 +40,20 @@ def test_a_status_is_one_line_per_fact() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("age_s", "step_time_s", "says"),
+    [(None, 0.1, "120"), (4.0, 0.1, "120"), (34.0, 0.1, "120; no step for 34 s"), (34.0, 20.0, "120")],
+)
+def test_a_job_that_makes_no_step_says_for_how_long(age_s: float | None, step_time_s: float, says: str) -> None:
+    text = status_text(seen(a_status(step_age_s=age_s, step_time_s=step_time_s)))
+    assert f"step           {says}\n" in text
+
+
+def test_a_job_that_is_only_observed_says_so() -> None:
+    text = status_text(seen(a_status(observed=True)))
+    assert "observed       only: what would be done about faults is told, and nothing is done\n" in text
+
+
 def test_what_is_unknown_is_shown_as_a_question_mark() -> None:
     text = status_text(seen(a_status(step=None, loss=None, step_time_s=None, round=None, last_checkpoint=None)))
     assert "step           ?" in text

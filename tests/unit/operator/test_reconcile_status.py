@@ -157,7 +157,7 @@ def test_what_the_watchdog_knew_stays_while_it_is_away() -> None:
     old = {each["type"]: each for each in before["conditions"]}
     assert found["Ready"] == old["Ready"]
     assert found["WatchdogReachable"]["status"] == "False"
-    assert "training goes on" in found["WatchdogReachable"]["message"]
+    assert "what trains is not touched" in found["WatchdogReachable"]["message"]
 
 
 def test_nothing_is_written_when_nothing_changed() -> None:
@@ -362,7 +362,11 @@ def test_the_watchdog_is_missed_after_ten_seconds_or_when_it_says_so_itself() ->
     assert condition_of(observed(heard_age_s=10.0), "WatchdogReachable")[0] == "True"
     assert condition_of(observed(heard_age_s=10.1), "WatchdogReachable")[:2] == ("False", "Away")
     troubled = condition_of(observed(report=report(trouble="the store is away")), "WatchdogReachable")
-    assert troubled == ("False", "Trouble", "the store is away; training goes on, and faults wait")
+    assert troubled == (
+        "False",
+        "Trouble",
+        "the store is away; what trains is not touched, nobody sees its steps, and faults wait",
+    )
 
 
 def test_a_job_is_suspended_when_it_holds_nothing() -> None:

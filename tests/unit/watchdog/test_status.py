@@ -9,7 +9,8 @@ from holdfast.api.event import Event
 from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round
 from holdfast.api.selftest import TestLevel
-from holdfast.api.status import Checkpoint, Membership, RankStatus
+from holdfast.api.status import Checkpoint, JobPhase, Membership, RankStatus
+from holdfast.watchdog.ledger import Ledger
 from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.roster import Member, Roster, Standing
 from holdfast.watchdog.sample import Sample
@@ -134,3 +135,10 @@ def test_a_job_that_is_only_observed_says_so() -> None:
     policy = Policy(JOB, 1, 2, processes_per_node=2)
     assert not status_of(state(policy=policy), None, 0.0).observed
     assert status_of(state(policy=msgspec.structs.replace(policy, observe=True)), None, 0.0).observed
+
+
+def test_the_age_of_the_newest_step_is_told_only_of_a_job_that_trains() -> None:
+    ledger = Ledger(stepped_at=3.0)
+    assert status_of(state(phase=JobPhase.RUNNING, ledger=ledger), None, 5.0).step_age_s == 2.0
+    assert status_of(state(phase=JobPhase.RUNNING), None, 5.0).step_age_s is None
+    assert status_of(state(phase=JobPhase.RECOVERING, ledger=ledger), None, 5.0).step_age_s is None

@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.api.plan import JobReport
 from holdfast.api.round import Round
-from holdfast.api.status import JobStatus, Membership, reading
+from holdfast.api.status import JobPhase, JobStatus, Membership, reading
 from holdfast.watchdog.pacing import cadence_of
 from holdfast.watchdog.senses import Gauge
 from holdfast.watchdog.state import JobState
@@ -40,8 +40,16 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         cadence=cadence_of(state),
         ended_at=state.ended_at,
         unhealthy_from=state.unhealthy_from,
+        step_age_s=_step_age_s(state, now),
         observed=state.policy is not None and state.policy.observe,
     )
+
+
+def _step_age_s(state: JobState, now: float) -> float | None:
+    """Since when no step is complete that anybody told of, while ranks should make some."""
+    stepped_at = state.ledger.stepped_at
+    trains = state.phase is JobPhase.RUNNING and stepped_at is not None
+    return max(0.0, now - stepped_at) if trains and stepped_at is not None else None
 
 
 def report_of(state: JobState, gauge: Gauge | None, trouble: str | None, now: float) -> JobReport:

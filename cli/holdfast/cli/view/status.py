@@ -17,6 +17,11 @@ SAID_BY = {
 }
 
 
+# Reports come once a second; a job that makes no step for so long, and for so many of its steps, stands still.
+QUIET_S_MIN = 10.0
+STEPS_MISSED = 5.0
+
+
 def status_text(status: SeenStatus) -> str:
     """One line per fact."""
     return pairs(_facts(status))
@@ -48,7 +53,7 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
         ("round", number(status.round)),
         ("members", _members(status)),
         ("world size", number(status.world_size)),
-        ("step", number(status.step)),
+        ("step", _step(status)),
         ("loss", number(status.loss)),
         *_unhealthy(status),
         ("step time", seconds(status.step_time_s)),
@@ -59,6 +64,14 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
         ("incidents", f"{number(status.incidents_open)} open, {number(status.incidents_total)} in all"),
         ("avoided nodes", UNKNOWN if status.avoided_nodes is None else ", ".join(status.avoided_nodes) or "none"),
     ]
+
+
+def _step(status: SeenStatus) -> str:
+    """With a word when it stands still: nobody is to take a job for healthy that makes no steps."""
+    age_s = status.step_age_s
+    expected_s = max(QUIET_S_MIN, STEPS_MISSED * (status.step_time_s or 0.0))
+    still = age_s is not None and status.ended_at is None and age_s > expected_s
+    return f"{number(status.step)}; no step for {seconds(age_s)}" if still else number(status.step)
 
 
 def _unhealthy(status: SeenStatus) -> list[tuple[str, str]]:
