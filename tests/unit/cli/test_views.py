@@ -54,6 +54,15 @@ def test_a_job_that_is_only_observed_says_so() -> None:
     assert "observed       only: what would be done about faults is told, and nothing is done\n" in text
 
 
+@pytest.mark.parametrize(
+    ("verified", "says"),
+    [(4900, "step 4900"), (120, "step 120; nothing proved the 4880 steps since")],
+)
+def test_steps_that_nothing_proves_any_more_are_counted(verified: int, says: str) -> None:
+    text = status_text(seen(a_status(step=5000, verified_step=verified)))
+    assert f"verified       {says}\n" in text
+
+
 def test_what_is_unknown_is_shown_as_a_question_mark() -> None:
     text = status_text(seen(a_status(step=None, loss=None, step_time_s=None, round=None, last_checkpoint=None)))
     assert "step           ?" in text

@@ -20,6 +20,8 @@ SAID_BY = {
 # Reports come once a second; a job that makes no step for so long, and for so many of its steps, stands still.
 QUIET_S_MIN = 10.0
 STEPS_MISSED = 5.0
+# What a rank checks may fail and is given up then, which only its log says: nothing is proved from there on.
+UNPROVED_STEPS = 1000
 
 
 def status_text(status: SeenStatus) -> str:
@@ -100,7 +102,9 @@ def _verified(status: SeenStatus) -> str:
     """Up to where the job is known to be sound, and by what. That nobody told is no word for it."""
     if status.verified_step is None:
         return f"{UNKNOWN} (nothing has proved a step yet)" if status.source is Source.WATCHDOG else UNKNOWN
-    return f"step {status.verified_step}" + (f", by {status.verified_by}" if status.verified_by else "")
+    told = f"step {status.verified_step}" + (f", by {status.verified_by}" if status.verified_by else "")
+    behind = (status.step or 0) - status.verified_step
+    return f"{told}; nothing proved the {behind} steps since" if behind > UNPROVED_STEPS else told
 
 
 def _no_checkpoint(status: SeenStatus) -> str:
