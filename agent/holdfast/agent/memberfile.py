@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from holdfast.api.errors import Damaged
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Damaged, Malformed
 
 FILE_NAME: Final = "member.json"
 _BYTES_MAX: Final = 4096
@@ -48,8 +49,8 @@ def read_member(path: str) -> Member:
     if len(content) > _BYTES_MAX:
         raise Damaged(f"{FILE_NAME} is larger than {_BYTES_MAX} bytes")
     try:
-        member = msgspec.json.decode(content, type=Member)
-    except msgspec.MsgspecError as error:
+        member = decode_json(content, Member)
+    except Malformed as error:
         raise Damaged(f"{FILE_NAME} cannot be understood: {error}") from error
     namespace, slash, name = member.job.partition("/")
     if not (namespace and slash and name) or "/" in name:

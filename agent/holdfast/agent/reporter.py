@@ -11,7 +11,8 @@ import msgspec
 
 from holdfast.agent.bearer import read_authority, read_token
 from holdfast.agent.outbox import Outbox
-from holdfast.api.errors import Unavailable
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Malformed, Unavailable
 from holdfast.api.standing import ONLY_STANDBYS, LeaderSearch
 from holdfast.api.telemetry import AgentHello, FromAgent, Pace, ReportTaken, ToAgent
 from holdfast.api.trust import NOT_TRUSTED
@@ -160,8 +161,8 @@ class Reporter:
 
     def _take_in(self, frame: bytes) -> None:
         try:
-            message = self._decoder.decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            message = decode(self._decoder, frame)
+        except Malformed as error:
             _LOG.warning("message ignored: reason=%r", str(error))
             return
         self._heard(message)

@@ -11,6 +11,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from holdfast.api.bounds import Name, Whole
+
 TOLD_MAX = 64
 """How many checkpoints of a storage the watchdog is told by name. A job keeps a handful; a list of this length is
 some 4 KB in each message, journal line and snapshot of the state, whatever lies in the storage.
@@ -55,9 +57,9 @@ class StoredCheckpoint(msgspec.Struct, frozen=True):
     folder.
     """
 
-    step: int
-    round: int
-    name: str
+    step: Whole
+    round: Whole
+    name: Name
     healthy: bool | None = None
 
 

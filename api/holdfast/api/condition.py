@@ -15,9 +15,11 @@ does not know of, ends when it says that nothing of the kind holds, by the same 
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Annotated
 
 import msgspec
 
+from holdfast.api.bounds import Many, Name, Seconds, Text
 from holdfast.api.policy import XidAction
 from holdfast.api.xid import Recovery
 
@@ -70,10 +72,10 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kind: ConditionKind
     state: ConditionState
-    age_s: float
-    says: str
-    gpu: str = ""
-    device: str = ""
+    age_s: Seconds
+    says: Text
+    gpu: Name = ""
+    device: Name = ""
 
 
 class AllClear(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,7 +86,7 @@ class AllClear(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     kind: ConditionKind
-    but: tuple[tuple[str, str], ...] = ()
+    but: Annotated[tuple[tuple[Name, Name], ...], Many] = ()
 
 
 class ConditionEntry(msgspec.Struct, frozen=True):

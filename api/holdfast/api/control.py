@@ -15,6 +15,7 @@ process that goes on by itself.
 
 import msgspec
 
+from holdfast.api.bounds import Pid, Text, Whole
 from holdfast.api.membership import (
     CheckpointCommitted,
     CheckpointsStored,
@@ -110,7 +111,7 @@ class RoundEnded(msgspec.Struct, frozen=True, tag=True):
 class Attached(msgspec.Struct, frozen=True, tag=True):
     """Worker to launcher: I am process `pid` and can re-enter rounds."""
 
-    pid: int
+    pid: Pid
 
 
 class Reenters(msgspec.Struct, frozen=True, tag=True):
@@ -120,13 +121,13 @@ class Reenters(msgspec.Struct, frozen=True, tag=True):
     """
 
     reentry: Reentry
-    because: str
+    because: Text
 
 
 class Entered(msgspec.Struct, frozen=True, tag=True):
     """Worker to launcher: the process group of `round` stands and the training function runs."""
 
-    round: int
+    round: Whole
 
 
 class RoundLeft(msgspec.Struct, frozen=True, tag=True):
@@ -135,14 +136,14 @@ class RoundLeft(msgspec.Struct, frozen=True, tag=True):
     `step` is the last step the worker completed in it, None when it completed none.
     """
 
-    round: int
-    step: int | None = None
+    round: Whole
+    step: Whole | None = None
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
     """Worker to launcher: the training function returned; the process is about to exit with zero."""
 
-    round: int
+    round: Whole
 
 
 ToWorker = Assignment | RoundEnded | RoundWord

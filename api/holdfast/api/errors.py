@@ -5,7 +5,8 @@ HoldfastError
 |   `-- InvalidSpec        a TrainingJob or Intervention, with every problem found
 |-- Unavailable            something needed is not there now; trying again may help
 |-- Fenced                 a newer round or leader exists; trying again never helps
-`-- Damaged                stored bytes are not what was written
+|-- Damaged                stored bytes are not what was written
+`-- Malformed              bytes from elsewhere are no message of the kind that is expected
 """
 
 from dataclasses import dataclass
@@ -49,3 +50,7 @@ class Fenced(HoldfastError):
 
 class Damaged(HoldfastError):
     """Stored data failed verification."""
+
+
+class Malformed(HoldfastError):
+    """Bytes that somebody else sent or wrote are not what is expected there."""

@@ -20,10 +20,10 @@ def frame(body: bytes, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
 
 
 class FrameReader:
-    """Cuts arriving bytes into frames. Holds at most one unfinished frame."""
+    """Cuts arriving bytes into frames. Holds at most one unfinished frame; none may be longer than `max_bytes`."""
 
     def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._received = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -31,8 +31,8 @@ class FrameReader:
         self._received += chunk
         while len(self._received) >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._received)
-            if size > self._max_bytes:
-                raise Damaged(f"a frame of {size} bytes is larger than the {self._max_bytes} allowed")
+            if size > self.max_bytes:
+                raise Damaged(f"a frame of {size} bytes is larger than the {self.max_bytes} allowed")
             end = _LENGTH.size + size
             if len(self._received) < end:
                 return

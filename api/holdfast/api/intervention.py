@@ -4,6 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.api.bounds import Figure, Job, Name, Nodes, Text, Whole
+
 
 class InterventionAction(StrEnum):
     EVICT = "Evict"
@@ -27,15 +29,15 @@ class InterventionState(StrEnum):
 class InterventionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One request. Only the fields of its action are set; `id` makes a repeated request the same request."""
 
-    id: str
-    job: str
+    id: Name
+    job: Job
     action: InterventionAction
-    reason: str
-    node: str | None = None
-    nodes: int | None = None
-    to_step: int | None = None
-    skip_batches: int = 0
-    learning_rate_scale: float = 1.0
+    reason: Text
+    node: Name | None = None
+    nodes: Nodes | None = None
+    to_step: Whole | None = None
+    skip_batches: Whole = 0
+    learning_rate_scale: Figure = 1.0
 
 
 class InterventionOutcome(msgspec.Struct, frozen=True):

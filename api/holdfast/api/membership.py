@@ -6,8 +6,11 @@ it still holds, and repeats what was not yet known to have arrived: every messag
 arrives twice or late changes nothing.
 """
 
+from typing import Annotated
+
 import msgspec
 
+from holdfast.api.bounds import Code, Few, Job, Many, Name, Port, Positive, Rank, Seconds, Text, Uri, Whole
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.round import Reentry, Shown, Tier
 from holdfast.api.selftest import Tested, TestWanted
@@ -25,18 +28,18 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     started with; it becomes the job's when nobody has submitted the job.
     """
 
-    job: str
-    member: str
-    node: str
-    boot: str
-    address: str
-    local_size: int
-    ports: tuple[int, ...]
+    job: Job
+    member: Name
+    node: Name
+    boot: Name
+    address: Name
+    local_size: Positive
+    ports: Annotated[tuple[Port, ...], Few]
     warm: bool
-    held_round: int | None = None
-    nodes: tuple[int, int] | None = None
-    shown: int = 0
-    transfer_port: int = 0
+    held_round: Whole | None = None
+    nodes: tuple[Whole, Whole] | None = None
+    shown: Whole = 0
+    transfer_port: Port = 0
 
 
 class Warmed(msgspec.Struct, frozen=True, tag=True):
@@ -55,11 +58,11 @@ class RoundEntered(msgspec.Struct, frozen=True, tag=True):
     and `because` what keeps them from others. Said again when that changes.
     """
 
-    round: int
+    round: Whole
     reentrant: bool
-    last_step: int | None = None
+    last_step: Whole | None = None
     reentry: Reentry = Reentry.ANY_WORLD
-    because: str = ""
+    because: Text = ""
 
 
 class WorkerExited(msgspec.Struct, frozen=True, tag=True):
@@ -71,24 +74,24 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     training.
     """
 
-    round: int
-    rank: int
-    age_s: float
-    exit_code: int | None = None
-    signal: int | None = None
-    error: str = ""
-    raised: str = ""
-    place: str = ""
+    round: Whole
+    rank: Rank
+    age_s: Seconds
+    exit_code: Code | None = None
+    signal: Code | None = None
+    error: Text = ""
+    raised: Text = ""
+    place: Text = ""
     began: bool = False
 
 
 class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):
     """A worker of `round` is alive but its collective failed; it waits for the next round. A symptom."""
 
-    round: int
-    rank: int
-    age_s: float
-    error: str = ""
+    round: Whole
+    rank: Rank
+    age_s: Seconds
+    error: Text = ""
 
 
 class TrainingBegan(msgspec.Struct, frozen=True, tag=True):
@@ -98,14 +101,14 @@ class TrainingBegan(msgspec.Struct, frozen=True, tag=True):
     What lies before that, importing above all, says nothing about whether training goes well.
     """
 
-    round: int
+    round: Whole
 
 
 class WorkersFinished(msgspec.Struct, frozen=True, tag=True):
     """All local workers of the member ended `round` with exit code zero, `last_step` completed (None: Unknown)."""
 
-    round: int
-    last_step: int | None = None
+    round: Whole
+    last_step: Whole | None = None
 
 
 class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
@@ -115,12 +118,12 @@ class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):
     training stood still for it, `took_s` how long it took until it was committed, both of rank 0; None: Unknown.
     """
 
-    round: int
-    step: int
-    uri: str
-    wanted: int | None = None
-    stall_s: float | None = None
-    took_s: float | None = None
+    round: Whole
+    step: Whole
+    uri: Uri
+    wanted: Whole | None = None
+    stall_s: Seconds | None = None
+    took_s: Seconds | None = None
 
 
 class CheckpointsStored(msgspec.Struct, frozen=True, tag=True):
@@ -133,11 +136,11 @@ class CheckpointsStored(msgspec.Struct, frozen=True, tag=True):
     out of date.
     """
 
-    round: int
-    uri: str
-    count: int
-    checkpoints: tuple[StoredCheckpoint, ...] = ()
-    saved: int | None = None
+    round: Whole
+    uri: Uri
+    count: Whole
+    checkpoints: Annotated[tuple[StoredCheckpoint, ...], Many] = ()
+    saved: Whole | None = None
 
 
 class Restored(msgspec.Struct, frozen=True, tag=True):
@@ -146,12 +149,12 @@ class Restored(msgspec.Struct, frozen=True, tag=True):
     `skipped` says which damaged ones were passed over, `healed` what was damaged and taken from a replica instead.
     """
 
-    round: int
-    rank: int
-    step: int | None
-    skipped: tuple[str, ...] = ()
+    round: Whole
+    rank: Rank
+    step: Whole | None
+    skipped: Annotated[tuple[Text, ...], Many] = ()
     tier: Tier = Tier.CHECKPOINT
-    healed: tuple[str, ...] = ()
+    healed: Annotated[tuple[Text, ...], Many] = ()
 
 
 class Departing(msgspec.Struct, frozen=True, tag=True):
@@ -160,14 +163,14 @@ class Departing(msgspec.Struct, frozen=True, tag=True):
     It leaves once it is shown a desired state in which it has no ranks, or when the time is up.
     """
 
-    reason: str
-    within_s: float
+    reason: Text
+    within_s: Seconds
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
     """The launcher stops on purpose (SIGTERM); its closed connection is no fault."""
 
-    reason: str
+    reason: Text
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from holdfast.api.bounds import Code, Name
 from holdfast.api.policy import XidAction
 
 _BITWISE = frozenset((144, 145, 146, 147, 148))
@@ -24,11 +25,11 @@ class LinkFault(msgspec.Struct, frozen=True):
     `link` is -1 when no single link is meant. `interrupt` and `status` are the first two status words.
     """
 
-    unit: str
-    severity: str
-    link: int
-    interrupt: int
-    status: int
+    unit: Name
+    severity: Name
+    link: Code
+    interrupt: Code
+    status: Code
 
 
 class LinkRule(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.api.bounds import Job, Name, Text
 from holdfast.api.incident import Incident
 from holdfast.api.status import JobStatus
 
@@ -53,10 +54,10 @@ class NodeState(StrEnum):
 class NodeObserved(msgspec.Struct, frozen=True, tag=True):
     """Operator to watchdog: a node's state changed. `rack` is its topology label's value, empty without one."""
 
-    node: str
+    node: Name
     state: NodeState
-    reason: str = ""
-    rack: str = ""
+    reason: Text = ""
+    rack: Name = ""
 
 
 class PodState(StrEnum):
@@ -71,16 +72,16 @@ class PodState(StrEnum):
 class PodObserved(msgspec.Struct, frozen=True, tag=True):
     """Operator to watchdog: the pod of `member` changed. `node` is empty while it has none."""
 
-    member: str
-    node: str
+    member: Name
+    node: Name
     state: PodState
-    reason: str = ""
+    reason: Text = ""
 
 
 class OperatorHello(msgspec.Struct, frozen=True, tag=True):
     """First message of the operator's connection."""
 
-    job: str
+    job: Job
 
 
 class JobReport(msgspec.Struct, frozen=True, tag=True):

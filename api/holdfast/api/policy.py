@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from holdfast.api.bounds import Code, Figure, Job, Many, Name, Nodes, PerNode, Rank, Seconds, Uri, Whole
 from holdfast.api.selftest import TestLevel
 
 # How long a node that is being drained is kept while nobody can take its ranks.
@@ -29,17 +30,17 @@ class XidAction(StrEnum):
 class EvictionBudget(msgspec.Struct, frozen=True):
     """At most `count` evictions in any `per_s` seconds, and at most `fraction` of the job's nodes avoided."""
 
-    count: int = 4
-    per_s: float = 3600.0
-    fraction: float = 0.05
+    count: Whole = 4
+    per_s: Seconds = 3600.0
+    fraction: Figure = 0.05
 
 
 class RestartBudget(msgspec.Struct, frozen=True):
     """At most `count` restarts in any `per_s` seconds; `backoff_s` before the second one without progress."""
 
-    count: int = 100
-    per_s: float = 86400.0
-    backoff_s: float = 10.0
+    count: Whole = 100
+    per_s: Seconds = 86400.0
+    backoff_s: Seconds = 10.0
 
 
 class FaultAction(StrEnum):
@@ -61,45 +62,45 @@ class NoticeAction(StrEnum):
 class ThermalPolicy(msgspec.Struct, frozen=True):
     """A GPU within `margin_c` of slowing itself down for `sustained_s` seconds is too hot."""
 
-    margin_c: float = 3.0
-    sustained_s: float = 60.0
+    margin_c: Figure = 3.0
+    sustained_s: Seconds = 60.0
     action: FaultAction = FaultAction.EVICT
 
 
 class CorruptionPolicy(msgspec.Struct, frozen=True):
     """How silent corruption is looked for. `fingerprint_every` is in steps, 0: not at all."""
 
-    fingerprint_every: int = 0
-    self_test_every_s: float = 1800.0
+    fingerprint_every: Whole = 0
+    self_test_every_s: Seconds = 1800.0
     action: FaultAction = FaultAction.EVICT
 
 
 class MemoryPolicy(msgspec.Struct, frozen=True):
     """Snapshots in host memory after every `every_steps` steps, each copied to `replicas` other nodes."""
 
-    every_steps: int = 1
-    replicas: int = 1
+    every_steps: Whole = 1
+    replicas: PerNode = 1
 
 
 class CheckpointInterval(msgspec.Struct, frozen=True):
     """How long from one checkpoint to the next: `seconds` or `steps`; both None: as cost and faults suggest."""
 
-    seconds: float | None = None
-    steps: int | None = None
+    seconds: Figure | None = None
+    steps: Whole | None = None
 
 
 class GpuHour(msgspec.Struct, frozen=True):
     """What one GPU costs for an hour. `currency` is an ISO 4217 code."""
 
-    amount: float
-    currency: str
+    amount: Figure
+    currency: Name
 
 
 class ModelFlops(msgspec.Struct, frozen=True):
     """Floating-point operations: those the model needs for one token, and those a GPU could do in one second."""
 
-    per_token: Annotated[float, msgspec.Meta(gt=0)]
-    gpu_peak_per_s: Annotated[float, msgspec.Meta(gt=0)]
+    per_token: Annotated[float, msgspec.Meta(gt=0, le=1e30)]
+    gpu_peak_per_s: Annotated[float, msgspec.Meta(gt=0, le=1e30)]
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -119,29 +120,29 @@ class Policy(msgspec.Struct, frozen=True):
     `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
     """
 
-    job: str
-    nodes_min: int
-    nodes_max: int
-    spares: int = 0
-    processes_per_node: int = 1
-    model_ranks: int = 1
-    heartbeat_interval_s: float = 1.0
-    lost_after_s: float = 3.0
-    hang_timeout_s: float | None = None
-    startup_timeout_s: float = 600.0
-    form_grace_s: float = FORM_GRACE_S
-    checkpoint_uri: str = ""
-    xid_actions: dict[int, XidAction] = {}
+    job: Job
+    nodes_min: Nodes
+    nodes_max: Nodes
+    spares: Nodes = 0
+    processes_per_node: PerNode = 1
+    model_ranks: Rank = 1
+    heartbeat_interval_s: Seconds = 1.0
+    lost_after_s: Seconds = 3.0
+    hang_timeout_s: Seconds | None = None
+    startup_timeout_s: Seconds = 600.0
+    form_grace_s: Seconds = FORM_GRACE_S
+    checkpoint_uri: Uri = ""
+    xid_actions: Annotated[dict[Code, XidAction], Many] = {}
     evictions: EvictionBudget = EvictionBudget()
     restarts: RestartBudget = RestartBudget()
-    save_grace_s: float = 60.0
-    drain_grace_s: float = DRAIN_GRACE_S
-    uid: str = ""
-    generation: int = 0
+    save_grace_s: Seconds = 60.0
+    drain_grace_s: Seconds = DRAIN_GRACE_S
+    uid: Name = ""
+    generation: Whole = 0
     suspend: bool = False
     preflight: TestLevel | None = None
-    tensor: int = 1
-    condition_actions: dict[str, XidAction] = {}
+    tensor: Rank = 1
+    condition_actions: Annotated[dict[Name, XidAction], Many] = {}
     thermal: ThermalPolicy = ThermalPolicy()
     corruption: CorruptionPolicy = CorruptionPolicy()
     notices: NoticeAction = NoticeAction.MIGRATE
@@ -149,7 +150,7 @@ class Policy(msgspec.Struct, frozen=True):
     flops: ModelFlops | None = None
     memory: MemoryPolicy | None = None
     interval: CheckpointInterval | None = None
-    keep: int | None = None
+    keep: Whole | None = None
     observe: bool = False
 
     def world_sizes_allow(self, members: int) -> bool:

@@ -6,9 +6,11 @@ compared with a golden table and with each other.
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+
+from holdfast.api.bounds import Many, Name, Seconds, Text, Whole
 
 TOPOLOGY: Final = "topology"
 """Whether the NVLink domains suit what the job asks for. Failed, it says nothing against the devices."""
@@ -42,13 +44,13 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     differ mean that one of the two devices computes wrong. Empty `digest`: nothing to compare.
     """
 
-    check: str
-    device: str
+    check: Name
+    device: Name
     verdict: Verdict
-    says: str
-    took_s: float
-    like: str = ""
-    digest: str = ""
+    says: Text
+    took_s: Seconds
+    like: Text = ""
+    digest: Name = ""
 
 
 class TestWanted(msgspec.Struct, frozen=True, tag=True):
@@ -71,9 +73,9 @@ class Tested(msgspec.Struct, frozen=True, tag=True):
 
     __test__ = False
 
-    number: int
+    number: Whole
     level: TestLevel
     verdict: Verdict
-    took_s: float
-    checks: tuple[CheckResult, ...] = ()
-    says: str = ""
+    took_s: Seconds
+    checks: Annotated[tuple[CheckResult, ...], Many] = ()
+    says: Text = ""

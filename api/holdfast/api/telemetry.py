@@ -5,9 +5,11 @@ watchdog subtracts them from its own clock at arrival. No wall clock of two mach
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
+from holdfast.api.bounds import Bits, Code, Figure, Job, Many, Name, Pid, Rank, Seconds, Text, Whole
 from holdfast.api.condition import AllClear, Condition
 from holdfast.api.nvlink5 import LinkFault
 from holdfast.api.rankrecord import Phase
@@ -30,12 +32,12 @@ class NonFinite(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     `grad_norm` are what they were at the first: `nan`, `inf` or `-inf`; empty: finite or not measured.
     """
 
-    step: int
-    age_s: float
-    last: int
-    count: int
-    loss: str = ""
-    grad_norm: str = ""
+    step: Whole
+    age_s: Seconds
+    last: Whole
+    count: Whole
+    loss: Text = ""
+    grad_norm: Text = ""
 
 
 class SkippedSteps(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -43,10 +45,10 @@ class SkippedSteps(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     values were at the newest, as in `NonFinite`.
     """
 
-    step: int
-    count: int
-    loss: str = ""
-    grad_norm: str = ""
+    step: Whole
+    count: Whole
+    loss: Text = ""
+    grad_norm: Text = ""
 
 
 class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -59,21 +61,21 @@ class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     round, so that one bad step between two samples is not missed.
     """
 
-    round: int
-    rank: int
+    round: Whole
+    rank: Rank
     process: ProcessState
     phase: Phase
-    progress_age_s: float
-    phase_age_s: float
-    pulse_age_s: float | None = None
-    pid: int | None = None
-    step: int | None = None
-    step_time_s: float | None = None
+    progress_age_s: Seconds
+    phase_age_s: Seconds
+    pulse_age_s: Seconds | None = None
+    pid: Pid | None = None
+    step: Whole | None = None
+    step_time_s: Seconds | None = None
     loss: float | None = None
     grad_norm: float | None = None
-    tokens: int | None = None
-    collective_sequence: int | None = None
-    snapshot_step: int | None = None
+    tokens: Whole | None = None
+    collective_sequence: Whole | None = None
+    snapshot_step: Whole | None = None
     nonfinite: NonFinite | None = None
     skipped: SkippedSteps | None = None
     local_grad_norm: float | None = None
@@ -82,8 +84,8 @@ class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Unreadable(msgspec.Struct, frozen=True):
     """A source that could not be read. Unknown is a state of its own, never Healthy."""
 
-    source: str
-    reason: str
+    source: Text
+    reason: Text
 
 
 class GpuHealth(StrEnum):
@@ -102,16 +104,16 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     are held down now, as NVML's bits.
     """
 
-    uuid: str
-    index: int
+    uuid: Name
+    index: Code
     health: GpuHealth
-    temperature_c: float | None = None
+    temperature_c: Figure | None = None
     memory_temperature_c: float | None = None
     power_w: float | None = None
     utilization_ratio: float | None = None
-    margin_c: float | None = None
-    throttled_s: float | None = None
-    throttle: int | None = None
+    margin_c: Figure | None = None
+    throttled_s: Figure | None = None
+    throttle: Bits | None = None
 
 
 class XidRaised(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -120,20 +122,20 @@ class XidRaised(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     `recovery_action` is XID 154's code where present, `link_fault` what comes with an XID from 144 to 150.
     """
 
-    gpu: str
-    xid: int
-    age_s: float
-    text: str = ""
-    recovery_action: int | None = None
+    gpu: Name
+    xid: Whole
+    age_s: Seconds
+    text: Text = ""
+    recovery_action: Code | None = None
     link_fault: LinkFault | None = None
 
 
 class GpuDisappeared(msgspec.Struct, frozen=True, tag=True):
     """A GPU that answered before answers no more, or the driver says it fell off the bus."""
 
-    gpu: str
-    age_s: float
-    text: str = ""
+    gpu: Name
+    age_s: Seconds
+    text: Text = ""
 
 
 class ParametersFingerprinted(msgspec.Struct, frozen=True, tag=True):
@@ -143,12 +145,12 @@ class ParametersFingerprinted(msgspec.Struct, frozen=True, tag=True):
     be equal.
     """
 
-    round: int
-    rank: int
-    group: int
-    step: int
-    value: int
-    age_s: float
+    round: Whole
+    rank: Rank
+    group: Bits
+    step: Whole
+    value: Bits
+    age_s: Seconds
 
 
 class DeviceAnswered(msgspec.Struct, frozen=True, tag=True):
@@ -159,13 +161,13 @@ class DeviceAnswered(msgspec.Struct, frozen=True, tag=True):
     finding a change; 0: nobody could tell when they are updated.
     """
 
-    round: int
-    rank: int
-    device: int
-    step: int
-    value: int
-    looks: int
-    age_s: float
+    round: Whole
+    rank: Rank
+    device: Bits
+    step: Whole
+    value: Bits
+    looks: Whole
+    age_s: Seconds
 
 
 class ParametersChanged(msgspec.Struct, frozen=True, tag=True):
@@ -173,29 +175,29 @@ class ParametersChanged(msgspec.Struct, frozen=True, tag=True):
     one bit (`is_flip`), as memory changes them, or in more, as a script does.
     """
 
-    round: int
-    rank: int
-    step: int
-    age_s: float
+    round: Whole
+    rank: Rank
+    step: Whole
+    age_s: Seconds
     is_flip: bool = True
 
 
 class PreemptionNoticed(msgspec.Struct, frozen=True, tag=True):
     """Whoever owns the machine says that it takes it away, `within_s` seconds after the notice was seen."""
 
-    source: str
-    within_s: float
-    age_s: float
-    text: str = ""
+    source: Text
+    within_s: Seconds
+    age_s: Seconds
+    text: Text = ""
 
 
 class ProcessKilledForMemory(msgspec.Struct, frozen=True, tag=True):
     """The kernel killed process `pid` because memory had run out."""
 
-    pid: int
-    name: str
-    age_s: float
-    text: str = ""
+    pid: Pid
+    name: Name
+    age_s: Seconds
+    text: Text = ""
 
 
 NodeEvent = (
@@ -214,9 +216,9 @@ Statement = ParametersFingerprinted | DeviceAnswered
 class AgentHello(msgspec.Struct, frozen=True, tag=True):
     """First message of an agent's connection. `boot` names this run of the agent: sequences restart with it."""
 
-    node: str
-    boot: str
-    job: str
+    node: Name
+    boot: Name
+    job: Job
 
 
 class NodeReport(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -226,15 +228,15 @@ class NodeReport(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     report without it says nothing.
     """
 
-    node: str
-    boot: str
-    sequence: int
-    ranks: tuple[RankSample, ...] = ()
-    gpus: tuple[GpuSample, ...] = ()
-    events: tuple[NodeEvent, ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-    all_clear: tuple[AllClear, ...] = ()
+    node: Name
+    boot: Name
+    sequence: Whole
+    ranks: Annotated[tuple[RankSample, ...], Many] = ()
+    gpus: Annotated[tuple[GpuSample, ...], Many] = ()
+    events: Annotated[tuple[NodeEvent, ...], Many] = ()
+    unreadable: Annotated[tuple[Unreadable, ...], Many] = ()
+    conditions: Annotated[tuple[Condition, ...], Many] = ()
+    all_clear: Annotated[tuple[AllClear, ...], Many] = ()
 
 
 class Pace(msgspec.Struct, frozen=True, tag=True):

@@ -6,9 +6,11 @@ share of that, at most `TAIL_BYTES_MAX`. With 7,900 ranks or fewer that is 16 Ki
 moment, so they send within `spread_s` of it and not all at once.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+
+from holdfast.api.bounds import TEXT_LENGTH_MAX, Figure, Name, Pid, Rank, Whole
 
 TAIL_BYTES_MAX: Final = 16 << 10
 TAIL_BYTES_MIN: Final = 512
@@ -25,14 +27,14 @@ class WorkerOutput(msgspec.Struct, frozen=True, tag=True):
     process had ended. `tail` begins with a line where that is possible; `omitted_bytes` were written before it.
     """
 
-    rank: int
-    pid: int
-    round: int
-    started_at: float
-    ended_at: float
-    ended_with: str
-    omitted_bytes: int
-    tail: bytes
+    rank: Rank
+    pid: Pid
+    round: Whole
+    started_at: Figure
+    ended_at: Figure
+    ended_with: Name
+    omitted_bytes: Whole
+    tail: Annotated[bytes, msgspec.Meta(max_length=TEXT_LENGTH_MAX)]
 
 
 class KeptOutput(msgspec.Struct, frozen=True):

@@ -9,7 +9,8 @@ from math import prod
 
 import msgspec
 
-from holdfast.api.errors import Damaged
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Damaged, Malformed
 
 FILE_NAME = "index.json"
 
@@ -98,8 +99,8 @@ def encode(index: Index) -> bytes:
 def decode(document: bytes) -> Index:
     """Raises Damaged when the bytes are no index."""
     try:
-        return msgspec.json.decode(document, type=Index)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return decode_json(document, Index)
+    except Malformed as error:
         raise Damaged(f"the index cannot be read: {error}") from error
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import msgspec
 import xxhash
 
-from holdfast.api.errors import Damaged
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Damaged, Malformed
 
 FILE_NAME = "manifest.json"
 FORMAT = 1
@@ -98,12 +99,12 @@ def encode(manifest: Manifest) -> bytes:
 def decode(document: bytes) -> Manifest:
     """Raises Damaged when the bytes are not what `encode` made, or of a format this version cannot read."""
     try:
-        sealed = msgspec.json.decode(document, type=_Sealed)
+        sealed = decode_json(document, _Sealed)
         body = bytes(sealed.body)
         if hash_block(body) != sealed.seal:
             raise Damaged("the manifest does not match its seal")
-        manifest = msgspec.json.decode(body, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        manifest = decode_json(body, Manifest)
+    except Malformed as error:
         raise Damaged(f"the manifest cannot be read: {error}") from error
     if manifest.format != FORMAT:
         raise Damaged(f"the manifest is of format {manifest.format}, this version reads {FORMAT}")

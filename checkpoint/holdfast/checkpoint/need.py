@@ -7,7 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.api.errors import Damaged
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Damaged, Malformed
 from holdfast.checkpoint.storage import Tree
 
 FILE_NAME = "need.json"
@@ -44,8 +45,8 @@ def read(storage: Tree) -> Need:
     except FileNotFoundError:
         return Need()
     try:
-        return msgspec.json.decode(found, type=Need)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return decode_json(found, Need)
+    except Malformed as error:
         raise Damaged(
             f"what a rewind needs cannot be read from {storage.uri}/{FILE_NAME}: {error}; the job's next save "
             "writes it anew, or delete it when no job will rewind there"

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.api.errors import Unavailable
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Malformed, Unavailable
 
 DEFAULT_PARENT = Path(".holdfast")
 Content = TypeVar("Content")
@@ -124,6 +125,6 @@ def runs_under_here() -> tuple[StateDirectory, ...]:
 def _read(file: Path, kind: type[Content]) -> Content | None:
     """A small JSON file written by another process; absent, half-written or foreign is None."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=kind)
-    except (FileNotFoundError, msgspec.DecodeError):
+        return decode_json(file.read_bytes(), kind)
+    except (FileNotFoundError, Malformed):
         return None

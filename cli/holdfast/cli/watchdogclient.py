@@ -6,7 +6,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Problem, Unavailable
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Malformed, Problem, Unavailable
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
@@ -106,8 +107,8 @@ def job_statuses(line: Line) -> tuple[JobStatus, ...]:
 def decoded(content: bytes, kind: type[Content]) -> Content:
     """An answer as what it should be. Raises Damaged."""
     try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return decode_json(content, kind)
+    except Malformed as error:
         sentence = f"the watchdog's answer is not understood ({error}); is it of the same version as this command?"
         raise Damaged(sentence) from error
 
@@ -127,6 +128,6 @@ def refusal(status: int, content: bytes, job: str, token_of: str) -> HoldfastErr
 def explanation(content: bytes) -> str:
     """The sentence in a refusal's body, empty when there is none."""
     try:
-        return msgspec.json.decode(content, type=Explanation).error
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return decode_json(content, Explanation).error
+    except Malformed:
         return ""

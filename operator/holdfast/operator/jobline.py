@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 import aiohttp
 import msgspec
 
+from holdfast.api.decoding import decode
 from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.plan import (
     FromOperator,
@@ -81,7 +82,7 @@ class JobLine:
         while True:
             try:
                 await self._converse(backoff)
-            except (aiohttp.ClientError, OSError, TimeoutError, HoldfastError, msgspec.MsgspecError) as error:
+            except (aiohttp.ClientError, OSError, TimeoutError, HoldfastError) as error:
                 pause_s = self._pause_s(error)
                 reason = str(error) if pause_s is None else ONLY_STANDBYS if self._search.in_vain else told
                 if reason != told:
@@ -116,7 +117,7 @@ class JobLine:
             try:
                 async for message in line:
                     if message.type is aiohttp.WSMsgType.BINARY:
-                        self._show(SHOWN.decode(message.data))
+                        self._show(decode(SHOWN, message.data))
                         backoff.reset()
             finally:
                 sending.cancel()

@@ -9,7 +9,8 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import HoldfastError, InvalidInput, Malformed, Problem, Unavailable
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest
 from holdfast.api.policy import Policy
 from holdfast.api.standing import TRIES_MAX, ask_again_after_s, is_standby
@@ -96,7 +97,7 @@ class Watchdog:
         """What became of it, None when the watchdog does not know the job. The same `id` again is the same one."""
         path = f"/v1/jobs/{request.job}/interventions"
         content = await self._ask("POST", path, msgspec.json.encode(request))
-        return None if content is None else msgspec.json.decode(content, type=InterventionOutcome)
+        return None if content is None else decode_json(content, InterventionOutcome)
 
     async def _ask(self, method: str, path: str, body: bytes | None) -> bytes | None:
         """The leader's answer, None for 404."""
@@ -128,8 +129,8 @@ class Watchdog:
 
 def _refusal(code: int, path: str, content: bytes) -> HoldfastError:
     try:
-        said = msgspec.json.decode(content, type=_Answer).error
-    except msgspec.MsgspecError:
+        said = decode_json(content, _Answer).error
+    except Malformed:
         said = content[:TEXT_LENGTH_MAX].decode("utf-8", "replace")
     # Not being let in is a matter of the installation, which changes; a bad message never gets better.
     if code >= 500 or code in (401, 403, 408, 429):

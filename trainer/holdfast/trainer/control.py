@@ -7,7 +7,8 @@ import threading
 import msgspec
 
 from holdfast.api.control import FromWorker, ToWorker
-from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.frame import FrameReader, frame
 
 _READ_BYTES = 1 << 16
@@ -56,8 +57,8 @@ class Control:
         if not chunk:
             raise ControlClosed("the launcher closed the control socket")
         try:
-            return [self._decoder.decode(body) for body in self._reader.feed(chunk)]
-        except (Damaged, msgspec.MsgspecError) as error:
+            return [decode(self._decoder, body) for body in self._reader.feed(chunk)]
+        except (Damaged, Malformed) as error:
             raise ControlClosed(f"a control frame could not be read: {error}") from error
 
     def close(self) -> None:

@@ -11,6 +11,8 @@ from torch.utils._pytree import (
 )  # what torch itself takes apart a model's output with; it has no other name
 
 from holdfast.api.bitflip import BitFlip, NanOutput, bit_flip_file, nan_file, request_nan
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Malformed
 from holdfast.trainer.fingerprint import local_part
 
 logger = logging.getLogger(__name__)
@@ -26,13 +28,13 @@ class Corruption:
     def completed(self, step: int) -> None:
         """Step `step` is complete: do what is asked for by now. A request that cannot be read is removed."""
         try:
-            flip = msgspec.json.decode(self._file.read_bytes(), type=BitFlip)
+            flip = decode_json(self._file.read_bytes(), BitFlip)
             if step < flip.step:
                 return
             self._file.unlink()
         except FileNotFoundError:
             return
-        except msgspec.DecodeError as error:
+        except Malformed as error:
             logger.warning("bit flip is not understood file=%s error=%s", self._file, error)
             self._file.unlink(missing_ok=True)
             return
@@ -57,13 +59,13 @@ class NanOutputs:
         """Step `step` is complete: whether the next one is spoilt. A request that cannot be read is removed."""
         self._active = False
         try:
-            wanted = msgspec.json.decode(self._file.read_bytes(), type=NanOutput)
+            wanted = decode_json(self._file.read_bytes(), NanOutput)
             if step + 1 < wanted.step:
                 return
             self._file.unlink()
         except FileNotFoundError:
             return
-        except msgspec.DecodeError as error:
+        except Malformed as error:
             logger.warning("request for NaN is not understood file=%s error=%s", self._file, error)
             self._file.unlink(missing_ok=True)
             return

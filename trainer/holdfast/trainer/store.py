@@ -17,7 +17,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from holdfast.api.control import Assignment
-from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.frame import FrameReader, frame
 from holdfast.trainer.storeserver import STORE_FRAME_BYTES_MAX, StoreServer
 from holdfast.trainer.storetable import (
@@ -129,7 +130,7 @@ class RoundStore(Store):
                 self._connection.settimeout(wait_s + _ANSWER_GRACE_S)
                 self._connection.sendall(frame(msgspec.msgpack.encode(request), STORE_FRAME_BYTES_MAX))
                 answer = self._read()
-            except (OSError, Damaged, msgspec.MsgspecError) as error:
+            except (OSError, Damaged, Malformed) as error:
                 raise dist.DistNetworkError(f"the round's store does not answer: {error}") from error
         if answer.refused:
             raise dist.DistStoreError(answer.refused)
@@ -141,7 +142,7 @@ class RoundStore(Store):
             if not chunk:
                 raise ConnectionResetError("the connection was closed")
             for body in self._reader.feed(chunk):
-                return self._decoder.decode(body)
+                return decode(self._decoder, body)
 
 
 def _connect(assignment: Assignment, *, timeout_s: float, check: Callable[[], None]) -> socket.socket:

@@ -9,12 +9,14 @@ import time
 
 import msgspec
 
-from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.frame import FrameReader, frame
 from holdfast.api.round import Endpoint
 from holdfast.trainer.storetable import Answer, Hello, Request, StoreTable
 
 STORE_FRAME_BYTES_MAX = 1 << 24
+HELLO_BYTES_MAX = 4096  # What a stranger can make the server hold.
 _READ_BYTES = 1 << 16
 _BACKLOG = 4096  # All ranks of a large round come at once.
 
@@ -74,7 +76,7 @@ class StoreServer:
                 self._tell(self._table.ask(descriptor, request, time.monotonic()))
                 if not client.is_known:
                     raise _Stranger
-        except (OSError, Damaged, msgspec.MsgspecError, _Stranger):
+        except (OSError, Damaged, Malformed, _Stranger):
             self._drop(descriptor)
 
     def _tell(self, answers: list[tuple[int, Answer]]) -> None:
@@ -101,7 +103,7 @@ class _Client:
         # A client that does not take its answers must not keep the others waiting for long.
         connection.settimeout(5.0)
         self.connection = connection
-        self._reader = FrameReader(STORE_FRAME_BYTES_MAX)
+        self._reader = FrameReader(HELLO_BYTES_MAX)
         self.is_known = False
         self._decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
@@ -109,13 +111,14 @@ class _Client:
         chunk = self.connection.recv(_READ_BYTES)
         if not chunk:
             raise _Stranger
-        requests = [self._decoder.decode(body) for body in self._reader.feed(chunk)]
+        requests = [decode(self._decoder, body) for body in self._reader.feed(chunk)]
         if requests and not self.is_known and not isinstance(requests[0], Hello):
             raise _Stranger
         return requests
 
     def answer(self, answer: Answer) -> None:
-        self.is_known = self.is_known or not answer.refused
+        if not self.is_known and not answer.refused:
+            self.is_known, self._reader.max_bytes = True, STORE_FRAME_BYTES_MAX
         self.connection.sendall(frame(msgspec.msgpack.encode(answer), STORE_FRAME_BYTES_MAX))
 
 

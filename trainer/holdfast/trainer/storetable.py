@@ -5,8 +5,13 @@ time is over, and answered then.
 """
 
 from dataclasses import dataclass, field
+from typing import Annotated, Final
 
 import msgspec
+
+from holdfast.api.bounds import Seconds
+
+COUNT_MAX: Final = 2**62
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -38,14 +43,14 @@ class Add(msgspec.Struct, frozen=True, tag=True):
     """Count: a number is kept as its decimal text, as torch's stores keep it."""
 
     key: str
-    amount: int
+    amount: Annotated[int, msgspec.Meta(ge=-COUNT_MAX, le=COUNT_MAX)]
 
 
 class Await(msgspec.Struct, frozen=True, tag=True):
     """Answered with the value of the last key once all of `keys` are set."""
 
-    keys: tuple[str, ...]
-    timeout_s: float
+    keys: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    timeout_s: Seconds
 
 
 class Check(msgspec.Struct, frozen=True, tag=True):
@@ -130,9 +135,11 @@ class StoreTable:
                 return self._compare_set(key, expected, value)
             case Add(key, amount):
                 held = self._values.get(key, b"0")
-                if not held.lstrip(b"-").isdigit():
+                if len(held) > len(str(-COUNT_MAX)) or not held.removeprefix(b"-").isdigit():
                     return Answer(refused=f"key {key} holds no number to add to")
                 total = int(held) + amount
+                if abs(total) > COUNT_MAX:
+                    return Answer(refused=f"key {key} would count beyond {COUNT_MAX}")
                 self._values[key] = str(total).encode()
                 return Answer(number=total)
             case Check(keys):

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.decoding import decode_msgpack
+from holdfast.api.errors import Damaged, Fenced, Malformed, Unavailable
 from holdfast.api.event import (
     ClockTicked,
     Event,
@@ -75,6 +76,7 @@ class Job:
         self.offset = START
         self.last_at = 0.0
         self.trouble: str | None = None  # why the store refuses, None while it takes everything
+        self.stopped: str | None = None  # why nothing is decided any more, None while that can be
         self.senses: Senses | None = None
         self._placed: dict[str, Placed] = {}  # by node; whoever watches anew is told again
         self.counts = JobCounts()
@@ -89,7 +91,27 @@ class Job:
         self._retry_at = 0.0  # while the store refuses: when to ask it again
 
     def restore(self) -> None:
-        """Read what an earlier run left: the snapshot, and the lines behind it. Raises Unavailable, Damaged."""
+        """Read what an earlier run left: the snapshot, and the lines behind it. Raises Unavailable, Fenced.
+
+        A journal that cannot be applied stops this job, and no other one.
+        """
+        try:
+            self._restore()
+        except (Unavailable, Fenced):
+            raise
+        except Exception as error:
+            self.stop(error)
+
+    def stop(self, error: Exception) -> None:
+        """Decide nothing of this job any more, and say why. What runs goes on; the journal stays as it is."""
+        says = f"the journal cannot be applied behind line {self.offset}: {type(error).__name__}: {error}"
+        self.stopped = f"{says}; other jobs go on; delete this job and submit it again to begin anew"
+        self.trouble, self.senses = self.stopped, None
+        self.state = self._brain.initial(self.name)
+        self._waiting.clear()
+        logger.error("job stopped job=%s reason=%s", self.name, self.stopped)
+
+    def _restore(self) -> None:
         snapshot = self._store.load(self.name)
         if snapshot is not None and (state := _readable(snapshot, self.name)) is not None:
             self.state, self.offset, self.last_at = state, snapshot.offset, snapshot.at
@@ -106,6 +128,8 @@ class Job:
 
     def resume(self, now: float) -> tuple[Effect, ...]:
         """Go on after `restore`: watch again, and let the brain know that it was away."""
+        if self.stopped is not None:
+            return ()
         self._watch(now, back_by=now + RETURN_S)
         return self.demand(WatchdogStarted(), now)
 
@@ -123,6 +147,8 @@ class Job:
 
     def demand(self, event: Event, now: float) -> tuple[Effect, ...]:
         """Apply what somebody waits for. Raises Unavailable or Damaged, and forgets it, when the store refuses."""
+        if self.stopped is not None:
+            raise Unavailable(self.stopped)
         effects = self._apply_all((), now)
         if self._waiting:
             raise Unavailable(f"the store refuses: {self.trouble}")
@@ -136,6 +162,8 @@ class Job:
 
     def elapse(self, now: float) -> tuple[Effect, ...]:
         """Apply what the passing of time proves. Called at `next_wakeup`, or later."""
+        if self.stopped is not None:
+            return ()
         events = list(self.senses.elapse(now)) if self.senses else []
         wakeup = self._brain.next_wakeup(self.state)
         if wakeup is not None and wakeup <= now:
@@ -149,6 +177,8 @@ class Job:
 
     def next_wakeup(self, now: float) -> float | None:
         """When to call `elapse`, or None."""
+        if self.stopped is not None:
+            return None
         wakeups = [self._brain.next_wakeup(self.state), self.senses.next_wakeup() if self.senses else None]
         if self.trouble is not None:
             wakeups.append(self._retry_at)
@@ -160,6 +190,8 @@ class Job:
 
     def save(self, now: float) -> None:
         """Write a snapshot. A failure is noted; the journal has it all."""
+        if self.stopped is not None:
+            return
         snapshot = Snapshot(self.offset, self.last_at, msgspec.msgpack.encode(self.state))
         try:
             self._store.save(self.name, snapshot, fence=self._fence)
@@ -187,6 +219,8 @@ class Job:
         milliseconds to no end: the journal survives this process already, and with the machine goes everybody
         who saw the decision. A failure is noted and no more.
         """
+        if self.stopped is not None:
+            return
         try:
             for incident in _incidents_in(effects):
                 self._store.file(incident, fence=self._fence)
@@ -223,6 +257,8 @@ class Job:
 
     def _apply_all(self, events: Iterable[Event], now: float) -> tuple[Effect, ...]:
         """Journal and apply the events behind those that still wait, or let all of them wait."""
+        if self.stopped is not None:
+            return ()
         if self.trouble is not None and now < self._retry_at:
             self._wait(events)
             return ()
@@ -314,8 +350,8 @@ def _subject(event: Event) -> object:
 def _readable(snapshot: Snapshot, job: str) -> JobState | None:
     """The snapshot's state, or None when another version of the program wrote it: the journal gives it again."""
     try:
-        return msgspec.msgpack.decode(snapshot.state, type=JobState)
-    except msgspec.MsgspecError as error:
+        return decode_msgpack(snapshot.state, JobState)
+    except Malformed as error:
         logger.warning("snapshot is not readable, reading the whole journal job=%s reason=%s", job, error)
         return None
 

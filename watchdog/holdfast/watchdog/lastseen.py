@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from holdfast.api.decoding import decode_msgpack
+from holdfast.api.errors import Malformed
 from holdfast.api.status import Hearing, JobPhase, LastSeen, NodeStatus, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
 from holdfast.watchdog.progress import mean
@@ -40,8 +42,8 @@ def kept(store: Store, job: str) -> tuple[LastSeen, int] | None:
     if snapshot is None:
         return None
     try:
-        return msgspec.msgpack.decode(snapshot.state, type=LastSeen), snapshot.offset
-    except msgspec.MsgspecError:
+        return decode_msgpack(snapshot.state, LastSeen), snapshot.offset
+    except Malformed:
         return None
 
 
@@ -103,8 +105,8 @@ def _state(store: Store, job: str, brain: Brain) -> tuple[JobState, float]:
     snapshot = store.load(job)
     if snapshot is not None:
         # Of another version of the program, the whole journal gives it.
-        with contextlib.suppress(msgspec.MsgspecError):
-            state, after, at = msgspec.msgpack.decode(snapshot.state, type=JobState), snapshot.offset, snapshot.at
+        with contextlib.suppress(Malformed):
+            state, after, at = decode_msgpack(snapshot.state, JobState), snapshot.offset, snapshot.at
     for line in store.tail(job, after):
         state, at = turn(brain, state, line.event, line.at).state, line.at
     return state, at

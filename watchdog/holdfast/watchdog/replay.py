@@ -5,6 +5,8 @@ from enum import Enum
 
 import msgspec
 
+from holdfast.api.decoding import decode_msgpack
+from holdfast.api.errors import Malformed
 from holdfast.api.event import Journaled
 from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.state import JobState
@@ -69,8 +71,8 @@ def _compare(state: JobState, snapshot: Snapshot) -> tuple[Verdict, tuple[str, .
     if msgspec.msgpack.encode(state) == snapshot.state:
         return Verdict.EQUAL, ()
     try:
-        kept = msgspec.msgpack.decode(snapshot.state, type=JobState)
-    except msgspec.MsgspecError as error:
+        kept = decode_msgpack(snapshot.state, JobState)
+    except Malformed as error:
         return Verdict.DIFFERENT, (f"the snapshot is not readable: {error}",)
     return Verdict.DIFFERENT, tuple(_differences(state, kept))
 

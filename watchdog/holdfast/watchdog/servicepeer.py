@@ -6,6 +6,8 @@ import ssl
 import aiohttp
 import msgspec
 
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Malformed
 from holdfast.api.standing import Standing
 from holdfast.watchdog.settings import TlsFiles
 from holdfast.watchdog.store.store import Fence
@@ -38,7 +40,7 @@ class ServicePeer:
             async with asyncio.timeout(ASK_S):
                 for _ in range(ASKS):
                     met.append(await self._ask(trusted))
-        except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError, OSError):
+        except (aiohttp.ClientError, TimeoutError, Malformed, OSError):
             pass
         return Fence(max(met)) if any(met) else None
 
@@ -57,4 +59,4 @@ class ServicePeer:
             aiohttp.ClientSession() as http,
             http.get(self._url, ssl=trusted) as response,
         ):
-            return msgspec.json.decode(await response.read(), type=Readiness).fence or 0
+            return decode_json(await response.read(), Readiness).fence or 0

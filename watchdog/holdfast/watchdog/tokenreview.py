@@ -13,7 +13,8 @@ from collections.abc import Callable
 import aiohttp
 import msgspec
 
-from holdfast.api.errors import Unavailable
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Malformed, Unavailable
 from holdfast.watchdog.auth import Caller
 from holdfast.watchdog.grants import GrantsFile
 from holdfast.watchdog.settings import KubernetesAuth
@@ -131,8 +132,8 @@ class TokenReviewer:
                     raise Unavailable(
                         f"the API server answers {response.status} to a token review{_why(response)}"
                     )
-                return msgspec.json.decode(body, type=_Review).status
-        except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError, OSError) as error:
+                return decode_json(body, _Review).status
+        except (aiohttp.ClientError, TimeoutError, Malformed, OSError) as error:
             says = str(error) or f"no answer within {REVIEW_S:.0f} s"
             raise Unavailable(f"the API server cannot be asked whose a token is: {says}") from error
 
@@ -162,9 +163,9 @@ def expiry(token: str) -> float:
         return float("inf")
     try:
         padded = parts[1] + "=" * (-len(parts[1]) % 4)
-        ends = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=dict[str, object]).get("exp")
+        ends = decode_json(base64.urlsafe_b64decode(padded), dict[str, object]).get("exp")
         return float(ends) if isinstance(ends, int | float) else float("inf")
-    except (binascii.Error, ValueError, RecursionError, OverflowError):
+    except (binascii.Error, ValueError, OverflowError, Malformed):
         return float("inf")
 
 

@@ -17,7 +17,8 @@ import msgspec
 
 from holdfast.agent.launch.credential import Credential, Refusals
 from holdfast.agent.launch.outbox import Outbox
-from holdfast.api.errors import HoldfastError, Unavailable
+from holdfast.api.decoding import decode
+from holdfast.api.errors import HoldfastError, Malformed, Unavailable
 from holdfast.api.membership import Beat, FromLauncher, Join, Leave, Refused, RoundWord, ToLauncher
 from holdfast.api.round import Shown
 from holdfast.api.selftest import TestWanted
@@ -200,8 +201,8 @@ class Connection:
 
     def _take(self, data: bytes) -> None:
         try:
-            shown = self._decoder.decode(data)
-        except msgspec.MsgspecError as error:
+            shown = decode(self._decoder, data)
+        except Malformed as error:
             log.error("the watchdog's message was not understood error=%s", error)
             return
         if isinstance(shown, Refused):

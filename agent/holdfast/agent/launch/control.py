@@ -17,7 +17,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.api.control import Attached, FromWorker, ToWorker
-from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.frame import FrameReader, frame
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class ControlServer:
         self._writers[worker] = writer
         try:
             await self._listen(worker, reader)
-        except (Damaged, msgspec.MsgspecError) as error:
+        except (Damaged, Malformed) as error:
             log.warning("a worker's message was not understood pid=%d error=%s", worker, error)
         finally:
             del self._writers[worker]
@@ -107,7 +108,7 @@ class ControlServer:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(_READ_BYTES):
                 for payload in frames.feed(data):
-                    message = self._decoder.decode(payload)
+                    message = decode(self._decoder, payload)
                     if isinstance(message, Attached):
                         self._on_attached(worker)
                     else:

@@ -21,6 +21,9 @@ from typing import Final, NoReturn
 
 import msgspec
 
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Malformed
+
 log = logging.getLogger(__name__)
 
 # As many as the kubelet keeps of a container's log files (containerLogMaxFiles).
@@ -152,8 +155,8 @@ def _bounded(runs: list[WorkerRun]) -> tuple[list[WorkerRun], list[WorkerRun]]:
 def read_register(path: Path) -> tuple[WorkerRun, ...]:
     """What a launcher has registered; nothing where there is no such file, or it is of another version."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=tuple[WorkerRun, ...])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return decode_json(path.read_bytes(), tuple[WorkerRun, ...])
+    except (OSError, Malformed):
         return ()
 
 

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from holdfast.agent.launch.birth import Ended, Fork
 from holdfast.agent.launch.effect import StartTest
 from holdfast.agent.launch.environment import without_token
 from holdfast.agent.launch.logfile import ending
 from holdfast.agent.launch.settings import EntrypointKind
 from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
+from holdfast.api.decoding import decode_msgpack
 from holdfast.api.drill import DRILL_FILE
+from holdfast.api.errors import Malformed
 from holdfast.api.selftest import GOLDEN_VARIABLE, Tested
 
 _MODULE: Final = "holdfast.agent.selftest"
@@ -62,8 +62,8 @@ class TestProcess:
     def outcome(self, ended: Ended) -> Tested | str:
         """What it found out, or why that is not known."""
         how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
+        with contextlib.suppress(OSError, Malformed):
             if self._result.stat().st_size <= _RESULT_BYTES_MAX:
-                return msgspec.msgpack.decode(self._result.read_bytes(), type=Tested)
+                return decode_msgpack(self._result.read_bytes(), Tested)
         last = ending(self._log, since=0).strip().rpartition("\n")[2]
         return f"the self-test ended with {how}{f': {last}' if last else ''}"[:_SAYS_MAX]

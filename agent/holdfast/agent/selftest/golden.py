@@ -10,15 +10,16 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.selftest.judgement import Golden
-from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
 from holdfast.api.selftest import CheckResult, Verdict
 
 
 def read_golden(path: Path) -> Golden:
     """Raises InvalidInput when the file is no golden table, Unavailable when it cannot be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, str]])
-    except msgspec.MsgspecError as error:
+        return decode_json(path.read_bytes(), dict[str, dict[str, str]])
+    except Malformed as error:
         raise InvalidInput(Problem("golden", str(path), f"it is no golden table: {error}")) from error
     except OSError as error:
         raise Unavailable(f"the golden table {path} cannot be read: {error.strerror}") from error

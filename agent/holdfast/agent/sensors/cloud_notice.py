@@ -12,6 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Malformed
+
 # The shortest notice each promises, for when it names no time.
 # Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 AWS_SPOT_S: Final = 120.0
@@ -115,6 +118,6 @@ def _seconds_until(text: str, answered: datetime | None, otherwise_s: float) -> 
 
 def _decoded(body: str, kind: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return decode_json(body, kind)
+    except Malformed as error:
         raise NotNotice(f"not what it documents: {error}") from error

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from holdfast.agent.sensors.kernelbookmark import boot_id
 from holdfast.agent.sensors.standing import Held
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Malformed
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,10 +86,10 @@ def _read(path: str | None) -> Kept | None:
         return None
     try:
         with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(_BYTES_MAX), type=Kept)
+            return decode_json(file.read(_BYTES_MAX), Kept)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, Malformed) as error:
         _LOG.warning("conditions of an earlier run are not known: file=%s reason=%r", path, str(error))
         return None
 

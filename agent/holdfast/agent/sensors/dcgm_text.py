@@ -11,12 +11,13 @@ from prometheus_client.samples import Sample
 
 from holdfast.agent.sensors.dcgm_fields import XID_GAUGES, XID_TOTAL, filling_of
 from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.api.bounds import WHOLE_MAX
 
 # DCGM says "no value", and why, with the largest numbers its types hold.
 # Source: DCGM_INT32_BLANK, DCGM_FP64_BLANK and DCGM_INT64_BLANK in https://github.com/NVIDIA/DCGM, dcgm_structs.h
 _BLANKS: Final = (range(0x7FFF_FFF0, 0x8000_0000), range(2**47, 2**47 + 16), range(0x7FFF_FFFF_FFFF_FC00, 2**64))
 GPUS_MAX: Final = 64
-_BEYOND: Final = 2**63  # no value is as large, and what is cannot be reported
+_BEYOND: Final = float(WHOLE_MAX)  # no GPU counts that far, and nobody would be told of one that does
 _DIGITS_MAX: Final = 9  # of a GPU's or an XID's number
 _WHOLE: Final = frozenset(
     name for name, kind in GpuDetail.__annotations__.items() if kind in (int | None, "int | None")

@@ -17,6 +17,8 @@ from typing import Annotated, Final
 import msgspec
 
 from holdfast.api.condition import ConditionKind
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Malformed
 
 FILE_NAME: Final = "gpu-faults.jsonl"
 _MAX_READ_BYTES: Final = 1 << 16  # per look: a larger script is taken in over several looks
@@ -62,8 +64,8 @@ def inject(run_dir: str, fault: Fault) -> None:
 def parse_fault(line: bytes, gpus: int) -> Fault:
     """One line for a node of `gpus` simulated GPUs. Raises BadFault."""
     try:
-        fault = msgspec.json.decode(line, type=Fault)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        fault = decode_json(line, Fault)
+    except Malformed as error:
         raise BadFault(str(error)) from error
     if not 0 <= fault.gpu < gpus:
         raise BadFault(f"there is no simulated GPU {fault.gpu}, only 0 to {gpus - 1}")

@@ -7,6 +7,8 @@ import msgspec
 
 from holdfast.agent.sensors.kernelsource import Place
 from holdfast.agent.sensors.standing import Held
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Malformed
 
 FILE_NAME: Final = "kernel-log.json"
 _BYTES_MAX: Final = 1 << 20
@@ -45,8 +47,8 @@ def read_bookmark(path: str) -> Bookmark | None:
     """None when there is none, or it is damaged: then reading starts as if for the first time."""
     try:
         with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(_BYTES_MAX), type=Bookmark)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return decode_json(file.read(_BYTES_MAX), Bookmark)
+    except (OSError, Malformed):
         return None
 
 

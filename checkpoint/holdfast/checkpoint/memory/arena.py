@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import xxhash
 
-from holdfast.api.errors import Damaged, InvalidInput, Problem
+from holdfast.api.errors import Damaged, InvalidInput, Malformed, Problem
 from holdfast.checkpoint.manifest import BLOCK_BYTES, hash_block
 from holdfast.checkpoint.memory import record as wire
 from holdfast.checkpoint.memory.allowance import allowance_bytes
@@ -175,7 +174,7 @@ class Arena:
             return None
         try:
             record = wire.decode(words)
-        except msgspec.MsgspecError:  # Of another version of this library.
+        except Malformed:  # Of another version of this library.
             return None
         blocks = self._blocks(generation, record.image_bytes)
         copies = self._words[_AT_COPIES]

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Malformed
 from holdfast.checkpoint.memory import protocol
 from holdfast.checkpoint.memory.protocol import Challenge, Hello, Refused, Welcome
 
@@ -47,8 +49,8 @@ class Channel:
         words = memoryview(bytearray(size))
         await self.receive(words)
         try:
-            return decoder.decode(words)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return decode(decoder, words)
+        except Malformed as error:
             raise Misspoken(f"not a message that is expected here: {error}") from error
 
     async def send(self, content: memoryview) -> None:

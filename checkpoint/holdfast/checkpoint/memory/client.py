@@ -5,6 +5,8 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Malformed
 from holdfast.checkpoint.memory import protocol
 from holdfast.checkpoint.memory.channel import PATIENCE_S, Misspoken
 from holdfast.checkpoint.memory.protocol import (
@@ -97,8 +99,8 @@ class Peer:
         words = bytearray(size)
         self._receive(memoryview(words))
         try:
-            return decoder.decode(words)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return decode(decoder, words)
+        except Malformed as error:
             raise Misspoken(f"not a message that is expected here: {error}") from error
 
     def _receive(self, into: memoryview) -> None:

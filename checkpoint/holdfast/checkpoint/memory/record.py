@@ -2,6 +2,7 @@
 
 import msgspec
 
+from holdfast.api.decoding import decode as read
 from holdfast.checkpoint.index import Stored
 
 
@@ -42,5 +43,5 @@ def encode(record: SnapshotRecord) -> bytes:
 
 
 def decode(words: bytes | memoryview) -> SnapshotRecord:
-    """Raises msgspec.MsgspecError when the bytes are no record."""
-    return _DECODER.decode(words)
+    """Raises Malformed when the bytes are no record."""
+    return read(_DECODER, words)

@@ -11,7 +11,8 @@ import secrets
 
 import msgspec
 
-from holdfast.api.errors import Damaged
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Damaged, Malformed
 from holdfast.checkpoint.fence import Mark
 from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.objects.bucket import Bucket, read
@@ -91,8 +92,8 @@ class Journal:
     def _entry(self, number: int) -> Head:
         found = read(self._bucket, f"{JOURNAL}/{entry_name(number)}", 0, _ENTRY_BYTES_MAX)
         try:
-            return msgspec.json.decode(found, type=Head)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return decode_json(found, Head)
+        except Malformed as error:
             raise Damaged(f"{self._bucket.uri}/{JOURNAL}/{entry_name(number)} cannot be read: {error}") from error
 
     def _numbers(self) -> list[int]:

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Problem, Unavailable
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Malformed, Problem, Unavailable
 from holdfast.cli.cluster.credentials import Credentials, read_credentials
 from holdfast.cli.target import Target
 
@@ -59,8 +60,8 @@ class Reply:
     def said(self) -> Said | None:
         """The API server's own words; None when these are not its, or not words."""
         try:
-            said = msgspec.json.decode(self.content, type=Said)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            said = decode_json(self.content, Said)
+        except Malformed:
             return None
         return said if said.kind == "Status" else None
 
@@ -169,8 +170,8 @@ class KubeApi:
         if reply.status >= 400:
             raise refusal_of(reply, right, self.user)
         try:
-            return msgspec.json.decode(reply.content)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return decode_json(reply.content, Any)
+        except Malformed as error:
             raise Damaged(f"the API server at {self.server} sent what is no JSON: {error}") from error
 
 

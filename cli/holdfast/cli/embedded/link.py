@@ -9,7 +9,8 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.decoding import decode, decode_json
+from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import (
     InterventionAction,
@@ -23,6 +24,7 @@ from holdfast.api.status import JobStatus, RankStatus
 from holdfast.cli.watchdogclient import INCIDENTS, explanation
 
 RECONNECT_S: Final = 0.1
+SHOWN: msgspec.msgpack.Decoder[ToOperator] = msgspec.msgpack.Decoder(ToOperator)
 ANSWER_TIMEOUT_S: Final = 5.0
 
 
@@ -47,27 +49,27 @@ class WatchdogLink:
         """Bring a failed job back. Raises InvalidInput when the watchdog refuses."""
         request = InterventionRequest(uuid.uuid4().hex, self._job, InterventionAction.RESTART, reason)
         content = await self._ask("POST", f"/v1/jobs/{self._job}/interventions", msgspec.json.encode(request))
-        outcome = msgspec.json.decode(content or b"", type=InterventionOutcome)
+        outcome = decode_json(content or b"", InterventionOutcome)
         if outcome.state is InterventionState.REFUSED:
             raise InvalidInput(Problem("job", self._job, outcome.outcome))
 
     async def status(self) -> JobStatus | None:
         """Where the job is, None when the watchdog does not know it."""
         content = await self._read("status")
-        return None if content is None else msgspec.json.decode(content, type=JobStatus)
+        return None if content is None else decode_json(content, JobStatus)
 
     async def ranks(self) -> tuple[RankStatus, ...]:
         """Every rank of the round."""
-        return msgspec.json.decode(await self._read("ranks") or b"[]", type=tuple[RankStatus, ...])
+        return decode_json(await self._read("ranks") or b"[]", tuple[RankStatus, ...])
 
     async def incidents(self) -> tuple[Incident, ...]:
         """Oldest first; the watchdog answers with the newest first."""
-        return msgspec.json.decode(await self._read(INCIDENTS) or b"[]", type=tuple[Incident, ...])[::-1]
+        return decode_json(await self._read(INCIDENTS) or b"[]", tuple[Incident, ...])[::-1]
 
     async def operate(self, outbox: "OperatorOutbox", show: Callable[[Plan], None]) -> None:
         """Be the operator, for ever: send what is observed, `show` every plan; reconnect when the line breaks."""
         while True:
-            with contextlib.suppress(aiohttp.ClientError, OSError, msgspec.DecodeError):
+            with contextlib.suppress(aiohttp.ClientError, OSError, Malformed):
                 async with self._session.ws_connect(f"ws://{self._at}/v1/operator", heartbeat=5.0) as line:
                     await line.send_bytes(_encode(OperatorHello(self._job)))
                     await self._converse(line, outbox, show)
@@ -80,7 +82,7 @@ class WatchdogLink:
         try:
             async for message in line:
                 if message.type is aiohttp.WSMsgType.BINARY:
-                    shown = msgspec.msgpack.decode(message.data, type=ToOperator)
+                    shown = decode(SHOWN, message.data)
                     if isinstance(shown, Plan):
                         show(shown)
         finally:

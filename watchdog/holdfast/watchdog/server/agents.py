@@ -1,13 +1,12 @@
 """Agents: node reports in, the pace and what was taken out."""
 
-import math
 from collections.abc import AsyncIterator
 
 import msgspec
 from aiohttp import WSCloseCode, web
 
 from holdfast.api.errors import HoldfastError
-from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, PreemptionNoticed, ReportTaken
+from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ReportTaken
 from holdfast.watchdog.auth import Caller
 from holdfast.watchdog.server.answer import CALLER
 from holdfast.watchdog.server.connection import AgentConnection
@@ -66,7 +65,6 @@ async def _listen(host: JobHost, agent: AgentConnection, frames: AsyncIterator[F
             return  # a newer connection of the node has taken over
         if not isinstance(report, NodeReport) or (report.node, report.boot) != (agent.node, agent.boot):
             raise BadMessage(f"expected reports of node {agent.node}, boot {agent.boot}, and nothing else")
-        check_finite(report)
         taken = host.taken.get(agent.node)
         if taken is not None and taken.boot == report.boot and report.sequence <= taken.sequence:
             host.tally.add(Count.DUPLICATE_REPORTS)
@@ -76,21 +74,3 @@ async def _listen(host: JobHost, agent: AgentConnection, frames: AsyncIterator[F
             if not report.events:
                 continue  # nobody keeps what only tells of the present; answering it would double the traffic
         agent.outbox.put(Slot.TAKEN, msgspec.msgpack.encode(ReportTaken(host.taken[agent.node].sequence)))
-
-
-def check_finite(report: NodeReport) -> None:
-    """A figure that is no number would poison every comparison behind it. Raises BadMessage.
-
-    A loss or a gradient norm may be none: that is news. What is only shown is let be.
-    """
-    total = sum([each.age_s for each in report.events]) + sum([each.age_s for each in report.conditions])
-    total += sum([each.within_s for each in report.events if isinstance(each, PreemptionNoticed)])
-    for sample in report.ranks:
-        total += sample.progress_age_s + sample.phase_age_s + (sample.pulse_age_s or 0.0)
-        total += sample.step_time_s or 0.0
-        if sample.nonfinite is not None:
-            total += sample.nonfinite.age_s
-    for gpu in report.gpus:
-        total += (gpu.temperature_c or 0.0) + (gpu.margin_c or 0.0) + (gpu.throttled_s or 0.0)
-    if not math.isfinite(total):  # one that is not finite makes the sum so
-        raise BadMessage("an age or a measured figure is not a finite number")

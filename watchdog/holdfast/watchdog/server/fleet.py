@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.api.errors import Damaged, Unavailable
+from holdfast.api.decoding import decode_msgpack
+from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.event import NodeReputed
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, Pardon
@@ -41,8 +42,8 @@ class FleetMemory:
         try:
             snapshot = self._store.load(NAME)
             if snapshot is not None:
-                self._fleet = msgspec.msgpack.decode(snapshot.state, type=Fleet)
-        except (Damaged, msgspec.MsgspecError) as error:
+                self._fleet = decode_msgpack(snapshot.state, Fleet)
+        except (Damaged, Malformed) as error:
             logger.warning("what is known of nodes cannot be read reason=%s", error)
 
     def repute(self, node: str, now: float) -> Repute:

@@ -10,7 +10,8 @@ from typing import TypeVar
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from holdfast.api.errors import HoldfastError
+from holdfast.api.decoding import decode
+from holdfast.api.errors import HoldfastError, Malformed
 from holdfast.watchdog.server.outbox import Outbox
 from holdfast.watchdog.server.tally import Count, Tally
 
@@ -87,8 +88,8 @@ async def decoded(socket: web.WebSocketResponse, decoder: msgspec.msgpack.Decode
         if message.type is not WSMsgType.BINARY:
             raise Undecodable("send binary frames of msgpack")
         try:
-            yield decoder.decode(message.data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            yield decode(decoder, message.data)
+        except Malformed as error:
             raise Undecodable(f"not a message of this connection: {error}") from error
 
 

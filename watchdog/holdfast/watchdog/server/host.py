@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 from aiohttp import WSCloseCode
 
-from holdfast.api.errors import Fenced, Unavailable
+from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.event import Event, InterventionRequested, NodeChanged, PodChanged
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.membership import SaveWanted
@@ -87,7 +88,8 @@ class JobHost:
 
     def start(self) -> None:
         """Resume the job after a restart of the watchdog. Raises as `Job.resume`."""
-        self._carry_out(self.job.resume(self.clock.now()))
+        with self._only_this_job():
+            self._carry_out(self.job.resume(self.clock.now()))
 
     def stop(self) -> None:
         """No more timers, and a snapshot for the next start."""
@@ -130,6 +132,8 @@ class JobHost:
                 self._tell_operators(decided=False, now=now)
         except Fenced as error:
             self._give_up(error)
+        except Exception as error:
+            self.job.stop(error)
 
     def record(self, event: Event) -> None:
         """Tell the job a fact."""
@@ -143,7 +147,8 @@ class JobHost:
     def demand(self, event: Event) -> None:
         """Tell the job what somebody waits for. Raises Unavailable, Damaged, Fenced."""
         try:
-            self._carry_out(self.job.demand(event, self.clock.now()))
+            with self._only_this_job():
+                self._carry_out(self.job.demand(event, self.clock.now()))
         except Fenced as error:
             self._give_up(error)
             raise
@@ -333,9 +338,20 @@ class JobHost:
         if self._over:
             return
         try:
-            act(self.clock.now())
+            with self._only_this_job():
+                act(self.clock.now())
         except Fenced as error:
             self._give_up(error)
+
+    @contextmanager
+    def _only_this_job(self) -> Iterator[None]:
+        """What cannot be carried out (a number that nothing takes, a mistake of ours) stops this job, no other."""
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except Exception as error:
+            self.job.stop(error)
 
     def _give_up(self, error: Fenced) -> None:
         """Another watchdog decides now: change nothing any more."""

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from aiohttp import WSCloseCode, web
 
+from holdfast.api.bounds import NODES_MAX, PER_NODE_MAX
 from holdfast.api.checkpoint import TOLD_MAX
 from holdfast.api.errors import HoldfastError
 from holdfast.api.event import (
@@ -55,9 +56,7 @@ from holdfast.watchdog.server.watchdog import WATCHDOG
 
 # The longest messages carry the last lines of a worker's error, and the end of its output.
 FRAME_BYTES_MAX = 64 * 1024
-LOCAL_SIZE_MAX = 1024
 PORTS_MAX = 64
-NODES_MAX = 1 << 20
 STORED_MAX = 1 << 32  # checkpoints that a storage may be said to hold
 ENDED_WITH_MAX = 64
 YEAR_10000_S = 253_402_300_800.0
@@ -110,19 +109,10 @@ async def _listen(host: JobHost, launcher: LauncherConnection, frames: AsyncIter
             return True
         if isinstance(message, Join):
             raise BadMessage("Join was said before")
-        check_finite(message)
         take = TAKERS.get(type(message))
         if take is not None:
             take(host, launcher, message)
     return False
-
-
-def check_finite(message: FromLauncher) -> None:
-    """A time that is no number would let no timer of the job fire any more. Raises BadMessage."""
-    match message:
-        case Departing(within_s=said_s) | WorkerExited(age_s=said_s) | CollectiveFailed(age_s=said_s):
-            if not math.isfinite(said_s):
-                raise BadMessage(f"{type(message).__name__} tells a time that is no finite number of seconds")
 
 
 def _replace(host: JobHost, launcher: LauncherConnection) -> None:
@@ -162,8 +152,8 @@ def _gone(host: JobHost, launcher: LauncherConnection, *, left: bool) -> None:
 def _check(join: Join) -> None:
     """Raises BadMessage when the launcher cannot be a member, whatever the job."""
     check_peer(member=join.member, node=join.node, boot=join.boot)
-    if not 1 <= join.local_size <= LOCAL_SIZE_MAX:
-        raise BadMessage(f"local_size: {join.local_size} is not accepted; give 1 to {LOCAL_SIZE_MAX}")
+    if not 1 <= join.local_size <= PER_NODE_MAX:
+        raise BadMessage(f"local_size: {join.local_size} is not accepted; give 1 to {PER_NODE_MAX}")
     if join.nodes is not None and not 1 <= join.nodes[0] <= join.nodes[1] <= NODES_MAX:
         raise BadMessage(f"nodes: {join.nodes} is not accepted; give a range within 1 to {NODES_MAX}")
     if not 0 <= join.transfer_port <= 65535:
@@ -256,9 +246,6 @@ def _wrote(host: JobHost, launcher: LauncherConnection, message: WorkerOutput) -
         raise BadMessage(f"tail: {len(message.tail)} bytes are not accepted; send {TAIL_BYTES_MAX} at most")
     if len(message.ended_with) > ENDED_WITH_MAX:
         raise BadMessage(f"ended_with: give {ENDED_WITH_MAX} characters at most")
-    whole = (message.rank, message.pid, message.round, message.omitted_bytes)
-    if not all(0 <= number < 2**63 for number in whole):
-        raise BadMessage(f"rank, pid, round, omitted_bytes: {whole} are not accepted; give numbers from 0 on")
     # Not a number fails it too.
     if not (0.0 <= message.started_at < YEAR_10000_S and 0.0 <= message.ended_at < YEAR_10000_S):
         raise BadMessage("started_at, ended_at: give seconds since 1970")

@@ -2,10 +2,10 @@
 
 from typing import TypeVar
 
-import msgspec
 from aiohttp import web
 
-from holdfast.api.errors import InvalidInput, InvalidSpec, Problem
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import InvalidInput, InvalidSpec, Malformed, Problem
 from holdfast.api.event import JobSubmitted
 from holdfast.api.intervention import InterventionRequest, InterventionState
 from holdfast.api.policy import Policy
@@ -64,8 +64,8 @@ async def foretell(request: web.Request) -> web.Response:
 
 def _decoded(body: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return decode_json(body, kind)
+    except Malformed as error:
         raise InvalidInput(Problem("body", f"{len(body)} bytes", f"send a {kind.__name__}: {error}")) from error
 
 

@@ -124,7 +124,7 @@ class Watchdog:
         if self.standing is Standing.STARTING:
             return "the store has not been asked yet"
         return self._store_trouble or next(
-            (host.job.trouble for host in self._hosts.values() if host.job.trouble), None
+            (host.job.trouble for host in self._hosts.values() if host.job.trouble and not host.job.stopped), None
         )
 
     def _abandon(self) -> None:

@@ -36,7 +36,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.api.errors import Damaged, Fenced, Unavailable
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Damaged, Fenced, Malformed, Unavailable
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
 from holdfast.watchdog.store.recent import RecentLines
@@ -239,8 +240,8 @@ class RedisStore:
         if body is None:
             raise Damaged(f"{self._link}: {what} is missing")
         try:
-            return decoder.decode(body)
-        except msgspec.MsgspecError as error:
+            return decode(decoder, body)
+        except Malformed as error:
             raise Damaged(f"{self._link}: {what} cannot be read: {error}") from error
 
 

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.api.errors import Damaged, Fenced, Unavailable
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Damaged, Fenced, Malformed, Unavailable
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
 from holdfast.watchdog.store.store import PAGE_LINES, START, Fence, Snapshot
@@ -172,8 +173,8 @@ class SqliteStore:
 
     def _decode(self, body: bytes, decoder: msgspec.msgpack.Decoder[T], what: str) -> T:
         try:
-            return decoder.decode(body)
-        except (msgspec.MsgspecError, TypeError) as error:
+            return decode(decoder, body)
+        except (Malformed, TypeError) as error:
             raise Damaged(f"{self._path}: {what} cannot be read: {error}") from error
 
     @contextmanager

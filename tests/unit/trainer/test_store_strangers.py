@@ -1,0 +1,135 @@
+"""What a stranger sends to the port of a round's store costs it its connection, and nobody anything."""
+
+import contextlib
+import random
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from holdfast.api.frame import FrameReader, frame
+from holdfast.api.round import Endpoint
+from holdfast.trainer.storeserver import STORE_FRAME_BYTES_MAX, StoreServer
+from holdfast.trainer.storetable import Add, Answer, Append, Await, Count, Hello, Request, Set, StoreTable
+
+JOB = "research/gpt"
+HELLO = msgspec.msgpack.encode(Hello(JOB, 3))
+
+
+Enter = Callable[[], "Rank"]
+
+
+@pytest.fixture
+def enter(port: int) -> Iterator[Enter]:
+    """Gives ranks of the round, as many as are asked for."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: Rank(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10.0)))
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        free: int = probe.getsockname()[1]
+    server = StoreServer(StoreTable(JOB, 3), Endpoint("127.0.0.1", free))
+    yield free
+    server.close()
+
+
+class Rank:
+    """A member of the round: what it asks is answered."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._frames = FrameReader(STORE_FRAME_BYTES_MAX)
+        assert self.ask(Hello(JOB, 3)).refused == ""
+
+    def say(self, body: bytes) -> None:
+        self._socket.sendall(frame(body, STORE_FRAME_BYTES_MAX))
+
+    def hear(self) -> Answer | None:
+        while chunk := self._socket.recv(1 << 16):
+            for body in self._frames.feed(chunk):
+                return msgspec.msgpack.decode(body, type=Answer)
+        return None
+
+    def ask(self, request: Request) -> Answer:
+        self.say(msgspec.msgpack.encode(request))
+        answer = self.hear()
+        assert answer is not None
+        return answer
+
+
+def is_dropped(port: int, sent: bytes) -> bool:
+    """Whether a connection that sends this is closed by the other side."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10.0) as stranger:
+        stranger.sendall(sent)
+        try:
+            while stranger.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+    return True
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack("<I", len(body)) + body
+
+
+INVALID_TEXT = framed(b"\x81\xa4type\xa2\xff\xff")
+
+NOISE = {
+    "text that is no UTF-8": INVALID_TEXT,
+    "deep nesting": framed(b"\x91" * 100_000),
+    "a frame too long": struct.pack("<I", 2**32 - 1),
+    "a map that announces 2^32 entries": framed(b"\xdf\xff\xff\xff\xff"),
+    "no Hello": framed(msgspec.msgpack.encode(Count())),
+    "another round": framed(msgspec.msgpack.encode(Hello(JOB, 4))),
+    "a long frame before Hello": framed(b"\xc6" + struct.pack(">I", 1 << 20) + bytes(1 << 20)),
+}
+
+
+@pytest.mark.parametrize("sent", NOISE.values(), ids=NOISE)
+def test_strange_bytes_cost_the_stranger_its_connection(port: int, enter: Enter, sent: bytes) -> None:
+    rank = enter()
+    assert is_dropped(port, sent)
+    rank.ask(Set("key", b"value"))
+    assert rank.ask(Await(("key",), 1.0)).value == b"value"
+
+
+MISUSE = {
+    "waits for no key": {"type": "Await", "keys": [], "timeout_s": 1.0},
+    "waits for ever": {"type": "Await", "keys": ["missing"], "timeout_s": float("inf")},
+    "waits for no time": {"type": "Await", "keys": ["missing"], "timeout_s": float("nan")},
+    "waits beyond every clock": {"type": "Await", "keys": ["missing"], "timeout_s": 1e300},
+    "adds what no number holds": {"type": "Add", "key": "count", "amount": 2**64 - 1},
+}
+
+
+@pytest.mark.parametrize("request_", MISUSE.values(), ids=MISUSE)
+def test_what_even_a_rank_may_not_ask_costs_that_rank_alone(enter: Enter, request_: dict[str, object]) -> None:
+    rank, other = enter(), enter()
+    other.say(msgspec.msgpack.encode(request_))
+    assert other.hear() is None
+    assert rank.ask(Count()).number == 0
+
+
+def test_a_count_beyond_every_number_is_refused_and_the_store_goes_on(enter: Enter) -> None:
+    rank = enter()
+    assert rank.ask(Add("count", 2**62)).number == 2**62
+    assert "beyond" in rank.ask(Add("count", 2**62)).refused
+    rank.ask(Append("count", b"9" * 5000))
+    assert "no number" in rank.ask(Add("count", 1)).refused
+    rank.ask(Set("sign", b"--1"))
+    assert "no number" in rank.ask(Add("sign", 1)).refused
+
+
+def test_random_bytes_of_many_strangers_cost_nobody_anything(port: int, enter: Enter) -> None:
+    rank, dice = enter(), random.Random(7)
+    for _ in range(200):
+        with socket.create_connection(("127.0.0.1", port), timeout=10.0) as stranger:
+            body = HELLO if dice.random() < 0.3 else b""
+            noise = dice.randbytes(dice.randrange(64))
+            stranger.sendall((framed(body) if body else b"") + framed(noise) + dice.randbytes(dice.randrange(8)))
+    assert rank.ask(Count()).number == 0
