@@ -36,7 +36,7 @@ PerNode = Annotated[int, Meta(ge=0, le=PER_NODE_MAX)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Code = Annotated[int, Meta(ge=-(2**31), le=2**32 - 1)]
 """An exit code, an error number, a register: 32 bits, with a sign or without one."""
-Bits = Annotated[int, Meta(ge=0)]
+Bits = Annotated[int, Meta(ge=-(2**63))]
 """A pattern of 64 bits. msgpack carries no wider number; nothing is ever added to it."""
 Seconds = Annotated[float, Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)]
 """A length of time, never infinite and never no number. An age may be a little below zero."""

@@ -412,3 +412,13 @@ def test_the_process_that_takes_over_a_record_is_the_one_that_is_watched(
 )
 def test_the_state_is_read_from_behind_whatever_name_the_process_chose(stat: bytes, state: ProcessState) -> None:
     assert parse_state(stat) is state
+
+
+@pytest.mark.parametrize("odd", [{"step": 2**60}, {"round": -7}, {"tokens": 2**62}, {"rank": 2**30}])
+def test_numbers_that_no_training_reaches_cost_the_record_and_not_the_nodes_report(
+    tmp_path: Path, sensor: RankSensor, odd: dict[str, int]
+) -> None:
+    RecordWriter(tmp_path).step(step_zone(**odd))
+    reading = sensor.read(100.5)
+    assert reading.ranks == ()
+    assert "it tells what no training does" in reading.unreadable[0].reason

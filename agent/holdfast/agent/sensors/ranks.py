@@ -7,11 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.agent.sensors.process import WatchedProcess
 from holdfast.agent.sensors.record import RankRecord, RecordUnreadable
 from holdfast.agent.sensors.sensor import Reading
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Malformed
 from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, ProofZone, PulseZone, ReplicaZone, StepZone
 from holdfast.api.telemetry import (
     DeviceAnswered,
@@ -32,6 +35,9 @@ _FILES_MAX: Final = 8192
 _RECORDS_MAX: Final = 256  # a node has some dozen ranks
 
 _Told = ParametersFingerprinted | DeviceAnswered | ParametersChanged
+_TOLD: msgspec.msgpack.Decoder[tuple[RankSample, tuple[_Told, ...]]] = msgspec.msgpack.Decoder(
+    tuple[RankSample, tuple[_Told, ...]]
+)
 Locate = Callable[[int, float], int | None]
 """The id, as this process knows it, of the process a record names; None while it is not known. Takes `now`."""
 
@@ -157,6 +163,11 @@ class _FollowedRank:
         sample = sample_of(self._step, self._pulse, process, now, health=self._health)
         if self._local_grad_norm is not None:
             sample = replace(sample, local_grad_norm=self._local_grad_norm)
+        try:
+            # A workload wrote it. What is beyond every bound would have the whole node's report refused.
+            decode(_TOLD, msgspec.msgpack.encode((sample, told)))
+        except Malformed as error:
+            return _Look(problem=f"it tells what no training does: {error}")
         return _Look(sample, reason, told)
 
     def close(self) -> None:
