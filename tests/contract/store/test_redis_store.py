@@ -17,6 +17,7 @@ from holdfast.api.errors import Damaged, Fenced, InvalidInput, Unavailable
 from holdfast.api.event import ClockTicked, Event, MemberLeft
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState
+from holdfast.api.intervention import InterventionOutcome, InterventionState
 from holdfast.watchdog.settings import Host, RedisAddress
 from holdfast.watchdog.store.redis import RedisStore
 from holdfast.watchdog.store.redislink import TIMEOUT_S, RedisLink
@@ -70,6 +71,7 @@ def test_the_keys_are_a_promise(link_to: Links, raw: redis.Redis) -> None:
     store.append(JOB, [left("a")], at=1.0, after=START, fence=fence)
     store.save(JOB, Snapshot(1, 1.0, b"state"), fence=fence)
     store.file(incident(), fence=fence)
+    store.note_answer(JOB, InterventionOutcome("i1", InterventionState.DONE, "paused"), fence=fence)
     kinds = {name.decode(): raw.type(name).decode() for name in raw.scan_iter()}
     assert kinds == {
         f"{PREFIX}schema": "string",
@@ -80,6 +82,7 @@ def test_the_keys_are_a_promise(link_to: Links, raw: redis.Redis) -> None:
         f"{PREFIX}snapshot:{JOB}": "string",
         f"{PREFIX}incidents:{JOB}": "hash",
         f"{PREFIX}order:{JOB}": "zset",
+        f"{PREFIX}answers:{JOB}": "hash",
     }
     assert all(raw.ttl(name) == -1 for name in kinds)
     assert {key_slot(name.encode()) for name in kinds} == {key_slot(b"watchdog")}

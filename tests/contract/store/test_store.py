@@ -9,10 +9,11 @@ from holdfast.api.errors import Damaged, Fenced, Unavailable
 from holdfast.api.event import ClockTicked, Event, FindingMade, MemberLeft
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState
+from holdfast.api.intervention import InterventionOutcome, InterventionState
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.redis import RedisStore
 from holdfast.watchdog.store.sqlite import SqliteStore
-from holdfast.watchdog.store.store import PAGE_LINES, START, Snapshot, Store
+from holdfast.watchdog.store.store import PAGE_LINES, START, Fence, Snapshot, Store
 
 JOB = "research/gpt"
 
@@ -276,3 +277,17 @@ class TestOnDisk:
         store.close()
         with pytest.raises(Damaged, match="version 99"):
             SqliteStore(tmp_path / "watchdog.db")
+
+
+def test_an_answer_stays_as_it_was_first_given_until_the_job_is_forgotten(store: Store) -> None:
+    fence = store.claim()
+    first = InterventionOutcome("i1", InterventionState.REFUSED, "the node is not known")
+    store.note_answer(JOB, first, fence=fence)
+    store.note_answer(JOB, InterventionOutcome("i1", InterventionState.DONE, "evicted"), fence=fence)
+    assert store.answer(JOB, "i1") == first
+    assert store.answer(JOB, "i2") is None
+    assert store.answer("research/other", "i1") is None
+    with pytest.raises(Fenced):
+        store.note_answer(JOB, first, fence=Fence(fence - 1))
+    store.forget(JOB, fence=fence)
+    assert store.answer(JOB, "i1") is None

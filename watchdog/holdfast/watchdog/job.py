@@ -21,7 +21,7 @@ from holdfast.api.event import (
     WatchdogStarted,
 )
 from holdfast.api.incident import Incident
-from holdfast.api.intervention import Forecast, InterventionRequest
+from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
 from holdfast.api.round import Round
 from holdfast.api.status import LastSeen
 from holdfast.watchdog import lastseen
@@ -85,6 +85,7 @@ class Job:
         self._brain = brain
         self._senses_for = senses_for
         self._waiting: dict[object, Event] = {}  # in order, by what a newer one takes the place of
+        self._unnoted: dict[str, InterventionOutcome] = {}  # answers given that the store does not keep yet
         self._saved_offset = START
         self._saved_bytes = 0
         self._tick_was_idle = False
@@ -122,6 +123,7 @@ class Job:
             step = turn(self._brain, self.state, line.event, line.at)
             self.state, self.offset, self.last_at = step.state, line.offset, line.at
             self.counts.note(line.event, step.effects)
+            self._unnoted |= {each.outcome.id: each.outcome for each in step.effects if isinstance(each, Answered)}
             missed.extend(step.effects)
         # What is shown is read from the state; only the records for readers may not have been written.
         self.keep(missed, self.last_at)
@@ -194,6 +196,7 @@ class Job:
             return
         snapshot = Snapshot(self.offset, self.last_at, msgspec.msgpack.encode(self.state))
         try:
+            self._note_answers()  # a restart reads nothing before the snapshot again
             self._store.save(self.name, snapshot, fence=self._fence)
         except (Unavailable, Damaged) as error:
             self._refused(str(error), now)
@@ -222,6 +225,7 @@ class Job:
         if self.stopped is not None:
             return
         try:
+            self._note_answers()
             for incident in _incidents_in(effects):
                 self._store.file(incident, fence=self._fence)
             if any(isinstance(effect, SHOWN) for effect in effects):
@@ -230,6 +234,10 @@ class Job:
             self._refused(str(error), now)
         if self.snapshot_due:
             self.save(now)
+
+    def answer(self, id: str) -> InterventionOutcome | None:
+        """What an intervention was answered, ever; None when it was not. Raises Unavailable, Damaged."""
+        return self._unnoted.get(id) or self._store.answer(self.name, id)
 
     def forecast(self, request: InterventionRequest, now: float) -> Forecast:
         """What the intervention would do now. Nothing is journaled or applied."""
@@ -275,6 +283,11 @@ class Job:
         self._accepted()
         return self._apply_lines(lines, now)
 
+    def _note_answers(self) -> None:
+        for id, outcome in tuple(self._unnoted.items()):
+            self._store.note_answer(self.name, outcome, fence=self._fence)
+            del self._unnoted[id]
+
     def _wait(self, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, REPLACEABLE):
@@ -295,6 +308,7 @@ class Job:
             step = turn(self._brain, self.state, line.event, line.at)
             self.state, self.offset, self.last_at = step.state, line.offset, line.at
             self.counts.note(line.event, step.effects)
+            self._unnoted |= {each.outcome.id: each.outcome for each in step.effects if isinstance(each, Answered)}
             _log(self.name, line, step)
             effects.extend(step.effects)
             if self.state.policy != policy:

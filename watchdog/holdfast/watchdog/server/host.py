@@ -167,7 +167,10 @@ class JobHost:
             self._set_pace(now)
 
     async def intervene(self, request: InterventionRequest) -> InterventionOutcome:
-        """Ask the brain and wait shortly for the answer. The same id again gets the same answer."""
+        """Ask the brain and wait shortly for the answer. The same id again gets the same answer, however late."""
+        known = self.outcomes.get(request.id) or self.job.answer(request.id)
+        if known is not None:
+            return known
         if request.id in self.job.state.answered:
             return await self._earlier_answer(request.id)
         answer = self._answers.setdefault(request.id, asyncio.get_running_loop().create_future())
@@ -300,9 +303,7 @@ class JobHost:
             self.job.keep_last(lastseen.completed(self.last_seen()), now)
 
     async def _earlier_answer(self, request_id: str) -> InterventionOutcome:
-        """What was answered before; from the journal when that was before a restart."""
-        if (known := self.outcomes.get(request_id)) is not None:
-            return known
+        """What was answered before, by a version that kept no answers: the journal tells."""
         for count, each in enumerate(self.job.history()):
             for effect in each.effects:
                 if isinstance(effect, Answered) and effect.outcome.id == request_id:

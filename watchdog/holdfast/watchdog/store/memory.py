@@ -7,6 +7,7 @@ import msgspec
 from holdfast.api.errors import Fenced
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
+from holdfast.api.intervention import InterventionOutcome
 from holdfast.watchdog.store.store import START, Fence, Snapshot
 
 
@@ -18,6 +19,7 @@ class MemoryStore:
         self._journals: dict[str, list[bytes]] = {}
         self._snapshots: dict[str, Snapshot] = {}
         self._incidents: dict[str, dict[str, Incident]] = {}
+        self._answers: dict[str, dict[str, InterventionOutcome]] = {}
 
     def claim(self) -> Fence:
         self._fence = Fence(self._fence + 1)
@@ -63,9 +65,16 @@ class MemoryStore:
         kept = self._incidents.get(job, {}).values()
         return tuple(sorted(kept, key=lambda each: (each.detected_at, each.id))[-limit:])
 
+    def note_answer(self, job: str, outcome: InterventionOutcome, *, fence: Fence) -> None:
+        self._check(fence)
+        self._answers.setdefault(job, {}).setdefault(outcome.id, outcome)
+
+    def answer(self, job: str, id: str) -> InterventionOutcome | None:
+        return self._answers.get(job, {}).get(id)
+
     def forget(self, job: str, *, fence: Fence) -> None:
         self._check(fence)
-        for kept in (self._journals, self._snapshots, self._incidents):
+        for kept in (self._journals, self._snapshots, self._incidents, self._answers):
             kept.pop(job, None)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@
     holdfast:{watchdog}:snapshot:JOB     string  save, forget    -     Snapshot as msgpack
     holdfast:{watchdog}:incidents:JOB    hash    file, forget    -     id -> Incident as msgpack
     holdfast:{watchdog}:order:JOB        zset    file, forget    -     id scored with detected_at
+    holdfast:{watchdog}:answers:JOB      hash    answer, forget  -     id -> InterventionOutcome as msgpack
 
 The tag in braces puts all of them into one slot of a Redis cluster, so that a script may touch any of them.
 
@@ -40,6 +41,7 @@ from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Fenced, Malformed, Unavailable
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
+from holdfast.api.intervention import InterventionOutcome
 from holdfast.watchdog.store.recent import RecentLines
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.store import PAGE_LINES, START, Fence, Snapshot
@@ -50,6 +52,7 @@ T = TypeVar("T")
 LINES = msgspec.msgpack.Decoder(Journaled)
 SNAPSHOTS = msgspec.msgpack.Decoder(Snapshot)
 INCIDENTS = msgspec.msgpack.Decoder(Incident)
+ANSWERS = msgspec.msgpack.Decoder(InterventionOutcome)
 encode = msgspec.msgpack.encode
 
 SCHEMA_VERSION = 1
@@ -104,12 +107,16 @@ return 'done'
 """
 )
 
-# KEYS: …, jobs, journal, snapshot, incidents, order. ARGV: …, job. Outcomes: 'done', also when there was nothing.
+# KEYS: …, answers. ARGV: …, id, body. Outcomes: 'done', also when it was answered before.
+ANSWER = ENTITLED + "redis.call('HSETNX', KEYS[3], ARGV[3], ARGV[4]) return 'done'"
+
+# KEYS: …, jobs, journal, snapshot, incidents, order, answers. ARGV: …, job.
+# Outcomes: 'done', also when there was nothing.
 FORGET = (
     ENTITLED
     + """
 redis.call('SREM', KEYS[3], ARGV[3])
-redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8])
 return 'done'
 """
 )
@@ -180,8 +187,15 @@ class RedisStore:
             for name, body in zip(names, bodies, strict=True)
         )
 
+    def note_answer(self, job: str, outcome: InterventionOutcome, *, fence: Fence) -> None:
+        self._write(ANSWER, [_answers(job)], [outcome.id, encode(outcome)], fence)
+
+    def answer(self, job: str, id: str) -> InterventionOutcome | None:
+        body = self._link.ask("HGET", _answers(job), id)
+        return None if body is None else self._decode(body, ANSWERS, f"the answer to intervention {id} of {job}")
+
     def forget(self, job: str, *, fence: Fence) -> None:
-        keys = [JOBS, _journal(job), _snapshot(job), _incidents(job), _order(job)]
+        keys = [JOBS, _journal(job), _snapshot(job), _incidents(job), _order(job), _answers(job)]
         self._write(FORGET, keys, [job], fence)
         self._recent.forget(job)
         self._doubted.discard(job)
@@ -284,3 +298,7 @@ def _incidents(job: str) -> str:
 
 def _order(job: str) -> str:
     return f"{PREFIX}order:{job}"
+
+
+def _answers(job: str) -> str:
+    return f"{PREFIX}answers:{job}"

@@ -5,6 +5,7 @@
     journal    job, place, at, event                one row per event, event as msgpack
     snapshot   job PRIMARY KEY, place, at, state    the newest snapshot, state as msgpack
     incident   job, id, detected_at, body           the newest version of each incident, as msgpack
+    answer     job, id, body                        what each intervention was answered, as msgpack
 
 Write-ahead log. Appends commit with `synchronous=NORMAL`, which the death of the process does not undo;
 `harden` commits once with `FULL`, which waits for the disk and takes everything before it along. Measured on a
@@ -24,11 +25,13 @@ from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Fenced, Malformed, Unavailable
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
+from holdfast.api.intervention import InterventionOutcome
 from holdfast.watchdog.store.store import PAGE_LINES, START, Fence, Snapshot
 
 T = TypeVar("T")
 EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 INCIDENTS = msgspec.msgpack.Decoder(Incident)
+ANSWERS = msgspec.msgpack.Decoder(InterventionOutcome)
 
 SCHEMA_VERSION = 1
 # Another process holds the file only for the length of a commit or of a backup's step.
@@ -45,6 +48,9 @@ CREATE TABLE IF NOT EXISTS snapshot (
 CREATE TABLE IF NOT EXISTS incident (
     job TEXT NOT NULL, id TEXT NOT NULL, detected_at REAL NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, id)
 );
+CREATE TABLE IF NOT EXISTS answer (
+    job TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, id)
+) WITHOUT ROWID;
 """
 
 # Primary result codes. Source: https://www.sqlite.org/rescode.html
@@ -145,9 +151,19 @@ class SqliteStore:
         )
         return tuple(self._decode(body, INCIDENTS, f"incident {name} of {job}") for name, body in reversed(rows))
 
+    def note_answer(self, job: str, outcome: InterventionOutcome, *, fence: Fence) -> None:
+        with self._transaction(fence) as cursor:
+            cursor.execute(
+                "INSERT OR IGNORE INTO answer VALUES (?, ?, ?)", (job, outcome.id, msgspec.msgpack.encode(outcome))
+            )
+
+    def answer(self, job: str, id: str) -> InterventionOutcome | None:
+        rows = self._rows("SELECT body FROM answer WHERE job = ? AND id = ?", (job, id))
+        return self._decode(rows[0][0], ANSWERS, f"the answer to intervention {id} of {job}") if rows else None
+
     def forget(self, job: str, *, fence: Fence) -> None:
         with self._transaction(fence) as cursor:
-            for table in ("journal", "snapshot", "incident"):
+            for table in ("journal", "snapshot", "incident", "answer"):
                 cursor.execute(f"DELETE FROM {table} WHERE job = ?", (job,))
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
+from holdfast.api.intervention import InterventionOutcome
 
 Fence = NewType("Fence", int)
 
@@ -84,8 +85,20 @@ class Archive(Protocol):
         ...
 
 
-class Store(Journal, Snapshots, Archive, Protocol):
-    """All three, and who may write."""
+class Answers(Protocol):
+    """What every intervention was answered, for whoever asks again: an answer once given stands."""
+
+    def note_answer(self, job: str, outcome: InterventionOutcome, *, fence: Fence) -> None:
+        """Keep the answer; the first one to an id stays. Raises Fenced when the fence is lost."""
+        ...
+
+    def answer(self, job: str, id: str) -> InterventionOutcome | None:
+        """What the intervention was answered, None when it was not."""
+        ...
+
+
+class Store(Journal, Snapshots, Archive, Answers, Protocol):
+    """All four, and who may write."""
 
     def claim(self) -> Fence:
         """Take the fence from whoever holds it. Called once, at start."""
