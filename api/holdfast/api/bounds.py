@@ -23,6 +23,15 @@ JOB_LENGTH_MAX: Final = 63 + 1 + NAME_LENGTH_MAX
 # Twice the largest cluster planned for.
 NODES_MAX: Final = 32_768
 PER_NODE_MAX: Final = 1024
+# Of a spec's own numbers: more than anybody means, and small enough for each product of two.
+STEPS_MAX: Final = 10**9
+COUNT_MAX: Final = 10**6
+TENSOR_MAX: Final = 1024
+PIPELINE_MAX: Final = 16_384
+REPLICAS_MAX: Final = 64
+KEEP_MAX: Final = 10_000
+LINE_LENGTH_MAX: Final = 4096
+ENTRIES_MAX: Final = 1024
 # As much as a launcher's whole frame holds.
 TEXT_LENGTH_MAX: Final = 64 * 1024
 URI_LENGTH_MAX: Final = 4096

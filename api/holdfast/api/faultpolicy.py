@@ -9,6 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from holdfast.api.bounds import COUNT_MAX, STEPS_MAX
 from holdfast.api.condition import ConditionKind
 from holdfast.api.policy import FaultAction, NoticeAction, XidAction
 from holdfast.api.quantity import Duration, Percent, Share, Timeout, format_duration
@@ -62,7 +63,7 @@ class Thermal(Section):
 class Corruption(Section):
     """How silent corruption is looked for."""
 
-    fingerprint_every_steps: Annotated[int, Field(ge=1)] = 100
+    fingerprint_every_steps: Annotated[int, Field(ge=1, le=STEPS_MAX)] = 100
     """Steps from one comparison of the replicas' fingerprints to the next."""
     self_test_every: Duration = timedelta(minutes=30)
     """Time from one self-test of a spare's GPUs to the next."""
@@ -82,7 +83,7 @@ class Preemption(Section):
 class Budget(Section):
     """The blast radius: how many nodes may be evicted before a human is asked."""
 
-    evictions: Annotated[int, Field(ge=0)] = 4
+    evictions: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 4
     """At most so many nodes leave the job in the time given by per."""
     per: Duration = timedelta(hours=1)
     """The time that evictions are counted over."""
@@ -93,7 +94,7 @@ class Budget(Section):
 class Restarts(Section):
     """How often a job may be restarted before it counts as failed."""
 
-    max: Annotated[int, Field(ge=0)] = 100
+    max: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 100
     """At most so many restarts in the time given by per; one more and the job has failed."""
     per: Duration = timedelta(hours=24)
     """The time that restarts are counted over."""
@@ -110,9 +111,9 @@ class FaultPolicy(Section):
     """How a launcher shows that it lives."""
     hang: Hang = Hang()
     """When a round counts as hung."""
-    xid: dict[Annotated[int, Field(ge=1, le=1023)], XidAction] = Field(default_factory=dict)
+    xid: dict[Annotated[int, Field(ge=1, le=1023)], XidAction] = Field(default_factory=dict, max_length=1023)
     """Overrides of the catalogue's action, by XID."""
-    conditions: dict[ConditionKind, XidAction] = Field(default_factory=dict)
+    conditions: dict[ConditionKind, XidAction] = Field(default_factory=dict, max_length=len(ConditionKind))
     """Overrides of the action about lasting conditions of GPUs, links and nodes, by kind."""
     thermal: Thermal = Thermal()
     """When a GPU is too hot."""

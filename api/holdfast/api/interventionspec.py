@@ -5,11 +5,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from holdfast.api.bounds import LINE_LENGTH_MAX, NAME_LENGTH_MAX, NODES_MAX, STEPS_MAX, WHOLE_MAX
 from holdfast.api.intervention import InterventionAction, InterventionRequest, InterventionState
 from holdfast.api.metadata import Metadata, Name
 from holdfast.api.section import MISSING, Section, contradiction, parse
 
-Text = Annotated[str, StringConstraints(min_length=1)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=LINE_LENGTH_MAX)]
+NodeName = Annotated[str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX)]
 NEEDS: Mapping[InterventionAction, str] = {
     InterventionAction.EVICT: "node",
     InterventionAction.RETURN: "node",
@@ -24,11 +26,11 @@ NEEDS: Mapping[InterventionAction, str] = {
 class Rewind(Section):
     """Where to go back to, and what to do differently from there."""
 
-    to_step: Annotated[int, Field(ge=0)]
+    to_step: Annotated[int, Field(ge=0, le=WHOLE_MAX)]
     """The step to go back to; the newest checkpoint at or before it is restored."""
     learning_rate_scale: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The learning rate from there, as a share of what it was."""
-    skip_batches: Annotated[int, Field(ge=0)] = 0
+    skip_batches: Annotated[int, Field(ge=0, le=STEPS_MAX)] = 0
     """How many batches are passed over."""
 
 
@@ -41,13 +43,13 @@ class InterventionSpec(Section):
     """What is to be done."""
     reason: Text
     """Why, for whoever reads the record."""
-    node: Text | None = None
+    node: NodeName | None = None
     """The node, for Evict, Return and Test."""
-    nodes: Annotated[int, Field(ge=1)] | None = None
+    nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None
     """How many nodes the job should run on, for Resize."""
     rewind: Rewind | None = None
     """Where to go back to, for Rewind."""
-    skip_batches: Annotated[int, Field(ge=1)] | None = None
+    skip_batches: Annotated[int, Field(ge=1, le=STEPS_MAX)] | None = None
     """How many batches to pass over, for SkipBatches."""
 
     @model_validator(mode="after")

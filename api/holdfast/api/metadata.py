@@ -20,7 +20,9 @@ def _no_dash_at_an_end(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_no_dash_at_an_end), Field(json_schema_extra={"pattern": LABEL_PATTERN})]
+Name = Annotated[
+    str, AfterValidator(_no_dash_at_an_end), Field(json_schema_extra={"pattern": LABEL_PATTERN, "maxLength": 63})
+]
 NamePrefix = Annotated[str, StringConstraints(min_length=1, max_length=58)]
 
 

@@ -19,6 +19,7 @@ _PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
 _STEPS = re.compile(r"(\d{1,12})steps?")
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%")
 
+LENGTH_MAX = 64  # of a quantity as it is written
 DURATION_FIX = "write a number with a unit, such as 500ms, 10s, 5m or 24h"
 STEPS_FIX = "write a whole number above zero and the word steps, such as 50steps"
 PERCENT_FIX = "write a percentage from 0% to 100%, such as 15%"
@@ -48,7 +49,7 @@ class Percent:
 
 def parse_duration(text: str) -> timedelta | None:
     """The duration written as `text`, or None when it is none. Longest form: a thousand years."""
-    if not _DURATION.fullmatch(text):
+    if len(text) > LENGTH_MAX or not _DURATION.fullmatch(text):
         return None
     total_ms = sum(float(number) * _UNITS_MS[unit] for number, unit in _PARTS.findall(text))
     return timedelta(milliseconds=total_ms) if total_ms <= 365_000 * _UNITS_MS["d"] else None
@@ -129,7 +130,9 @@ def _format(value: timedelta | Steps | Percent | None) -> str:
 
 
 def _schema(pattern: str, description: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$", "description": description})
+    return WithJsonSchema(
+        {"type": "string", "pattern": f"^{pattern}$", "maxLength": LENGTH_MAX, "description": description}
+    )
 
 
 _WRITTEN = PlainSerializer(_format, return_type=str)

@@ -57,6 +57,9 @@ def parse(model: type[Parsed], document: Mapping[str, Any]) -> Parsed:
         return model.model_validate_json(json.dumps(document, default=str))
     except ValidationError as error:
         raise InvalidSpec(*_problems(model, error.errors(include_url=False))) from None
+    except (RecursionError, ValueError) as error:
+        says = "write less deeply nested mappings and numbers of ordinary length"
+        raise InvalidSpec(Problem("the document", type(error).__name__, says)) from None
 
 
 def _problems(model: type[Section], errors: Sequence[ErrorDetails]) -> list[Problem]:
@@ -139,6 +142,8 @@ _FIXES: Mapping[str, Fix] = {
     "finite_number": _says("write a finite number"),
     "bool_type": _says("write true or false"),
     "string_type": _says("write a text; put it in quotes if it looks like a number"),
+    "string_too_long": _says("write a text of at most {max_length} characters"),
+    "too_long": _says("list at most {max_length} entries"),
     "string_too_short": _says("write a text that is not empty"),
     "tuple_type": _says("write a list"),
     "dict_type": _says("write a mapping of names to values"),
@@ -148,6 +153,6 @@ _FIXES: Mapping[str, Fix] = {
     "string_pattern_mismatch": _says("write a text of the form {pattern}"),
     "too_short": _says("list at least one entry"),
     "greater_than": _says("write a number above {gt:g}"),
-    "greater_than_equal": _says("write a number of at least {ge:g}"),
-    "less_than_equal": _says("write a number of at most {le:g}"),
+    "greater_than_equal": _says("write a number of at least {ge:.16g}"),
+    "less_than_equal": _says("write a number of at most {le:.16g}"),
 }

@@ -6,6 +6,7 @@ the watchdog judges it by.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
@@ -13,6 +14,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
+from holdfast.api.bounds import (
+    ENTRIES_MAX,
+    KEEP_MAX,
+    LINE_LENGTH_MAX,
+    NODES_MAX,
+    PER_NODE_MAX,
+    PIPELINE_MAX,
+    REPLICAS_MAX,
+    STEPS_MAX,
+    TENSOR_MAX,
+)
 from holdfast.api.faultpolicy import FaultPolicy, NoticeSource, Preemption
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.metadata import Metadata
@@ -33,7 +45,8 @@ from holdfast.api.quantity import Duration, Interval, Steps
 from holdfast.api.section import Section, contradiction, parse
 from holdfast.api.selftest import TestLevel
 
-Text = Annotated[str, StringConstraints(min_length=1)]
+GPU_COUNT = re.compile(r"[0-9]{1,9}")
+Text = Annotated[str, StringConstraints(min_length=1, max_length=LINE_LENGTH_MAX)]
 
 
 class Preflight(StrEnum):
@@ -47,11 +60,11 @@ class Preflight(StrEnum):
 class Nodes(Section):
     """The elastic range, and warm standbys outside the round. `max` is `min` when it is not given."""
 
-    min: Annotated[int, Field(ge=1)] = 1
+    min: Annotated[int, Field(ge=1, le=NODES_MAX)] = 1
     """With fewer members than this the job does not run."""
-    max: Annotated[int, Field(ge=1)] = 1
+    max: Annotated[int, Field(ge=1, le=NODES_MAX)] = 1
     """The job grows to this size when there is room. By default it is min."""
-    spares: Annotated[int, Field(ge=0)] = 0
+    spares: Annotated[int, Field(ge=0, le=NODES_MAX)] = 0
     """Warm members outside the round, ready to take a lost member's ranks."""
 
     @model_validator(mode="before")
@@ -72,9 +85,9 @@ class Nodes(Section):
 class Parallelism(Section):
     """The fixed axes; the data axis absorbs every change of size."""
 
-    tensor: Annotated[int, Field(ge=1)] = 1
+    tensor: Annotated[int, Field(ge=1, le=TENSOR_MAX)] = 1
     """Ranks that share each layer."""
-    pipeline: Annotated[int, Field(ge=1)] = 1
+    pipeline: Annotated[int, Field(ge=1, le=PIPELINE_MAX)] = 1
     """Ranks that share the layers among them, one after the other."""
 
 
@@ -90,9 +103,9 @@ class Startup(Section):
 class MemorySnapshots(Section):
     """Snapshots in host memory, and their copies in another failure domain."""
 
-    every_steps: Annotated[int, Field(ge=0)] = 1
+    every_steps: Annotated[int, Field(ge=0, le=STEPS_MAX)] = 1
     """Steps from one snapshot to the next; 0: none are taken."""
-    replicas: Annotated[int, Field(ge=0)] = 1
+    replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX)] = 1
     """Copies of each snapshot on other nodes."""
 
 
@@ -103,7 +116,7 @@ class CheckpointSpec(Section):
     """Where checkpoints go: file:///path. Without it nothing is saved unless the script names a place."""
     interval: Interval = None
     """auto, a duration such as 10m, or a number of steps such as 500steps."""
-    keep: Annotated[int, Field(ge=1)] = 3
+    keep: Annotated[int, Field(ge=1, le=KEEP_MAX)] = 3
     """Committed checkpoints that are kept, unless the script says how many; older ones are deleted."""
     memory: MemorySnapshots = MemorySnapshots()
     """Snapshots in host memory."""
@@ -116,16 +129,18 @@ class Placement(Section):
     members are placed together in them as far as there is room.
     """
 
-    pack: tuple[Text, ...] = ()
+    pack: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
     """Node labels of failure or network domains, the closest first."""
 
 
 class Cost(Section):
     """What a GPU costs, for the ledger."""
 
-    gpu_hour: Annotated[float, Field(gt=0)]
+    gpu_hour: Annotated[float, Field(gt=0, le=1e6)]
     """What one GPU costs for one hour, in the currency."""
-    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "USD"
+    currency: Annotated[
+        str, StringConstraints(pattern=r"^[A-Z]{3}$"), Field(json_schema_extra={"maxLength": 3})
+    ] = "USD"
     """An ISO 4217 code."""
 
 
@@ -143,11 +158,11 @@ class JobSpec(Section):
 
     not_built = ("reporting",)
 
-    entrypoint: Annotated[tuple[Text, ...], Field(min_length=1)]
+    entrypoint: Annotated[tuple[Text, ...], Field(min_length=1, max_length=ENTRIES_MAX)]
     """The training script and its arguments; every rank runs it."""
     nodes: Nodes = Nodes()
     """How many nodes the job runs on."""
-    processes_per_node: Annotated[int, Field(ge=1)] | None = None
+    processes_per_node: Annotated[int, Field(ge=1, le=PER_NODE_MAX)] | None = None
     """By default the number of GPUs the pod requests, one where it requests none."""
     parallelism: Parallelism = Parallelism()
     """How one copy of the model is split over ranks. World sizes stay multiples of tensor x pipeline."""
@@ -174,6 +189,8 @@ class JobSpec(Section):
     def _worlds_hold_whole_models(self) -> Self:
         model_ranks = self.parallelism.tensor * self.parallelism.pipeline
         processes = self.local_size()
+        if processes > PER_NODE_MAX:
+            raise contradiction("template", f"{processes} GPUs", f"ask for at most {PER_NODE_MAX} in a pod")
         for end, nodes in (("min", self.nodes.min), ("max", self.nodes.max)):
             if nodes * processes % model_ranks:
                 fix = (
@@ -219,7 +236,9 @@ def _gpus_of(template: Mapping[str, JsonValue] | None) -> int | None:
     total = 0
     for container in containers:
         match container:
-            case {"resources": {"limits": {"nvidia.com/gpu": int() | str() as count}}} if str(count).isdigit():
+            case {"resources": {"limits": {"nvidia.com/gpu": int() | str() as count}}} if GPU_COUNT.fullmatch(
+                str(count)
+            ):
                 total += int(count)
     return total or None
 

@@ -14,7 +14,18 @@ from holdfast.api.section import Section
 Schema = dict[str, Any]
 
 _COPIED = frozenset(
-    {"type", "description", "enum", "minimum", "maximum", "pattern", "minLength", "maxLength", "minItems"}
+    {
+        "type",
+        "description",
+        "enum",
+        "minimum",
+        "maximum",
+        "pattern",
+        "minLength",
+        "maxLength",
+        "minItems",
+        "maxItems",
+    }
 )
 # pydantic says these too: a structural schema has other words for them or none.
 _READ = frozenset(
@@ -30,6 +41,7 @@ _READ = frozenset(
         "items",
         "additionalProperties",
         "exclusiveMinimum",
+        "maxProperties",
     }
 )
 # Defaults that depend on another field: a fixed one would hide that the field was left out.

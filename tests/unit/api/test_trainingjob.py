@@ -328,7 +328,7 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"utilization": {"gigaflopsPerToken": 42e9, "peakTeraflopsPerGpu": 989}},
-        "spec.utilization.gigaflopsPerToken: 42000000000.0 is not accepted; write a number of at most 1e+09",
+        "spec.utilization.gigaflopsPerToken: 42000000000.0 is not accepted; write a number of at most 1000000000",
     ),
     (
         {"utilization": {"gigaflopsPerToken": 42}},
