@@ -117,6 +117,8 @@ class Job:
         if snapshot is not None and (state := _readable(snapshot, self.name)) is not None:
             self.state, self.offset, self.last_at = state, snapshot.offset, snapshot.at
             self._saved_offset, self._saved_bytes = snapshot.offset, len(snapshot.state)
+            if (last := self._store.last(self.name)) < snapshot.offset:
+                raise Damaged(f"the journal ends at line {last}, and the snapshot is of line {snapshot.offset}")
         self.counts.begin(self.state.incidents)
         missed: list[Effect] = []
         for line in self._store.tail(self.name, self.offset):

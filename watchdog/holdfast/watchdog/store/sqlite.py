@@ -7,6 +7,8 @@
     incident   job, id, detected_at, body           the newest version of each incident, as msgpack
     answer     job, id, body                        what each intervention was answered, as msgpack
 
+Beside it, in FILE.life, is what the store has seen (see witness.py). A store that has lost that is not opened.
+
 Write-ahead log. Appends commit with `synchronous=NORMAL`, which the death of the process does not undo;
 `harden` commits once with `FULL`, which waits for the disk and takes everything before it along. Measured on a
 virtual disk: an append takes 0.01 ms, waiting for the disk 0.15 ms when it is idle and 5 ms when others write.
@@ -27,6 +29,7 @@ from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
 from holdfast.watchdog.store.store import PAGE_LINES, START, Fence, Snapshot
+from holdfast.watchdog.store.witness import Seen, Witness
 
 T = TypeVar("T")
 EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
@@ -53,6 +56,9 @@ CREATE TABLE IF NOT EXISTS answer (
 ) WITHOUT ROWID;
 """
 
+# Those that every store has. One that is younger than a file is made when the file is opened.
+TABLES = frozenset({"meta", "journal", "snapshot", "incident"})
+
 # Primary result codes. Source: https://www.sqlite.org/rescode.html
 DAMAGE_CODES = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 REASONS = {
@@ -69,6 +75,7 @@ class SqliteStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._witness = Witness(path)
         with self._translated():
             self._connection = sqlite3.connect(path, timeout=LOCK_PATIENCE_S, isolation_level=None)
         try:
@@ -83,7 +90,10 @@ class SqliteStore:
                 "INSERT INTO meta VALUES ('fence', 1)"
                 " ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value"
             )
-            return Fence(int(cursor.fetchall()[0][0]))
+            fence = Fence(int(cursor.fetchall()[0][0]))
+        self._seen = Seen(fence, self._value("hardened"))
+        self._witness.note(self._seen)
+        return fence
 
     def jobs(self) -> tuple[str, ...]:
         return tuple(str(row[0]) for row in self._rows("SELECT DISTINCT job FROM journal ORDER BY job"))
@@ -110,7 +120,11 @@ class SqliteStore:
                 # Only a commit that writes waits for the disk; what it writes does not matter.
                 cursor.execute(
                     "INSERT INTO meta VALUES ('hardened', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
+                    " RETURNING value"
                 )
+                hardened = int(cursor.fetchall()[0][0])
+            self._seen = Seen(self._seen.fence, hardened)
+            self._witness.note(self._seen)
         finally:
             with self._translated():
                 self._connection.execute("PRAGMA synchronous = NORMAL")
@@ -171,6 +185,9 @@ class SqliteStore:
 
     def _prepare(self) -> None:
         with self._translated():
+            there = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")}
+            if "meta" in there and not there >= TABLES:
+                raise Damaged(f"{self._path}: {_lost(', '.join(sorted(TABLES - there)), self._witness)}")
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             self._connection.executescript(SCHEMA)
@@ -182,6 +199,17 @@ class SqliteStore:
             raise Damaged(
                 f"{self._path}: its tables are of version {found}, this program reads version {SCHEMA_VERSION}"
             )
+
+        held, seen = Seen(self._value("fence"), self._value("hardened")), self._witness.seen()
+        if held.fence < seen.fence or held.hardened < seen.hardened:
+            what = "everything" if held.fence == 0 else "what was written last"
+            raise Damaged(f"{self._path}: {_lost(what, self._witness)}")
+        self._seen = held
+
+    def _value(self, name: str) -> int:
+        """A number of `meta`, 0 where it is not there."""
+        rows = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
+        return int(rows[0][0]) if rows else 0
 
     def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[Any]:
         with self._translated():
@@ -220,3 +248,10 @@ class SqliteStore:
             if code in DAMAGE_CODES:
                 raise Damaged(f"{self._path} is not a readable store: {error}") from error
             raise Unavailable(f"{self._path}: {REASONS.get(code, str(error))}") from error
+
+
+def _lost(what: str, witness: Witness) -> str:
+    return (
+        f"it has been in use, and {what} is gone (its file or its -wal was deleted, cut or replaced); "
+        f"put it back, or delete it together with {witness.path.name} to begin anew without what was known"
+    )
