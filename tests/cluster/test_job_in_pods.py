@@ -276,10 +276,13 @@ def test_an_engineer_steers_it_with_interventions(cluster: Cluster, job: LiveJob
 
 
 def kill_worker(job: LiveJob, node: str) -> None:
-    """End what trains there, as a kernel short of memory would."""
+    """End what trains there, as a kernel short of memory would: the children of the launcher's warm parent."""
     machine = job.cluster.nodes[node].machine
-    workers = job.cluster.nodes[node].container_processes("train.py --steps")
-    machine.run("kill", "-KILL", *map(str, workers))
+    listed = [line.split(maxsplit=2) for line in machine.run("ps", "-eo", "pid,ppid,args").splitlines()[1:]]
+    warm = {pid: parent for pid, parent, command in listed if "launch.warm_parent" in command}
+    workers = [pid for pid, parent in warm.items() if parent in warm]
+    assert workers, listed
+    machine.run("kill", "-KILL", *workers)
 
 
 def assert_heals(job: LiveJob, before: Trained, at: int, within_s: float, what: str) -> None:

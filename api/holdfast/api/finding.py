@@ -16,6 +16,7 @@ class FindingKind(StrEnum):
 
     PROCESS_EXIT = "ProcessExit"
     USER_CODE = "UserCode"  # the script raised an exception that no device, network or storage explains
+    NOTHING_TO_RESTORE = "NothingToRestore"  # checkpoints are there, or were asked for, and none can be used
     COLLECTIVE_FAILED = "CollectiveFailed"  # a symptom: somebody else's fault, as a rule
     MEMBER_LOST = "MemberLost"
     HANG = "Hang"

@@ -38,6 +38,7 @@ class InterventionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     to_step: Whole | None = None
     skip_batches: Whole = 0
     learning_rate_scale: Figure = 1.0
+    fresh: bool = False
 
 
 class InterventionOutcome(msgspec.Struct, frozen=True):

@@ -52,8 +52,13 @@ class InterventionSpec(Section):
     skip_batches: Annotated[int, Field(ge=1, le=STEPS_MAX)] | None = None
     """How many batches to pass over, for SkipBatches."""
 
+    fresh: bool = False
+    """Whether the job starts over, whatever checkpoints there are, for Restart."""
+
     @model_validator(mode="after")
     def _has_what_its_action_reads(self) -> Self:
+        if self.fresh and self.action is not InterventionAction.RESTART:
+            raise contradiction("fresh", self.fresh, f"remove it; {self.action} does not read it")
         needed = NEEDS.get(self.action)
         for name in ("node", "nodes", "rewind", "skip_batches"):
             value = getattr(self, name)
@@ -108,4 +113,5 @@ def request_of(intervention: Intervention, id: str) -> InterventionRequest:
         to_step=rewind.to_step if rewind else None,
         skip_batches=rewind.skip_batches if rewind else spec.skip_batches or 0,
         learning_rate_scale=rewind.learning_rate_scale if rewind else 1.0,
+        fresh=spec.fresh,
     )

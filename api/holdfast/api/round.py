@@ -35,7 +35,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 class Tier(StrEnum):
     """Where state is restored from."""
 
-    NONE = "None"  # nothing was ever saved: start from the beginning
+    NONE = "None"  # start from the beginning, whatever is saved
     CHECKPOINT = "Checkpoint"
     MEMORY = "Memory"
 
@@ -43,15 +43,16 @@ class Tier(StrEnum):
 class Restore(msgspec.Struct, frozen=True):
     """The restore directive: what a worker loads before its first step of a round.
 
-    `step` is the newest step the round may restore; the checkpoint library falls back to an older one when that
-    one proves damaged, and reports the step it truly restored. None means "the newest intact one found at
-    `uri`" (a watchdog that has not yet seen a commit). With Tier.MEMORY a snapshot in the members' memory that
-    is newer than `step` comes first; `step` bounds the checkpoints. `uri` is the place that holds the job's
-    checkpoints, as the job names it; empty when only the script knows. `owner` names this life of the job: its
-    rounds are numbered from the start, and take over what an earlier life left at the same place. `verified` is
-    the last step after which all replicas were seen to be equal, None: never compared. Nothing of step
-    `unhealthy_from` or later in the history so far may be restored: a loss or gradient norm was not finite
-    (None: of no step is that known).
+    `step` is the newest step the round may restore; the checkpoint library falls back to an older one when
+    that one proves damaged, and reports the step it truly restored. None means "the newest intact one found
+    at `uri`" (a watchdog that has not yet seen a commit): the beginning, where nothing is there; where
+    something is and none of it can be used, the round fails. With Tier.MEMORY a snapshot in the members'
+    memory that is newer than `step` comes first; `step` bounds the checkpoints, and 0 is the beginning, for
+    which none is needed. `uri` is the place that holds the job's checkpoints, as the job names it; empty when
+    only the script knows. `owner` names this life of the job: its rounds are numbered from the start, and
+    take over what an earlier life left at the same place. `verified` is the last step after which all
+    replicas were seen to be equal, None: never compared. Nothing of step `unhealthy_from` or later in the
+    history so far may be restored: a loss or gradient norm was not finite (None: of no step is that known).
     """
 
     tier: Tier = Tier.NONE

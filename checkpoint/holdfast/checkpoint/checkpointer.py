@@ -38,6 +38,17 @@ _KEEP = 3  # The newest may be cut short by what ended the round, the one before
 Batch = TypeVar("Batch")
 
 
+def _require_nothing_there(restore: Restore, opening: Opening, position: Position) -> None:
+    """Nothing was restored. Raises NothingToRestore unless that is as it should be: nothing was asked for, and
+    storage holds nothing. What is lost otherwise may be months of work, so nobody starts over without being told.
+    """
+    reasons = "; ".join(position.skipped) or "there is none"
+    if restore.step:
+        raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
+    if opening.candidates or opening.unreadable:
+        raise NothingToRestore(f"checkpoints are there and none can be used: {reasons}")
+
+
 class _At(NamedTuple):
     """How far the loop is: completed steps, and batches each rank has taken."""
 
@@ -111,9 +122,10 @@ class Checkpointer:
         treated like other data, unless its attribute `counts_globally` is True.
 
         Raises what `run.check` raises when the round is over; Fenced when a newer round has taken over;
-        Unavailable when the directory cannot be used; Damaged when a restore was directed and nothing intact is
-        left; Unfit when what is left is of another model; NotEquivalent when what was restored computes another
-        loss than when it was saved; SavingStopped when save after save fails.
+        Unavailable when the directory cannot be used; NothingToRestore when a step is to be restored, or
+        checkpoints are there, and none can be used (a round with `Tier.NONE` starts over); Unfit when what is left
+        is of another model; NotEquivalent when what was restored computes another loss than when it was saved;
+        SavingStopped when save after save fails.
         """
         self._turn_to(data)
         if not self._has_begun:
@@ -207,9 +219,8 @@ class Checkpointer:
         if self.storage is not None:
             opening = open_together(self.storage, self._council, round=part.round, restore=restore)
         position = restore_newest(state, self._council, part, storage=self.storage, opening=opening)
-        if position.step is None and restore.tier is not Tier.NONE and restore.step is not None:
-            reasons = "; ".join(position.skipped) or "there is none"
-            raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
+        if position.step is None and restore.tier is not Tier.NONE:
+            _require_nothing_there(restore, opening, position)
         if self._equivalence is not None:
             self._equivalence.check(self._council)
         report = None

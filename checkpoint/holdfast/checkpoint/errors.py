@@ -5,7 +5,7 @@ HoldfastError
 |-- Unavailable           the storage does not work now
 |-- Fenced                a newer round has entered the directory; this one may not write to it any more
 |-- Damaged               stored bytes are not what was written
-|   `-- NothingToRestore  a restore was directed, and no checkpoint in reach is intact
+|   `-- NothingToRestore  checkpoints are there, or were asked for, and none can be used
 |-- NotEquivalent         an intact checkpoint fits, yet the model computes something else than when it was saved
 |-- Unfit                 an intact checkpoint does not hold what the model or optimizer asks for
 `-- SaveFailed            one save did not commit; training goes on, the next save may succeed
@@ -16,7 +16,9 @@ from holdfast.api.errors import Damaged, HoldfastError
 
 
 class NothingToRestore(Damaged):
-    """The round was told to restore, but no checkpoint that it may use is intact."""
+    """A restore was directed, or checkpoints are there, and none that the round may use is intact. Who wants to
+    start over says so: `Restore(tier=Tier.NONE)`.
+    """
 
 
 class NotEquivalent(HoldfastError):

@@ -101,7 +101,7 @@ class Standalone:
     """A run without Holdfast: one process, or the ranks of an initialised torch.distributed, and one round.
 
     It restores the newest intact checkpoint at the `uri` it finds, so that a plain rerun resumes; where a script
-    overrides `is_finite`, the newest one that was finite.
+    overrides `is_finite`, the newest one that was finite. `restore=Restore(tier=Tier.NONE)` starts over instead.
     """
 
     drill: DrillPort | None = None

@@ -119,15 +119,58 @@ def test_damage_leaves_no_trace_in_the_model(directory: Path) -> None:
     assert resume(directory).weights == resume(directory, restore=Restore(tier=Tier.CHECKPOINT, step=3)).weights
 
 
-def test_without_an_intact_manifest_training_starts_afresh_unless_a_step_was_asked_for(directory: Path) -> None:
+def swap(one: Path, other: Path) -> None:
+    """Each in the other's place."""
+    beside = one.with_name("beside")
+    one.rename(beside)
+    other.rename(one)
+    beside.rename(other)
+
+
+def unseal(directory: Path) -> None:
     for name in committed(directory):
         flip(directory / name / "manifest.json", random.Random(name))
-    solo = resume(directory)
-    assert restored(solo) is None
-    assert solo.weights == [0.5] * 4
-    assert not solo.optimizer.state
-    with pytest.raises(NothingToRestore, match=r"step-00000004: the manifest"):
+
+
+def swap_folders(directory: Path) -> None:
+    first, second, third = (directory / name for name in committed(directory))
+    swap(first, second)
+    swap(first, third)
+
+
+def swap_manifests(directory: Path) -> None:
+    first, second, third = (directory / name / "manifest.json" for name in committed(directory))
+    swap(first, second)
+    swap(first, third)
+
+
+def cut_indices(directory: Path) -> None:
+    """Found out only when they are opened, one after the other."""
+    for name in committed(directory):
+        punch(directory / name / "index.json", random.Random(name))
+
+
+@pytest.mark.parametrize("harm", [unseal, swap_folders, swap_manifests, cut_indices])
+def test_where_checkpoints_are_there_and_none_can_be_used_nobody_starts_over_unasked(
+    harm: Callable[[Path], None], directory: Path
+) -> None:
+    harm(directory)
+    with pytest.raises(NothingToRestore, match=r"^checkpoints are there and none can be used: .*step-00000004: "):
+        resume(directory)
+    with pytest.raises(NothingToRestore, match=r"^no checkpoint up to step 4 can be restored: .*step-00000004: "):
         resume(directory, restore=Restore(tier=Tier.CHECKPOINT, step=4))
+    assert committed(directory) == ["step-00000002", "step-00000003", "step-00000004"]
+    for told in (Restore(tier=Tier.NONE), Restore(tier=Tier.MEMORY, step=0)):
+        solo = resume(directory, restore=told)
+        assert restored(solo) is None
+        assert solo.weights == [0.5] * 4
+        assert not solo.optimizer.state
+
+
+def test_where_nothing_is_there_training_begins(tmp_path: Path) -> None:
+    (tmp_path / "step-00000003.tmp-1-abcd").mkdir()
+    (tmp_path / "notes").mkdir()
+    assert restored(resume(tmp_path)) is None
 
 
 def test_nobody_trains_on_from_what_damaged_checkpoints_left(directory: Path) -> None:

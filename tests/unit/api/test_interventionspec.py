@@ -40,6 +40,7 @@ def test_a_rewind_becomes_a_request_with_all_it_says() -> None:
         ("Pause", {}, {}),
         ("Resume", {}, {}),
         ("Restart", {}, {}),
+        ("Restart", {"fresh": True}, {"fresh": True}),
         ("Checkpoint", {}, {}),
     ],
 )
@@ -64,6 +65,10 @@ def test_every_action_carries_its_own_field(action: str, fields: dict[str, Any],
         (
             {"action": "Pause", "rewind": {"toStep": 1}},
             "spec.rewind: 'a mapping' is not accepted; remove it; Pause does not read it",
+        ),
+        (
+            {"action": "Resume", "fresh": True},
+            "spec.fresh: True is not accepted; remove it; Resume does not read it",
         ),
         (
             {"action": "Resize", "nodes": 0},

@@ -163,6 +163,11 @@ ENDS: dict[str, tuple[Fault, str, Rung]] = {
         "would: new round: 3 members, world size 3",
         Rung.RESPAWN,
     ),
+    "checkpoints that cannot be used": (
+        finding(FindingKind.NOTHING_TO_RESTORE, "checkpoints are there and none can be used"),
+        "would: stop the job and page a human: checkpoints are there and none can be used",
+        Rung.PAGE,
+    ),
     "lost member": (
         finding(FindingKind.MEMBER_LOST, "connection closed"),
         "would: new round: 3 members, world size 3 (node-4 in, node-2 out)",

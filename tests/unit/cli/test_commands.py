@@ -88,7 +88,7 @@ OPTIONS = {
     "self-test": [*ASKED, "-j", "--job", *PLACE],
     "pause": [*ASKED, *PLACE],
     "resume": [*ASKED, *PLACE],
-    "restart": [*ASKED, *PLACE],
+    "restart": ["--fresh", *ASKED, *PLACE],
     "checkpoint": [],
     "rewind": ["--skip-batches", "--learning-rate-scale", *ASKED, "-j", "--job", *PLACE],
     "resize": [*ASKED, "-j", "--job", *PLACE],

@@ -192,3 +192,17 @@ def test_what_every_rank_of_one_node_says_of_a_device_stays_with_the_node() -> N
     error = "RuntimeError: CUDA error: uncorrectable ECC error"
     found = [each for rank in range(2) for each in detector.observe(exited(rank, code=1, error=error), 50.0)]
     assert [(each.kind, each.subject.node) for each in found] == [(FindingKind.PROCESS_EXIT, "n0")]
+
+
+def test_checkpoints_none_of_which_can_be_used_are_nobodys_fault_and_told_at_once() -> None:
+    says = "checkpoints are there and none can be used: step-00000004: [Errno 5] cut"
+    raised = f"holdfast.checkpoint.errors.NothingToRestore: {says}"
+    detector = in_round()
+    (finding,) = detector.observe(exited(3, code=1, raised=raised, error=f"Traceback\n{raised}"), 10.0)
+    assert (finding.kind, finding.cause) == (FindingKind.NOTHING_TO_RESTORE, says)
+    assert (finding.subject.node, finding.confidence) == (None, Confidence.CERTAIN)
+    assert detector.observe(exited(2, code=1, raised=raised, error=raised), 10.1) == ()
+    detector = in_round()
+    assert detector.observe(exited(3, code=1, raised=f"ValueError: {raised}", error="x"), 10.0) == ()
+    (other,) = detector.elapse(10.0 + ALIKE_TRAINED_S)
+    assert other.kind is not FindingKind.NOTHING_TO_RESTORE

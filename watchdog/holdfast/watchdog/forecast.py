@@ -97,7 +97,7 @@ def _round(before: JobState, after: Round, saved: int | None) -> Iterator[str]:
 def _restored(restore: Restore, saved: int | None) -> str:
     match restore.tier:
         case Tier.NONE:
-            says = "nothing was saved yet: it starts from the beginning"
+            says = "it starts from the beginning, whatever is saved"
         case _ if saved is not None and restore.step == saved:
             says = "it restores the checkpoint that was just committed"
         case _ if restore.step is not None:

@@ -176,10 +176,12 @@ def restore_directive(state: JobState, policy: Policy) -> Restore:
     which the script may name when the job does not.
     """
     if (rewind := state.rewind) is not None:
-        may_remember = (
-            policy.memory is not None and rewind.round is not None and rewind.restore.tier is not Tier.NONE
+        if policy.memory is None or rewind.round is None:
+            return rewind.restore
+        starts_over = rewind.restore.tier is Tier.NONE
+        return msgspec.structs.replace(
+            rewind.restore, tier=Tier.MEMORY, step=0 if starts_over else rewind.restore.step
         )
-        return msgspec.structs.replace(rewind.restore, tier=Tier.MEMORY) if may_remember else rewind.restore
     tier = Tier.MEMORY if policy.memory is not None else Tier.CHECKPOINT
     return Restore(tier, newest_step(state), policy.checkpoint_uri, owner=state.incarnation)
 

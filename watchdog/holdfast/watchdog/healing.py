@@ -181,7 +181,7 @@ def page(state: JobState, incident: Incident, decision: Decision, now: float) ->
     state, acted = act(state, (incident.id,), action)
     state, closed = close(state, IncidentState.PAGED, now, "waiting for a human")
     last_words = incident.error.strip().rpartition("\n")[2]
-    said = not last_words or last_words in decision.reason
+    said = not last_words or last_words in decision.reason or incident.kind is FindingKind.NOTHING_TO_RESTORE
     says = decision.reason if said else f"{decision.reason}; last error: {last_words}"
     desired = Closed(state.job, next_number(state), succeeded=False, reason=says)
     state = changed(state, phase=JobPhase.FAILED, reason=says, recovery=None, desired=desired)

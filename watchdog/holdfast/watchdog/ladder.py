@@ -139,6 +139,16 @@ def _user_code(state: JobState, policy: Policy, finding: Finding, now: float) ->
     return Decision(Rung.RESPAWN, says, fresh_ranks=_ranks(finding))
 
 
+def _nothing_to_restore(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
+    """Trying again would find the same, and to start over may throw months of work away: that is for a human."""
+    return Decision(
+        Rung.PAGE,
+        f"{finding.cause}; a job never starts over unasked: mend one of them and restart it, or restart it with "
+        "--fresh",
+        guards=("never start over unasked",),
+    )
+
+
 def _collective_failed(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
     if state.failures:
         return Decision(Rung.RESPAWN, "re-entering did not help: all workers start anew", entry=Entry.RESPAWN)
@@ -259,6 +269,7 @@ def _non_finite(state: JobState, policy: Policy, finding: Finding, now: float) -
 RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decision | None]] = {
     FindingKind.PROCESS_EXIT: _process_exit,
     FindingKind.USER_CODE: _user_code,
+    FindingKind.NOTHING_TO_RESTORE: _nothing_to_restore,
     FindingKind.COLLECTIVE_FAILED: _collective_failed,
     FindingKind.HANG: _hang,
     FindingKind.MEMBER_LOST: _member_lost,

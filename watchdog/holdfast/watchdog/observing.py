@@ -58,6 +58,7 @@ HEEDED = (
 ENDS_THE_ROUND: Mapping[FindingKind, bool] = {
     FindingKind.PROCESS_EXIT: True,
     FindingKind.USER_CODE: True,
+    FindingKind.NOTHING_TO_RESTORE: True,
     FindingKind.MEMBER_LOST: True,
     FindingKind.CRASH_LOOP: True,  # what a worker's death amounts to
     FindingKind.COLLECTIVE_FAILED: False,

@@ -177,11 +177,24 @@ def _resume(state: JobState, request: InterventionRequest, now: float) -> tuple[
 def _restart(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
     if state.held:
         raise Refusal("the job is suspended; resume it first")
+    says = ", from the beginning" if request.fresh else ""
+    if request.fresh:
+        state = _starting_over(state)
     if state.round is None:
-        return changed(state, phase=JobPhase.PENDING, failures=()), "the job forms anew"
-    recovery = Recovery(reason=f"restarted on request: {request.reason}", entry=Entry.RESPAWN)
+        return changed(state, phase=JobPhase.PENDING, failures=()), f"the job forms anew{says}"
+    recovery = Recovery(reason=f"restarted on request{says}: {request.reason}", entry=Entry.RESPAWN)
     after = changed(state, phase=JobPhase.RECOVERING, failures=(), recovery=recovery)
-    return after, "every worker starts anew"
+    return after, f"every worker starts anew{says}"
+
+
+def _starting_over(state: JobState) -> JobState:
+    """Nothing that was saved counts any more. What is saved from now on takes its place, and it is deleted."""
+    if state.policy is None:
+        raise Refusal("the job is not submitted yet")
+    directive = Restore(Tier.NONE, uri=state.policy.checkpoint_uri, owner=state.incarnation)
+    return changed(
+        state, rewind=Rewind(directive), checkpoints=(), storage=up_to(state.storage, -1), non_finite=()
+    )
 
 
 def _resize(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:

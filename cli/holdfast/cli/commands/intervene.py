@@ -114,9 +114,10 @@ def resume(target: Target, terms: Terms) -> ExitCode:
 
 
 @_intervention(JobWord.ARGUMENT)
-def restart(target: Target, terms: Terms) -> ExitCode:
+@click.option("--fresh", is_flag=True, help="Start over: from step 0, whatever checkpoints there are.")
+def restart(fresh: bool, target: Target, terms: Terms) -> ExitCode:
     """Start every worker of JOB again, from the newest checkpoint."""
-    return _intervene(InterventionAction.RESTART, target, terms, {})
+    return _intervene(InterventionAction.RESTART, target, terms, {"fresh": True} if fresh else {})
 
 
 @_intervention(JobWord.ARGUMENT)

@@ -45,9 +45,10 @@ class WatchdogLink:
         """Tell the watchdog of the job. The same policy again changes nothing."""
         await self._ask("POST", "/v1/jobs", msgspec.json.encode(policy))
 
-    async def restart(self, reason: str) -> None:
-        """Bring a failed job back. Raises InvalidInput when the watchdog refuses."""
-        request = InterventionRequest(uuid.uuid4().hex, self._job, InterventionAction.RESTART, reason)
+    async def restart(self, reason: str, *, fresh: bool = False) -> None:
+        """Bring a failed job back, or have one start over. Raises InvalidInput when the watchdog refuses."""
+        action = InterventionAction.RESTART
+        request = InterventionRequest(uuid.uuid4().hex, self._job, action, reason, fresh=fresh)
         content = await self._ask("POST", f"/v1/jobs/{self._job}/interventions", msgspec.json.encode(request))
         outcome = decode_json(content or b"", InterventionOutcome)
         if outcome.state is InterventionState.REFUSED:

@@ -101,6 +101,9 @@ async def _run(
             "the job was run again after it had been stopped"
         )  # that none of its workers is left is no fault
     await link.submit(msgspec.structs.replace(policy_of(terms.prepared.job), observe=observes))
+    if terms.beginning is Beginning.FRESH:
+        # The job may have named a place of its own, where what was saved before stays.
+        await link.restart("the run was told to start over (--fresh)", fresh=True)
     cluster = LocalCluster(_node_terms(terms, address), terms.placement, audience.say)
     following = asyncio.create_task(follow(link, audience))
     others = [

@@ -35,6 +35,8 @@ INCIDENT_HEADERS = (
 
 def culprit_text(incident: Incident) -> str:
     """Who it was, with a question mark where nobody knows. A GPU's UUID is cut to what tells it apart in a job."""
+    if incident.kind is FindingKind.NOTHING_TO_RESTORE:
+        return "the checkpoints"
     if incident.kind is FindingKind.USER_CODE:
         return f"the script, {incident.culprit}"
     gpu = incident.culprit.gpu[:GPU_WIDTH] if incident.culprit.gpu else None
@@ -135,7 +137,7 @@ def story(incident: Incident) -> str:
 
 
 def _whose(incident: Incident) -> str:
-    if incident.kind is FindingKind.USER_CODE:
+    if incident.kind in (FindingKind.USER_CODE, FindingKind.NOTHING_TO_RESTORE):
         return culprit_text(incident)
     return _doubted(incident, incident.culprit)
 
@@ -147,6 +149,8 @@ def _state(incident: Incident) -> str:
 def _confidence(incident: Incident) -> str:
     if incident.kind is FindingKind.USER_CODE:
         return f"{incident.confidence} that the script raised it; no node is to blame"
+    if incident.kind is FindingKind.NOTHING_TO_RESTORE:
+        return f"{incident.confidence} that none can be restored; no node is to blame"
     if incident.confidence is not Confidence.UNKNOWN:
         return f"{incident.confidence} that {incident.culprit} is the culprit"
     if incident.culprit.node is None:

@@ -8,6 +8,9 @@ that died earlier, or the first one to be no victim itself), the finding is made
 A Python exception that nothing outside the script explains is the script's own (`user_code`), and names no node;
 so is an exit code that all ranks share.
 
+One exception is neither a node's nor the script's: that checkpoints are there and none can be restored. All ranks
+raise it alike, so the first is told at once.
+
 A failure that others may share waits for them: when every rank fails in one way, the fault is in what they share.
 Before any sign of training waiting for a few seconds costs nothing. After it the wait is short, and over as soon
 as one of the others is seen to miss its peer; what blames no node anyhow does not wait.
@@ -26,7 +29,7 @@ from holdfast.api.membership import WorkerExited
 from holdfast.api.policy import Policy
 from holdfast.api.telemetry import NodeReport, ProcessKilledForMemory
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.detectors.user_code import DEVICE, PEER, outside_of
+from holdfast.watchdog.detectors.user_code import DEVICE, NOTHING_TO_RESTORE, PEER, outside_of
 from holdfast.watchdog.sample import CollectiveBroke, Exited, Reported, RoundStarted, RoundStopped, Sample
 
 # Survivors of a death fail in their next collective: within 7-27 ms with gloo on one machine, plus the time an
@@ -69,12 +72,17 @@ class _Death:
         return bool(exit.exit_code and exit.raised) and outside_of(exit.raised, exit.error) is None
 
     @property
+    def is_of_the_checkpoints(self) -> bool:
+        """Whether the ranks found nothing that they could restore, where something is."""
+        return NOTHING_TO_RESTORE.match(self.exit.raised) is not None
+
+    @property
     def way(self) -> str:
         """What failures alike have in common: not the message, which may name the rank. Empty: it says nothing of
         other ranks."""
         exit = self.exit
         known = exit.exit_code is not None or exit.signal is not None
-        if not known or self.names_a_peer or exit.signal in _SENT_BY_OTHERS:
+        if not known or self.names_a_peer or self.is_of_the_checkpoints or exit.signal in _SENT_BY_OTHERS:
             return ""
         if exit.raised:
             kind = exit.raised.partition(":")[0]
@@ -97,7 +105,7 @@ class _Death:
         aborted = self.exit.signal in (None, signal.SIGABRT)
         if aborted and self.names_a_peer:
             return Confidence.UNKNOWN
-        if self.exit.signal is not None or self.is_user_code:
+        if self.exit.signal is not None or self.is_user_code or self.is_of_the_checkpoints:
             return Confidence.CERTAIN
         return Confidence.UNKNOWN if self.exit.exit_code is None else Confidence.PROBABLE
 
@@ -289,11 +297,14 @@ def _finding(death: _Death, *, alike: str = "", spread: bool = False) -> Finding
     elif shared:
         says = "the ranks share it, and it names no device, network or storage: no node is to blame"
         evidence.append(Evidence("worker error", says, death.at))
-    of_the_script = death.is_user_code or shared
-    if of_the_script or (spread and not death.tells_of_device):
+    kind = FindingKind.USER_CODE if death.is_user_code or shared else FindingKind.PROCESS_EXIT
+    if death.is_of_the_checkpoints:
+        kind, cause = FindingKind.NOTHING_TO_RESTORE, NOTHING_TO_RESTORE.sub("", death.exit.raised, 1)
+        cause = cause[:CAUSE_CHARACTERS_MAX]
+    if kind is not FindingKind.PROCESS_EXIT or (spread and not death.tells_of_device):
         subject = Subject(death.subject.job, rank=death.subject.rank)
     return Finding(
-        kind=FindingKind.USER_CODE if of_the_script else FindingKind.PROCESS_EXIT,
+        kind=kind,
         subject=subject,
         cause=cause,
         evidence=tuple(evidence),
@@ -302,5 +313,5 @@ def _finding(death: _Death, *, alike: str = "", spread: bool = False) -> Finding
         round=death.exit.round,
         error=death.exit.error,
         # What lies outside the script may mend itself once training has shown that it can work.
-        alike=alike if of_the_script or not death.exit.began else "",
+        alike=alike if kind is not FindingKind.PROCESS_EXIT or not death.exit.began else "",
     )

@@ -62,6 +62,8 @@ STORAGE = Outside(
     # EDQUOT; ENFILE is of the whole machine.
     re.compile(r"\[Errno (?:5|6|19|23|28|30|70|107|110|112|113|116|121|122)\]|\bBus error\b"),
 )
+# The checkpoint library's own word, where the exception begins: all ranks raise it, and no node is to blame.
+NOTHING_TO_RESTORE = re.compile(r"holdfast\.checkpoint\.errors\.NothingToRestore: ")
 HOLDFAST = Outside("Holdfast itself", re.compile(r"^holdfast\.", re.MULTILINE))
 INTERRUPTED = Outside("somebody who stopped it", re.compile(r"^KeyboardInterrupt\b", re.MULTILINE))
 
