@@ -7,16 +7,13 @@ from math import prod
 
 from holdfast.api.checkpoint import Health, health_of, restore_order
 from holdfast.api.errors import Damaged, InvalidInput, Problem
-from holdfast.checkpoint import index
 from holdfast.checkpoint.dating import committed_at
 from holdfast.checkpoint.discovery import Found, discover, lineage
-from holdfast.checkpoint.index import Index, Stored, StoredTensor
-from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.index import Stored, StoredTensor
 from holdfast.checkpoint.naming import committed_step
 from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.retention import Retention, Why, judge
-from holdfast.checkpoint.storage import Files, Storage
-from holdfast.checkpoint.verified import VerifiedFile
+from holdfast.checkpoint.storage import Storage
 
 
 class Place(StrEnum):
@@ -116,15 +113,6 @@ def choose(entries: Sequence[Entry], step: int | None = None) -> Entry:
     steps = sorted(each.step for each in entries)
     there = f"the steps there are {', '.join(map(str, steps))}" if steps else "no checkpoint is there"
     raise InvalidInput(Problem(field="step", value="newest" if step is None else step, fix=there))
-
-
-def read_index(files: Files, name: str, manifest: Manifest) -> Index:
-    """The verified index of a checkpoint. Raises Damaged, or OSError when the storage fails."""
-    record = manifest.files.get(index.FILE_NAME)
-    if record is None:
-        raise Damaged(f"the manifest of {name} does not list {index.FILE_NAME}")
-    whole = VerifiedFile(files, f"{name}/{index.FILE_NAME}", record).read(0, record.size_bytes)
-    return index.decode(bytes(whole))
 
 
 def size_of(stored: Stored) -> int:

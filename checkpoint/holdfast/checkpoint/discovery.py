@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint import index, manifest
+from holdfast.checkpoint.coverage import require_whole
+from holdfast.checkpoint.index import Index
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.naming import committed_step, manifest_path
 from holdfast.checkpoint.storage import Files
+from holdfast.checkpoint.verified import VerifiedFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def read_manifest(files: Files, name: str) -> Manifest:
     """
     try:
         path = manifest_path(name)
-        found = manifest.decode(files.read(path, 0, files.size_bytes(path)))
+        found = manifest.decode(files.read(path, 0, min(files.size_bytes(path), manifest.BYTES_MAX + 1)))
         if found.step != committed_step(name.partition(".")[0]):
             raise Damaged(f"its manifest is of step {found.step}")
         for file, record in found.files.items():
@@ -54,6 +57,23 @@ def read_manifest(files: Files, name: str) -> Manifest:
                 raise Damaged(f"{file} has {size} bytes instead of {record.size_bytes}")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise Damaged(f"{error.strerror or error} ({error.filename})") from error
+    return found
+
+
+def read_index(files: Files, name: str, manifest: Manifest) -> Index:
+    """The verified index of a checkpoint, which says of its files what they can hold. Raises Damaged, or OSError
+    when the storage fails.
+    """
+    record = manifest.files.get(index.FILE_NAME)
+    if record is None:
+        raise Damaged(f"the manifest of {name} does not list {index.FILE_NAME}")
+    if record.size_bytes > index.BYTES_MAX:
+        raise Damaged(
+            f"the index of {name} has {record.size_bytes} bytes, more than the {index.BYTES_MAX} allowed"
+        )
+    whole = VerifiedFile(files, f"{name}/{index.FILE_NAME}", record).read(0, record.size_bytes)
+    found = index.decode(bytes(whole))
+    require_whole(found, manifest)
     return found
 
 

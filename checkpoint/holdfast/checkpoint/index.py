@@ -4,22 +4,29 @@ It says the same as the `.metadata` of torch.distributed.checkpoint, in JSON: re
 A tensor is a set of chunks, each a box of it; its payload is the raw, contiguous, little-endian content.
 """
 
-from collections.abc import Mapping
 from math import prod
+from typing import Annotated
 
 import msgspec
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Damaged, Malformed
+from holdfast.checkpoint.manifest import Count, FileName
 
 FILE_NAME = "index.json"
+BYTES_MAX = 1 << 32  # Some ten million chunks.
+_NESTED_MAX = 64
+_DIMENSIONS_MAX = 64  # NumPy and torch take as many. Source: NPY_MAXDIMS, numpy/core/include/numpy/ndarraytypes.h
+
+_Sizes = Annotated[tuple[Count, ...], msgspec.Meta(max_length=_DIMENSIONS_MAX)]
+_Path = Annotated[tuple[str | Count, ...], msgspec.Meta(min_length=1, max_length=_NESTED_MAX)]
 
 
 class Box(msgspec.Struct, frozen=True):
     """A block of a tensor: where it starts and how far it reaches, per dimension."""
 
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
+    offsets: _Sizes
+    sizes: _Sizes
 
     @property
     def volume(self) -> int:
@@ -59,10 +66,10 @@ class Box(msgspec.Struct, frozen=True):
 class StoredChunk(msgspec.Struct, frozen=True):
     """One box of a tensor in a file: a torch archive from `start`, whose payload begins at `payload`."""
 
-    file: str
-    start: int
-    length_bytes: int
-    payload: int
+    file: FileName
+    start: Count
+    length_bytes: Count
+    payload: Count
     box: Box
 
 
@@ -70,16 +77,16 @@ class StoredTensor(msgspec.Struct, frozen=True, tag="tensor"):
     """A tensor of the checkpoint. `dtype` is torch's name for it, without `torch.`."""
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: _Sizes
     chunks: tuple[StoredChunk, ...]
 
 
 class StoredObject(msgspec.Struct, frozen=True, tag="object"):
     """Anything else, as a torch archive that loads with `weights_only`."""
 
-    file: str
-    start: int
-    length_bytes: int
+    file: FileName
+    start: Count
+    length_bytes: Count
 
 
 Stored = StoredTensor | StoredObject
@@ -89,7 +96,7 @@ class Index(msgspec.Struct, frozen=True):
     """All of it. `paths` says how each flat name is nested, as torch.distributed.checkpoint wants to know."""
 
     entries: dict[str, Stored]
-    paths: dict[str, tuple[str | int, ...]]
+    paths: dict[str, _Path]
 
 
 def encode(index: Index) -> bytes:
@@ -102,11 +109,3 @@ def decode(document: bytes) -> Index:
         return decode_json(document, Index)
     except Malformed as error:
         raise Damaged(f"the index cannot be read: {error}") from error
-
-
-def find_gap(entries: Mapping[str, Stored]) -> str | None:
-    """The name of a tensor whose chunks do not add up to the whole of it, None when all do."""
-    for name, stored in entries.items():
-        if isinstance(stored, StoredTensor) and sum(c.box.volume for c in stored.chunks) != prod(stored.shape):
-            return name
-    return None

@@ -2,9 +2,13 @@
 
 It is a JSON document `{"seal": ..., "body": {...}}`; the seal is the hash of the body's bytes, so that damage
 to the manifest itself shows as well. Hashes are XXH3-128: they find accidents, not forgeries.
+
+Whoever can seal a manifest can write any. So every number has a bound, names name files of the folder, and each
+file has as many blocks as it is long: what is read by a manifest takes no more time and memory than its files.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 import xxhash
@@ -15,13 +19,22 @@ from holdfast.api.errors import Damaged, Malformed
 FILE_NAME = "manifest.json"
 FORMAT = 1
 BLOCK_BYTES = 4 << 20  # Small enough that a resharded read verifies little more than it needs.
+BYTES_MAX = 1 << 30  # Of the document: the hashes of the blocks of more than 100 TB.
+WORLD_MAX = 1 << 20  # Ten times the ranks of the largest clusters there are.
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+"""A number of steps, batches or bytes."""
+FileName = Annotated[str, msgspec.Meta(pattern=r"^(?!\.\.?\Z)[A-Za-z0-9_.-]{1,255}\Z")]
+"""Of a file in the checkpoint's own folder."""
+_Hash = Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
+_World = Annotated[int, msgspec.Meta(ge=1, le=WORLD_MAX)]
 
 
 class FileRecord(msgspec.Struct, frozen=True):
     """A file's size and the hash of each block of `BLOCK_BYTES`; the last one may be shorter."""
 
-    size_bytes: int
-    blocks: tuple[str, ...]
+    size_bytes: Count
+    blocks: tuple[_Hash, ...]
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -34,12 +47,12 @@ class Manifest(msgspec.Struct, frozen=True):
     """
 
     format: int
-    step: int
-    round: int
-    parent: int | None
-    world_size: int
-    batches: int
-    files: dict[str, FileRecord]
+    step: Count
+    round: Count
+    parent: Count | None
+    world_size: _World
+    batches: Count
+    files: dict[FileName, FileRecord]
     healthy: bool | None = None
 
 
@@ -97,7 +110,11 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(document: bytes) -> Manifest:
-    """Raises Damaged when the bytes are not what `encode` made, or of a format this version cannot read."""
+    """Raises Damaged when the bytes are not what `encode` made of a checkpoint that can be, or are of a format
+    that this version cannot read.
+    """
+    if len(document) > BYTES_MAX:
+        raise Damaged(f"the manifest has {len(document)} bytes, more than the {BYTES_MAX} that one may have")
     try:
         sealed = decode_json(document, _Sealed)
         body = bytes(sealed.body)
@@ -108,4 +125,9 @@ def decode(document: bytes) -> Manifest:
         raise Damaged(f"the manifest cannot be read: {error}") from error
     if manifest.format != FORMAT:
         raise Damaged(f"the manifest is of format {manifest.format}, this version reads {FORMAT}")
+    if manifest.parent is not None and manifest.parent > manifest.step:
+        raise Damaged(f"the manifest of step {manifest.step} says that it goes on from step {manifest.parent}")
+    for name, record in manifest.files.items():
+        if len(record.blocks) != -(-record.size_bytes // BLOCK_BYTES):
+            raise Damaged(f"{name} is said to have {record.size_bytes} bytes in {len(record.blocks)} blocks")
     return manifest

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from holdfast.checkpoint.coverage import find_gap
 from holdfast.checkpoint.errors import SaveFailed
-from holdfast.checkpoint.index import Index, Stored, StoredTensor, find_gap
+from holdfast.checkpoint.index import Index, Stored, StoredTensor
 from holdfast.checkpoint.manifest import FileRecord
 from holdfast.checkpoint.snapshot import Snapshot
 from holdfast.checkpoint.storage import Storage

@@ -1,6 +1,5 @@
 """What a rank restores of one checkpoint, and where each piece of it belongs."""
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +8,6 @@ import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
 from holdfast.checkpoint import groups, randomness
-from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.fitting import Fitting
 from holdfast.checkpoint.index import Box
 from holdfast.checkpoint.optimizerstate import make_room
@@ -69,15 +67,11 @@ class Plan:
         return plan
 
     def unpack(self) -> Contents:
-        """Once read. Raises Unfit when an object needs code to be loaded, or as `Regrouping.settle` does."""
+        """Once read. Raises as `StoredCheckpoint.unpack` and `Regrouping.settle` do."""
         unpacker = Unpacker()
 
         def unpack(name: str, target: Target) -> object:
-            try:
-                return unpacker.unpack(target.content().tobytes())
-            except pickle.UnpicklingError as error:
-                text = f"{name} in {self.checkpoint.name} is not made of plain values and tensors: {error}"
-                raise Unfit(text) from error
+            return self.checkpoint.unpack(name, target.content().tobytes(), by=unpacker.unpack)
 
         return Contents(
             objects=[(path, unpack(name, target)) for path, name, target in self.objects],

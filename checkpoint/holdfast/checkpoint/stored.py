@@ -1,15 +1,16 @@
 """A committed checkpoint, read verified: whole, or the boxes of its tensors that a rank asks for."""
 
 import pickle
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 import torch
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint import archive, index
+from holdfast.checkpoint import archive
 from holdfast.checkpoint.blockmap import BlockMap
-from holdfast.checkpoint.discovery import read_manifest
+from holdfast.checkpoint.discovery import read_index, read_manifest
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.index import Box, Index, StoredObject, StoredTensor
 from holdfast.checkpoint.manifest import Manifest, hash_block
@@ -38,11 +39,7 @@ class StoredCheckpoint:
     def open(cls, files: Files, name: str) -> "StoredCheckpoint":
         """A checkpoint in storage: reads its manifest and index, no tensor yet."""
         manifest = read_manifest(files, name)
-        record = manifest.files.get(index.FILE_NAME)
-        if record is None:
-            raise Damaged(f"the manifest of {name} does not list {index.FILE_NAME}")
-        whole = VerifiedFile(files, f"{name}/{index.FILE_NAME}", record).read(0, record.size_bytes)
-        return cls(files, name, manifest, index.decode(bytes(whole)))
+        return cls(files, name, manifest, read_index(files, name, manifest))
 
     def names(self, prefix: str = "") -> list[str]:
         return [name for name in self._index.entries if name.startswith(prefix)]
@@ -95,12 +92,16 @@ class StoredCheckpoint:
             raise Unfit(f"{self.name} holds no object {name}")
         return [self._within(stored.file, Strip(start=stored.start, row_bytes=stored.length_bytes, at=0))]
 
-    def unpack(self, name: str, packed: bytes | bytearray) -> object:
-        """The object. Raises Unfit when it needs code to be loaded."""
+    def unpack(
+        self, name: str, packed: bytes | bytearray, by: Callable[[bytes], object] = archive.unpack_object
+    ) -> object:
+        """The object. Raises Unfit when it needs code to be loaded, Damaged when it is none."""
         try:
-            return archive.unpack_object(packed)
+            return by(bytes(packed))
         except pickle.UnpicklingError as error:
             raise Unfit(f"{name} in {self.name} is not made of plain values and tensors: {error}") from error
+        except Exception as error:  # Bytes that are no archive can make its reader do anything but run them.
+            raise Damaged(f"{name} in {self.name} cannot be unpacked: {type(error).__name__}: {error}") from error
 
     def shape_of(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         """A tensor's dtype and whole shape. Raises Unfit when there is no such tensor."""

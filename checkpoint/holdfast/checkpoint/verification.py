@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint import index
-from holdfast.checkpoint.catalogue import read_index
-from holdfast.checkpoint.discovery import read_manifest
-from holdfast.checkpoint.index import Index, StoredTensor, find_gap
+from holdfast.checkpoint.discovery import read_index, read_manifest
 from holdfast.checkpoint.manifest import BLOCK_BYTES, Manifest
 from holdfast.checkpoint.storage import Files
 from holdfast.checkpoint.verified import NoSource, Tally, VerifiedFile
@@ -91,21 +89,6 @@ def _damaged(
 def _contradictions(files: Files, name: str, manifest: Manifest) -> Iterator[Flaw]:
     """Where an intact index says something that the files cannot hold: that is no accident of a disk."""
     try:
-        found = read_index(files, name, manifest)
+        read_index(files, name, manifest)
     except Damaged as damage:
         yield Flaw(name, index.FILE_NAME, None, str(damage))
-        return
-    gap = find_gap(found.entries)
-    if gap is not None:
-        yield Flaw(name, index.FILE_NAME, None, f"the chunks of {gap} do not add up to the whole tensor")
-    for entry, file, end in _ends(found):
-        record = manifest.files.get(file)
-        if record is None or end > record.size_bytes:
-            yield Flaw(name, file, None, f"{entry} would end at {end}, beyond the end of the file")
-
-
-def _ends(found: Index) -> Iterator[tuple[str, str, int]]:
-    """Where each archive ends, by its entry's name and its file."""
-    for name, stored in found.entries.items():
-        for each in stored.chunks if isinstance(stored, StoredTensor) else (stored,):
-            yield name, each.file, each.start + each.length_bytes

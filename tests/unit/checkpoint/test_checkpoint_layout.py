@@ -8,7 +8,8 @@ from holdfast.api.errors import InvalidInput
 from holdfast.checkpoint import Checkpointer, SaveFailed, Standalone
 from holdfast.checkpoint.archive import frame, pack_object, unpack_object
 from holdfast.checkpoint.claims import Claim, share_out
-from holdfast.checkpoint.index import Box, Index, StoredChunk, StoredObject, StoredTensor, decode, encode, find_gap
+from holdfast.checkpoint.coverage import find_gap
+from holdfast.checkpoint.index import Box, Index, StoredChunk, StoredObject, StoredTensor, decode, encode
 from holdfast.checkpoint.local import parse_uri
 from holdfast.checkpoint.part import Listing, merge
 

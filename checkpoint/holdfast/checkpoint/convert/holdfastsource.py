@@ -2,9 +2,8 @@
 
 import torch
 
-from holdfast.checkpoint.catalogue import read_index
 from holdfast.checkpoint.convert.content import Contents, Origin, Shape
-from holdfast.checkpoint.discovery import read_manifest
+from holdfast.checkpoint.discovery import read_index, read_manifest
 from holdfast.checkpoint.storage import Files
 from holdfast.checkpoint.stored import StoredCheckpoint
 

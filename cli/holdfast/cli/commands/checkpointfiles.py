@@ -53,8 +53,8 @@ def ls(uri: str, form: Format) -> ExitCode:
 def show(uri: str, step: int | None, tensor: str | None, form: Format) -> ExitCode:
     """What the checkpoint at URI holds: tensors, objects, files. Of a directory it is the newest."""
     address = _address(uri)
-    from holdfast.checkpoint.catalogue import catalogue, choose, read_index
-    from holdfast.checkpoint.discovery import read_manifest
+    from holdfast.checkpoint.catalogue import catalogue, choose
+    from holdfast.checkpoint.discovery import read_index, read_manifest
 
     there = catalogue(address.storage)
     chosen = choose(there.entries, address.narrowed(step))
