@@ -13,7 +13,7 @@ from holdfast.checkpoint.coverage import require_whole
 from holdfast.checkpoint.index import Index
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.naming import committed_step, manifest_path
-from holdfast.checkpoint.storage import Files
+from holdfast.checkpoint.storage import Files, keys_of
 from holdfast.checkpoint.verified import VerifiedFile
 
 
@@ -48,7 +48,8 @@ def read_manifest(files: Files, name: str) -> Manifest:
     """
     try:
         path = manifest_path(name)
-        found = manifest.decode(files.read(path, 0, min(files.size_bytes(path), manifest.BYTES_MAX + 1)))
+        size = min(files.size_bytes(path), manifest.BYTES_MAX + 1)
+        found = manifest.decode(files.read(path, 0, size), keys_of(files))
         if found.step != committed_step(name.partition(".")[0]):
             raise Damaged(f"its manifest is of step {found.step}")
         for file, record in found.files.items():

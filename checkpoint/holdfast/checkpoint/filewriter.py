@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.checkpoint.manifest import BLOCK_BYTES, FileRecord, hash_block
+from holdfast.checkpoint.manifest import BLOCK_BYTES, FAST, FileRecord, Hashing
 from holdfast.checkpoint.syscalls import reserve, start_writing
 
 STRIDE_BYTES = 2 * BLOCK_BYTES  # With requests of 1 MiB the disk waits for the processor.
@@ -28,7 +28,7 @@ _REFUSALS = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
-def write_file(path: Path, parts: Sequence[memoryview]) -> FileRecord:
+def write_file(path: Path, parts: Sequence[memoryview], hashing: Hashing = FAST) -> FileRecord:
     """Make the file at `path` consist of `parts`, one after the other; durable on return, all but its name.
 
     Raises OSError when any of it fails; then a part of the file may be left, but no thread.
@@ -38,7 +38,7 @@ def write_file(path: Path, parts: Sequence[memoryview]) -> FileRecord:
     try:
         if content.size_bytes > BLOCK_BYTES:
             reserve(descriptor, content.size_bytes)
-        blocks = _Writing(descriptor, content, is_direct).run()
+        blocks = _Writing(descriptor, content, hashing, is_direct).run()
         os.ftruncate(descriptor, content.size_bytes)  # The last stride may have been padded.
         os.fsync(descriptor)
     finally:
@@ -81,9 +81,10 @@ class _Content:
 class _Writing:
     """One file on its way to the disk."""
 
-    def __init__(self, descriptor: int, content: _Content, is_direct: bool) -> None:
+    def __init__(self, descriptor: int, content: _Content, hashing: Hashing, is_direct: bool) -> None:
         self._descriptor = descriptor
         self._content = content
+        self._hashing = hashing
         self._is_direct = is_direct
         self._left = deque(range(0, content.size_bytes, STRIDE_BYTES))
         self._blocks: dict[int, str] = {}
@@ -122,7 +123,7 @@ class _Writing:
         if len(pieces) > 1 or (self._is_direct and not _is_aligned(stride)):
             stride, padded = bounce.gather(pieces)
         for offset in range(0, stride.nbytes, BLOCK_BYTES):
-            self._blocks[start + offset] = hash_block(stride[offset : offset + BLOCK_BYTES])
+            self._blocks[start + offset] = self._hashing(stride[offset : offset + BLOCK_BYTES]).hexdigest()
         self._write(padded, start)
 
     def _write(self, stride: memoryview, offset: int) -> None:

@@ -12,8 +12,9 @@ from urllib.parse import unquote, urlsplit
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.commit import FolderCommits
 from holdfast.checkpoint.filewriter import write_file
-from holdfast.checkpoint.manifest import FileRecord
+from holdfast.checkpoint.manifest import FileRecord, hashing_with
 from holdfast.checkpoint.openfile import LocalFile
+from holdfast.checkpoint.signing import NO_KEYS, Keyring
 
 _LOCK_NAME = "fence.lock"
 _REMOVALS = 20  # Of one folder: a rank of a round that is over may still put its last few files there.
@@ -36,8 +37,9 @@ def parse_uri(uri: str) -> Path:
 class LocalStorage:
     """A `Storage` below one folder. The folder is created with the first `make`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, keys: Keyring = NO_KEYS) -> None:
         self._root = root
+        self.keys = keys
 
     @property
     def uri(self) -> str:
@@ -48,7 +50,7 @@ class LocalStorage:
         return FolderCommits(self)
 
     def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
-        return write_file(self._root / name, parts)
+        return write_file(self._root / name, parts, hashing_with(self.keys))
 
     def read(self, name: str, offset: int, length_bytes: int) -> bytes:
         descriptor = os.open(self._root / name, os.O_RDONLY)

@@ -1,20 +1,23 @@
 """The manifest: what a committed checkpoint consists of, down to a hash of every block of every file.
 
 It is a JSON document `{"seal": ..., "body": {...}}`; the seal is the hash of the body's bytes, so that damage
-to the manifest itself shows as well. Hashes are XXH3-128: they find accidents, not forgeries.
+to the manifest itself shows as well. Hashes are XXH3-128: they find accidents, not forgeries. In a signed manifest
+they are SHA-256, see `signing.py`.
 
 Whoever can seal a manifest can write any. So every number has a bound, names name files of the folder, and each
 file has as many blocks as it is long: what is read by a manifest takes no more time and memory than its files.
 """
 
-from collections.abc import Sequence
-from typing import Annotated
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import msgspec
 import xxhash
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Damaged, Malformed
+from holdfast.checkpoint.signing import Keyring
 
 FILE_NAME = "manifest.json"
 FORMAT = 1
@@ -26,7 +29,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 """A number of steps, batches or bytes."""
 FileName = Annotated[str, msgspec.Meta(pattern=r"^(?!\.\.?\Z)[A-Za-z0-9_.-]{1,255}\Z")]
 """Of a file in the checkpoint's own folder."""
-_Hash = Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
+_Hash = Annotated[str, msgspec.Meta(min_length=32, max_length=64)]
 _World = Annotated[int, msgspec.Meta(ge=1, le=WORLD_MAX)]
 
 
@@ -56,22 +59,48 @@ class Manifest(msgspec.Struct, frozen=True):
     healthy: bool | None = None
 
 
-class _Sealed(msgspec.Struct, frozen=True):
+class _Sealed(msgspec.Struct, frozen=True, omit_defaults=True):
     seal: str
     body: msgspec.Raw
+    signature: str = ""
+
+
+Hashing = Callable[..., Any]
+"""Makes what takes bytes with `update` and gives their hash with `hexdigest`."""
+
+FAST: Hashing = xxhash.xxh3_128
+STRONG: Hashing = hashlib.sha256
+_BY_DIGITS = {32: FAST, 64: STRONG}
 
 
 def hash_block(block: bytes | bytearray | memoryview) -> str:
     return xxhash.xxh3_128_hexdigest(block)
 
 
+def hashing_with(keys: Keyring) -> Hashing:
+    """That of blocks where manifests are signed with `keys`, or not, where there are none."""
+    return STRONG if keys else FAST
+
+
+def is_hash_of(wanted: str, parts: Sequence[memoryview]) -> bool:
+    """Whether `wanted` is the hash of the parts, one after the other."""
+    hashing = _BY_DIGITS.get(len(wanted))
+    if hashing is None:
+        return False
+    digest = hashing()
+    for part in parts:
+        digest.update(part)
+    return bool(digest.hexdigest() == wanted)
+
+
 class Recorder:
     """The record of a file that is seen from front to back, piece by piece."""
 
-    def __init__(self) -> None:
+    def __init__(self, hashing: Hashing = FAST) -> None:
         self._size = 0
         self._blocks: list[str] = []
-        self._digest = xxhash.xxh3_128()
+        self._hashing = hashing
+        self._digest = hashing()
 
     def add(self, part: memoryview) -> None:
         """What comes next in the file."""
@@ -92,26 +121,27 @@ class Recorder:
 
     def _end_block(self) -> None:
         self._blocks.append(self._digest.hexdigest())
-        self._digest.reset()
+        self._digest = self._hashing()
 
 
-def record_of(parts: Sequence[memoryview]) -> FileRecord:
+def record_of(parts: Sequence[memoryview], hashing: Hashing = FAST) -> FileRecord:
     """The record of a file that consists of `parts`, one after the other."""
-    recorder = Recorder()
+    recorder = Recorder(hashing)
     for part in parts:
         recorder.add(part)
     return recorder.record()
 
 
-def encode(manifest: Manifest) -> bytes:
-    """The file's bytes."""
+def encode(manifest: Manifest, keys: Keyring | None = None) -> bytes:
+    """The file's bytes, signed where there are keys: then its blocks were hashed as `hashing_with` them."""
     body = msgspec.json.encode(manifest)
-    return msgspec.json.encode(_Sealed(seal=hash_block(body), body=msgspec.Raw(body)))
+    signature = keys.sign(body) if keys else ""
+    return msgspec.json.encode(_Sealed(hash_block(body), msgspec.Raw(body), signature))
 
 
-def decode(document: bytes) -> Manifest:
+def decode(document: bytes, keys: Keyring | None = None) -> Manifest:
     """Raises Damaged when the bytes are not what `encode` made of a checkpoint that can be, or are of a format
-    that this version cannot read.
+    that this version cannot read, or are not signed with one of `keys`, if there are any.
     """
     if len(document) > BYTES_MAX:
         raise Damaged(f"the manifest has {len(document)} bytes, more than the {BYTES_MAX} that one may have")
@@ -120,6 +150,8 @@ def decode(document: bytes) -> Manifest:
         body = bytes(sealed.body)
         if hash_block(body) != sealed.seal:
             raise Damaged("the manifest does not match its seal")
+        if keys:
+            keys.require(body, sealed.signature)
         manifest = decode_json(body, Manifest)
     except Malformed as error:
         raise Damaged(f"the manifest cannot be read: {error}") from error
@@ -130,4 +162,6 @@ def decode(document: bytes) -> Manifest:
     for name, record in manifest.files.items():
         if len(record.blocks) != -(-record.size_bytes // BLOCK_BYTES):
             raise Damaged(f"{name} is said to have {record.size_bytes} bytes in {len(record.blocks)} blocks")
+        if keys and not all(_BY_DIGITS.get(len(each)) is STRONG for each in record.blocks):
+            raise Damaged(f"the manifest is signed, and the hashes of {name} are too weak for that")
     return manifest

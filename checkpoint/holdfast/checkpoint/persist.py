@@ -23,7 +23,7 @@ from holdfast.checkpoint.manifest import FileRecord, Manifest
 from holdfast.checkpoint.part import Part, are_finite, records, write_part
 from holdfast.checkpoint.retention import Retention, Writer, descent
 from holdfast.checkpoint.snapshot import Snapshot
-from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.storage import Storage, keys_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -209,7 +209,8 @@ class Persister:
                 batches=snapshot.batches,
                 files=files,
                 healthy=healthy,
-            )
+            ),
+            keys_of(self._storage),
         )
         self._storage.write(f"{folder}/{manifest.FILE_NAME}", [memoryview(document)])
         self._storage.sync(folder)

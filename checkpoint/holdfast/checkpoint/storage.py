@@ -5,9 +5,10 @@ Names are relative, with `/` between a folder and a file. Every method raises OS
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from holdfast.checkpoint.manifest import FileRecord
+from holdfast.checkpoint.signing import NO_KEYS, Keyring
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.commits import Commits
@@ -32,6 +33,21 @@ class Files(Protocol):
 
     def free_bytes(self) -> int:
         """How much can still be written."""
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """What `Files` may have besides: the keys that its manifests are signed with. The records of `write` have the
+    hashes that go with them.
+    """
+
+    @property
+    def keys(self) -> Keyring: ...
+
+
+def keys_of(files: Files) -> Keyring:
+    """None, where the files know of none."""
+    return files.keys if isinstance(files, Keyed) else NO_KEYS
 
 
 class Folders(Protocol):

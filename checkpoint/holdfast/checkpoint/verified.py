@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint.manifest import BLOCK_BYTES, FileRecord, hash_block, record_of
+from holdfast.checkpoint.manifest import BLOCK_BYTES, FileRecord, is_hash_of
 from holdfast.checkpoint.openfile import OpenFile, Scattering, open_file
 from holdfast.checkpoint.storage import Files
 
@@ -103,10 +103,10 @@ class VerifiedFile:
         stays as it is. Raises Damaged when nobody has it.
         """
         wanted = self.record.blocks[number]
-        if record_of(parts).blocks == (wanted,):
+        if is_hash_of(wanted, parts):
             return
         found = blocks.fetch(wanted)
-        if found is None or hash_block(found) != wanted:
+        if found is None or not is_hash_of(wanted, [memoryview(found)]):
             raise Damaged(f"{self.name} differs from what was written, in the block at {number * BLOCK_BYTES}")
         for part in parts:
             part[:], found = found[: part.nbytes], found[part.nbytes :]

@@ -7,20 +7,20 @@ from typing import BinaryIO
 from holdfast.checkpoint import archive
 from holdfast.checkpoint.convert.content import Source, bytes_of
 from holdfast.checkpoint.index import Box, Index, Stored, StoredChunk, StoredObject, StoredTensor
-from holdfast.checkpoint.manifest import FileRecord, Recorder
+from holdfast.checkpoint.manifest import FAST, FileRecord, Hashing, Recorder
 
 NAME = "__0_0.distcp"
 _ALIGNMENT_BYTES = 64  # As in the images that training writes.
 
 
-def write_image(path: Path, source: Source) -> tuple[Index, FileRecord]:
+def write_image(path: Path, source: Source, hashing: Hashing = FAST) -> tuple[Index, FileRecord]:
     """All of `source` in one durable file: what lies where, and the file's record. Raises as `source` does, and
     OSError.
     """
     contents = source.contents
     entries: dict[str, Stored] = {}
     with open(path, "xb") as file:
-        image = _Image(file)
+        image = _Image(file, hashing)
         for name in contents.tensors:
             entries[name] = image.add_tensor(name, source)
         for name in contents.objects:
@@ -32,10 +32,10 @@ def write_image(path: Path, source: Source) -> tuple[Index, FileRecord]:
 
 
 class _Image:
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, hashing: Hashing) -> None:
         self._file = file
         self._end = 0
-        self.recorder = Recorder()
+        self.recorder = Recorder(hashing)
 
     def add_tensor(self, name: str, source: Source) -> StoredTensor:
         shape = source.contents.tensors[name]

@@ -4,10 +4,11 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from holdfast.checkpoint.manifest import FileRecord, record_of
+from holdfast.checkpoint.manifest import FileRecord, hashing_with, record_of
 from holdfast.checkpoint.objects.bucket import Bucket, read
 from holdfast.checkpoint.objects.journalcommits import JournalCommits
 from holdfast.checkpoint.objects.objectfile import ObjectFile
+from holdfast.checkpoint.signing import NO_KEYS, Keyring
 
 _PARTS_AT_ONCE = 16  # The answer to each comes some tens of milliseconds after its request.
 
@@ -15,8 +16,9 @@ _PARTS_AT_ONCE = 16  # The answer to each comes some tens of milliseconds after 
 class ObjectStorage:
     """A file is an object; at the root only those folders show that are checkpoints."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, keys: Keyring = NO_KEYS) -> None:
         self._bucket = bucket
+        self.keys = keys
         self._readers = ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="holdfast-objects")
         self.commits = JournalCommits(bucket, self)
 
@@ -26,7 +28,7 @@ class ObjectStorage:
 
     def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
         self._bucket.put(name, parts)
-        return record_of(parts)
+        return record_of(parts, hashing_with(self.keys))
 
     def read(self, name: str, offset: int, length_bytes: int) -> bytes:
         return read(self._bucket, name, offset, length_bytes)
