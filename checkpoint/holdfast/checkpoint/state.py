@@ -27,6 +27,7 @@ from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint import randomness
 from holdfast.checkpoint.dataplace import DataPlace, Stateful
 from holdfast.checkpoint.equivalence import Equivalence
+from holdfast.checkpoint.statedtypes import keep_dtypes
 
 SCHEDULER, SCALER = "scheduler", "scaler"
 
@@ -113,6 +114,7 @@ class TrainingState:
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
+        keep_dtypes(self.model, self.optimizer, state["optimizer"]["state"])
         for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
             # Stock torch forgets the settings of a group without parameters, unless it is the last one.
             group.update({key: value for key, value in saved.items() if key != "params"})
