@@ -182,6 +182,16 @@ READING = (
         _refused("spec.checkpoint.uri", "''", "write a text that is not empty"),
     ),
     Invalid(
+        "a checkpoint place of a kind that nobody knows",
+        "checkpoint: {uri: 's3a://runs/gpt'}",
+        _refused(
+            "spec.checkpoint.uri",
+            "'s3a://runs/gpt'",
+            "write a path, file:///path, or s3://, gs://, az://, abfs:// or abfss://bucket/prefix; a place of "
+            "another kind the script can name",
+        ),
+    ),
+    Invalid(
         "one late heartbeat as a loss",
         "faultPolicy: {heartbeat: {interval: 2s, lost: 3s}}",
         _refused("spec.faultPolicy.heartbeat.lost", "'3s'", "write at least twice the interval, 4s or more"),

@@ -12,7 +12,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, JsonValue, StringConstraints, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
 from holdfast.api.bounds import (
     ENTRIES_MAX,
@@ -47,6 +48,27 @@ from holdfast.api.selftest import TestLevel
 
 GPU_COUNT = re.compile(r"[0-9]{1,9}")
 Text = Annotated[str, StringConstraints(min_length=1, max_length=LINE_LENGTH_MAX)]
+
+PLACES = r"^(file://(localhost)?/|(s3|gs|az|abfs|abfss)://[^/]|[^:/]*(/|$))"
+"""Where a job may have its checkpoints, as a regular expression that Go takes as well."""
+PLACE_CHARACTERS_MAX = 1024
+PLACES_IN_WORDS = "a path, file:///path, or s3://, gs://, az://, abfs:// or abfss://bucket/prefix"
+
+
+def _known(uri: str) -> str:
+    """Raises an error that names the fix for a place of a kind that is not known."""
+    if not re.match(PLACES, uri):
+        fix = f"write {PLACES_IN_WORDS}; a place of another kind the script can name"
+        raise PydanticCustomError("place", "{fix}", {"fix": fix})
+    return uri
+
+
+Place = Annotated[
+    Text,
+    StringConstraints(max_length=PLACE_CHARACTERS_MAX),
+    AfterValidator(_known),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": PLACE_CHARACTERS_MAX, "pattern": PLACES}),
+]
 
 
 class Preflight(StrEnum):
@@ -112,8 +134,8 @@ class MemorySnapshots(Section):
 class CheckpointSpec(Section):
     """Where, how often and how many checkpoints are kept."""
 
-    uri: Text | None = None
-    """Where checkpoints go: file:///path. Without it nothing is saved unless the script names a place."""
+    uri: Place | None = None
+    """Where checkpoints go: a path, file:///path, s3://, gs:// or az://bucket/prefix. By default the script's."""
     interval: Interval = None
     """auto, a duration such as 10m, or a number of steps such as 500steps."""
     keep: Annotated[int, Field(ge=1, le=KEEP_MAX)] = 3

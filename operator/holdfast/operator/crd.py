@@ -99,6 +99,10 @@ REQUEST_RULES = (
         "rule": "(self.action == 'SkipBatches') == has(self.skipBatches)",
         "message": "skipBatches is needed by SkipBatches, and read by no other action",
     },
+    {
+        "rule": "!has(self.fresh) || !self.fresh || self.action == 'Restart'",
+        "message": "fresh is read by Restart alone",
+    },
     {"rule": "self == oldSelf", "message": "an Intervention is done once: make another instead of changing it"},
 )
 

@@ -403,3 +403,26 @@ def test_without_a_source_notices_of_preemption_change_nothing() -> None:
     spec = {"entrypoint": ["train.py"], "faultPolicy": {"preemption": {"source": "none", "action": "Migrate"}}}
     assert policy_of(read_trainingjob({**MINIMAL, "spec": spec})).notices is NoticeAction.REPORT
     assert policy_of(read_trainingjob(MINIMAL)).notices is NoticeAction.MIGRATE
+
+
+@pytest.mark.parametrize(
+    ("uri", "is_known"),
+    [
+        *(
+            (uri, True)
+            for uri in ("/data/run", "file:///data/run", "file://localhost/data", "runs/gpt", "run", "./r:1/x")
+        ),
+        *((f"{scheme}://bucket/prefix", True) for scheme in ("s3", "gs", "az", "abfs", "abfss")),
+        *(
+            (uri, False)
+            for uri in ("s3:/bucket", "s3://", "s3:///x", "S3://b/p", "S3a://b", "http://host/x", "gcs://b")
+        ),
+        *((uri, False) for uri in ("file://host/data", "file:data", "ftp://x/y", "run:7", "x" * 1025)),
+    ],
+)
+def test_a_place_for_checkpoints_is_of_a_kind_that_is_known(uri: str, is_known: bool) -> None:
+    if is_known:
+        assert job_with(checkpoint={"uri": uri}).spec.checkpoint.uri == uri
+        return
+    with pytest.raises(InvalidSpec, match=r"spec\.checkpoint\.uri: "):
+        job_with(checkpoint={"uri": uri})
