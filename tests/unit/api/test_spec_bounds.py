@@ -63,7 +63,7 @@ BEYOND: list[tuple[str, Any, str]] = [
     ("checkpoint.memory.everySteps", 10**10, "at most 1000000000"),
     ("checkpoint.memory.replicas", 65, "at most 64"),
     ("checkpoint.memory.replicas", -1, "at least 0"),
-    ("checkpoint.uri", "file:///" + "a" * 5000, "at most 4096 characters"),
+    ("checkpoint.uri", "file:///" + "a" * 5000, "at most 1024 characters"),
     ("checkpoint.uri", "", "not empty"),
     ("checkpoint.interval", "1" * 70 + "s", "write auto"),
     ("checkpoint.interval", "400000d", "write auto"),

@@ -105,7 +105,8 @@ def test_a_directory_without_a_run_says_so(tmp_path: Path, capsys: pytest.Captur
         assert answer([command, "--state-dir", str(tmp_path)]) == 3
     capsys.readouterr()
     a_run(tmp_path / "empty", is_kept=False)
-    (tmp_path / "empty" / "watchdog.db").unlink()
+    for each in (tmp_path / "empty").glob("watchdog.db*"):
+        each.unlink()
     SqliteStore(tmp_path / "empty" / "watchdog.db").close()
     assert answer(["ranks", "--state-dir", str(tmp_path / "empty")]) == 3
     assert "ended before its job was submitted" in capsys.readouterr().err

@@ -80,7 +80,7 @@ class _Gpu:
         if not _is_told(value) or any(int(value) in blanks for blanks in _BLANKS):
             return
         if sample.name in XID_GAUGES:
-            if self.last_xid is None:
+            if self.last_xid is None and value >= 0:  # a negative one is no XID
                 self.last_xid, self.last_text = int(value), sample.labels.get("err_msg", "")[:200]
         elif sample.name == XID_TOTAL:
             self._total(sample.labels.get("xid", ""), int(value))
