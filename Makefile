@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-for-a-run
 PIP_INSTALL := $(RUN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo run test check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-browser bench install clean
+.PHONY: demo run test check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-browser bench fuzz install clean
 
 demo: $(RUN_STAMP)
 	$(RUN)/holdfast demo $(ARGS)
@@ -35,6 +35,10 @@ bench: $(STAMP)
 	@test -n "$(NAME)" || { echo "say which: make bench NAME=recovery (one of: $(BENCHES))"; exit 2; }
 	@test -n "$(SCRIPT)" || { echo "there is no bench $(NAME); there are: $(BENCHES)"; exit 2; }
 	$(RUN)/python $(SCRIPT) $(ARGS)
+
+# An hour from a random seed, or ARGS="SECONDS SEED". The tests run its first cases.
+fuzz: $(STAMP)
+	$(RUN)/python tests/unit/api/decoder_fuzzer.py $(ARGS)
 
 install: $(STAMP)
 

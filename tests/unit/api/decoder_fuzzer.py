@@ -1,0 +1,184 @@
+"""Every decoder of what somebody else wrote, fed with damaged messages: an answer, or its one documented error.
+
+    python tests/unit/api/decoder_fuzzer.py [SECONDS [SEED]]      an hour from a random seed, unless told
+
+Cases follow from the seed alone. A failure prints the decoder, the seed and the number of the case.
+"""
+
+import random
+import resource
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import yaml
+
+from holdfast.api.control import Attached, Entered, FromWorker
+from holdfast.api.decoding import decode, decode_json
+from holdfast.api.errors import Damaged, InvalidSpec, Malformed
+from holdfast.api.frame import FrameReader, frame
+from holdfast.api.intervention import InterventionAction, InterventionRequest
+from holdfast.api.membership import CheckpointCommitted, FromLauncher, Join, Restored, WorkerExited
+from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, ToOperator
+from holdfast.api.policy import Policy
+from holdfast.api.rankrecord import Phase
+from holdfast.api.round import Idle, Shown
+from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ProcessState, RankSample, ToAgent, XidRaised
+from holdfast.api.trainingjob import read_trainingjob
+from holdfast.checkpoint import manifest
+from holdfast.checkpoint.memory import protocol, record
+from holdfast.trainer.storetable import Add, Await, Hello, Request
+
+MESSAGES_LEFT_OVER_MIB = 64
+JOB_FILE = b"""
+apiVersion: holdfast.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: gpt, namespace: default}
+spec:
+  entrypoint: [train.py, --lr, "0.1"]
+  nodes: {min: 2, max: 8, spares: 1}
+  checkpoint: {uri: file:///data, interval: 10m, keep: 3}
+  faultPolicy: {xid: {"79": Evict}, heartbeat: {interval: 1s, lost: 3s}}
+"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One decoder: what it raises by its documentation, and messages it takes."""
+
+    read: Callable[[bytes], object]
+    raises: tuple[type[Exception], ...]
+    seeds: tuple[bytes, ...]
+
+
+def _packed(kind: Any, *seeds: object) -> Target:
+    decoder = msgspec.msgpack.Decoder(kind)
+    return Target(lambda body: decode(decoder, body), (Malformed,), tuple(map(msgspec.msgpack.encode, seeds)))
+
+
+def _written(kind: type[Any], *seeds: object) -> Target:
+    return Target(lambda body: decode_json(body, kind), (Malformed,), tuple(map(msgspec.json.encode, seeds)))
+
+
+def _read_job(body: bytes) -> object:
+    try:
+        document = yaml.safe_load(body)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None  # what a job file's own reader says is no YAML
+    return read_trainingjob(document) if isinstance(document, dict) else None
+
+
+def _frames(body: bytes) -> object:
+    return list(FrameReader().feed(body))
+
+
+_JOIN = Join("ns/j", "m", "n", "b", "127.0.0.1", 8, (4000, 4001), warm=True, nodes=(1, 4), shown=7)
+_SAMPLE = RankSample(3, 1, ProcessState.RUNNING, Phase.FORWARD, 0.1, 0.1, step=7, loss=2.5)
+TARGETS: Mapping[str, Target] = {
+    "launcher": _packed(
+        FromLauncher,
+        _JOIN,
+        WorkerExited(3, 1, 0.5, signal=9),
+        Restored(3, 0, 7, ("a",)),
+        CheckpointCommitted(3, 7, "file:///c"),
+    ),
+    "agent": _packed(
+        FromAgent,
+        AgentHello("n", "b", "ns/j"),
+        NodeReport("n", "b", 1, ranks=(_SAMPLE,), events=(XidRaised("GPU-0", 79, 0.1),)),
+    ),
+    "operator": _packed(FromOperator, OperatorHello("ns/j"), NodeObserved("n", NodeState.READY, rack="r")),
+    "shown": _packed(Shown, Idle("ns/j", 3, "forming")),
+    "to agent": _packed(ToAgent),
+    "to operator": _packed(ToOperator),
+    "worker": _packed(FromWorker, Attached(7), Entered(3)),
+    "store": _packed(Request, Hello("ns/j", 3), Await(("k",), 1.0), Add("k", 1)),
+    "transfer hello": _packed(protocol.Hello),
+    "transfer question": _packed(protocol.Question),
+    "transfer answer": _packed(protocol.Answer),
+    "policy": _written(Policy, Policy("ns/j", 1, 4, xid_actions={})),
+    "intervention": _written(
+        InterventionRequest, InterventionRequest("i1", "ns/j", InterventionAction.EVICT, "why", node="n1")
+    ),
+    "snapshot record": Target(record.decode, (Malformed,), ()),
+    "manifest": Target(manifest.decode, (Damaged,), (b'{"seal":"00","body":{"format":1}}',)),
+    "frames": Target(_frames, (Damaged,), (frame(b"abc") + frame(b"defg"),)),
+    "job file": Target(_read_job, (InvalidSpec,), (JOB_FILE,)),
+}
+_ODD = (
+    b"\xff\xfe", b"\x00", b"\xcf" + b"\xff" * 8, b"\xd3\x80" + b"\x00" * 7, b"\xcb\x7f\xf8" + b"\x00" * 6,
+    b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"9" * 400, b"1e999",
+    b"-1", b"null",
+    b"[" * 2000, b'{"a":' * 2000, b"\x91" * 2000, b"\x81\xa1a" * 2000,
+)  # fmt: skip
+
+
+def cases(target: Target, dice: random.Random) -> Iterator[bytes]:
+    """Damaged messages without end."""
+    seeds = target.seeds or (b"\x80", b"{}")
+    while True:
+        body = bytearray(dice.choice(seeds))
+        for _ in range(dice.randrange(1, 5)):
+            at = dice.randrange(len(body) + 1)
+            match dice.randrange(6):
+                case 0 if at < len(body):
+                    body[at] = dice.randrange(256)
+                case 1:
+                    del body[at:]
+                case 2:
+                    body[at:at] = dice.choice(_ODD)
+                case 3:
+                    body[at:at] = dice.randbytes(dice.randrange(16))
+                case 4:
+                    other = dice.choice(seeds)
+                    body[at:] = other[dice.randrange(len(other) + 1) :]
+                case _:
+                    del body[at : at + dice.randrange(8)]
+        yield bytes(body)
+
+
+def fuzz(name: str, seed: int | str, count: int) -> int:
+    """Feed `count` cases; how many were refused. Raises AssertionError at an undocumented error."""
+    target, refused = TARGETS[name], 0
+    for number, body in zip(range(count), cases(target, random.Random(f"{seed}/{name}")), strict=False):
+        try:
+            target.read(body)
+        except target.raises as error:
+            refused += 1
+            if not str(error):
+                raise AssertionError(f"{name}, seed {seed}, case {number}: refused without a word") from error
+        except Exception as error:
+            told = f"{name}, seed {seed}, case {number}: {type(error).__name__}: {error}: {body[:200]!r}"
+            raise AssertionError(told) from error
+    return refused
+
+
+def _resident_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main(seconds: float = 3600.0, seed: int | None = None) -> None:
+    """Fuzz all of them for so long, and print what was done."""
+    base = secrets.randbits(32) if seed is None else seed
+    ends, turn, fed = time.monotonic() + seconds, 0, 0
+    before = 0.0
+    while time.monotonic() < ends:
+        for name in TARGETS:
+            fuzz(name, f"{base}.{turn}", 2000)
+            fed += 2000
+        turn += 1
+        before = before or _resident_mib()  # after the first turn everything was used once
+    grown = _resident_mib() - before
+    print(
+        f"{fed} cases over {len(TARGETS)} decoders, seed {base}: "
+        f"no undocumented error, memory grew {grown:.1f} MiB"
+    )
+    assert grown < MESSAGES_LEFT_OVER_MIB, "memory grows with what is fed"
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 3600.0, int(sys.argv[2]) if len(sys.argv) > 2 else None)
