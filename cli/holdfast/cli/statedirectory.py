@@ -1,7 +1,7 @@
 """The state directory: where one embedded run keeps everything, and how other commands find it.
 
 watchdog.json   host, port and pid of the watchdog; written by the watchdog when it listens
-watchdog.db     its store: journal, state, incidents
+watchdog.db     its store: journal, state, incidents; beside it watchdog.db.life, what the store has seen
 token           what every local connection authenticates with, mode 0600
 run.json        which job runs here
 run.lock        locked by the `holdfast run` that is alive
