@@ -184,3 +184,12 @@ def test_a_rank_that_ends_early_is_tried_once_more_with_all_and_ends_the_job_the
     assert f"the script failed in one way twice, without a new step in between: {cause}" in story.state.reason
     assert story.state.avoided == ()
     assert story.state.suspicions == ()
+
+
+def test_a_step_that_was_complete_before_the_failure_and_told_late_is_no_progress() -> None:
+    story = running(1, step=50).raise_in_script(1, alike=ALIKE)
+    story.tell(MemberEntered("node-1", story.round.number, reentrant=True, last_step=53))
+    story.tell(RoundProgressed(story.round.number, 53))
+    assert story.state.failures != ()
+    story.raise_in_script(1, alike=ALIKE)
+    assert story.state.phase is JobPhase.FAILED

@@ -53,8 +53,13 @@ def test_a_rank_that_ends_before_the_others_is_no_fault_by_itself() -> None:
 
 
 def test_who_gives_up_after_a_collective_failed_is_not_why_it_did() -> None:
-    found = judged((10.0, broke(3)), (10.5, ENDED))
+    found = judged((10.0, broke(3)), (10.1, broke(1)), (10.5, ENDED))
     assert [each.kind for each in found if isinstance(each, Finding)] == [FindingKind.COLLECTIVE_FAILED]
+
+
+def test_a_connection_that_closes_a_moment_before_its_process_is_gone_is_the_same_end() -> None:
+    found = judged((10.0, broke(3)), (10.2, ENDED))
+    assert [each.kind for each in found if isinstance(each, Finding)] == [FindingKind.USER_CODE]
 
 
 def test_an_end_of_another_round_says_nothing() -> None:

@@ -111,7 +111,9 @@ def entered(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, f"{event.member} entered round {event.round}, which is over")
     if not state.progressed:  # what was lost is counted at the round's first step, once
         known = [step for step in (state.fault_step, event.last_step) if step is not None]
-        state = changed(state, fault_step=max(known, default=None))
+        # Reports come once a second: a step that was complete before the fault is no progress since.
+        high = max(state.high_step, event.last_step or 0)
+        state = changed(state, fault_step=max(known, default=None), high_step=high)
     state = changed(state, publishes=state.publishes or event.reentrant)
     after = with_member(
         state,

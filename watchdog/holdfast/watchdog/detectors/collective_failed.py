@@ -49,8 +49,8 @@ class CollectiveFailedDetector:
         elif isinstance(sample, Connected):
             self._back(sample.member, now)
         elif isinstance(sample, Exited) and self._round.counts(sample.exit.round):
-            # One that ended with success after the collective failed is not why it did.
-            self._settled = self._settled or sample.exit.exit_code != 0 or not self._broke
+            # One that ended with success after its own collective failed is not why it did.
+            self._settled = self._settled or sample.exit.exit_code != 0 or sample.exit.rank not in self._broke
         elif isinstance(sample, CollectiveBroke) and self._round.counts(sample.failure.round):
             self._broke.setdefault(sample.failure.rank, (now - max(0.0, sample.failure.age_s), sample))
             if self._patience_ends is None:

@@ -15,6 +15,8 @@ from holdfast.watchdog.sample import CollectiveBroke, Exited, RoundStarted, Roun
 
 # What the same way of failing is known by, from one round to the next.
 ALIKE = "a rank ended early"
+# A process that ends closes its connections first, and is gone once its memory and devices are released.
+ENDING_S = 1.0
 
 
 class EarlyExitDetector:
@@ -26,27 +28,30 @@ class EarlyExitDetector:
         self._job = policy.job
         self._round = RoundInForce(policy.job)
         self._ended: tuple[float, int] | None = None  # the first to end with success: when, and which rank
-        self._broke: tuple[float, int] | None = None  # the first to miss a peer
+        self._broke: dict[int, float] = {}  # when ranks missed a peer
         self._found = False
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
         """A finding as soon as both are known, in whatever order they are told."""
         if self._round.follow(sample):
-            self._ended = self._broke = None
-            self._found = False
+            self._ended, self._found = None, False
+            self._broke.clear()
             return ()
         if isinstance(sample, CollectiveBroke) and self._round.counts(sample.failure.round):
-            self._broke = _first(self._broke, now - max(0.0, sample.failure.age_s), sample.failure.rank)
+            self._broke.setdefault(sample.failure.rank, now - max(0.0, sample.failure.age_s))
         elif isinstance(sample, Exited) and self._round.counts(sample.exit.round):
             exit, at = sample.exit, now - max(0.0, sample.exit.age_s)
             if exit.exit_code == 0:
-                self._ended = _first(self._ended, at, exit.rank)
+                self._ended = (at, exit.rank) if self._ended is None else min(self._ended, (at, exit.rank))
             elif PEER.told_by.search(exit.error):
-                self._broke = _first(self._broke, at, exit.rank)
-        if self._found or self._ended is None or self._broke is None or self._broke[0] < self._ended[0]:
+                self._broke.setdefault(exit.rank, at)
+        if self._found or self._ended is None or not self._broke:
             return ()
+        ended_at, rank = self._ended
+        broke_at, other = min((at, other) for other, at in self._broke.items())
+        if rank in self._broke or broke_at < ended_at - ENDING_S:
+            return ()  # it was a victim itself, and gave up
         self._found = True
-        (ended_at, rank), (broke_at, other) = self._ended, self._broke
         broke = Evidence(f"rank {other}", "it went on, and its collective failed", broke_at)
         return (early_exit(self._job, (rank,), self._round.number, ended_at, broke),)
 
@@ -74,7 +79,3 @@ def early_exit(job: str, ranks: Sequence[int], round: int | None, at: float, *ev
         also=tuple(Subject(job, rank=rank) for rank in ranks[1:]),
         alike=ALIKE,
     )
-
-
-def _first(known: tuple[float, int] | None, at: float, rank: int) -> tuple[float, int]:
-    return (at, rank) if known is None else min(known, (at, rank))
