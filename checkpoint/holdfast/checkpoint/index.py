@@ -19,7 +19,7 @@ _NESTED_MAX = 64
 _DIMENSIONS_MAX = 64  # NumPy and torch take as many. Source: NPY_MAXDIMS, numpy/core/include/numpy/ndarraytypes.h
 
 _Sizes = Annotated[tuple[Count, ...], msgspec.Meta(max_length=_DIMENSIONS_MAX)]
-_Path = Annotated[tuple[str | Count, ...], msgspec.Meta(min_length=1, max_length=_NESTED_MAX)]
+Path = Annotated[tuple[str | Count, ...], msgspec.Meta(min_length=1, max_length=_NESTED_MAX)]
 
 
 class Box(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class Index(msgspec.Struct, frozen=True):
     """All of it. `paths` says how each flat name is nested, as torch.distributed.checkpoint wants to know."""
 
     entries: dict[str, Stored]
-    paths: dict[str, _Path]
+    paths: dict[str, Path]
 
 
 def encode(index: Index) -> bytes:

@@ -30,7 +30,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 FileName = Annotated[str, msgspec.Meta(pattern=r"^(?!\.\.?\Z)[A-Za-z0-9_.-]{1,255}\Z")]
 """Of a file in the checkpoint's own folder."""
 _Hash = Annotated[str, msgspec.Meta(min_length=32, max_length=64)]
-_World = Annotated[int, msgspec.Meta(ge=1, le=WORLD_MAX)]
+World = Annotated[int, msgspec.Meta(ge=1, le=WORLD_MAX)]
 
 
 class FileRecord(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True):
     step: Count
     round: Count
     parent: Count | None
-    world_size: _World
+    world_size: World
     batches: Count
     files: dict[FileName, FileRecord]
     healthy: bool | None = None

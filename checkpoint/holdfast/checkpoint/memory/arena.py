@@ -176,9 +176,11 @@ class Arena:
             record = wire.decode(words)
         except Malformed:  # Of another version of this library.
             return None
+        if record.image_bytes > self.capacity_bytes:
+            return None
         blocks = self._blocks(generation, record.image_bytes)
         copies = self._words[_AT_COPIES]
-        if self.generation != generation or record.image_bytes > self.capacity_bytes:
+        if self.generation != generation:
             return None
         count = copies % (_COPIES_MAX + 1) if copies >> 8 == generation else 0
         return Held(generation=generation, record=record, blocks=blocks, copies=count)

@@ -3,7 +3,8 @@
 import msgspec
 
 from holdfast.api.decoding import decode as read
-from holdfast.checkpoint.index import Stored
+from holdfast.checkpoint.index import Path, Stored
+from holdfast.checkpoint.manifest import Count, FileName, World
 
 
 class SnapshotRecord(msgspec.Struct, frozen=True):
@@ -16,16 +17,16 @@ class SnapshotRecord(msgspec.Struct, frozen=True):
     """
 
     owner: str
-    round: int
-    rank: int
-    world_size: int
-    step: int
-    batches: int
-    file: str
-    image_bytes: int
+    round: Count
+    rank: Count
+    world_size: World
+    step: Count
+    batches: Count
+    file: FileName
+    image_bytes: Count
     entries: dict[str, Stored]
-    paths: dict[str, tuple[str | int, ...]]
-    parent: int | None = None
+    paths: dict[str, Path]
+    parent: Count | None = None
     keepers: tuple[str, ...] = ()
     healthy: bool | None = None
 
