@@ -6,6 +6,8 @@ from fixtures import (
     pytest_collection_finish,
     pytest_collection_modifyitems,
     redis_server,
+    warm_parents,
+    warm_runs,
 )
 
 __all__ = [
@@ -14,4 +16,6 @@ __all__ = [
     "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "redis_server",
+    "warm_parents",
+    "warm_runs",
 ]

@@ -2,7 +2,7 @@
 imported in two places, a session's API server would be started twice.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 from apiserver import ApiServer
 from kubernetes_binaries import ProgramMissing, kubernetes_program
 from redis_server import RedisServer
+from warm_source import warm_source
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -54,3 +55,19 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def warm_parents() -> Iterator[Mapping[str, str]]:
+    """The environment in which the runs of this session share one import of torch."""
+    with warm_source() as environment:
+        yield environment
+
+
+@pytest.fixture(scope="module")
+def warm_runs(warm_parents: Mapping[str, str]) -> Iterator[None]:
+    """What a module starts gets its warm parents forked: it is not about how they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in warm_parents.items():
+            patch.setenv(name, value)
+        yield

@@ -19,6 +19,7 @@ from embeddedrun import (
 )
 from gates import Gates
 from patience import patient
+from warm_source import warm_parents_of_their_own
 
 TINY_MODEL = ("--layers", "1", "--width", "32", "--batch", "4", "--length", "32")
 
@@ -84,7 +85,8 @@ def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(
     assert steps[-1] == 60
 
 
-def test_a_run_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warm_parents_of_their_own(monkeypatch)
     job = job_file(tmp_path, script=TOY, words=["10000"], nodes="{min: 2}")
     state = tmp_path / "state"
     with running("run", job, "--state-dir", state) as process:
