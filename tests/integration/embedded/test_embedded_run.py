@@ -58,6 +58,7 @@ def test_a_killed_worker_and_a_lost_node_are_healed(tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    warm_parents_of_their_own(monkeypatch)
     gates = Gates(tmp_path / "gates")
     for name, value in gates.environment.items():
         monkeypatch.setenv(name, value)
