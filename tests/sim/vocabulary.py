@@ -132,7 +132,7 @@ def _ask(world: World, action: InterventionAction) -> None:
         node=draw.choice([*sorted(nodes), "node-of-another-job", None]),
         nodes=draw.choice((None, 0, 1, 2, 3, 4)),
         to_step=draw.choice([*steps, None, 0, 10**6]),
-        skip_batches=draw.choice((-1, 0, 3)),
+        skip_batches=draw.choice((0, 3)),
     )
     world.asked[request.id] = request
     world.tell(InterventionRequested(request))

@@ -172,7 +172,13 @@ def test_a_job_is_listed_with_what_people_look_for(jobs: str, here: str, cluster
     listed = kubectl(cluster, "get", "tj", "--namespace", here).stdout.splitlines()
     assert listed[0].split() == ["NAME", "PHASE", "STEP", "READY", "WANTED", "ETTR", "INCIDENTS", "AGE", "PROBLEM"]
     assert listed[1].split()[:-1] == ["gpt", "Running", "7", "2", "2", "0.99", "3"]
-    refused = {"type": "InvalidSpec", "status": "True", "message": "spec.entrypoint: mend it"}
+    refused = {
+        "type": "InvalidSpec",
+        "status": "True",
+        "reason": "Refused",
+        "message": "spec.entrypoint: mend it",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
     status = {"phase": "Invalid", "conditions": [refused]}
     cluster.call("PATCH", f"{jobs}/gpt/status", {"status": status}, content="application/merge-patch+json")
     listed = kubectl(cluster, "get", "tj", "--namespace", here).stdout.splitlines()

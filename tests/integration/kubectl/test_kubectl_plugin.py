@@ -85,7 +85,7 @@ def test_an_intervention_is_an_object_of_the_person_who_asked_for_it(installed: 
     ]
     name = created["objectRef"].get("name") or newest_intervention(installed)
     kept = installed.server.call("GET", f"{GROUP}/namespaces/{TEAM}/interventions/{name}")
-    assert kept["spec"] == {"job": JOB, "action": "Pause", "reason": "the room is hot"}
+    assert kept["spec"] == {"job": JOB, "action": "Pause", "reason": "the room is hot", "fresh": False}
     assert kept["status"]["state"] == "Done"
     again = installed.run(ON_CALL, "holdfast", "pause", JOB, "-n", TEAM)
     assert (again.code, again.out) == (1, "")

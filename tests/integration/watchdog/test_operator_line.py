@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Callable
 
+import aiohttp
 import msgspec
 from patience import patient
-from peers import INGEST_TOKEN, JOB, TOKEN, LauncherPeer, Rig, bearer, policy_of, rigged
+from peers import INGEST_TOKEN, JOB, TO_LAUNCHER, TOKEN, LauncherPeer, Rig, bearer, join, policy_of, rigged
 
 from holdfast.api.event import MemberDeparting, NodeChanged, PodChanged
-from holdfast.api.membership import CheckpointCommitted, Departing, SaveWanted, WorkerExited
+from holdfast.api.membership import CheckpointCommitted, Departing, Refused, SaveWanted, WorkerExited
 from holdfast.api.plan import (
     JobReport,
     NodeObserved,
@@ -23,6 +24,7 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Idle
 from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import AgentHello, NodeReport, ProcessState, RankSample
+from holdfast.watchdog.server.watchdog import BROUGHT_MAX
 from holdfast.watchdog.store.memory import MemoryStore
 
 SHOWN: msgspec.msgpack.Decoder[ToOperator] = msgspec.msgpack.Decoder(ToOperator)
@@ -170,3 +172,43 @@ async def test_only_who_operates_may_forget_a_job() -> None:
         async with rig.http.delete(rig.url(f"/v1/jobs/{JOB}"), headers=bearer(INGEST_TOKEN)) as response:
             assert response.status == 403
         assert (await rig.status())["phase"] == "Pending"
+
+
+async def refusal_of(rig: Rig, job: str) -> str:
+    """What a launcher is told that joins this job; empty when it is let in."""
+    socket = await rig.connect("/v1/member")
+    await socket.send_bytes(msgspec.msgpack.encode(join("m1", job=job, nodes=(1, 1))))
+    answer = await socket.receive()
+    await socket.close()
+    if answer.type is not aiohttp.WSMsgType.BINARY:
+        return ""
+    shown = TO_LAUNCHER.decode(answer.data)
+    return shown.reason if isinstance(shown, Refused) else ""
+
+
+async def test_who_goes_on_calling_brings_no_deleted_job_back() -> None:
+    store = MemoryStore()
+    async with rigged(store) as rig:
+        await rig.submit(policy_of(nodes=1))
+        async with rig.http.delete(rig.url(f"/v1/jobs/{JOB}"), headers=bearer(TOKEN)) as response:
+            assert response.status == 204
+        assert await refusal_of(rig, JOB) == f"job {JOB} was deleted; submit it to run it again"
+        agent = await rig.connect("/v1/agent")
+        await agent.send_bytes(msgspec.msgpack.encode(AgentHello(node="n1", boot="b", job=JOB)))
+        assert (await agent.receive()).type is aiohttp.WSMsgType.CLOSE
+        assert store.jobs() == ()
+        await rig.submit(policy_of(nodes=1))
+        assert await refusal_of(rig, JOB) == ""
+
+
+async def test_a_namespace_invents_few_jobs_and_takes_none_from_others() -> None:
+    store = MemoryStore()
+    async with rigged(store) as rig:
+        assert [await refusal_of(rig, f"noisy/job-{number}") for number in range(BROUGHT_MAX)] == [
+            ""
+        ] * BROUGHT_MAX
+        assert "was not submitted, and namespace noisy has 16 such jobs" in await refusal_of(rig, "noisy/one-more")
+        assert await refusal_of(rig, "quiet/job") == ""
+        await rig.submit(msgspec.structs.replace(policy_of(nodes=1), job="noisy/submitted", uid="a"))
+        assert await refusal_of(rig, "noisy/submitted") == ""
+        assert "noisy/one-more" not in store.jobs()

@@ -226,7 +226,11 @@ async def test_a_signal_ends_it_cleanly_and_takes_the_address_back(
     assert await launcher.ended() == (1001, "the watchdog is shutting down")
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output) == (0, "")
-    assert sorted(path.name for path in installation.folder.iterdir()) == ["token", "watchdog.db"]
+    assert sorted(path.name for path in installation.folder.iterdir()) == [
+        "token",
+        "watchdog.db",
+        "watchdog.db.life",
+    ]
 
 
 async def test_the_token_is_made_for_its_owner_only(installation: Installation) -> None:

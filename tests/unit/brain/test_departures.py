@@ -184,6 +184,24 @@ def test_a_resume_cannot_override_the_spec() -> None:
     assert "spec.suspend" in outcome.outcome
 
 
+def test_whoever_paused_a_job_that_its_spec_suspends_can_take_that_back() -> None:
+    story = running(2).resubmit(suspend=True).save(66)
+    assert story.ask(InterventionAction.PAUSE, "i1").state is InterventionState.DONE
+    assert story.state.reason == "suspended on request and by the job's spec; step 66 is saved"
+    assert "keeps it suspended" in story.ask(InterventionAction.RESUME, "i2").outcome
+    assert story.state.reason == "suspended by the job's spec; step 66 is saved"
+    story.resubmit(suspend=False, generation=3)
+    assert story.state.phase is not JobPhase.SUSPENDED
+
+
+def test_a_job_paused_and_suspended_says_who_still_holds_it() -> None:
+    story = running(2).resubmit(suspend=True).save(66)
+    story.ask(InterventionAction.PAUSE, "i1")
+    story.resubmit(suspend=False, generation=3)
+    assert story.state.phase is JobPhase.SUSPENDED
+    assert story.state.reason == "suspended on request; step 66 is saved"
+
+
 def test_a_spec_with_fewer_nodes_shrinks_the_round_and_releases_the_rest() -> None:
     story = running(3).resubmit(nodes_max=2, generation=2).save(55)
     assert len(story.members) == 2

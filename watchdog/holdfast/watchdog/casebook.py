@@ -175,9 +175,10 @@ def close(
     only: str | None = None,
     stepped: bool = False,
 ) -> tuple[JobState, tuple[Effect, ...]]:
-    """Close every open incident, or one. `stepped`: a new step, complete at `at`, is what closes it; nothing else
-    tells how long it took to recover.
+    """Close every open incident, or one. `stepped`: a new step of the newest round, complete at `at`, is what closes
+    it; nothing else tells how long it took to recover, and by which round.
     """
+    newest = state.round.number if stepped and state.round is not None else None
     ids = {incident.id for incident in state.open_incidents() if only in (None, incident.id)}
 
     def closed(incident: Incident) -> Incident:
@@ -185,6 +186,7 @@ def close(
             incident,
             state=outcome,
             recovered_at=max(at, incident.detected_at) if stepped else None,
+            recovered_round=newest if newest is not None else incident.recovered_round,
             timeline=(*incident.timeline, Moment(at, says)),
         )
 

@@ -167,11 +167,12 @@ def _pause(state: JobState, request: InterventionRequest, now: float) -> tuple[J
 
 
 def _resume(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
-    if state.policy is not None and state.policy.suspend:
-        raise Refusal("spec.suspend of the job is true; set it to false")
+    by_spec = state.policy is not None and state.policy.suspend
     if not state.paused:
-        raise Refusal("the job is not suspended")
-    return changed(state, paused=False), "resumed"
+        says = "spec.suspend of the job is true; set it to false" if by_spec else "the job is not suspended"
+        raise Refusal(says)
+    says = "paused no more; spec.suspend of the job is true and keeps it suspended" if by_spec else "resumed"
+    return changed(state, paused=False), says
 
 
 def _restart(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:

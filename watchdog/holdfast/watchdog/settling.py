@@ -147,7 +147,7 @@ def _suspension(state: JobState, now: float) -> Step:
         return stay(state)
     if state.held and state.phase is not JobPhase.SUSPENDED and may_part(state, now):
         state, closed = close(state, IncidentState.RECOVERED, now, "the job was suspended")
-        says = "suspended on request" if state.paused else "suspended by the job's spec"
+        says = _suspended_by(state)
         if state.saving is not None and state.saving.saved is not None:
             says += f"; step {state.saving.saved} is saved"
         step = conclude(state, "the job was suspended before it could be saved")
@@ -156,7 +156,19 @@ def _suspension(state: JobState, now: float) -> Step:
     if not state.held and state.phase is JobPhase.SUSPENDED:
         after = changed(state, phase=JobPhase.RECOVERING, recovery=Recovery(reason="resumed on request"))
         return Step(after, (), Reason("resumed", "resumed on request"))
+    by, semicolon, saved = state.reason.partition(";")
+    if state.phase is JobPhase.SUSPENDED and by != _suspended_by(state):
+        says = _suspended_by(state) + semicolon + saved
+        return Step(changed(state, reason=says), (), Reason("suspended", says))
     return stay(state)
+
+
+def _suspended_by(state: JobState) -> str:
+    """Who holds the job: each of the two has to let it go."""
+    by_spec = state.policy is not None and state.policy.suspend
+    if state.paused:
+        return "suspended on request and by the job's spec" if by_spec else "suspended on request"
+    return "suspended by the job's spec"
 
 
 # Newcomers often come one after the other; each growth stops the training for a moment.

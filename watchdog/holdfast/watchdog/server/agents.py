@@ -40,7 +40,7 @@ async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbo
         raise BadMessage("the first message must be AgentHello")
     check_peer(node=hello.node, boot=hello.boot)
     try:
-        host = watchdog.host(hello.job)
+        host = watchdog.brought(hello.job)
         check_room(len(host.taken))
     except HoldfastError as error:
         raise BadMessage(str(error)) from error

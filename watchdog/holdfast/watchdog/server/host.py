@@ -86,6 +86,12 @@ class JobHost:
         self._told_trouble: str | None = None
         self._kept_end: float | None = None
 
+    @property
+    def is_submitted(self) -> bool:
+        """Whether its policy is of a TrainingJob; one that launchers brought, or nobody, has no uid."""
+        policy = self.job.state.policy
+        return policy is not None and bool(policy.uid)
+
     def start(self) -> None:
         """Resume the job after a restart of the watchdog. Raises as `Job.resume`."""
         with self._only_this_job():

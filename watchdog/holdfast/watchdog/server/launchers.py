@@ -57,7 +57,6 @@ from holdfast.watchdog.server.watchdog import WATCHDOG
 # The longest messages carry the last lines of a worker's error, and the end of its output.
 FRAME_BYTES_MAX = 64 * 1024
 PORTS_MAX = 64
-STORED_MAX = 1 << 32  # checkpoints that a storage may be said to hold
 ENDED_WITH_MAX = 64
 YEAR_10000_S = 253_402_300_800.0
 
@@ -81,7 +80,7 @@ async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Out
     try:
         _check(join)
         check_allowed(request[CALLER], join.job)
-        host = request.app[WATCHDOG].host(join.job)
+        host = request.app[WATCHDOG].brought(join.job)
         check_room(len(host.launchers))
     except HoldfastError as error:
         await socket.send_bytes(msgspec.msgpack.encode(Refused(str(error))))
@@ -222,7 +221,7 @@ def _stored(host: JobHost, launcher: LauncherConnection, message: CheckpointsSto
         host.tally.add(Count.DUPLICATE_MESSAGES)  # said before that commit, and again after a reconnect
         return
     known = state.storage
-    count = max(len(newest_first), min(message.count, STORED_MAX))
+    count = max(len(newest_first), message.count)
     told = (message.round, count, newest_first)
     if known is not None and (known.round, known.count, known.checkpoints[::-1]) == told:
         return  # nothing went, and nothing came that a commit did not tell

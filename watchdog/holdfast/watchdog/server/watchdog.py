@@ -23,8 +23,11 @@ from holdfast.watchdog.workeroutput import OutputShelf
 
 logger = logging.getLogger(__name__)
 
-# Anybody who may join can name a job nobody submitted; this bounds what that costs.
 JOBS_MAX = 1024
+# Whoever may join can name a job that nobody submitted: some are started by hand. Each namespace has its own few.
+BROUGHT_MAX = 16
+# A deleted job's pods and agents go on calling until they are gone too, which a pod's grace may delay.
+FORGOTTEN_S = 600.0
 
 
 class Watchdog:
@@ -40,6 +43,7 @@ class Watchdog:
         self._senses_for = senses_for
         self._fenced = fenced
         self._hosts: dict[str, JobHost] = {}
+        self._forgotten: dict[str, float] = {}  # jobs, and when each was deleted
         self._started = False
         self._store_asked = False
         self._store_trouble: str | None = None
@@ -74,10 +78,30 @@ class Watchdog:
             host.stop()
         self.store.close()
 
-    def host(self, name: str) -> JobHost:
-        """The job's host; a new one for a new name. Raises InvalidInput, Unavailable."""
+    def brought(self, name: str) -> JobHost:
+        """The host of a job that a launcher or an agent names. Raises InvalidInput, Unavailable.
+
+        A job is there because somebody submitted it. Others are few, and none is one that was just deleted.
+        """
         if (known := self._hosts.get(name)) is not None:
             return known
+        check_job(name)
+        if self.clock.now() < self._forgotten.get(name, 0.0) + FORGOTTEN_S:
+            raise Unavailable(f"job {name} was deleted; submit it to run it again")
+        namespace = name.partition("/")[0]
+        beside = [each for each in self._hosts.values() if each.job.name.partition("/")[0] == namespace]
+        if sum(not each.is_submitted for each in beside) >= BROUGHT_MAX:
+            raise Unavailable(
+                f"job {name} was not submitted, and namespace {namespace} has {BROUGHT_MAX} such jobs already; "
+                "submit it, or delete others"
+            )
+        return self.host(name)
+
+    def host(self, name: str) -> JobHost:
+        """The host of a job; a new one for a new name. Raises InvalidInput, Unavailable."""
+        if (known := self._hosts.get(name)) is not None:
+            return known
+        self._forgotten.pop(name, None)
         check_job(name)
         if len(self._hosts) >= JOBS_MAX:
             raise Unavailable(f"this watchdog has {JOBS_MAX} jobs already")
@@ -99,6 +123,10 @@ class Watchdog:
         self.store.forget(lastseen.name_of(name), fence=self._fence)
         self.store.forget(name, fence=self._fence)
         del self._hosts[name]
+        now = self.clock.now()
+        self._forgotten = {each: at for each, at in self._forgotten.items() if now < at + FORGOTTEN_S} | {
+            name: now
+        }
         self.outputs.forget(name)
         host.dismiss(Farewell(WSCloseCode.GOING_AWAY, f"job {name} is gone"))
 
