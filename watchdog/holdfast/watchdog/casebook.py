@@ -175,8 +175,8 @@ def close(
     only: str | None = None,
     stepped: bool = False,
 ) -> tuple[JobState, tuple[Effect, ...]]:
-    """Close every open incident, or one. `stepped`: a new step of the newest round, complete at `at`, is what closes
-    it; nothing else tells how long it took to recover, and by which round.
+    """Close every open incident, or one. `stepped`: a new step of the newest round, complete at `at`, is what
+    closes it; nothing else tells how long it took to recover, and by which round.
     """
     newest = state.round.number if stepped and state.round is not None else None
     ids = {incident.id for incident in state.open_incidents() if only in (None, incident.id)}
