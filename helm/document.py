@@ -49,6 +49,8 @@ NARROWED: Mapping[str, Schema] = {
     "agent.extraArgs": NAMES,
     "agent.metricsPort": PORT,
     "agent.kubeletPodsDir": {"pattern": "^/"},
+    "agent.kubeletPodLogsDir": {"pattern": "^/"},
+    "watchdog.cordonOn": {"enum": ["sensors", "anything"]},
     "agent.kernelLog": {"pattern": "^(/[^/]+.*/[^/]+)?$"},
     "agent.maxUnavailable": {"type": ["string", "integer"]},
 }

@@ -285,15 +285,21 @@ def kill_worker(job: LiveJob, node: str) -> None:
     machine.run("kill", "-KILL", *workers)
 
 
-def assert_heals(job: LiveJob, before: Trained, at: int, within_s: float, what: str) -> None:
-    """A newer round trains, and what was trained is trained again from the last step at the earliest."""
+# Copies to another node follow a moment later: with a node its memory goes, and the steps not yet copied. They are
+# short here, and five nodes share a machine: a handful of them, far from the newest durable checkpoint.
+NOT_COPIED_STEPS_MAX = 20
+
+
+def assert_heals(job: LiveJob, before: Trained, at: int, within_s: float, what: str, *, again: int = 1) -> None:
+    """A newer round trains, and at most the last `again` steps are trained again."""
     began = time.monotonic()
     job.wait(f"a newer round after {what}", lambda: job.newest().round > before.round, patient(within_s))
     print(f"trained again {time.monotonic() - began:.1f} s after {what}")
     job.wait_for_steps()
     anew = [each.step for each in job.trained()[at:] if each.round > before.round]
     last = max(each.step for each in job.trained()[at - 1 :] if each.round <= before.round)
-    assert anew[0] >= last, f"{last - anew[0] + 1} steps trained again after {what}"
+    print(f"{last - anew[0] + 1} steps trained again after {what}")
+    assert last - anew[0] + 1 <= again, f"{last - anew[0] + 1} steps trained again after {what}"
 
 
 # Three nodes bear three Redis, two watchdogs and two operators: each part is on a node that is lost.
@@ -304,12 +310,14 @@ def test_a_worker_dies_while_another_node_is_without_power(cluster: Cluster, job
     bears = sorted(
         pod for part in PARTS for pod, each in installed.pods(part).items() if each["spec"]["nodeName"] == name
     )
-    elsewhere = next(rank["node"] for rank in job.ranks() if rank["node"] != name)
+    trains = [rank["node"] for rank in job.ranks()]
+    elsewhere = next(node for node in trains if node != name)
+    again = NOT_COPIED_STEPS_MAX if name in trains else 1
     before, at = job.newest(), len(job.trained())
     cluster.nodes[name].kill()
     kill_worker(job, elsewhere)
     try:
-        assert_heals(job, before, at, 15.0, f"the loss of {name} with {', '.join(bears)}")
+        assert_heals(job, before, at, 15.0, f"the loss of {name} with {', '.join(bears)}", again=again)
     finally:
         cluster.nodes[name].start()
     cluster.wait_ready(name)

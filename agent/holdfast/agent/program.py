@@ -25,6 +25,7 @@ from holdfast.agent.jobstream import JobStream, JobStreams
 from holdfast.agent.lifetime import die_with
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.picture import Picture
+from holdfast.agent.podnames import PodNames
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.senses import senses_of
 from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing
@@ -90,7 +91,7 @@ async def serve(settings: AgentSettings) -> None:
 
 def _tenants(settings: AgentSettings) -> Tenants:
     if settings.kubelet_pods is not None:
-        return KubeletPods(settings.kubelet_pods)
+        return KubeletPods(settings.kubelet_pods, PodNames(settings.kubelet_pod_logs))
     assert settings.job is not None, "settings are of one job or of the kubelet's pods"
     assert settings.run_dir is not None
     return OneTenant(settings.job, settings.run_dir)

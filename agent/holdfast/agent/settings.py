@@ -52,12 +52,16 @@ class Address:
         return f"{self.host}:{self.port}"
 
 
+KUBELET_POD_LOGS: Final = "/var/log/pods"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
     """What one agent is told. `interval_s` holds until the watchdog asks for another pace.
 
     Either `job` and `run_dir` are given (one job's agent) or `kubelet_pods` (the agent of a node where any job's
     pods may run; a `run_dir` is then its own, for what others on the node want to know of it or tell it).
+    `kubelet_pod_logs` tells which pod each of those is.
     `watchdog_ca_file` names who may have signed the watchdog's certificate; without, it is spoken to plainly.
     `metrics_token_file` holds what a reader of the metrics must show. `listen` is where metrics are served: by
     default on loopback and any free port, as several agents may share a machine. With `simulated_gpus` the machine
@@ -71,6 +75,7 @@ class AgentSettings:
     job: str | None
     run_dir: str | None
     kubelet_pods: str | None = None
+    kubelet_pod_logs: str = KUBELET_POD_LOGS
     watchdog: Address
     token_file: str
     watchdog_ca_file: str | None = None
@@ -108,6 +113,7 @@ def parse_settings(arguments: Sequence[str]) -> AgentSettings:
         job=given.job,
         run_dir=None if given.run_dir is None else os.path.abspath(given.run_dir),
         kubelet_pods=None if given.kubelet_pods is None else os.path.abspath(given.kubelet_pods),
+        kubelet_pod_logs=os.path.abspath(given.kubelet_pod_logs),
         watchdog=parse_address("--watchdog", given.watchdog),
         token_file=os.path.abspath(given.token_file),
         watchdog_ca_file=os.path.abspath(given.watchdog_ca_file) if given.watchdog_ca_file else None,
@@ -184,6 +190,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", metavar="DIR", help="where that job's ranks publish their records")
     parser.add_argument(
         "--kubelet-pods", metavar="DIR", help="instead of --job: the kubelet's pods directory, for all jobs here"
+    )
+    parser.add_argument(
+        "--kubelet-pod-logs",
+        metavar="DIR",
+        default=KUBELET_POD_LOGS,
+        help="the kubelet's folders of pod logs, which tell whose pod each one is (default: %(default)s)",
     )
     parser.add_argument("--watchdog", required=True, metavar="HOST:PORT", help="where the watchdog listens")
     parser.add_argument("--token-file", required=True, metavar="FILE", help="the bearer token, in a file")

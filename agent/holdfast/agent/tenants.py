@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from holdfast.agent.memberfile import FILE_NAME, read_member
+from holdfast.agent.podnames import PodName, PodNames
 from holdfast.api.errors import Damaged, Unavailable
 from holdfast.api.telemetry import Unreadable
 
@@ -17,7 +18,7 @@ _LOOK_INTERVAL_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One launcher's run directory.
+    """One launcher's run directory. `member` is the pod's name, where it is a pod's.
 
     `pid_namespace` is that of the ids in its records, None: this process's own. `pod` is the pod's UID.
     """
@@ -58,12 +59,14 @@ class OneTenant:
 class KubeletPods:
     """The pods below the kubelet's pods directory that hold a launcher. It is only ever read.
 
-    What is in a pod's volume is that pod's own word, so nothing there is followed or waited for.
+    What is in a pod's volume is that pod's own word, so nothing there is followed or waited for, and it is taken
+    only for the member that the pod is: of a job of its own namespace, under its own name.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, names: PodNames) -> None:
         """Raises Unavailable when the directory cannot be listed."""
         self._directory = directory
+        self._names = names
         self._next_look_at = float("-inf")
         self._known: dict[str, _Pod] = {}
         self._problem: str | None = None
@@ -87,7 +90,7 @@ class KubeletPods:
         if now >= self._next_look_at:
             self._next_look_at = now + _LOOK_INTERVAL_S
             self._look()
-        return tuple(pod.tenant for pod in self._known.values() if pod.tenant is not None)
+        return tuple(each.tenant for each in self._known.values() if each.tenant is not None)
 
     def _look(self) -> None:
         try:
@@ -113,26 +116,33 @@ class KubeletPods:
                 continue
             seen = (found.st_ino, found.st_mtime_ns, found.st_size)
             known = self._known.get(uid)
-            yield uid, known if known is not None and known.seen == seen else _read(uid, run_dir, seen)
+            is_same = known is not None and known.seen == seen and known.pod is not None
+            yield uid, known if known is not None and is_same else _read(uid, self._names.of(uid), run_dir, seen)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
-    """`seen` tells one member file from the next one in its place."""
+    """`seen` tells one member file from the next one in its place; `pod` is None until the kubelet names it."""
 
     seen: tuple[int, int, int]
+    pod: PodName | None = None
     tenant: Tenant | None = None
     problem: str = ""
 
 
-def _read(uid: str, run_dir: str, seen: tuple[int, int, int]) -> _Pod:
+def _read(uid: str, pod: PodName | None, run_dir: str, seen: tuple[int, int, int]) -> _Pod:
+    if pod is None:
+        return _Pod(seen, problem="the kubelet does not say which pod this is")
     try:
         said = read_member(f"{run_dir}/{FILE_NAME}")
     except OSError as error:
-        return _Pod(seen, problem=f"cannot open {FILE_NAME}: {error.strerror}")
+        return _Pod(seen, pod, problem=f"cannot open {FILE_NAME}: {error.strerror}")
     except Damaged as error:
-        return _Pod(seen, problem=str(error))
+        return _Pod(seen, pod, problem=str(error))
+    if (said.job.partition("/")[0], said.member) != (pod.namespace, pod.name):
+        says = f"it says that it is member {said.member} of {said.job}, and is pod {pod}: nothing it says counts"
+        return _Pod(seen, pod, problem=says)
     tenant = Tenant(
         said.job, run_dir, member=said.member, boot=said.boot, pid_namespace=said.pid_namespace, pod=uid
     )
-    return _Pod(seen, tenant)
+    return _Pod(seen, pod, tenant)

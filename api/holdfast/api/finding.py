@@ -5,6 +5,7 @@ led to them, so that every later decision can be explained.
 """
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -28,6 +29,10 @@ class FindingKind(StrEnum):
     NON_FINITE = "NonFinite"  # a loss or gradient norm that is NaN or infinite
     CORRUPTION = "Corruption"  # replicas differ, a device computes wrong, or memory does not keep what is in it
     CRASH_LOOP = "CrashLoop"
+
+
+SENSED: Final = frozenset({FindingKind.XID, FindingKind.GPU_LOST, FindingKind.CONDITION, FindingKind.THERMAL})
+"""What an agent's sensors read from drivers and kernel: no process of a job can say it."""
 
 
 class Confidence(StrEnum):

@@ -27,6 +27,13 @@ class XidAction(StrEnum):
     EVICT = "Evict"  # the node leaves the job
 
 
+class CordonOn(StrEnum):
+    """Whose word takes a node out of service for every job, and not only for the job that says it."""
+
+    ANYTHING = "anything"  # also what a job's own processes say: one owner
+    SENSORS = "sensors"  # what the agents' sensors say: jobs of many owners
+
+
 class EvictionBudget(msgspec.Struct, frozen=True):
     """At most `count` evictions in any `per_s` seconds, and at most `fraction` of the job's nodes avoided."""
 
@@ -118,6 +125,7 @@ class Policy(msgspec.Struct, frozen=True):
     must share one NVLink domain. `memory` None: no snapshots in memory; `interval` None: the script alone says
     when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
     `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
+    `cordon_on` is the cluster's word, not the job's.
     """
 
     job: Job
@@ -152,6 +160,7 @@ class Policy(msgspec.Struct, frozen=True):
     interval: CheckpointInterval | None = None
     keep: Whole | None = None
     observe: bool = False
+    cordon_on: CordonOn = CordonOn.ANYTHING
 
     def world_sizes_allow(self, members: int) -> bool:
         """Whether `members` nodes make a legal world: within the range, and whole model replicas."""

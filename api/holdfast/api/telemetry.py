@@ -59,6 +59,9 @@ class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     is what the script says, as a rule of the reduced gradient; `local_grad_norm` of the rank's own, before that. A
     loss or gradient norm that was measured may be NaN or infinite. `nonfinite` and `skipped` tell of the whole
     round, so that one bad step between two samples is not missed.
+
+    `member` is the pod whose word this is, as the kubelet knows it; empty where the launcher and the agent are of
+    one owner. So it is of what ranks say below.
     """
 
     round: Whole
@@ -79,6 +82,7 @@ class RankSample(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     nonfinite: NonFinite | None = None
     skipped: SkippedSteps | None = None
     local_grad_norm: float | None = None
+    member: Name = ""
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -138,7 +142,7 @@ class GpuDisappeared(msgspec.Struct, frozen=True, tag=True):
     text: Text = ""
 
 
-class ParametersFingerprinted(msgspec.Struct, frozen=True, tag=True):
+class ParametersFingerprinted(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A rank fingerprinted its parameters after completing `step`.
 
     Ranks of one round with the same `group` hold the same parameters, so that at equal steps their `value`s must
@@ -151,9 +155,10 @@ class ParametersFingerprinted(msgspec.Struct, frozen=True, tag=True):
     step: Whole
     value: Bits
     age_s: Seconds
+    member: Name = ""
 
 
-class DeviceAnswered(msgspec.Struct, frozen=True, tag=True):
+class DeviceAnswered(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A rank ran the fixed block on its device after completing `step`, and it came to `value`.
 
     The block and its input are always the same, so wherever `device` is equal, `value` must be, in every round and
@@ -168,9 +173,10 @@ class DeviceAnswered(msgspec.Struct, frozen=True, tag=True):
     value: Bits
     looks: Whole
     age_s: Seconds
+    member: Name = ""
 
 
-class ParametersChanged(msgspec.Struct, frozen=True, tag=True):
+class ParametersChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A rank's parameters changed between the end of `step` and the next update, though nothing wrote to them: in
     one bit (`is_flip`), as memory changes them, or in more, as a script does.
     """
@@ -180,6 +186,7 @@ class ParametersChanged(msgspec.Struct, frozen=True, tag=True):
     step: Whole
     age_s: Seconds
     is_flip: bool = True
+    member: Name = ""
 
 
 class PreemptionNoticed(msgspec.Struct, frozen=True, tag=True):

@@ -48,6 +48,7 @@ async def watchdog() -> AsyncIterator[FakeWatchdog]:
 def pods(tmp_path: Path) -> Path:
     path = tmp_path / "pods"
     path.mkdir()
+    (tmp_path / "logs").mkdir()
     return path
 
 
@@ -55,8 +56,15 @@ def pods(tmp_path: Path) -> Path:
 def flags(watchdog: FakeWatchdog, pods: Path, tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "metrics").write_text("for prometheus")
-    words = f"--kubelet-pods {pods} --token-file {tmp_path}/token --metrics-token-file {tmp_path}/metrics"
-    return (*AGENT, *words.split(), "--watchdog", f"127.0.0.1:{watchdog.port}")
+    words = f"--kubelet-pods {pods} --kubelet-pod-logs {tmp_path}/logs --token-file {tmp_path}/token"
+    return (
+        *AGENT,
+        *words.split(),
+        "--metrics-token-file",
+        f"{tmp_path}/metrics",
+        "--watchdog",
+        f"127.0.0.1:{watchdog.port}",
+    )
 
 
 @contextmanager
@@ -75,6 +83,14 @@ def pod(pods: Path, uid: str) -> Path:
     return run_dir
 
 
+def leave(run_dir: Path, member: Member) -> None:
+    """The launcher's file, and the kubelet's folder of its pod's logs."""
+    pods, uid = run_dir.parents[3], run_dir.parents[2].name
+    name = f"{member.job.partition('/')[0]}_{member.member}_{uid}"
+    (pods.parent / "logs" / name).mkdir(exist_ok=True)
+    write_member(run_dir, member)
+
+
 @contextmanager
 def training(run_dir: Path, job: str, rank: int, *prefix: str) -> Iterator["subprocess.Popen[str]"]:
     """A process that publishes `rank`'s record, and the member file of its launcher."""
@@ -82,7 +98,7 @@ def training(run_dir: Path, job: str, rank: int, *prefix: str) -> Iterator["subp
         assert process.stdout is not None
         said = process.stdout.readline().split()
         assert said, f"the trainer did not start: {process.communicate()[1]}"
-        write_member(run_dir, Member(job, f"pod-{rank}", "node-1", "b", int(said[1])))
+        leave(run_dir, Member(job, f"pod-{rank}", "node-1", "b", int(said[1])))
         yield process
 
 
@@ -131,7 +147,7 @@ async def test_a_faulty_gpu_is_every_jobs_news(
     watchdog: FakeWatchdog, pods: Path, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     for uid, job in (("1-1", "ns/a"), ("2-2", "ns/b")):
-        write_member(pod(pods, uid), Member(job, "m", "node-1", "b", own_pid_namespace()))
+        leave(pod(pods, uid), Member(job, "m", "node-1", "b", own_pid_namespace()))
     own = tmp_path / "own"
     with running(*flags, "--simulated-gpus", "2", "--run-dir", str(own)):
         jobs = await by_job(watchdog, 2)
@@ -163,7 +179,7 @@ async def test_a_process_that_cannot_be_found_is_unknown(
 ) -> None:
     run_dir = pod(pods, "1-1")
     with training(run_dir, "ns/a", 0):
-        write_member(run_dir, Member("ns/a", "m", "node-1", "b", 1))  # of a namespace this node does not have
+        leave(run_dir, Member("ns/a", "pod-0", "node-1", "b", 1))  # of a namespace this node does not have
         with running(*flags):
             report = await (await watchdog.connection()).report(has_ranks)
     assert [rank.process for rank in report.ranks] == [ProcessState.UNKNOWN]
@@ -209,7 +225,7 @@ async def test_two_hundred_pods_of_others_cost_little_beside_the_agent_itself(
     watchdog: FakeWatchdog, pods: Path, flags: tuple[str, ...]
 ) -> None:
     for number in range(2):
-        write_member(pod(pods, f"{number}-1"), Member("ns/a", f"m{number}", "node-1", "b", own_pid_namespace()))
+        leave(pod(pods, f"{number}-1"), Member("ns/a", f"m{number}", "node-1", "b", own_pid_namespace()))
     with running(*flags) as agent:
         connection = await watchdog.connection()
         for _ in range(2):

@@ -17,6 +17,7 @@ from holdfast.api.membership import FromLauncher, Join, RoundEntered, ToLauncher
 from holdfast.api.policy import Policy
 from holdfast.api.round import Round, Seat
 from holdfast.api.status import RankStatus
+from holdfast.api.telemetry import ToAgent
 from holdfast.watchdog import brain
 from holdfast.watchdog.auth import ALL_ROLES, Grant, Role, TokenFile
 from holdfast.watchdog.newest import Newest
@@ -155,6 +156,22 @@ class LauncherPeer:
                     return message.data, str(message.extra)
                 if message.type is not aiohttp.WSMsgType.BINARY:
                     return self.socket.close_code, ""
+
+
+class AgentPeer:
+    """An agent as the watchdog sees it."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+
+    async def say(self, message: object) -> None:
+        await self.socket.send_bytes(msgspec.msgpack.encode(message))
+
+    async def told(self) -> ToAgent:
+        async with asyncio.timeout(PATIENCE_S):
+            message = await self.socket.receive()
+        assert message.type is aiohttp.WSMsgType.BINARY, message
+        return msgspec.msgpack.decode(message.data, type=ToAgent)  # type: ignore[no-any-return]
 
 
 class Rig:

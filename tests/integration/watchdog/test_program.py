@@ -159,9 +159,8 @@ async def test_its_word_about_an_xid_is_every_jobs_policy_and_a_token_of_its_own
     scraping = installation.folder / "scraping"
     scraping.write_text("for prometheus")
     told = installation.folder / "elsewhere.json"
-    process = installation.start(
-        "--xid", "31=Ignore", "--metrics-token-file", str(scraping), "--state-file", str(told)
-    )
+    flags = ("--xid", "31=Ignore", "--cordon-on", "sensors", "--state-file", str(told))
+    process = installation.start(*flags, "--metrics-token-file", str(scraping))
     async with asyncio.timeout(PATIENCE_S):
         while not told.exists():  # noqa: ASYNC110 - a file of another process
             await asyncio.sleep(0.01)
@@ -171,7 +170,9 @@ async def test_its_word_about_an_xid_is_every_jobs_policy_and_a_token_of_its_own
     await installation.submit(base, nodes=1)
     reading = bearer(installation.token)
     async with installation.http.get(f"{base}/v1/jobs/{JOB}/journal?after=0", headers=reading) as answer:
-        assert '"31":"Ignore"' in (await answer.text()).replace(" ", "")
+        said = (await answer.text()).replace(" ", "")
+        assert '"31":"Ignore"' in said
+        assert '"cordon_on":"sensors"' in said
     async with installation.http.get(f"{base}/metrics", headers=bearer("for prometheus")) as answer:
         assert answer.status == 200
     async with installation.http.get(f"{base}/v1/jobs", headers=bearer("for prometheus")) as answer:

@@ -1,6 +1,5 @@
 """The watchdog over real connections: membership, telemetry, plans, reads, and everything that may go wrong."""
 
-import asyncio
 import socket
 from pathlib import Path
 from typing import TypeVar
@@ -11,8 +10,7 @@ import msgspec
 import pytest
 from aiohttp import WSCloseCode
 from msgspec.structs import replace
-from patience import patient
-from peers import INGEST_TOKEN, JOB, TO_LAUNCHER, TOKEN, LauncherPeer, join, policy_of, rigged
+from peers import INGEST_TOKEN, JOB, TO_LAUNCHER, TOKEN, AgentPeer, LauncherPeer, join, policy_of, rigged
 
 from holdfast.api.bounds import WHOLE_MAX
 from holdfast.api.checkpoint import StoredCheckpoint
@@ -52,7 +50,6 @@ from holdfast.api.telemetry import (
     ProcessState,
     RankSample,
     ReportTaken,
-    ToAgent,
     XidRaised,
 )
 from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
@@ -567,20 +564,6 @@ class TestRequests:
                 text = await response.text()
             assert f'holdfast_watchdog_journal_lines{{training_job="{JOB}"}} 1' in text
             assert "holdfast_watchdog_bad_messages_total 0" in text
-
-
-class AgentPeer:
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self.socket = socket
-
-    async def say(self, message: object) -> None:
-        await self.socket.send_bytes(msgspec.msgpack.encode(message))
-
-    async def told(self) -> ToAgent:
-        async with asyncio.timeout(patient(5)):
-            message = await self.socket.receive()
-        assert message.type is aiohttp.WSMsgType.BINARY, message
-        return msgspec.msgpack.decode(message.data, type=ToAgent)  # type: ignore[no-any-return]
 
 
 def report(sequence: int, *, boot: str = "b1", step_time_s: float | None = None) -> NodeReport:

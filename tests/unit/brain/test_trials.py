@@ -6,11 +6,11 @@ from story import Story, running
 from trials import answer, asked, examined
 
 from holdfast.api.event import ClockTicked, ConditionOver, MemberTested, NodeDeparting, NodeReputed
-from holdfast.api.finding import FindingKind
+from holdfast.api.finding import SENSED, FindingKind
 from holdfast.api.incident import IncidentState
 from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.plan import NodeState
-from holdfast.api.policy import CorruptionPolicy, EvictionBudget, NoticeAction, XidAction
+from holdfast.api.policy import CordonOn, CorruptionPolicy, EvictionBudget, NoticeAction, XidAction
 from holdfast.api.round import Idle
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
@@ -48,6 +48,23 @@ def test_one_that_fails_is_evicted_before_the_first_step() -> None:
     assert story.incident.kind is FindingKind.SELF_TEST
     assert story.incident.culprit.gpu == "GPU-2"
     assert [order.node for order in story.plan.cordon] == ["node-2"]
+
+
+@pytest.mark.parametrize("kind", list(FindingKind))
+def test_where_owners_share_nodes_only_sensors_cordon_one(kind: FindingKind) -> None:
+    story = running(3, spares=1, cordon_on=CordonOn.SENSORS)
+    story.find(kind, 2, cause="xid 79" if kind is FindingKind.XID else "it", asks=XidAction.EVICT)
+    if kind in SENSED:
+        assert "node-2" in {order.node for order in story.plan.cordon}
+    else:
+        assert story.plan.cordon == (), "it is kept away from, and others may have it"
+
+
+def test_a_failed_self_test_evicts_also_where_it_does_not_cordon() -> None:
+    story = Story(nodes_max=2, preflight=LIGHT, cordon_on=CordonOn.SENSORS).join(1, 2)
+    answer(answer(story, 1, Verdict.PASSED), 2, Verdict.FAILED)
+    assert story.state.avoided_nodes == {"node-2"}
+    assert story.plan.cordon == ()
 
 
 def test_the_rest_is_waited_for_only_while_it_is_tested() -> None:

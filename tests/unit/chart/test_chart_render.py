@@ -84,8 +84,8 @@ def test_the_agent_asks_for_what_it_needs_and_no_more() -> None:
     assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     on_the_node = [volume["name"] for volume in pod["volumes"] if "hostPath" in volume]
-    assert on_the_node == ["kubelet-pods"]
-    assert mounts["kubelet-pods"]["readOnly"] is True
+    assert on_the_node == ["kubelet-pods", "kubelet-pod-logs"]
+    assert all(mounts[each]["readOnly"] is True for each in on_the_node)
     environment = {each["name"]: each.get("value") for each in container["env"]}
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility", "the driver's word and no compute"
     assert "--run-dir=/tmp/agent" in container["args"], (

@@ -1,7 +1,7 @@
 """What the cluster says of every job, and what a job says itself."""
 
 from holdfast.api.policy import Policy, XidAction
-from holdfast.watchdog.server.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
+from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
 
 
 def policy(**xid_actions: XidAction) -> Policy:

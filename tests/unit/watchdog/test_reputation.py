@@ -77,7 +77,7 @@ def test_one_fault_told_by_several_jobs_is_one_fault() -> None:
 
 def test_a_mark_loses_half_its_weight_in_two_weeks_and_a_quarantine_ends_below_half() -> None:
     fleet = learned(incident(FindingKind.GPU_LOST))
-    assert repute_of(fleet, "n1", NOW + HALF_LIFE_S).score == pytest.approx(1.0)
+    assert repute_of(fleet, "n1", NOW + HALF_LIFE_S, "team/a").score == pytest.approx(1.0)
     assert judged(fleet, NOW + 1.99 * HALF_LIFE_S, nodes=100).quarantined == ("n1",)
     assert judged(fleet, NOW + 2.01 * HALF_LIFE_S, nodes=100).quarantined == ()
 
@@ -142,9 +142,50 @@ def test_the_reason_names_what_weighs_most() -> None:
     fleet = learned(
         incident(FindingKind.HANG, 1, cause="hang"), incident(FindingKind.GPU_LOST, 2, cause="GPU lost")
     )
-    assert repute_of(fleet, "n1", NOW).reason == "GPU lost in team/a; hang in team/a"
-    assert repute_of(fleet, "n2", NOW).reason == "nothing is known against it"
+    assert repute_of(fleet, "n1", NOW, "team/a").reason == "GPU lost in team/a; hang in team/a"
+    assert repute_of(fleet, "n2", NOW, "team/a").reason == "nothing is known against it"
 
 
 def test_what_was_only_reported_is_no_proof() -> None:
     assert learned(replace(incident(FindingKind.CORRUPTION), actions=())).quarantined == ()
+
+
+def told(*incidents: Incident, now: float = NOW) -> Fleet:
+    """What jobs of several owners say."""
+    fleet = Fleet()
+    for each in incidents:
+        fleet = marked(fleet, each, by_word=False)
+    return judged(fleet, now, nodes=100)
+
+
+def test_one_namespaces_word_takes_a_node_from_its_own_jobs_alone() -> None:
+    fleet = told(*(incident(FindingKind.SELF_TEST, n, at=NOW - n * 100.0) for n in range(10)))
+    assert fleet.quarantined == ()
+    assert fleet.kept_from("team/b") == {"n1"}
+    assert fleet.kept_from("other/a") == frozenset()
+    assert repute_of(fleet, "n1", NOW, "other/a").score == 0.0
+
+
+def test_two_namespaces_that_say_the_same_are_believed_by_all() -> None:
+    fleet = told(incident(FindingKind.SELF_TEST), incident(FindingKind.HANG, job="other/b", at=NOW - 100.0))
+    assert fleet.quarantined == ("n1",)
+    assert fleet.kept_from("third/c") == {"n1"}
+
+
+def test_what_sensors_read_is_believed_by_all() -> None:
+    assert told(incident(FindingKind.GPU_LOST)).quarantined == ("n1",)
+
+
+def test_a_namespace_pardons_what_its_own_jobs_found() -> None:
+    fleet = told(incident(FindingKind.GPU_LOST), incident(FindingKind.SELF_TEST, job="other/b", at=NOW - 100.0))
+    fleet = judged(pardoned(fleet, "n1", NOW, namespace="other"), NOW, nodes=100)
+    assert fleet.quarantined == ("n1",), "what another namespace's sensors found stays"
+    fleet = judged(pardoned(fleet, "n1", NOW, namespace="team"), NOW, nodes=100)
+    assert fleet.kept_from("team/a") == frozenset()
+    assert marked(fleet, incident(FindingKind.GPU_LOST), by_word=False) == fleet, "told again, it stays pardoned"
+
+
+def test_jobs_of_other_namespaces_are_not_named() -> None:
+    fleet = told(incident(FindingKind.GPU_LOST, cause="GPU lost"))
+    assert repute_of(fleet, "n1", NOW, "team/b").reason == "GPU lost in team/a"
+    assert repute_of(fleet, "n1", NOW, "other/b").reason == "GPU lost in a job of another namespace"

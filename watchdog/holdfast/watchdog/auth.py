@@ -27,11 +27,14 @@ ALL_ROLES = frozenset(Role)
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. `namespace` is the only one whose jobs it may send signals for; None: those of all."""
+    """Who asks. `namespace` is the only one whose jobs it may send signals for; None: those of all. `pod` is the
+    one that its token is bound to.
+    """
 
     name: str
     roles: frozenset[Role]
     namespace: str | None = None
+    pod: str | None = None
 
     def may_ingest_for(self, job: str) -> bool:
         """Whether signals about the job `namespace/name` are taken from this caller."""

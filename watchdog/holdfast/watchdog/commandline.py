@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.api.policy import XidAction
+from holdfast.api.policy import CordonOn, XidAction
+from holdfast.watchdog.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.settings import (
     ACCOUNT_DIRECTORY,
     LEASE_TTL_S,
@@ -76,6 +77,15 @@ OPTIONS = (
         help="What jobs do about this XID: Ignore, Watch, Restart or Evict. Repeatable; a job's own word wins.",
     ),
     click.option(
+        "--cordon-on",
+        default=CordonOn.ANYTHING.value,
+        type=click.Choice([each.value for each in CordonOn]),
+        show_default=True,
+        help="What takes a node out of service for every job. With sensors, what only a job's own processes say "
+        "(exits, hangs, self-tests, fingerprints) keeps that job's namespace away from the node, and all once two "
+        "namespaces say it.",
+    ),
+    click.option(
         "--log-level", default="INFO", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), show_default=True
     ),
 )
@@ -101,7 +111,7 @@ def settings_from(given: Mapping[str, Any], environment: Mapping[str, str]) -> W
         ),
         metrics_token_file=given["metrics_token_file"],
         told_in=told_in.absolute() if told_in else None,
-        xid_actions=_xid_actions(given["xid"]),
+        cluster=ClusterPolicy(_xid_actions(given["xid"]), CordonOn(given["cordon_on"])),
     )
 
 

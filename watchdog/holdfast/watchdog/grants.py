@@ -27,13 +27,13 @@ class Grants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     users: dict[str, frozenset[Role]] = {}
     groups: dict[str, frozenset[Role]] = {}
 
-    def caller(self, user: str, groups: Sequence[str]) -> Caller:
-        """What this user is to us."""
+    def caller(self, user: str, groups: Sequence[str], pod: str | None = None) -> Caller:
+        """What this user is to us; `pod` is the one that the token is bound to."""
         roles = self.users.get(user, frozenset()).union(*(self.groups.get(each, frozenset()) for each in groups))
         namespace = _namespace_of(user)
         if namespace is None or Role.INGEST in roles:
             return Caller(user, roles)
-        return Caller(user, roles | {Role.INGEST}, namespace)
+        return Caller(user, roles | {Role.INGEST}, namespace, pod)
 
 
 class GrantsFile:

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from holdfast.api.finding import Confidence, Finding, FindingKind
+from holdfast.api.finding import SENSED, Confidence, Finding, FindingKind
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder
-from holdfast.api.policy import XidAction
+from holdfast.api.policy import CordonOn, XidAction
 from holdfast.api.round import Closed
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
@@ -189,6 +189,12 @@ def page(state: JobState, incident: Incident, decision: Decision, now: float) ->
     return Step(state, effects, Reason("page", decision.reason, decision.guards))
 
 
+def _is_for_all(state: JobState, finding: Finding) -> bool:
+    """Whether what is found about a node concerns all jobs. What only this job's own processes say may not."""
+    by_word = state.policy is None or state.policy.cordon_on is CordonOn.ANYTHING
+    return by_word or finding.kind in SENSED
+
+
 def _carry_out(
     state: JobState, finding: Finding, decision: Decision, incident: Incident, now: float
 ) -> tuple[JobState, tuple[Effect, ...]]:
@@ -196,8 +202,9 @@ def _carry_out(
     effects: tuple[Effect, ...] = ()
     if decision.evict is not None:
         leaving = (decision.evict, *decision.along)
+        named = incident.id if _is_for_all(state, finding) else None  # no incident: kept away from, not cordoned
         for node in leaving:
-            state = avoid(state, NodeOrder(node, decision.reason, incident.id), now)
+            state = avoid(state, NodeOrder(node, decision.reason, named), now)
         does = f"evict node {in_words(leaving)}"
         state, effects = act(state, (incident.id,), Action(decision.rung, now, does, decision.reason))
     if decision.exonerate:

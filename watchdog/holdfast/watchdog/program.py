@@ -27,7 +27,6 @@ from holdfast.watchdog.leadership import Leadership
 from holdfast.watchdog.progress import Progress
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.app import make_app
-from holdfast.watchdog.server.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.servicepeer import ServicePeer
 from holdfast.watchdog.settings import KubernetesAuth, ListenAddress, WatchdogSettings
@@ -64,8 +63,7 @@ async def serve(settings: WatchdogSettings) -> int:
     else:
         beside.append(_lead(leadership, watchdog, ended))
     _end_on_signals(ended)
-    cluster = ClusterPolicy(settings.xid_actions)
-    app = make_app(watchdog, authenticator, settings.metrics_token_file, cluster)
+    app = make_app(watchdog, authenticator, settings.metrics_token_file, settings.cluster)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     context = certificate.context if certificate else None

@@ -5,6 +5,9 @@ leaves a mark; a mark loses half of its weight in two weeks, so that nothing is 
 proof that a part is broken is enough to keep away from a node, things that also happen to sound nodes have to add
 up. A human's Return, or the finding that the software was to blame, wipes the marks.
 
+Where jobs of several owners share the nodes, what only a job's own processes say counts among the jobs of its
+namespace, and for all once two namespaces say it: nobody's word alone takes a node away from others.
+
 Signals and the time they are looked back over follow the lemon nodes of two research clusters: 28 days, of which
 two weeks are the middle. Source: https://arxiv.org/abs/2410.21680
 """
@@ -14,7 +17,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from holdfast.api.finding import Confidence, FindingKind
+from holdfast.api.finding import SENSED, Confidence, FindingKind
 from holdfast.api.incident import Incident
 from holdfast.api.policy import XidAction
 from holdfast.api.xid import CATALOGUE, XidClass
@@ -52,13 +55,16 @@ REPORTED = 0.2
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What one incident says of a node."""
+    """What one incident says of a node. `word_of` is the namespace whose processes alone say it; empty: not theirs
+    alone, it counts for all.
+    """
 
     job: str
     incident: str
     cause: str
     weight: float
     at: float
+    word_of: str = ""
 
 
 class Repute(msgspec.Struct, frozen=True):
@@ -70,26 +76,41 @@ class Repute(msgspec.Struct, frozen=True):
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """Every node that was ever the culprit of something that still counts; `quarantined` are kept away from.
+    """Every node that was ever the culprit of something that still counts; all keep away from the `quarantined`,
+    the jobs of a namespace from those `among` it too.
 
-    What was found before `pardoned_at` counts no more, also when its incident is only closed afterwards.
+    What was found before `pardoned_at` counts no more, also when its incident is only closed afterwards. It is by
+    namespace/node where a namespace pardoned what its own jobs found, else by node.
     """
 
     marks: dict[str, tuple[Mark, ...]] = {}
     quarantined: tuple[str, ...] = ()
     pardoned_at: dict[str, float] = {}
+    among: dict[str, tuple[str, ...]] = {}
+
+    def kept_from(self, job: str) -> frozenset[str]:
+        """The nodes that this job is to keep away from."""
+        return frozenset((*self.quarantined, *self.among.get(namespace_of(job), ())))
 
 
-def marked(fleet: Fleet, incident: Incident) -> Fleet:
-    """The fleet that knows of this incident. Told again, or of its later versions, it is the same mark."""
+def namespace_of(job: str) -> str:
+    return job.partition("/")[0]
+
+
+def marked(fleet: Fleet, incident: Incident, *, by_word: bool = True) -> Fleet:
+    """The fleet that knows of this incident. Told again, or of its later versions, it is the same mark.
+
+    `by_word`: what a job's own processes say is believed for all.
+    """
     node = incident.culprit.node
-    if node is None or incident.detected_at <= fleet.pardoned_at.get(node, float("-inf")):
+    if node is None or incident.detected_at <= _pardoned_at(fleet, node, incident.job):
         return fleet
     # The next job of the same name counts its incidents from one again: the time is part of what names a mark.
     same = (incident.job, incident.id, incident.detected_at)
     others = tuple(each for each in fleet.marks.get(node, ()) if (each.job, each.incident, each.at) != same)
     weight = weight_of(incident)
-    mark = Mark(incident.job, incident.id, incident.cause, weight, incident.detected_at)
+    word_of = "" if by_word or incident.kind in SENSED else namespace_of(incident.job)
+    mark = Mark(incident.job, incident.id, incident.cause, weight, incident.detected_at, word_of)
     marks = (*others, mark)[-MARKS_KEPT:] if weight else others
     if marks == fleet.marks.get(node, ()):
         return fleet
@@ -102,30 +123,59 @@ def marked(fleet: Fleet, incident: Incident) -> Fleet:
     return msgspec.structs.replace(fleet, marks=after)
 
 
-def pardoned(fleet: Fleet, node: str, now: float) -> Fleet:
-    """The fleet in which nothing that happened until now is held against the node."""
-    pardoned_at = {known: at for known, at in fleet.pardoned_at.items() if known != node}
-    pardoned_at[node] = now
+def pardoned(fleet: Fleet, node: str, now: float, *, namespace: str | None = None) -> Fleet:
+    """The fleet in which nothing that happened until now is held against the node; with a namespace, nothing that
+    its jobs found.
+    """
+    key = node if namespace is None else f"{namespace}/{node}"
+    pardoned_at = {known: at for known, at in fleet.pardoned_at.items() if known != key}
+    pardoned_at[key] = now
     while len(pardoned_at) > NODES_KEPT:
         del pardoned_at[next(iter(pardoned_at))]
-    return Fleet(
-        {known: marks for known, marks in fleet.marks.items() if known != node},
-        tuple(each for each in fleet.quarantined if each != node),
-        pardoned_at,
-    )
+    marks = {known: each for known, each in fleet.marks.items() if known != node}
+    others = tuple(each for each in fleet.marks.get(node, ()) if namespace_of(each.job) != namespace)
+    if namespace is not None and others:
+        marks[node] = others
+        # The node is judged anew: what others found may be enough by itself.
+        return msgspec.structs.replace(fleet, marks=marks, pardoned_at=pardoned_at)
+    trusted = {name: tuple(each for each in bad if each != node) for name, bad in fleet.among.items()}
+    return Fleet(marks, tuple(each for each in fleet.quarantined if each != node), pardoned_at, trusted)
 
 
 def judged(fleet: Fleet, now: float, *, nodes: int) -> Fleet:
     """The fleet with the nodes that are to be kept away from, of `nodes` that are known: the worst first."""
-    room = max(NODES_MIN, int(SHARE_MAX * nodes))
-    scores = {node: score(fleet.marks.get(node, ()), now) for node in {*fleet.marks, *fleet.quarantined}}
-    limit = {node: TRUST_BELOW if node in fleet.quarantined else QUARANTINE_AT for node in scores}
+    quarantined = _worst(fleet, now, None, nodes)
+    namespaces = {each.word_of for marks in fleet.marks.values() for each in marks if each.word_of}
+    among = {name: _worst(fleet, now, name, nodes) for name in sorted({*namespaces, *fleet.among})}
+    among = {name: bad for name, bad in among.items() if bad}
+    if (quarantined, among) == (fleet.quarantined, fleet.among):
+        return fleet
+    return msgspec.structs.replace(fleet, quarantined=quarantined, among=among)
+
+
+def _worst(fleet: Fleet, now: float, namespace: str | None, nodes: int) -> tuple[str, ...]:
+    """Whom a namespace is to keep away from; None: all of them."""
+    known = fleet.quarantined if namespace is None else fleet.among.get(namespace, ())
+    scores = {node: score(_counting(fleet.marks.get(node, ()), namespace), now) for node in {*fleet.marks, *known}}
+    limit = {node: TRUST_BELOW if node in known else QUARANTINE_AT for node in scores}
     bad = [node for node, value in scores.items() if value >= limit[node]]
-    worst = sorted(bad, key=lambda node: (node not in fleet.quarantined, -scores[node], node))
+    worst = sorted(bad, key=lambda node: (node not in known, -scores[node], node))
     # Nobody is trusted again because jobs ended and fewer nodes are known.
-    room = max(room, sum(1 for node in bad if node in fleet.quarantined))
-    quarantined = tuple(sorted(worst[:room]))
-    return fleet if quarantined == fleet.quarantined else msgspec.structs.replace(fleet, quarantined=quarantined)
+    room = max(NODES_MIN, int(SHARE_MAX * nodes), sum(1 for node in bad if node in known))
+    return tuple(sorted(worst[:room]))
+
+
+def _counting(marks: tuple[Mark, ...], namespace: str | None) -> tuple[Mark, ...]:
+    """The marks that count for a namespace; None: for all of them."""
+    words = {each.word_of for each in marks if each.word_of}
+    if len(words) > 1:
+        return marks
+    return tuple(each for each in marks if each.word_of in ("", namespace))
+
+
+def _pardoned_at(fleet: Fleet, node: str, job: str) -> float:
+    keys = (node, f"{namespace_of(job)}/{node}")
+    return max(fleet.pardoned_at.get(key, float("-inf")) for key in keys)
 
 
 def score(marks: Iterable[Mark], now: float) -> float:
@@ -141,12 +191,16 @@ def score(marks: Iterable[Mark], now: float) -> float:
     return total
 
 
-def repute_of(fleet: Fleet, node: str, now: float) -> Repute:
-    """What is known of a node, in a number and in words."""
-    marks = fleet.marks.get(node, ())
+def repute_of(fleet: Fleet, node: str, now: float, job: str) -> Repute:
+    """What this job is told of a node, in a number and in words. Jobs of other namespaces are not named."""
+    marks = _counting(fleet.marks.get(node, ()), namespace_of(job))
     heaviest = sorted(marks, key=lambda each: -each.weight)[:3]
-    told = "; ".join(f"{each.cause} in {each.job}" for each in heaviest)
-    return Repute(node in fleet.quarantined, score(marks, now), told or "nothing is known against it")
+    told = "; ".join(f"{each.cause} in {_as_told(each.job, job)}" for each in heaviest)
+    return Repute(node in fleet.kept_from(job), score(marks, now), told or "nothing is known against it")
+
+
+def _as_told(job: str, to: str) -> str:
+    return job if namespace_of(job) == namespace_of(to) else "a job of another namespace"
 
 
 def weight_of(incident: Incident) -> float:

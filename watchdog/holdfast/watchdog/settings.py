@@ -1,14 +1,13 @@
 """The watchdog program's settings: built once in `main`, checked, passed down."""
 
 import ipaddress
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
-from holdfast.api.policy import XidAction
+from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
 
 STATE_FILE_NAME = "watchdog.json"
 REDIS_SCHEMES = ("redis", "rediss")
@@ -176,7 +175,7 @@ class WatchdogSettings:
     `succession`: used with Redis only; a file has one watchdog at a time.
     `metrics_token_file`: who shows the token in it may read the metrics, beside those with the role view.
     `told_in`: the file where others read the address; beside the SQLite file when not given.
-    `xid_actions`: what every job does about an XID, instead of the catalogue, unless the job says otherwise.
+    `cluster`: what holds for every job.
     """
 
     listen: ListenAddress
@@ -186,7 +185,7 @@ class WatchdogSettings:
     succession: Succession = Succession()
     metrics_token_file: Path | None = None
     told_in: Path | None = None
-    xid_actions: Mapping[int, XidAction] = field(default_factory=dict)
+    cluster: ClusterPolicy = NO_CLUSTER_POLICY
 
     def __post_init__(self) -> None:
         """Raises InvalidInput when tokens would cross a network for everybody to read, or to guess."""

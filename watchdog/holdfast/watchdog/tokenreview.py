@@ -23,6 +23,9 @@ from holdfast.watchdog.verdicts import Trust, Verdict, Verdicts
 logger = logging.getLogger(__name__)
 
 PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
+# Which pod a bound token is of.
+# Source: https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#schema-for-service-account-private-claims
+POD_NAME = "authentication.kubernetes.io/pod-name"
 # A review is a signature and a look into the API server's cache; one that restarts refuses connections at once.
 REVIEW_S = 3.0
 # After a leader's death every launcher comes at once; the API server has others to serve.
@@ -34,6 +37,7 @@ PAUSE_S = 1.0
 class _User(msgspec.Struct):
     username: str = ""
     groups: list[str] = []
+    extra: dict[str, list[str]] = {}
 
 
 class _Status(msgspec.Struct):
@@ -100,7 +104,9 @@ class TokenReviewer:
         caller = None
         # An API server that knows nothing of audiences says none; then the token was made for anybody.
         if status.authenticated and self._settings.audience in status.audiences:
-            caller = self._grants.newest().caller(status.user.username, status.user.groups)
+            caller = self._grants.newest().caller(
+                status.user.username, status.user.groups, next(iter(status.user.extra.get(POD_NAME, ())), None)
+            )
         verdict = Verdict(caller, self._now(), expiry(token))
         self._verdicts.put(token, verdict)
         return verdict

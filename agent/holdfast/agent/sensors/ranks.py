@@ -45,13 +45,13 @@ Locate = Callable[[int, float], int | None]
 class RankSensor:
     """Reads every rank record of a run directory. Records may appear, vanish and be replaced at any time.
 
-    `member` names whose directory it is, where there are several.
+    `member` is the pod whose directory it is, where there are several: every word in it is that pod's.
     """
 
     def __init__(self, run_dir: str, *, member: str = "", locate: Locate = lambda pid, now: pid) -> None:
         self.name = f"ranks of {member}" if member else "ranks"
         self._run_dir = run_dir
-        self._prefix = f"{member}/" if member else ""
+        self._member = member
         self._locate = locate
         self._followed: dict[str, _FollowedRank] = {}
 
@@ -75,7 +75,7 @@ class RankSensor:
             ranks=tuple(look.sample for look in looks.values() if look.sample is not None),
             events=tuple(itertools.chain.from_iterable(look.told for look in looks.values())),
             unreadable=tuple(
-                Unreadable(self._prefix + name, look.problem)
+                Unreadable(f"{self._member}/{name}" if self._member else name, look.problem)
                 for name, look in looks.items()
                 if look.problem is not None
             )
@@ -107,7 +107,7 @@ class RankSensor:
                 return _Look()  # it vanished since the directory was listed
             except OSError as error:
                 return _Look(problem=f"cannot open: {error.strerror}")
-            followed = self._followed[file_name] = _FollowedRank(record, inode, self._locate)
+            followed = self._followed[file_name] = _FollowedRank(record, inode, self._locate, self._member)
         return followed.look(now)
 
 
@@ -127,8 +127,9 @@ class _Look:
 class _FollowedRank:
     """One record file that is there now, its last good content, and the process that writes it."""
 
-    def __init__(self, record: RankRecord, inode: int, locate: Locate) -> None:
+    def __init__(self, record: RankRecord, inode: int, locate: Locate, member: str) -> None:
         self.inode = inode
+        self._member = member
         self._locate = locate
         self._record = record
         self._checked = False
@@ -163,6 +164,9 @@ class _FollowedRank:
         sample = sample_of(self._step, self._pulse, process, now, health=self._health)
         if self._local_grad_norm is not None:
             sample = replace(sample, local_grad_norm=self._local_grad_norm)
+        if self._member:
+            sample = replace(sample, member=self._member)
+            told = tuple(replace(each, member=self._member) for each in told)
         try:
             # A workload wrote it. What is beyond every bound would have the whole node's report refused.
             decode(_TOLD, msgspec.msgpack.encode((sample, told)))

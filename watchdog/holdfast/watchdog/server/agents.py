@@ -10,6 +10,7 @@ from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ReportTake
 from holdfast.watchdog.auth import Caller
 from holdfast.watchdog.server.answer import CALLER
 from holdfast.watchdog.server.connection import AgentConnection
+from holdfast.watchdog.server.credence import credible
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket, sender
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.names import check_peer, check_room, check_unbound
@@ -70,7 +71,7 @@ async def _listen(host: JobHost, agent: AgentConnection, frames: AsyncIterator[F
             host.tally.add(Count.DUPLICATE_REPORTS)
         else:
             host.tally.add(Count.REPORTS)
-            host.take_report(report)
+            host.take_report(credible(report, host.job.state.round))
             if not report.events:
                 continue  # nobody keeps what only tells of the present; answering it would double the traffic
         agent.outbox.put(Slot.TAKEN, msgspec.msgpack.encode(ReportTaken(host.taken[agent.node].sequence)))

@@ -6,15 +6,15 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from holdfast.watchdog.auth import Authenticator, Role
+from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.server import reads, scrape, standing, submissions
 from holdfast.watchdog.server.agents import serve_agent
 from holdfast.watchdog.server.answer import Handler, guarded, plainly
-from holdfast.watchdog.server.clusterpolicy import CLUSTER_POLICY, NO_CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.server.launchers import serve_launcher
 from holdfast.watchdog.server.operators import serve_operator
 from holdfast.watchdog.server.outbox import Farewell
 from holdfast.watchdog.server.scraping import or_by_token
-from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+from holdfast.watchdog.server.watchdog import CLUSTER_POLICY, WATCHDOG, Watchdog
 
 GOODBYE = Farewell(WSCloseCode.GOING_AWAY, "the watchdog is shutting down")
 JOB = "/v1/jobs/{namespace}/{name}"

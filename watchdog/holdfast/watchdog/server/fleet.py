@@ -12,10 +12,11 @@ import msgspec
 from holdfast.api.decoding import decode_msgpack
 from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.event import NodeReputed
+from holdfast.api.policy import CordonOn
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, Pardon
 from holdfast.watchdog.examination import is_news_of_repute
-from holdfast.watchdog.reputation import Fleet, Repute, judged, marked, pardoned, repute_of
+from holdfast.watchdog.reputation import Fleet, judged, marked, namespace_of, pardoned, repute_of
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.store.store import START, Fence, Snapshot, Store
 
@@ -46,13 +47,9 @@ class FleetMemory:
         except (Damaged, Malformed) as error:
             logger.warning("what is known of nodes cannot be read reason=%s", error)
 
-    def repute(self, node: str, now: float) -> Repute:
-        """What is known of a node."""
-        return repute_of(self._fleet, node, now)
-
-    def told_of(self, node: str, now: float) -> str:
-        """What is held against a node, in words; empty when nothing."""
-        known = self.repute(node, now)
+    def told_of(self, node: str, now: float, job: str) -> str:
+        """What is held against a node, in words for this job; empty when nothing."""
+        known = repute_of(self._fleet, node, now, job)
         return f"{known.reason} (score {known.score:.1f})" if known.score else ""
 
     @property
@@ -60,15 +57,17 @@ class FleetMemory:
         """The nodes that all jobs are to keep away from, sorted."""
         return self._fleet.quarantined
 
-    def learn(self, effects: Iterable[Effect], now: float, *, nodes: int) -> bool:
+    def learn(self, host: JobHost, effects: Iterable[Effect], now: float, *, nodes: int) -> bool:
         """Take in what a job decided. True when jobs are to be told something new."""
-        before = self._fleet
+        before, policy = self._fleet, host.job.state.policy
+        by_word = policy is None or policy.cordon_on is CordonOn.ANYTHING
+        namespace = None if by_word else namespace_of(host.job.name)
         for effect in effects:
             match effect:
                 case IncidentOpened() | IncidentUpdated() | IncidentClosed():
-                    self._fleet = marked(self._fleet, effect.incident)
+                    self._fleet = marked(self._fleet, effect.incident, by_word=by_word)
                 case Pardon(node=node):
-                    self._fleet = pardoned(self._fleet, node, now)
+                    self._fleet = pardoned(self._fleet, node, now, namespace=namespace)
                 case _:
                     pass
         if self._fleet is before and now < self._judged_at + JUDGE_EVERY_S:
@@ -77,19 +76,19 @@ class FleetMemory:
         self._fleet = judged(self._fleet, now, nodes=nodes)
         if self._fleet is not before:
             self._keep(now)
-        return self._fleet.quarantined != before.quarantined
+        return (self._fleet.quarantined, self._fleet.among) != (before.quarantined, before.among)
 
     def tell(self, host: JobHost, now: float) -> None:
         """Let a job know whom to keep away from, and whom no more."""
         if host.job.behind or host.job.state.policy is None or host.job.state.phase in ENDED:
             return  # told with what it next decides
         # Asked of the job each time: another may have taken its name, or what was to leave a node may stay.
-        quarantined = frozenset(self._fleet.quarantined)
+        quarantined = self._fleet.kept_from(host.job.name)
         state = host.job.state
         leaving = {each.node for each in state.departures if each.node is not None}
         for node in sorted({*quarantined, *state.reputed, *leaving}):
             if is_news_of_repute(host.job.state, node, quarantined=node in quarantined):
-                repute = self.repute(node, now)
+                repute = repute_of(self._fleet, node, now, host.job.name)
                 host.record(NodeReputed(node, repute.quarantined, repute.score, repute.reason))
 
     def _keep(self, now: float) -> None:

@@ -27,6 +27,7 @@ from holdfast.watchdog.requests import pending
 from holdfast.watchdog.sample import Heard, Reported, Sample
 from holdfast.watchdog.server.connection import AgentConnection, Connection, LauncherConnection
 from holdfast.watchdog.server.outbox import Farewell, Slot
+from holdfast.watchdog.server.podsseen import PodsSeen
 from holdfast.watchdog.server.tally import Tally
 from holdfast.watchdog.status import report_of, status_of
 from holdfast.watchdog.trial import wanted_of
@@ -68,6 +69,7 @@ class JobHost:
         self.launchers: dict[str, LauncherConnection] = {}
         self.agents: dict[str, AgentConnection] = {}
         self.operators: set[Connection] = set()
+        self.pods = PodsSeen()
         self.taken: dict[str, NodeReport] = {}  # by node: the newest report
         self.taken_at: dict[str, float] = {}
         self.outcomes: dict[str, InterventionOutcome] = {}
@@ -117,6 +119,11 @@ class JobHost:
                 handle.cancel()
         for connection in (*self.launchers.values(), *self.agents.values(), *self.operators):
             connection.outbox.finish(farewell)
+
+    def dismiss_launchers(self, reason: str) -> None:
+        """Have those who are there join anew: until now nobody could say whether they are who they say."""
+        for launcher in self.launchers.values():
+            launcher.outbox.finish(Farewell(WSCloseCode.TRY_AGAIN_LATER, f"{reason}: join again"))
 
     def observe(self, sample: Sample) -> None:
         """Show the job a sample."""

@@ -43,16 +43,17 @@ from holdfast.api.membership import (
 from holdfast.api.policy import Policy
 from holdfast.api.selftest import Tested
 from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
+from holdfast.watchdog.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, Exited, Heard, Left
 from holdfast.watchdog.server.answer import CALLER
-from holdfast.watchdog.server.clusterpolicy import CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.server.connection import LauncherConnection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket, sender
 from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.server.identity import NotSeenYet, check_identity
 from holdfast.watchdog.server.names import check_allowed, check_peer, check_room
 from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
 from holdfast.watchdog.server.tally import Count
-from holdfast.watchdog.server.watchdog import WATCHDOG
+from holdfast.watchdog.server.watchdog import CLUSTER_POLICY, WATCHDOG
 
 # The longest messages carry the last lines of a worker's error, and the end of its output.
 FRAME_BYTES_MAX = 64 * 1024
@@ -82,6 +83,9 @@ async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Out
         check_allowed(request[CALLER], join.job)
         host = request.app[WATCHDOG].brought(join.job)
         check_room(len(host.launchers))
+        await check_identity(host, request[CALLER], join)
+    except NotSeenYet:
+        raise
     except HoldfastError as error:
         await socket.send_bytes(msgspec.msgpack.encode(Refused(str(error))))
         raise BadMessage(str(error)) from error

@@ -55,6 +55,7 @@ async def _listen(host: JobHost, frames: AsyncIterator[FromOperator]) -> None:
                     host.observe(Placed(message.node, message.rack))
                 host.see(NodeChanged(message.node, message.state, message.reason, message.rack))
             case PodObserved():
+                host.pods.see(message)
                 host.see(PodChanged(message.member, message.node, message.state, message.reason))
             case OperatorHello():
                 raise BadMessage("OperatorHello was said before")

@@ -92,7 +92,7 @@ async def nodes(request: web.Request) -> web.Response:
     host = hosted(request)
     now = host.clock.now()
     fleet = request.app[WATCHDOG].fleet
-    told = (replace(each, known=fleet.told_of(each.node, now)) for each in host.last_seen().nodes)
+    told = (replace(each, known=fleet.told_of(each.node, now, host.job.name)) for each in host.last_seen().nodes)
     return answer([as_of_now(each, host.job.state.policy) for each in told])
 
 

@@ -10,10 +10,9 @@ from holdfast.api.event import JobSubmitted
 from holdfast.api.intervention import InterventionRequest, InterventionState
 from holdfast.api.policy import Policy
 from holdfast.watchdog.server.answer import answer
-from holdfast.watchdog.server.clusterpolicy import CLUSTER_POLICY
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.reads import hosted, status
-from holdfast.watchdog.server.watchdog import WATCHDOG
+from holdfast.watchdog.server.watchdog import CLUSTER_POLICY, WATCHDOG
 
 BODY_BYTES_MAX = 256 * 1024
 ID_LENGTH_MAX = 253
@@ -27,8 +26,11 @@ async def submit(request: web.Request) -> web.Response:
     _check(policy)
     policy = request.app[CLUSTER_POLICY].applied_to(policy)
     host = request.app[WATCHDOG].host(policy.job)
+    was_submitted = host.is_submitted
     if policy != host.job.state.policy:
         host.demand(JobSubmitted(policy))
+    if host.is_submitted and not was_submitted:
+        host.dismiss_launchers("the job is a TrainingJob's now")
     return answer(status(host))
 
 

@@ -9,6 +9,7 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.standing import Standing
 from holdfast.watchdog import lastseen
 from holdfast.watchdog.clock import WatchdogClock
+from holdfast.watchdog.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.senses import SensesFor
@@ -182,9 +183,10 @@ class Watchdog:
             return
         now = self.clock.now()
         nodes = sum(len(each.job.state.members) for each in self._hosts.values())
-        concerned = list(self._hosts.values()) if self.fleet.learn(effects, now, nodes=nodes) else [host]
+        concerned = list(self._hosts.values()) if self.fleet.learn(host, effects, now, nodes=nodes) else [host]
         for each in concerned:
             self.fleet.tell(each, now)
 
 
 WATCHDOG = web.AppKey("watchdog", Watchdog)
+CLUSTER_POLICY = web.AppKey("cluster_policy", ClusterPolicy)

@@ -3,22 +3,23 @@
 from collections.abc import Mapping
 
 import msgspec
-from aiohttp import web
 
-from holdfast.api.policy import Policy, XidAction
+from holdfast.api.policy import CordonOn, Policy, XidAction
 
 
 class ClusterPolicy(msgspec.Struct, frozen=True):
-    """`xid_actions` override the catalogue for every job that does not override the same number itself."""
+    """`xid_actions` override the catalogue for every job that does not override the same number itself.
+
+    `cordon_on` no job overrides.
+    """
 
     xid_actions: Mapping[int, XidAction] = {}
+    cordon_on: CordonOn = CordonOn.ANYTHING
 
     def applied_to(self, policy: Policy) -> Policy:
         """The policy as the job is judged by, and as it is journaled: a replay needs nothing else."""
-        if not self.xid_actions:
-            return policy
-        return msgspec.structs.replace(policy, xid_actions={**self.xid_actions, **policy.xid_actions})
+        xid_actions = {**self.xid_actions, **policy.xid_actions}
+        return msgspec.structs.replace(policy, xid_actions=xid_actions, cordon_on=self.cordon_on)
 
 
 NO_CLUSTER_POLICY = ClusterPolicy()
-CLUSTER_POLICY = web.AppKey("cluster_policy", ClusterPolicy)

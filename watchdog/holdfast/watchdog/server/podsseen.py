@@ -1,0 +1,32 @@
+"""Where the operator sees each pod of a job."""
+
+import asyncio
+
+from holdfast.api.plan import PodObserved, PodState
+
+
+class PodsSeen:
+    """Where the operator sees the pods of one job. Kept in memory: each operator that connects tells of all."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, str] = {}
+        self._told = asyncio.Event()
+
+    def see(self, seen: PodObserved) -> None:
+        """Take in what the operator says of a pod."""
+        if seen.state is PodState.GONE or not seen.node:
+            self._nodes.pop(seen.member, None)
+            return
+        self._nodes[seen.member] = seen.node
+        told, self._told = self._told, asyncio.Event()
+        told.set()
+
+    async def node_of(self, pod: str, within_s: float) -> str | None:
+        """The pod's node, waited for; None when nobody tells of it in time."""
+        try:
+            async with asyncio.timeout(within_s):
+                while pod not in self._nodes:
+                    await self._told.wait()
+        except TimeoutError:
+            return None
+        return self._nodes[pod]
