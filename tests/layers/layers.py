@@ -74,6 +74,7 @@ WHOLE = (
     pytest_layer("cluster", "-x", after=(*QUICK, BUILD.name, IMAGES.name)),
     pytest_layer("kubernetes", "-m", "kubernetes", folder="integration", after=(*QUICK, BUILD.name)),
     pytest_layer("integration", "-m", "not kubernetes", *BY_FILE, after=QUICK),
+    pytest_layer("tenants", after=(*QUICK, BUILD.name)),
     pytest_layer("sim", after=QUICK),
     pytest_layer("contract", after=QUICK),
 )

@@ -122,7 +122,8 @@ async def test_all_workers_ending_well_is_reported_once_and_closed_ends_the_laun
     await watchdog.show(watchdog.closed(2, succeeded=True))
     assert await node.wait() == 0
     assert len(watchdog.all_of(WorkersFinished)) == 1
-    assert watchdog.all_of(WorkerExited) == []
+    # Whoever ends a moment before the others is told of: the others may never end.
+    assert all(each.exit_code == 0 for each in watchdog.all_of(WorkerExited))
 
 
 async def test_a_failed_job_ends_the_launcher_with_one_and_leaves_no_process(

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.api.finding import FindingKind
 from holdfast.api.status import JobPhase
 from holdfast.cli.embedded.faultscript import check_whom, read_fault_script
 from holdfast.cli.embedded.follower import Audience
@@ -80,12 +81,14 @@ class Again:
     succeeded: str = ""
     failed: str = ""
     failed_unsaved: str = ""
+    failed_unusable: str = ""
 
 
 AGAIN = Again(
     succeeded="; --fresh starts it over",
     failed="; the same command goes on from the newest checkpoint, --fresh starts it over",
     failed_unsaved="; no checkpoint was saved, so the same command begins anew",
+    failed_unusable="; --fresh starts it over",
 )
 
 
@@ -109,6 +112,8 @@ def conclude(picture: Picture, *, again: Again) -> ExitCode:
         click.echo(f"{status.job} succeeded{again.succeeded}", err=True)
         return ExitCode.FAILED if picture.missed else ExitCode.OK
     going_on = again.failed_unsaved if status.last_checkpoint is None else again.failed
+    if picture.incidents and picture.incidents[-1].kind is FindingKind.NOTHING_TO_RESTORE:
+        going_on = again.failed_unusable
     # The last error's text follows below, in full.
     reason = status.reason.partition("; last error:")[0].partition("\n")[0]
     click.echo(f"{status.job} failed: {reason}{going_on}", err=True)
