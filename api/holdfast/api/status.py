@@ -42,6 +42,7 @@ class JobPhase(StrEnum):
     PREFLIGHT = "Preflight"
     FORMING = "Forming"  # the minimum has joined; waiting shortly for the rest
     RUNNING = "Running"
+    STALLED = "Stalled"  # as Running, and no step has been seen for long; it is shown, nothing is decided by it
     RECOVERING = "Recovering"  # a round was shown after a fault, no new step yet; or waiting for capacity
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"

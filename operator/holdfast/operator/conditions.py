@@ -165,7 +165,7 @@ def _degraded(case: Case) -> Verdict:
     opened = [each for each in case.report.incidents if each.state is IncidentState.OPEN]
     if opened or status.incidents_open:
         return Verdict("Degraded", Truth.TRUE, "IncidentOpen", _told(opened))
-    short = status.phase in (JobPhase.RUNNING, JobPhase.RECOVERING)
+    short = status.phase in (JobPhase.RUNNING, JobPhase.STALLED, JobPhase.RECOVERING)
     if short and status.members.ready < status.members.wanted:
         says = f"{status.members.ready} of {status.members.wanted} members are there"
         return Verdict("Degraded", Truth.TRUE, "MembersMissing", says)
@@ -192,7 +192,7 @@ def _checkpoint_healthy(case: Case) -> Verdict:
     if newest is None:
         return Verdict(type_, Truth.UNKNOWN, "NoneYet", "no checkpoint was committed yet")
     allowed_s = _stale_after_s(case)
-    if status.phase is JobPhase.RUNNING and status.now - newest.at > allowed_s:
+    if status.phase in (JobPhase.RUNNING, JobPhase.STALLED) and status.now - newest.at > allowed_s:
         says = f"no checkpoint was committed for more than {allowed_s:g} s"
         return Verdict(type_, Truth.FALSE, "Stale", says)
     return Verdict(type_, Truth.TRUE, "Committed", "")

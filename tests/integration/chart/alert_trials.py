@@ -146,6 +146,12 @@ def of_jobs() -> Iterator[Trial]:
     yield about_job("HoldfastJobFailed", of_job(name, "holdfast_job_phase", gauge(0, 1), phase="Failed"))
     stands = f"0+1x{2 * WELL_MIN - 1} 39x{2 * SICK_MIN - 1} 40+1x{2 * AFTER_MIN}"
     yield about_job("HoldfastJobNotProgressing", job("a/HoldfastJobNotProgressing", progress=stands))
+    name = "a/HoldfastJobStalled"
+    yield about_job(
+        "HoldfastJobStalled",
+        of_job(name, "holdfast_job_step_age_seconds", gauge(0, 90))
+        | of_job(name, "holdfast_job_step_seconds", f"2x{2 * END_MIN}", stat="max"),
+    )
     yield incident("HoldfastIncidentNeedsHuman", "Paged", "Xid", "kind", "node", "gpu", "rank")
     yield incident("HoldfastIncidentOpenTooLong", "Open", "Hang", "kind", "node", "gpu", "rank")
     name = "a/HoldfastJobDegraded"

@@ -60,6 +60,7 @@ OF_JOBS: Mapping[str, str] = MappingProxyType(
         "HoldfastLossSpike": "`spike`: both ranks publish a loss a hundred times too high; as it is",
         "HoldfastLossNotFinite": "the script computes NaN on one rank while a file says so; it is removed",
         "HoldfastJobNotProgressing": "SIGSTOP of a worker: the hang is found, the worker replaced, steps go on",
+        "HoldfastJobStalled": "the same: no step is seen; steps go on",
         "HoldfastIncidentOpenTooLong": "the same: the hang's incident is open until the first new step",
         "HoldfastRestartsTooOften": "the same: half of the budget of restarts is used; its time passes",
         "HoldfastEvictionBudgetNear": "XID 79: the node is evicted; the time of the budget passes",

@@ -182,7 +182,7 @@ class StagedJobs:
                 else _incident(FindingKind.XID, IncidentState.OPEN)
             )
             state, vitals = sickness(state, vitals, now)
-        write_course(page, state, now=now)
+        write_course(page, state, step_time_s=None, now=now)
         write_vitals(page, job, vitals, (state.high_step,))
         write_proofs(page, job, self._counts if job == RICH else JobCounts())
         write_faults(page, state, self._counts, now=now)

@@ -70,11 +70,12 @@ def test_a_job_meets_a_bad_batch(rig: Rig, run: TroubledRun) -> None:
 def test_a_job_hangs(rig: Rig, run: TroubledRun) -> None:
     node = run.node_of(1)
     stands = of_job("HoldfastJobNotProgressing")
+    stalled = of_job("HoldfastJobStalled")
     long = of_job("HoldfastIncidentOpenTooLong", kind="Hang", node=node)
     often = of_job("HoldfastRestartsTooOften")
     run.stop_worker(1)
-    rig.until_fired(stands, long, often, within_s=START_S_MAX)
-    rig.until_over(stands, long, often, within_s=START_S_MAX)
+    rig.until_fired(stalled, stands, long, often, within_s=START_S_MAX)
+    rig.until_over(stalled, stands, long, often, within_s=START_S_MAX)
 
 
 def test_a_job_loses_nodes(rig: Rig, run: TroubledRun) -> None:

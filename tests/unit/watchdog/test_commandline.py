@@ -40,6 +40,7 @@ def test_the_names_of_the_flags_are_a_promise() -> None:
         "--api-server",
         "--audience",
         "--auth",
+        "--cordon-on",
         "--grants",
         "--identity",
         "--lease-ttl",
@@ -107,7 +108,7 @@ def test_what_is_missing_is_named(arguments: tuple[str, ...], names: str) -> Non
 
 def test_the_cluster_may_override_the_catalogue_of_errors() -> None:
     made = settings("--store", "w.db", "--token-file", "t", "--xid", "63=Evict", "--xid", "31=Restart")
-    assert made.xid_actions == {63: XidAction.EVICT, 31: XidAction.RESTART}
+    assert made.cluster.xid_actions == {63: XidAction.EVICT, 31: XidAction.RESTART}
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def faults(known: JobState, counts: JobCounts | None = None, now: float = 130.0)
 
 def test_the_phase_is_one_of_all() -> None:
     page = Page(WATCHDOG_METRICS)
-    write_course(page, state(phase=JobPhase.RUNNING), now=0.0)
+    write_course(page, state(phase=JobPhase.RUNNING), step_time_s=None, now=0.0)
     phases = lines(page, "holdfast_job_phase")
     assert len(phases) == len(JobPhase)
     assert [line for line in phases if line.endswith(" 1")] == ['{phase="Running"} 1']
@@ -78,7 +78,9 @@ def test_the_phase_is_one_of_all() -> None:
 
 def test_a_checkpoint_has_a_step_and_an_age() -> None:
     page = Page(WATCHDOG_METRICS)
-    write_course(page, state(checkpoints=(Checkpoint(70, "/ckpt", 1, 25.0),), verified_step=60), now=30.0)
+    write_course(
+        page, state(checkpoints=(Checkpoint(70, "/ckpt", 1, 25.0),), verified_step=60), step_time_s=None, now=30.0
+    )
     assert lines(page, "holdfast_job_checkpoint_step") == ["{} 70"]
     assert lines(page, "holdfast_job_checkpoint_age_seconds") == ["{} 5.0"]
     assert lines(page, "holdfast_job_verified_step") == ["{} 60"]

@@ -15,7 +15,7 @@ from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.roster import Member, Roster, Standing
 from holdfast.watchdog.sample import Sample
 from holdfast.watchdog.state import JobState, Trial
-from holdfast.watchdog.status import status_of
+from holdfast.watchdog.status import shown_phase, status_of
 
 JOB = "research/gpt"
 ROUND = Round(JOB, 3, (MemberRanks("m1", "n1", 0, 2),), Endpoint("h", 1), Restore(), Entry.REENTER, reason="test")
@@ -142,3 +142,23 @@ def test_the_age_of_the_newest_step_is_told_only_of_a_job_that_trains() -> None:
     assert status_of(state(phase=JobPhase.RUNNING, ledger=ledger), None, 5.0).step_age_s == 2.0
     assert status_of(state(phase=JobPhase.RUNNING), None, 5.0).step_age_s is None
     assert status_of(state(phase=JobPhase.RECOVERING, ledger=ledger), None, 5.0).step_age_s is None
+
+
+@pytest.mark.parametrize(
+    ("age_s", "phase"), [(59.0, JobPhase.RUNNING), (61.0, JobPhase.STALLED)], ids=["a slow step", "no step"]
+)
+def test_a_job_of_which_no_step_is_seen_is_not_shown_as_running(age_s: float, phase: JobPhase) -> None:
+    runs = state(phase=JobPhase.RUNNING, reason="training in round 3", ledger=Ledger(stepped_at=100.0))
+    told = status_of(runs, FixedGauge(7), 100.0 + age_s)
+    assert told.phase is phase
+    assert told.reason == ("no step is seen; " if phase is JobPhase.STALLED else "") + "training in round 3"
+
+
+def test_a_job_whose_steps_take_minutes_is_running_meanwhile() -> None:
+    runs = state(phase=JobPhase.RUNNING, ledger=Ledger(stepped_at=0.0))
+    assert shown_phase(runs, 120.0, 1199.0) is JobPhase.RUNNING
+    assert shown_phase(runs, 120.0, 1201.0) is JobPhase.STALLED
+
+
+def test_a_script_that_publishes_no_steps_is_running_as_far_as_anybody_can_see() -> None:
+    assert shown_phase(state(phase=JobPhase.RUNNING), None, 1e6) is JobPhase.RUNNING

@@ -10,6 +10,9 @@ from holdfast.watchdog.senses import Gauge
 from holdfast.watchdog.state import JobState
 
 REPORTED_INCIDENTS = 10
+# A step takes seconds. Of longer ones, as many as a checkpoint or a slow batch may hold up.
+STALLED_AFTER_S = 60.0
+STALLED_STEPS = 10
 
 
 def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
@@ -17,10 +20,12 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
     # Both are of the newest round. What is seen is newer as a rule; a commit or the end of the job may be ahead.
     known = [step for step in (gauge.step() if gauge else None, state.step) if step is not None]
     running = state.desired if isinstance(state.desired, Round) else None
+    phase = shown_phase(state, gauge.step_time_s() if gauge else None, now)
+    reason = f"no step is seen; {state.reason}" if phase is JobPhase.STALLED else state.reason
     return JobStatus(
         job=state.job,
-        phase=state.phase,
-        reason=state.reason,
+        phase=phase,
+        reason=reason,
         round=state.round.number if state.round else None,
         members=membership_of(state),
         world_size=running.world_size if running else 0,
@@ -40,13 +45,20 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         cadence=cadence_of(state),
         ended_at=state.ended_at,
         unhealthy_from=state.unhealthy_from,
-        step_age_s=_step_age_s(state, now),
+        step_age_s=step_age_s(state, now),
         observed=state.policy is not None and state.policy.observe,
     )
 
 
-def _step_age_s(state: JobState, now: float) -> float | None:
-    """Since when no step is complete that anybody told of, while ranks should make some."""
+def shown_phase(state: JobState, step_time_s: float | None, now: float) -> JobPhase:
+    """The job's phase; Stalled in place of Running where no step was seen for a minute, or ten steps' time."""
+    age_s = step_age_s(state, now)
+    stalled_after_s = max(STALLED_AFTER_S, STALLED_STEPS * (step_time_s or 0.0))
+    return JobPhase.STALLED if age_s is not None and age_s > stalled_after_s else state.phase
+
+
+def step_age_s(state: JobState, now: float) -> float | None:
+    """For how many seconds no step is complete that anybody told of, while ranks should make some; else None."""
     stepped_at = state.ledger.stepped_at
     trains = state.phase is JobPhase.RUNNING and stepped_at is not None
     return max(0.0, now - stepped_at) if trains and stepped_at is not None else None

@@ -10,21 +10,24 @@ from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.metrics.vitals import Spread, Vitals
 from holdfast.watchdog.pacing import cadence_of
 from holdfast.watchdog.state import JobState
-from holdfast.watchdog.status import membership_of
+from holdfast.watchdog.status import membership_of, shown_phase, step_age_s
 
 
-def write_course(page: Page, state: JobState, *, now: float) -> None:
+def write_course(page: Page, state: JobState, *, step_time_s: float | None, now: float) -> None:
     """What is decided."""
     job, running = state.job, state.desired if isinstance(state.desired, Round) else None
     members = membership_of(state)
+    shown = shown_phase(state, step_time_s, now)
     for phase in JobPhase:
-        page.put("holdfast_job_phase", int(state.phase is phase), job, phase.value)
+        page.put("holdfast_job_phase", int(shown is phase), job, phase.value)
     page.put("holdfast_job_round", state.round.number if state.round else 0, job)
     page.put("holdfast_job_members", members.wanted, job, "wanted")
     page.put("holdfast_job_members", members.ready, job, "ready")
     page.put("holdfast_job_members", members.spares, job, "spare")
     page.put("holdfast_job_members", state.policy.spares if state.policy else 0, job, "spares_wanted")
     page.put("holdfast_job_world_size", running.world_size if running else 0, job)
+    if (age_s := step_age_s(state, now)) is not None:
+        page.put("holdfast_job_step_age_seconds", age_s, job)
     page.put("holdfast_job_high_step", state.high_step, job)
     page.put("holdfast_job_verified_step", state.verified_step, job)
     if state.checkpoints:

@@ -54,6 +54,12 @@ _COURSE = (
         (*JOB, "heard"),
     ),
     Metric("holdfast_job_step", _GAUGE, "Last step complete on every rank.", JOB),
+    Metric(
+        "holdfast_job_step_age_seconds",
+        _GAUGE,
+        "For how long no step has been complete of a job that runs and publishes its steps.",
+        JOB,
+    ),
     Metric("holdfast_job_high_step", _GAUGE, "Highest step ever complete on every rank.", JOB),
     Metric("holdfast_job_loss", _GAUGE, "Loss over the ranks: stat min, median, max.", (*JOB, "stat")),
     Metric(

@@ -80,8 +80,9 @@ def _write_job(page: Page, host: JobHost, vitals: Vitals) -> None:
     page.put("holdfast_watchdog_store_refuses", int(job.trouble is not None), job.name)
     for judge, failures in job.senses.failures.items() if job.senses else ():
         page.put("holdfast_watchdog_judge_failures_total", failures, job.name, judge)
-    seen = job.senses.gauge.step() if job.senses else None
-    write_course(page, state, now=now)
+    gauge = job.senses.gauge if job.senses else None
+    seen = gauge.step() if gauge else None
+    write_course(page, state, step_time_s=gauge.step_time_s() if gauge else None, now=now)
     write_vitals(page, job.name, vitals, (seen, state.step))
     write_proofs(page, job.name, job.counts)
     write_faults(page, state, job.counts, now=now)
