@@ -68,7 +68,7 @@ async def test_what_a_job_taught_outlives_it_and_the_watchdog() -> None:
         fresh = FleetMemory(rig.watchdog.store, fence)
         fresh.recall()
         assert fresh.quarantined == (BAD,)
-        assert fresh.repute(BAD, one.clock.now()).reason == f"GPU lost in {JOB}"
+        assert fresh.told_of(BAD, one.clock.now(), JOB).startswith(f"GPU lost in {JOB}")
 
 
 async def test_a_job_that_takes_the_name_of_another_is_told_as_well() -> None:
@@ -84,7 +84,7 @@ async def test_a_job_that_takes_the_name_of_another_is_told_as_well() -> None:
 async def test_a_node_that_is_called_well_stays_untrusted_while_it_is_quarantined() -> None:
     async with rigged() as rig:
         one, _ = await two_jobs(rig)
-        rig.watchdog.fleet.learn(gpu_lost_elsewhere(one), one.clock.now(), nodes=2)
+        rig.watchdog.fleet.learn(one, gpu_lost_elsewhere(one), one.clock.now(), nodes=2)
         rig.watchdog.fleet.tell(one, one.clock.now())
         assert [each.node for each in one.job.state.departures] == [BAD]
         one.record(NodeChanged(BAD, NodeState.READY))
