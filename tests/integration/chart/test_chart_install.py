@@ -124,7 +124,10 @@ NOBODYS = (
     Ask("patch", "leases.coordination.k8s.io", OWN, "holdfast-operator"),
     Ask("patch", "customresourcedefinitions.apiextensions.k8s.io"),
 )
-REVIEWS = (Ask("create", "tokenreviews.authentication.k8s.io"),)
+REVIEWS = (
+    Ask("create", "tokenreviews.authentication.k8s.io"),
+    Ask("create", "subjectaccessreviews.authorization.k8s.io"),
+)
 ALL = {*RUNS_JOBS, *ON_NODES, *ITS_LEASE, *NOBODYS, *REVIEWS}
 
 
@@ -190,7 +193,8 @@ def test_people_get_the_roles_of_their_work(chart: HelmChart, cluster: ApiServer
         (oncall, Ask("list", jobs, here)),
     ):
         until_may(cluster, each, granted)
-    assert [may(cluster, each, Ask("list", jobs, here)) for each in (view, edit, oncall)] == [True, False, True]
+    for job_read in (Ask("list", jobs, here), Ask("get", jobs, here), Ask("get", f"{jobs}/log", here)):
+        assert [may(cluster, each, job_read) for each in (view, edit, oncall)] == [True, False, True]
     assert [may(cluster, each, Ask("create", jobs, here)) for each in (view, edit, oncall)] == [False, True, False]
     assert [may(cluster, each, Ask("create", requests, here)) for each in (view, edit, oncall)] == [
         False,

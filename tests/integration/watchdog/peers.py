@@ -38,9 +38,9 @@ PATIENCE_S = patient(15.0)  # also of a member that is expected back after a res
 TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)
 
 
-def policy_of(*, nodes: int = 2, form_grace_s: float = 30.0, **fields: Any) -> Policy:
+def policy_of(*, job: str = JOB, nodes: int = 2, form_grace_s: float = 30.0, **fields: Any) -> Policy:
     """A job that forms as soon as all its nodes are there, however busy the machine that starts them is."""
-    return Policy(job=JOB, nodes_min=1, nodes_max=nodes, form_grace_s=form_grace_s, **fields)
+    return Policy(job=job, nodes_min=1, nodes_max=nodes, form_grace_s=form_grace_s, **fields)
 
 
 class QuickDetector:

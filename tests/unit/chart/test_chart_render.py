@@ -308,6 +308,24 @@ def test_rights_in_chosen_namespaces_are_roles_there() -> None:
     assert roles[0]["rules"] == one(everywhere, "ClusterRole", "hf-holdfast-operator")["rules"][1:]
 
 
+def test_who_views_or_is_on_call_may_read_jobs_and_what_they_print() -> None:
+    made = rendered()
+    for name in ("view", "oncall"):
+        rules = one(made, "ClusterRole", f"hf-holdfast-{name}")["rules"]
+        may = {(verb, each) for rule in rules for verb in rule["verbs"] for each in rule["resources"]}
+        assert may >= {*((verb, "trainingjobs") for verb in ("get", "list", "watch")), ("get", "trainingjobs/log")}
+    labels = one(made, "ClusterRole", "hf-holdfast-view")["metadata"]["labels"]
+    assert labels["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+
+
+def test_the_watchdog_may_ask_whose_a_token_is_and_what_its_holder_may_read() -> None:
+    rules = one(rendered(), "ClusterRole", "hf-holdfast-watchdog")["rules"]
+    assert {(*rule["apiGroups"], *rule["resources"], *rule["verbs"]) for rule in rules} == {
+        ("authentication.k8s.io", "tokenreviews", "create"),
+        ("authorization.k8s.io", "subjectaccessreviews", "create"),
+    }
+
+
 def test_no_right_is_a_wildcard() -> None:
     for each in rendered(FULL):
         for rule in each.get("rules") or []:

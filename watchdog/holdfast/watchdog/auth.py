@@ -19,22 +19,33 @@ class Role(StrEnum):
     """What a caller may do."""
 
     INGEST = "ingest"  # launchers and agents: join, report
-    VIEW = "view"  # read everything
+    VIEW = "view"  # read everything, of all namespaces
     OPERATE = "operate"  # submit jobs, intervene, act for the cluster
 
 
 ALL_ROLES = frozenset(Role)
 
 
+class Identity(msgspec.Struct, frozen=True):
+    """Who a caller is to Kubernetes, beside the name: what a SubjectAccessReview asks about."""
+
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
 class Caller(msgspec.Struct, frozen=True):
     """Who asks. `namespace` is the only one whose jobs it may send signals for; None: those of all. `pod` is the
     one that its token is bound to.
+
+    `identity`: who that is to Kubernetes; None when the API server knows nothing of it.
     """
 
     name: str
     roles: frozenset[Role]
     namespace: str | None = None
     pod: str | None = None
+    identity: Identity | None = None
 
     def may_ingest_for(self, job: str) -> bool:
         """Whether signals about the job `namespace/name` are taken from this caller."""

@@ -18,6 +18,7 @@ from aiohttp import web
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
+from holdfast.watchdog.accessreview import AccessReviewer
 from holdfast.watchdog.auth import Authenticator, TokenFile
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.commandline import settings_from, watchdog_options
@@ -25,6 +26,7 @@ from holdfast.watchdog.detectors import detectors_for
 from holdfast.watchdog.eventloop import collect_rarely, loop_factory
 from holdfast.watchdog.leadership import Leadership
 from holdfast.watchdog.progress import Progress
+from holdfast.watchdog.readership import NoRights, Readership, Rights
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
@@ -52,7 +54,7 @@ def senses_for(policy: Policy) -> Senses:
 
 async def serve(settings: WatchdogSettings) -> int:
     """Run until a signal or until another watchdog takes over; the exit code. Raises HoldfastError at start."""
-    authenticator = _authenticator(settings.auth)
+    authenticator, rights = _authenticator(settings.auth)
     listener = _listener(settings.listen)
     certificate = ServingCertificate(settings.tls) if settings.tls else None
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -63,7 +65,7 @@ async def serve(settings: WatchdogSettings) -> int:
     else:
         beside.append(_lead(leadership, watchdog, ended))
     _end_on_signals(ended)
-    app = make_app(watchdog, authenticator, settings.metrics_token_file, settings.cluster)
+    app = make_app(watchdog, authenticator, settings.metrics_token_file, settings.cluster, Readership(rights))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     context = certificate.context if certificate else None
@@ -79,16 +81,19 @@ async def serve(settings: WatchdogSettings) -> int:
             task.cancel()
         await runner.cleanup()
         await authenticator.close()
+        await rights.close()
         watchdog.stop()
         if leadership is not None:
             leadership.resign()  # last: from here on somebody else may write
         _remove_state(settings.state_file)
 
 
-def _authenticator(auth: Path | KubernetesAuth) -> Authenticator:
+def _authenticator(auth: Path | KubernetesAuth) -> tuple[Authenticator, Rights]:
+    """Who tells whose a token is, and what beside roles lets callers read."""
     if isinstance(auth, Path):
-        return TokenFile.read_or_create(auth)
-    return TokenReviewer(auth, now=WatchdogClock().now)
+        return TokenFile.read_or_create(auth), NoRights()
+    now = WatchdogClock().now
+    return TokenReviewer(auth, now=now), AccessReviewer(auth, now=now)
 
 
 def _decider(settings: WatchdogSettings, ended: "asyncio.Future[int]") -> tuple[Watchdog, Leadership | None]:

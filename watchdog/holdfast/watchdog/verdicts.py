@@ -1,4 +1,4 @@
-"""What the API server said of tokens, remembered by their hashes: bounded in number and in time."""
+"""What the API server said of tokens and of rights, remembered by their hashes: bounded in number and in time."""
 
 import hashlib
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import Enum
 
 from holdfast.watchdog.auth import Caller
 
-# A token that is taken back (its pod is gone) works for this much longer at most.
+# A token that is taken back (its pod is gone), or a right, works for this much longer at most.
 ACCEPTED_S = 60.0
 # Whoever is refused asks again; it may have been given its rights in between.
 REFUSED_S = 5.0
@@ -26,7 +26,7 @@ class Trust(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whose the token is, None when nobody's; as said at `at`, and never true at `expires_at` or later."""
+    """Who was accepted, None when nobody; as said at `at`, and never true at `expires_at` or later."""
 
     caller: Caller | None
     at: float
@@ -43,30 +43,30 @@ class Verdicts:
         self._accepted_max = accepted_max
         self._refused_max = refused_max
 
-    def put(self, token: str, verdict: Verdict) -> None:
+    def put(self, key: str, verdict: Verdict) -> None:
         """Remember; the oldest goes when there are too many."""
-        key = _key(token)
-        self._accepted.pop(key, None)
-        self._refused.pop(key, None)
+        hashed = _hash(key)
+        self._accepted.pop(hashed, None)
+        self._refused.pop(hashed, None)
         kept, most = (
             (self._refused, self._refused_max) if verdict.caller is None else (self._accepted, self._accepted_max)
         )
-        kept[key] = verdict
+        kept[hashed] = verdict
         if len(kept) > most:
             del kept[next(iter(kept))]
 
-    def get(self, token: str, now: float, trust: Trust) -> Verdict | None:
+    def get(self, key: str, now: float, trust: Trust) -> Verdict | None:
         """The verdict, None when there is none that may still be trusted."""
-        key = _key(token)
-        if (refused := self._refused.get(key)) is not None:
+        hashed = _hash(key)
+        if (refused := self._refused.get(hashed)) is not None:
             return refused if now < refused.at + REFUSED_S else None
-        known = self._accepted.get(key)
+        known = self._accepted.get(hashed)
         for_s = ACCEPTED_S if trust is Trust.FRESH else LAST_RESORT_S
         if known is None or now >= min(known.at + for_s, known.expires_at):
             return None
         return known
 
 
-def _key(token: str) -> bytes:
+def _hash(key: str) -> bytes:
     """Tokens themselves are not kept."""
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

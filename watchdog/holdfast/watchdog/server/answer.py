@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from holdfast.api.errors import Fenced, HoldfastError, InvalidInput
-from holdfast.watchdog.auth import Authenticator, Caller, Role
+from holdfast.watchdog.auth import Caller
 from holdfast.watchdog.server.tally import Count, Tally
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -32,24 +32,6 @@ def answer(body: object, *, status: int = 200) -> web.Response:
 def refusal(status: int, sentence: str) -> web.Response:
     """An error as JSON."""
     return answer({"error": sentence}, status=status)
-
-
-def guarded(handler: Handler, *, needs: Role, authenticator: Authenticator) -> Handler:
-    """`handler`, for callers whose token has the role `needs`."""
-
-    async def check(request: web.Request) -> web.StreamResponse:
-        token = token_of(request)
-        caller = await authenticator.caller(token) if token else None
-        if caller is None:
-            says = f"send the header 'Authorization: Bearer TOKEN' or '{TOKEN_HEADER}: TOKEN'"
-            return refusal(401, f"this needs a valid token: {says}")
-        if needs not in caller.roles:
-            held = ", ".join(sorted(role.value for role in caller.roles)) or "no role"
-            return refusal(403, f"this needs the role {needs.value}; {caller.name} has {held}")
-        request[CALLER] = caller
-        return await handler(request)
-
-    return check
 
 
 def token_of(request: web.Request) -> str:

@@ -7,9 +7,11 @@ from aiohttp import WSCloseCode, web
 
 from holdfast.watchdog.auth import Authenticator, Role
 from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
+from holdfast.watchdog.readership import GET_JOB, GET_LOG, LIST_JOBS, NoRights, Readership, Right
 from holdfast.watchdog.server import reads, scrape, standing, submissions
 from holdfast.watchdog.server.agents import serve_agent
-from holdfast.watchdog.server.answer import Handler, guarded, plainly
+from holdfast.watchdog.server.answer import Handler, plainly
+from holdfast.watchdog.server.doors import READERSHIP, granted, guarded, reader
 from holdfast.watchdog.server.launchers import serve_launcher
 from holdfast.watchdog.server.operators import serve_operator
 from holdfast.watchdog.server.outbox import Farewell
@@ -18,15 +20,16 @@ from holdfast.watchdog.server.watchdog import CLUSTER_POLICY, WATCHDOG, Watchdog
 
 GOODBYE = Farewell(WSCloseCode.GOING_AWAY, "the watchdog is shutting down")
 JOB = "/v1/jobs/{namespace}/{name}"
+BY_ROLE = Readership(NoRights())
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One path. `needs` None is open to everybody."""
+    """One path. `needs` is the role, or the right to read a job; None is open to everybody."""
 
     method: str
     path: str
     handler: Handler
-    needs: Role | None
+    needs: Role | Right | None
 
 
 ROUTES = (
@@ -37,20 +40,20 @@ ROUTES = (
     Route("GET", "/v1/member", serve_launcher, Role.INGEST),
     Route("GET", "/v1/agent", serve_agent, Role.INGEST),
     Route("GET", "/v1/operator", serve_operator, Role.OPERATE),
-    Route("GET", "/v1/jobs", reads.jobs, Role.VIEW),
+    Route("GET", "/v1/jobs", reads.jobs, LIST_JOBS),
     Route("POST", "/v1/jobs", submissions.submit, Role.OPERATE),
     Route("DELETE", JOB, submissions.forget, Role.OPERATE),
-    Route("GET", f"{JOB}/status", reads.job_status, Role.VIEW),
-    Route("GET", f"{JOB}/ranks", reads.ranks, Role.VIEW),
-    Route("GET", f"{JOB}/incidents", reads.incidents, Role.VIEW),
-    Route("GET", f"{JOB}/incidents/{{id}}", reads.incident, Role.VIEW),
-    Route("GET", f"{JOB}/plan", reads.plan, Role.VIEW),
-    Route("GET", f"{JOB}/round", reads.desired_round, Role.VIEW),
-    Route("GET", f"{JOB}/nodes", reads.nodes, Role.VIEW),
-    Route("GET", f"{JOB}/journal", reads.journal, Role.VIEW),
-    Route("GET", f"{JOB}/logs", reads.logs, Role.VIEW),
+    Route("GET", f"{JOB}/status", reads.job_status, GET_JOB),
+    Route("GET", f"{JOB}/ranks", reads.ranks, GET_JOB),
+    Route("GET", f"{JOB}/incidents", reads.incidents, GET_JOB),
+    Route("GET", f"{JOB}/incidents/{{id}}", reads.incident, GET_JOB),
+    Route("GET", f"{JOB}/plan", reads.plan, GET_JOB),
+    Route("GET", f"{JOB}/round", reads.desired_round, GET_JOB),
+    Route("GET", f"{JOB}/nodes", reads.nodes, GET_JOB),
+    Route("GET", f"{JOB}/journal", reads.journal, GET_JOB),
+    Route("GET", f"{JOB}/logs", reads.logs, GET_LOG),
     Route("POST", f"{JOB}/interventions", submissions.intervene, Role.OPERATE),
-    Route("GET", f"{JOB}/forecast", submissions.foretell, Role.VIEW),
+    Route("GET", f"{JOB}/forecast", submissions.foretell, GET_JOB),
 )
 
 
@@ -59,21 +62,25 @@ def make_app(
     authenticator: Authenticator,
     metrics_token_file: Path | None = None,
     cluster: ClusterPolicy = NO_CLUSTER_POLICY,
+    readership: Readership = BY_ROLE,
 ) -> web.Application:
     """The application over a watchdog; until that is started, it only tells that it stands by.
 
     Whoever shows the token in `metrics_token_file` may read the metrics as well. `cluster` holds for every job.
+    `readership` says who may read which job.
     """
     middlewares = [plainly(watchdog.tally), standing.leaders_only(watchdog)]
     app = web.Application(middlewares=middlewares, client_max_size=submissions.BODY_BYTES_MAX)
     app[WATCHDOG] = watchdog
     app[CLUSTER_POLICY] = cluster
+    app[READERSHIP] = readership
     app[scrape.SCRAPER] = scrape.Scraper()
     app.cleanup_ctx.append(scrape.watch_loop)
     for route in ROUTES:
         handler = route.handler
         if route.needs is not None:
-            handler = guarded(handler, needs=route.needs, authenticator=authenticator)
+            check = reader(route.needs) if isinstance(route.needs, Right) else granted(route.needs)
+            handler = guarded(handler, check, authenticator)
         if route.handler is scrape.metrics:
             handler = or_by_token(route.handler, handler, metrics_token_file)
         app.router.add_route(route.method, route.path, handler)

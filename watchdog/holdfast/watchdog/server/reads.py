@@ -12,7 +12,8 @@ from holdfast.api.incident import Incident
 from holdfast.api.policy import Policy
 from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
-from holdfast.watchdog.server.answer import NotFound, answer
+from holdfast.watchdog.server.answer import CALLER, NotFound, answer
+from holdfast.watchdog.server.doors import READERSHIP
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import WATCHDOG
 from holdfast.watchdog.status import status_of, with_trouble
@@ -47,8 +48,11 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 async def jobs(request: web.Request) -> web.Response:
-    """Every job's status."""
-    return answer([status(host) for host in request.app[WATCHDOG].hosts()])
+    """The status of every job whose namespace's jobs the caller may list."""
+    watchdog = request.app[WATCHDOG]
+    there = [_namespace_of(host) for host in watchdog.hosts()]
+    listed = await request.app[READERSHIP].listed(request[CALLER], there)
+    return answer([status(host) for host in watchdog.hosts() if _namespace_of(host) in listed])
 
 
 async def job_status(request: web.Request) -> web.Response:
@@ -139,6 +143,10 @@ def as_of_now(node: NodeStatus, policy: Policy | None) -> NodeStatus:
         return node
     gpus = tuple(GpuSample(gpu.uuid, gpu.index, GpuHealth.UNKNOWN) for gpu in node.gpus)
     return replace(node, gpus=gpus, hearing=Hearing.SILENT)
+
+
+def _namespace_of(host: JobHost) -> str:
+    return host.job.name.partition("/")[0]
 
 
 def _incidents(host: JobHost) -> dict[str, Incident]:
