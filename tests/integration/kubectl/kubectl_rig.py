@@ -184,7 +184,7 @@ class Installation:
     def _install_chart(self) -> None:
         """What the chart makes, but for what this old API server does not know; no release is recorded."""
         with Chart.load(CHART) as chart:
-            texts = chart.render({}, name="holdfast", namespace=HOLDFAST)
+            texts = chart.render({"viewer": {"namespaces": [TEAM]}}, name="holdfast", namespace=HOLDFAST)
         made = [
             each for name, text in texts.items() if name.endswith(".yaml") for each in yaml.safe_load_all(text)
         ]

@@ -12,7 +12,7 @@ from kubectl_rig import GROUP, HOLDFAST, TEAM, Installation, until
 from patience import patient
 
 JOB = "gpt"
-VIEWER, ON_CALL, STRANGER, HALF = "vera", "olga", "bob", "hal"
+VIEWER, ON_CALL, STRANGER, HALF, MEMBER = "vera", "olga", "bob", "hal", "mia"
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(180)]
 
 
@@ -25,6 +25,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
             installation.grant(user, f"{HOLDFAST}-holdfast-{role}", TEAM)
         for user in (VIEWER, ON_CALL):
             installation.grant(user, "holdfast-reader", HOLDFAST, kind="Role")
+        # What the cluster's own view has as well, where a controller aggregates it.
+        for role in ("view", "live"):
+            installation.grant(MEMBER, f"{HOLDFAST}-holdfast-{role}", TEAM)
         installation.submit(JOB)
         yield installation
     finally:
@@ -68,12 +71,25 @@ def test_whoever_has_no_right_is_told_which_one_and_who_gives_it(installed: Inst
     assert "user bob of context test" in said.err
 
 
-def test_whoever_may_see_the_record_alone_is_told_what_reading_needs(installed: Installation) -> None:
-    said = installed.run(HALF, "holdfast", "status", JOB, "-n", TEAM)
+def test_whoever_may_see_the_record_alone_reads_it_and_is_told_what_more_needs(installed: Installation) -> None:
+    said = installed.run(HALF, "holdfast", "status", JOB, "-n", TEAM, "-o", "json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["source"] == "record"
+    said = installed.run(HALF, "holdfast", "ranks", JOB, "-n", TEAM)
     assert said.code == 1
     assert (
         "the right to create serviceaccounts/token holdfast-viewer, which the chart's Role ...-reader" in said.err
     )
+
+
+def test_whoever_views_a_namespace_reads_its_jobs_from_the_watchdog_and_no_others(installed: Installation) -> None:
+    said = installed.run(MEMBER, "holdfast", "status", JOB, "-n", TEAM, "-o", "json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["source"] == "watchdog"
+    assert installed.run(MEMBER, "holdfast", "journal", JOB, "-n", TEAM).code == 0
+    said = installed.run(MEMBER, "holdfast", "journal", f"{HOLDFAST}/{JOB}", "-n", HOLDFAST)
+    assert (said.code, said.out) == (1, "")
+    assert "the right to create serviceaccounts/token holdfast-viewer" in said.err
 
 
 def test_an_intervention_is_an_object_of_the_person_who_asked_for_it(installed: Installation) -> None:

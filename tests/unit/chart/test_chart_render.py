@@ -38,6 +38,7 @@ FULL: Values = {
     },
     "agent": {"runtimeClassName": "nvidia", "extraArgs": ["--interval=2s"]},
     "redis": {"replicas": 5, "persistence": {"enabled": False}, "podAnnotations": {"a": "b"}},
+    "viewer": {"namespaces": ["a", "b"]},
 }
 ENCRYPTED: Values = {"watchdog": {"tls": {"existingSecret": "cert"}}}
 
@@ -324,6 +325,32 @@ def test_the_watchdog_may_ask_whose_a_token_is_and_what_its_holder_may_read() ->
         ("authentication.k8s.io", "tokenreviews", "create"),
         ("authorization.k8s.io", "subjectaccessreviews", "create"),
     }
+
+
+def test_chosen_namespaces_get_an_account_that_views_them_and_cannot_make_tokens() -> None:
+    names = ("hf-holdfast-live", "holdfast-way", "holdfast-namespace-viewer")
+    assert not [each for each in rendered() if each["metadata"]["name"] in names], "only where it was asked for"
+    made = rendered({"viewer": {"namespaces": ["a", "b"]}})
+    account = Installation.of("hf", "holdfast-watchdog:http").namespace_viewer
+    live = one(made, "ClusterRole", "hf-holdfast-live")
+    assert live["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["serviceaccounts/token"],
+            "resourceNames": [account],
+            "verbs": ["create"],
+        }
+    ]
+    assert live["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    for kind in ("ServiceAccount", "RoleBinding"):
+        there = [each for each in made if (each["kind"], each["metadata"]["name"]) == (kind, account)]
+        assert [each["metadata"]["namespace"] for each in there] == ["a", "b"]
+    assert {each["roleRef"]["name"] for each in there} == {"hf-holdfast-view"}
+    assert [each["subjects"][0]["namespace"] for each in there] == ["a", "b"]
+    resources = {
+        each for rule in one(made, "ClusterRole", "hf-holdfast-view")["rules"] for each in rule["resources"]
+    }
+    assert "serviceaccounts/token" not in resources
 
 
 def test_no_right_is_a_wildcard() -> None:

@@ -14,6 +14,7 @@ from fakekubernetes import (
     TOKEN,
     TOKEN_PATH,
     VIEWER_TOKEN,
+    Answer,
     Asked,
     FakeKubernetes,
     a_job,
@@ -172,17 +173,78 @@ def test_an_incident_that_is_not_in_the_record_is_not_said_to_be_over(
             "the right to list trainingjobs.holdfast.dev, which the chart's ClusterRole ...-view gives",
         ),
         (f"POST {TOKEN_PATH}", "the right to create serviceaccounts/token holdfast-viewer"),
-        (f"GET {LIVE}/status", "the right to get services/proxy holdfast-watchdog:http, which the chart's Role"),
+        (f"GET {LIVE}/ranks", "the right to get services/proxy holdfast-watchdog:http, which the chart's Role"),
     ],
 )
 def test_a_right_that_is_missing_is_named_with_the_role_that_has_it(
     kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str], path: str, missing: str
 ) -> None:
     kubernetes.answers[path] = refusal(403, "Forbidden", "jane cannot")
-    assert ask("status") == 1
+    assert ask("ranks") == 1
     said = capsys.readouterr().err
     assert f"user jane of context test may not do this: it needs {missing}" in said
     assert "the API server says: jane cannot" in said
+
+
+NO_RIGHT = refusal(403, "Forbidden", "jane cannot")
+OWN_TOKEN_PATH = "/api/v1/namespaces/research/serviceaccounts/holdfast-namespace-viewer/token"
+
+
+def test_who_may_read_one_namespace_shows_the_token_of_its_account(kubernetes: FakeKubernetes) -> None:
+    kubernetes.answers[f"POST {TOKEN_PATH}"] = NO_RIGHT
+    kubernetes.answers[f"POST {OWN_TOKEN_PATH}"] = (201, {"status": {"token": "of-research"}})
+    assert ask("ranks", "gpt", "-o", "json") == 0
+    (requested,) = [each for each in kubernetes.asked if each.path == OWN_TOKEN_PATH]
+    assert requested.body["spec"] == {"audiences": ["holdfast"], "expirationSeconds": 600}
+    reads = [each for each in kubernetes.asked if each.path.startswith(PROXY)]
+    assert {each.headers["X-Holdfast-Token"] for each in reads} == {"of-research"}
+
+
+@pytest.mark.parametrize("own", [NO_RIGHT, refusal(404, "NotFound", "no such account")], ids=["refused", "none"])
+def test_who_may_get_no_token_is_told_of_both(
+    kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str], own: Answer
+) -> None:
+    kubernetes.answers[f"POST {TOKEN_PATH}"] = NO_RIGHT
+    kubernetes.answers[f"POST {OWN_TOKEN_PATH}"] = own
+    assert ask("ranks", "gpt") == 1
+    said = capsys.readouterr().err
+    assert "the right to create serviceaccounts/token holdfast-viewer, which the chart's Role ...-reader" in said
+    assert (
+        "or, for jobs of namespace research, the right to create serviceaccounts/token holdfast-namespace-viewer"
+        in said
+    )
+
+
+@pytest.mark.parametrize("refused", [f"POST {TOKEN_PATH}", f"GET {LIVE}/status"])
+def test_who_may_not_read_from_the_watchdog_reads_the_record(
+    kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str], refused: str
+) -> None:
+    kubernetes.answers[refused] = NO_RIGHT
+    kubernetes.answers[f"GET {GPT}"] = (200, a_job(phase="Running"))
+    assert ask("status", "gpt", "-o", "json") == 0
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out)["source"], json.loads(shown.out)["phase"]) == ("record", "Running")
+    assert "user jane of context test may not do this: it needs the right to" in shown.err
+    assert "this is what the TrainingJob's status has recorded" in shown.err
+
+
+def test_what_the_watchdog_itself_refuses_is_answered_from_the_record(
+    kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubernetes.answers[f"GET {LIVE}/status"] = (403, {"error": "this needs the right to get trainingjobs"})
+    assert ask("status", "gpt", "-o", "name") == 0
+    assert "the watchdog refused the token of the account holdfast-viewer: this needs the right" in (
+        capsys.readouterr().err
+    )
+
+
+def test_who_may_not_even_see_the_job_is_refused(
+    kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubernetes.answers[f"POST {TOKEN_PATH}"] = NO_RIGHT
+    kubernetes.answers[f"GET {GPT}"] = NO_RIGHT
+    assert ask("status", "gpt") == 1
+    assert "it needs the right to get trainingjobs.holdfast.dev, which the chart's" in capsys.readouterr().err
 
 
 def test_definitions_that_are_not_installed_are_said_so(

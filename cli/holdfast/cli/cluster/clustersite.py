@@ -1,4 +1,4 @@
-"""Jobs in a cluster: live from the watchdog, and from their record at the API server while that is away."""
+"""Jobs in a cluster: live from the watchdog, and from their record at the API server where that cannot be."""
 
 import time
 import urllib.parse
@@ -11,7 +11,7 @@ from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
 from holdfast.api.status import NodeStatus, RankStatus
-from holdfast.cli.cluster.kubeapi import KubeApi, Reply, connect, listed
+from holdfast.cli.cluster.kubeapi import Forbidden, KubeApi, Reply, connect, listed
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, seen_in
 from holdfast.cli.cluster.rights import CREATE_INTERVENTION, GET_INTERVENTION, GET_JOB, LIST_JOBS
@@ -41,13 +41,13 @@ class ClusterSource:
     def status(self) -> SeenStatus:
         try:
             return seen(self._client.status())
-        except (Unavailable, InvalidInput) as error:
+        except (Unavailable, Forbidden, InvalidInput) as error:
             return seen_in(self._recorded(error), datetime.now(UTC).timestamp())
 
     def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
         try:
             return self._client.incidents()
-        except (Unavailable, InvalidInput) as error:
+        except (Unavailable, Forbidden, InvalidInput) as error:
             return incidents_in(self._recorded(error))
 
     def ranks(self) -> tuple[RankStatus, ...]:
@@ -117,7 +117,7 @@ class ClusterSite:
         self._target = target
         self._namespace = target.namespace or api.namespace
         self._jobs = TrainingJobs(api)
-        self._line = ProxiedLine(api, Installation.of(target.holdfast_namespace, target.holdfast_service))
+        self._installation = Installation.of(target.holdfast_namespace, target.holdfast_service)
 
     def statuses(self) -> tuple[SeenStatus, ...]:
         """As recorded: the list is one request, and right while the watchdog is away."""
@@ -126,7 +126,9 @@ class ClusterSite:
         return tuple(seen_in(record, now) for record in self._jobs.list(namespace))
 
     def source(self) -> ClusterSource:
-        return ClusterSource(self._api, self._jobs, self._line, self._job())
+        job = self._job()
+        line = ProxiedLine(self._api, self._installation, job.partition("/")[0])
+        return ClusterSource(self._api, self._jobs, line, job)
 
     def check(self, document: Document) -> Document:
         checked: Document = self._create(document, {"dryRun": "All"})

@@ -1,8 +1,8 @@
 """The way to the watchdog of a cluster: through the API server's service proxy, so that no other port is open.
 
 The API server authenticates the person, asks RBAC, and strips the Authorization header. So the request carries a
-token of the account `holdfast-viewer` in a header of its own, requested a moment ago: whoever may request it may
-read.
+token in a header of its own, requested a moment ago: of the account `holdfast-viewer`, which reads every job,
+or of `holdfast-namespace-viewer` in the job's namespace, which reads that one. Whoever may request it may read.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Final
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
 from holdfast.cli.cluster.kubeapi import KubeApi, Reply, refusal_of
-from holdfast.cli.cluster.rights import create_token, get_watchdog
+from holdfast.cli.cluster.rights import create_namespace_token, create_token, get_watchdog
 from holdfast.cli.leader import from_leader
 from holdfast.cli.watchdogclient import refusal
 
@@ -37,27 +37,46 @@ class Installation:
 
     @property
     def viewer(self) -> str:
-        """The account whose token may read; the chart names both alike."""
-        name = self.service.split(":")[-2]
-        return f"{name.removesuffix('-watchdog')}-viewer"
+        """The account in Holdfast's namespace whose token reads every job."""
+        return f"{self._prefix}-viewer"
+
+    @property
+    def namespace_viewer(self) -> str:
+        """The account in a job's namespace whose token reads the jobs there."""
+        return f"{self._prefix}-namespace-viewer"
+
+    @property
+    def _prefix(self) -> str:
+        """What the chart begins names of its objects with."""
+        return self.service.split(":")[-2].removesuffix("-watchdog")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A token, and the account whose it is."""
+
+    account: str
+    token: str
 
 
 class ProxiedLine:
-    """Fills `watchdogclient.Line`."""
+    """Fills `watchdogclient.Line`. `namespace` is that of the jobs that are asked about."""
 
-    def __init__(self, api: KubeApi, installation: Installation) -> None:
+    def __init__(self, api: KubeApi, installation: Installation, namespace: str) -> None:
         self._api = api
         self._at = installation
-        self._token: str | None = None
+        self._namespace = namespace
+        self._shown: Shown | None = None
 
     def ask(self, method: str, path: str, body: bytes | None = None, *, subject: str = "") -> bytes:
         """Raises also Forbidden, naming the right that is missing."""
-        reply = self.reach(method, path, body, {TOKEN_HEADER: self.token()})
+        shown = self._shown = self._shown or self._request()
+        reply = self.reach(method, path, body, {TOKEN_HEADER: shown.token})
         if reply.status < 400:
             return reply.content
         said = reply.said()
         if said is None:
-            raise refusal(reply.status, reply.content, subject or path, f"the account {self._at.viewer}")
+            raise refusal(reply.status, reply.content, subject or path, f"the account {shown.account}")
         if reply.status in (403, 404):
             what = f"no service {self._at.service}"
             raise self._missing(reply, str(get_watchdog(self._at.service)), what)
@@ -72,21 +91,30 @@ class ProxiedLine:
         proxy = f"/api/v1/namespaces/{self._at.namespace}/services/{self._at.service}/proxy{path}"
         return from_leader(lambda: self._api.ask(method, proxy, body, headers=headers))
 
-    def token(self) -> str:
-        """A token the watchdog takes. Raises Unavailable, Forbidden."""
-        if self._token is None:
-            request = {
-                "apiVersion": "authentication.k8s.io/v1",
-                "kind": "TokenRequest",
-                "spec": {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_LIFE_S},
-            }
-            path = f"/api/v1/namespaces/{self._at.namespace}/serviceaccounts/{self._at.viewer}/token"
-            reply = self._api.ask("POST", path, request)
-            right = str(create_token(self._at.viewer))
-            if reply.status == 404:
-                raise self._missing(reply, right, f"no account {self._at.viewer}")
-            self._token = str(self._api.taken(reply, right)["status"]["token"])
-        return self._token
+    def _request(self) -> Shown:
+        """A token the watchdog takes: the one that reads most. Raises Unavailable, Forbidden."""
+        reply = self._token_of(self._at.namespace, self._at.viewer)
+        right = str(create_token(self._at.viewer))
+        if reply.status == 403:
+            own = self._token_of(self._namespace, self._at.namespace_viewer)
+            if own.status < 400:
+                return Shown(f"{self._namespace}:{self._at.namespace_viewer}", self._taken(own, right))
+            own_right = create_namespace_token(self._at.namespace_viewer)
+            right = f"{right}, or, for jobs of namespace {self._namespace}, {own_right}"
+        if reply.status == 404:
+            raise self._missing(reply, right, f"no account {self._at.viewer}")
+        return Shown(self._at.viewer, self._taken(reply, right))
+
+    def _token_of(self, namespace: str, account: str) -> Reply:
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_LIFE_S},
+        }
+        return self._api.ask("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", request)
+
+    def _taken(self, reply: Reply, right: str) -> str:
+        return str(self._api.taken(reply, right)["status"]["token"])
 
     def _missing(self, reply: Reply, right: str, what: str) -> HoldfastError:
         if reply.status != 404:

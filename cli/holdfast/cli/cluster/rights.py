@@ -28,6 +28,7 @@ class Right:
 
 VIEW, ON_CALL = "the chart's ClusterRole ...-view", "the chart's ClusterRole ...-oncall"
 READER = "the chart's Role ...-reader, in Holdfast's namespace,"
+LIVE = "the chart's ClusterRole ...-live, where its value viewer.namespaces names that namespace,"
 LIST_JOBS = Right("list", GROUP, "trainingjobs", VIEW)
 GET_JOB = Right("get", GROUP, "trainingjobs", VIEW)
 CREATE_INTERVENTION = Right("create", GROUP, "interventions", ON_CALL)
@@ -43,3 +44,8 @@ def get_watchdog(service: str) -> Right:
 def create_token(account: str) -> Right:
     """To get the token that the watchdog asks for."""
     return Right("create", "", "serviceaccounts", READER, "token", account)
+
+
+def create_namespace_token(account: str) -> Right:
+    """To get a token that reads the jobs of one namespace: that of the account there."""
+    return Right("create", "", "serviceaccounts", LIVE, "token", account)

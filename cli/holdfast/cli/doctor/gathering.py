@@ -54,7 +54,7 @@ class Gathering:
         self._installation = installation
         self._namespace = installation.namespace
         self._job_namespace = job_namespace
-        self._line = ProxiedLine(api, installation)
+        self._line = ProxiedLine(api, installation, job_namespace)
         self._now = datetime.now(UTC)
 
     def facts(self) -> Facts:
