@@ -231,7 +231,9 @@ def test_who_may_not_read_from_the_watchdog_reads_the_record(
 def test_what_the_watchdog_itself_refuses_is_answered_from_the_record(
     kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kubernetes.answers[f"GET {LIVE}/status"] = (403, {"error": "this needs the right to get trainingjobs"})
+    for each in ("status", "ranks"):
+        kubernetes.answers[f"GET {LIVE}/{each}"] = (403, {"error": "this needs the right to get trainingjobs"})
+    assert ask("ranks", "gpt") == 1
     assert ask("status", "gpt", "-o", "name") == 0
     assert "the watchdog refused the token of the account holdfast-viewer: this needs the right" in (
         capsys.readouterr().err

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
-from holdfast.cli.cluster.kubeapi import KubeApi, Reply, refusal_of
+from holdfast.cli.cluster.kubeapi import Forbidden, KubeApi, Reply, refusal_of
 from holdfast.cli.cluster.rights import create_namespace_token, create_token, get_watchdog
 from holdfast.cli.leader import from_leader
-from holdfast.cli.watchdogclient import refusal
+from holdfast.cli.watchdogclient import explanation, refusal
 
 TOKEN_HEADER: Final = "X-Holdfast-Token"
 TOKEN_LIFE_S: Final = 600  # the least the API server gives
@@ -75,6 +75,9 @@ class ProxiedLine:
         if reply.status < 400:
             return reply.content
         said = reply.said()
+        if said is None and reply.status == 403:
+            words = explanation(reply.content) or reply.status
+            raise Forbidden(f"the watchdog refused the token of the account {shown.account}: {words}")
         if said is None:
             raise refusal(reply.status, reply.content, subject or path, f"the account {shown.account}")
         if reply.status in (403, 404):
