@@ -20,8 +20,10 @@ from holdfast.api.policy import CordonOn, Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import AgentHello, NodeReport, ProcessState, RankSample
 from holdfast.watchdog import brain
+from holdfast.watchdog.accessreview import AccessReviewer
 from holdfast.watchdog.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.program import senses_for
+from holdfast.watchdog.readership import Readership
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog
@@ -198,10 +200,13 @@ async def scene(tokens: Tokens) -> AsyncIterator[Scene]:
     reviewer = TokenReviewer(settings, now=time.time)
     watchdog = Watchdog(MemoryStore(), brain=brain, senses_for=senses_for, fenced=lambda reason: None)
     watchdog.start()
-    server = test_utils.TestServer(make_app(watchdog, reviewer, cluster=ClusterPolicy(cordon_on=CordonOn.SENSORS)))
+    rights = AccessReviewer(settings, now=time.time)
+    cluster = ClusterPolicy(cordon_on=CordonOn.SENSORS)
+    server = test_utils.TestServer(make_app(watchdog, reviewer, cluster=cluster, readership=Readership(rights)))
     async with AsyncExitStack() as stack:
         await server.start_server()
         stack.push_async_callback(reviewer.close)
+        stack.push_async_callback(rights.close)
         stack.callback(watchdog.stop)
         stack.push_async_callback(server.close)
         http = await stack.enter_async_context(aiohttp.ClientSession())

@@ -12,6 +12,7 @@ from holdfast.api.incident import Incident
 from holdfast.api.policy import Policy
 from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
+from holdfast.watchdog.reputation import namespace_of
 from holdfast.watchdog.server.answer import CALLER, NotFound, answer
 from holdfast.watchdog.server.doors import READERSHIP
 from holdfast.watchdog.server.host import JobHost
@@ -50,9 +51,9 @@ async def healthz(request: web.Request) -> web.Response:
 async def jobs(request: web.Request) -> web.Response:
     """The status of every job whose namespace's jobs the caller may list."""
     watchdog = request.app[WATCHDOG]
-    there = [_namespace_of(host) for host in watchdog.hosts()]
+    there = [namespace_of(host.job.name) for host in watchdog.hosts()]
     listed = await request.app[READERSHIP].listed(request[CALLER], there)
-    return answer([status(host) for host in watchdog.hosts() if _namespace_of(host) in listed])
+    return answer([status(host) for host in watchdog.hosts() if namespace_of(host.job.name) in listed])
 
 
 async def job_status(request: web.Request) -> web.Response:
@@ -143,10 +144,6 @@ def as_of_now(node: NodeStatus, policy: Policy | None) -> NodeStatus:
         return node
     gpus = tuple(GpuSample(gpu.uuid, gpu.index, GpuHealth.UNKNOWN) for gpu in node.gpus)
     return replace(node, gpus=gpus, hearing=Hearing.SILENT)
-
-
-def _namespace_of(host: JobHost) -> str:
-    return host.job.name.partition("/")[0]
 
 
 def _incidents(host: JobHost) -> dict[str, Incident]:
