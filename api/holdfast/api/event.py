@@ -120,15 +120,16 @@ class RestoreReported(msgspec.Struct, frozen=True, tag=True):
 
 class RoundProgressed(msgspec.Struct, frozen=True, tag=True):
     """Every rank of `round` has completed a step since it entered; `step` is the lowest of them, completed
-    `age_s` before the event.
+    `age_s` before it was told: at `completed_at` (watchdog clock, seconds), without which the event tells it.
 
-    Sent once when the round's first step is complete everywhere, later at most once per report interval, so
-    that the brain knows the last step a fault may cost.
+    Journaled once when the round's first step is complete everywhere, and later before any other event and once a
+    minute, so that the brain knows the last step a fault may cost.
     """
 
     round: int
     step: int
     age_s: float = 0.0
+    completed_at: float | None = None
 
 
 class FindingMade(msgspec.Struct, frozen=True, tag=True):

@@ -35,6 +35,7 @@ from holdfast.watchdog.effect import (
     Show,
 )
 from holdfast.watchdog.forecast import forecast
+from holdfast.watchdog.heldprogress import HeldProgress
 from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.replay import Replayed, walk
 from holdfast.watchdog.roster import Standing
@@ -57,8 +58,6 @@ WAITING_EVENTS_MAX = 65_536
 STORE_RETRY_S = 1.0
 # Launchers of a watchdog whose machine vanished notice it by their pings, within 6 s, then connect to this one.
 RETURN_S = 8.0
-# Facts that the next one of their kind replaces are not worth keeping while the store refuses.
-REPLACEABLE = (ClockTicked, RoundProgressed)
 # Effects that others act on: a round number that was shown must never be given again.
 SHOWN = (Show, Publish, Answered)
 
@@ -84,6 +83,7 @@ class Job:
         self._fence = fence
         self._brain = brain
         self._senses_for = senses_for
+        self._held = HeldProgress(brain)
         self._waiting: dict[object, Event] = {}  # in order, by what a newer one takes the place of
         self._unnoted: dict[str, InterventionOutcome] = {}  # answers given that the store does not keep yet
         self._saved_offset = START
@@ -110,6 +110,7 @@ class Job:
         self.trouble, self.senses = self.stopped, None
         self.state = self._brain.initial(self.name)
         self._waiting.clear()
+        self._held.forget()
         logger.error("job stopped job=%s reason=%s", self.name, self.stopped)
 
     def _restore(self) -> None:
@@ -156,10 +157,12 @@ class Job:
         effects = self._apply_all((), now)
         if self._waiting:
             raise Unavailable(f"the store refuses: {self.trouble}")
+        held = self._held.take()
         try:
-            lines = self._store.append(self.name, (event,), at=now, after=self.offset, fence=self._fence)
+            lines = self._store.append(self.name, (*held, event), at=now, after=self.offset, fence=self._fence)
         except (Unavailable, Damaged) as error:
             self._refused(str(error), now)
+            self._wait(held, now)
             raise
         self._accepted()
         return effects + self._apply_lines(lines, now)
@@ -206,6 +209,15 @@ class Job:
             self._saved_offset, self._saved_bytes = self.offset, len(snapshot.state)
             self._accepted()
 
+    def write_progress(self, now: float) -> tuple[Effect, ...]:
+        """Have the journal know how far the job is: nobody will write it later."""
+        return self._apply_all((), now, holds=False)
+
+    @property
+    def shown(self) -> JobState:
+        """The state for readers, with progress that is not in the journal yet. Decisions are made from `state`."""
+        return self._held.shown or self.state
+
     @property
     def behind(self) -> bool:
         """Whether events wait for the store, so that the state is not what it will be."""
@@ -243,7 +255,7 @@ class Job:
 
     def forecast(self, request: InterventionRequest, now: float) -> Forecast:
         """What the intervention would do now. Nothing is journaled or applied."""
-        return forecast(self._brain, self.state, request, now)
+        return forecast(self._brain, self.shown, request, now)
 
     def keep_last(self, last: LastSeen, now: float) -> None:
         """Keep what was last seen for readers. A failure is noted and no more. Raises Fenced."""
@@ -265,13 +277,17 @@ class Job:
         """Every line so far and what it led to, from the first. Raises Unavailable, Damaged."""
         return walk(self._store, self.name, brain=self._brain)
 
-    def _apply_all(self, events: Iterable[Event], now: float) -> tuple[Effect, ...]:
-        """Journal and apply the events behind those that still wait, or let all of them wait."""
+    def _apply_all(self, events: Iterable[Event], now: float, *, holds: bool = True) -> tuple[Effect, ...]:
+        """Journal and apply the events behind those that still wait, or let all of them wait.
+
+        Progress that leads to nothing is held back, where the state is what it will be.
+        """
         if self.stopped is not None:
             return ()
         if self.trouble is not None and now < self._retry_at:
-            self._wait(events)
+            self._wait(events, now)
             return ()
+        events = self._held.sift(events, self.state if holds and not self._waiting else None, now)
         batch = (*self._waiting.values(), *events)
         if not batch:
             return ()
@@ -279,7 +295,7 @@ class Job:
             lines = self._store.append(self.name, batch, at=now, after=self.offset, fence=self._fence)
         except (Unavailable, Damaged) as error:
             self._refused(str(error), now)
-            self._wait(events)
+            self._wait(events, now)
             return ()
         self._waiting.clear()
         self._accepted()
@@ -290,10 +306,15 @@ class Job:
             self._store.note_answer(self.name, outcome, fence=self._fence)
             del self._unnoted[id]
 
-    def _wait(self, events: Iterable[Event]) -> None:
+    def _wait(self, events: Iterable[Event], now: float) -> None:
+        """Keep them until the store takes them. Of ticks and of progress the next one is as good."""
         for event in events:
-            if isinstance(event, REPLACEABLE):
+            if isinstance(event, ClockTicked):
                 continue
+            if isinstance(event, RoundProgressed):
+                self._held.keep(event, now)
+                continue
+            self._waiting |= {object(): held for held in self._held.take()}
             subject = _subject(event)
             self._waiting.pop(subject, None)
             self._waiting[subject] = event

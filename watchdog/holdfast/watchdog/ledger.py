@@ -8,8 +8,9 @@ counts for nothing. With u(s) the useful time and t(s) the time when step s was 
     ETTR = u(n) / (t(n) - joined - suspended)    n the newest step; now in place of t(n) while no round trains
 
 A restore of step s takes the useful time back to u(s): what was made beyond it is discarded, and lost. u is known
-at marks: exactly at the newest steps that were reported (at most one a second) and at checkpoints, in proportion
-between two marks otherwise. GPU time is the same, times the world size there was at that time.
+at marks: exactly at the newest steps that were reported (one a minute, and the newest before any event) and at
+checkpoints, in proportion between two marks otherwise. GPU time is the same, times the world size there was at
+that time.
 Source: "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", section II,
 https://arxiv.org/abs/2410.21680
 """

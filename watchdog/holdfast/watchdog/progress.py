@@ -16,7 +16,7 @@ from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.sample import Reported, RoundStarted, Sample
 
-# Each event is a line in the journal: often enough to know what a fault costs, seldom enough not to matter.
+# Often enough to know what a fault costs. Few of them are lines in the journal: see heldprogress.py.
 EVENT_INTERVAL_S = 1.0
 
 

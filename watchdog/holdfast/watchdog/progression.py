@@ -14,6 +14,7 @@ from holdfast.watchdog.state import JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 
 KEPT_CHECKPOINTS = 16
+PROGRESS = "progress"  # the rule of a step that is one of many
 
 
 def progressed(state: JobState, event: Event, now: float) -> Step:
@@ -23,10 +24,11 @@ def progressed(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, f"round {event.round} is over")
     if state.recovery is not None and state.recovery.incidents:
         return ignore(state, "a fault was found in this round after that step")
-    after = _reached(state, event.step, now - event.age_s)
+    at = event.completed_at if event.completed_at is not None else now - event.age_s
+    after = _reached(state, event.step, at)
     if state.progressed and state.step is not None:
-        return Step(after, (), Reason("progress", f"step {event.step}"))
-    return _began(after, event.round, now - event.age_s)
+        return Step(after, (), Reason(PROGRESS, f"step {event.step}"))
+    return _began(after, event.round, at)
 
 
 def _began(state: JobState, round_number: int, at: float) -> Step:

@@ -106,6 +106,7 @@ class JobHost:
             self._timer.cancel()
         if self._keeper is not None:
             self._keeper.cancel()
+        self._guarded(lambda now: self._unkept.extend(self.job.write_progress(now)))
         self._keep()
         self._guarded(self.job.save)
         if self.taken:  # else nothing was heard that an earlier watchdog had not kept
@@ -198,7 +199,7 @@ class JobHost:
 
     def last_seen(self) -> LastSeen:
         """What is known of the job, or was last known once it has ended. Raises Unavailable, Damaged."""
-        now, state = self.clock.now(), self.job.state
+        now, state = self.clock.now(), self.job.shown
         gauge = self.job.senses.gauge if self.job.senses else None
         avoided = {order.node: order.reason for order in state.avoided}
         seen = LastSeen(
@@ -300,7 +301,7 @@ class JobHost:
 
     def _report(self, now: float) -> JobReport:
         gauge = self.job.senses.gauge if self.job.senses else None
-        return report_of(self.job.state, gauge, self.job.trouble, now)
+        return report_of(self.job.shown, gauge, self.job.trouble, now)
 
     def _keep(self) -> None:
         effects, self._unkept, self._keeper = self._unkept, [], None

@@ -129,7 +129,7 @@ async def logs(request: web.Request) -> web.Response:
 def status(host: JobHost) -> JobStatus:
     """The job as it is now."""
     gauge = host.job.senses.gauge if host.job.senses else None
-    return with_trouble(status_of(host.job.state, gauge, host.clock.now()), host.job.trouble)
+    return with_trouble(status_of(host.job.shown, gauge, host.clock.now()), host.job.trouble)
 
 
 def as_of_now(node: NodeStatus, policy: Policy | None) -> NodeStatus:

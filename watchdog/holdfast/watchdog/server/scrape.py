@@ -73,7 +73,7 @@ def _write_fleet(page: Page, watchdog: Watchdog) -> None:
 
 
 def _write_job(page: Page, host: JobHost, vitals: Vitals) -> None:
-    job, state, now = host.job, host.job.state, host.clock.now()
+    job, state, now = host.job, host.job.shown, host.clock.now()
     page.put("holdfast_watchdog_launchers", len(host.launchers), job.name)
     page.put("holdfast_watchdog_agents", len(host.agents), job.name)
     page.put("holdfast_watchdog_journal_lines", job.offset, job.name)
