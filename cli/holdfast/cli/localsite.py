@@ -14,6 +14,7 @@ from holdfast.cli.embedded.runlock import is_over
 from holdfast.cli.ending import nodes_of, ranks_of, remark_end
 from holdfast.cli.handingin import hand_in, no_server_check
 from holdfast.cli.logs import LogLine, LogRequest
+from holdfast.cli.output import remark
 from holdfast.cli.seen import SeenStatus, seen, seen_last
 from holdfast.cli.site import Answer, Document, Patience
 from holdfast.cli.statedirectory import (
@@ -23,6 +24,7 @@ from holdfast.cli.statedirectory import (
     runs_under_here,
 )
 from holdfast.cli.target import Target, only_one, split_job
+from holdfast.cli.view.journal import gone_text
 from holdfast.cli.watchdogclient import WatchdogClient
 
 STORED_LIMIT = 10_000
@@ -74,7 +76,10 @@ class LocalSource:
             raise Unavailable(f"there is no journal in {self.directory.root}")
         store = SqliteStore(self.directory.store_file)
         try:
-            yield from store.tail(self.job, after)
+            extent = store.extent(self.job)
+            if after + 1 < extent.first:
+                remark(gone_text(extent.first, extent.compacted_at))
+            yield from store.tail(self.job, max(after, extent.first - 1))
         finally:
             store.close()
 

@@ -32,11 +32,16 @@ def replay_stored(source: LocalSource, show: Show) -> Replay:
 def replay_shown(client: WatchdogClient, show: Show) -> Replay:
     """Compared with the round and plan the watchdog shows, once nothing was journaled between reading both.
 
-    Raises Unavailable when the journal grows faster than it can be read.
+    Raises Unavailable when the journal grows faster than it can be read, or when its first lines are gone.
     """
     state, offset = brain.initial(client.job), 0
     for _ in range(LOOKS_MAX):
         for line in client.journal(offset):
+            if line.offset != offset + 1:
+                raise Unavailable(
+                    f"the journal of {client.job} begins at line {line.offset}; what the lines before it led to"
+                    " is only in the watchdog's store, so that it cannot be replayed from here"
+                )
             step = turn(brain, state, line.event, line.at)
             state, offset = step.state, line.offset
             show(Replayed(line, step.effects, step.reason, state))

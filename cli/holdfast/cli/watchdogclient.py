@@ -15,6 +15,8 @@ from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
 from holdfast.api.status import JobStatus, NodeStatus, RankStatus
 from holdfast.api.workeroutput import KeptOutput
+from holdfast.cli.output import remark
+from holdfast.cli.view.journal import gone_text
 
 Content = TypeVar("Content")
 MAX_ANSWER_BYTES = 64 << 20
@@ -40,6 +42,8 @@ class JournalPage(msgspec.Struct, frozen=True):
 
     lines: tuple[Journaled, ...]
     next_after: int | None
+    first: int = 1
+    compacted_at: float | None = None
 
 
 class WatchdogClient:
@@ -68,10 +72,12 @@ class WatchdogClient:
         return self._read(f"logs?{urllib.parse.urlencode(asked)}", tuple[KeptOutput, ...])
 
     def journal(self, after: int) -> Iterator[Journaled]:
-        """Every line of the journal behind the line `after`, read page by page."""
+        """Every line of the journal behind the line `after`, read page by page; stderr says which are gone."""
         onward: int | None = after
         while onward is not None:
             page = self._read(f"journal?after={onward}", JournalPage)
+            if onward + 1 < page.first:
+                remark(gone_text(page.first, page.compacted_at))
             yield from page.lines
             onward = page.next_after
 

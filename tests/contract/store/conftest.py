@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from lossy_line import LossyLine
 from redis_server import RedisServer
 
 from holdfast.watchdog.settings import Host, RedisAddress
@@ -47,6 +48,13 @@ def link_to(raw: redis.Redis, shared_redis: RedisServer) -> Iterator[Callable[..
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def line(shared_redis: RedisServer) -> Iterator[LossyLine]:
+    made = LossyLine(shared_redis.port)
+    yield made
+    made.close()
 
 
 @pytest.fixture

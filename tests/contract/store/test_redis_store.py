@@ -53,13 +53,6 @@ def incident() -> Incident:
 
 
 @pytest.fixture
-def line(shared_redis: RedisServer) -> Iterator[LossyLine]:
-    made = LossyLine(shared_redis.port)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def store(link_to: Links, line: LossyLine) -> RedisStore:
     """Behind the line that loses things."""
     return RedisStore(link_to(line.port))
@@ -70,6 +63,8 @@ def test_the_keys_are_a_promise(link_to: Links, raw: redis.Redis) -> None:
     fence = store.claim()
     store.append(JOB, [left("a")], at=1.0, after=START, fence=fence)
     store.save(JOB, Snapshot(1, 1.0, b"state"), fence=fence)
+    store.append(JOB, [left("b")], at=2.0, after=1, fence=fence)
+    store.save(JOB, Snapshot(2, 2.0, b"state"), fence=fence)
     store.file(incident(), fence=fence)
     store.note_answer(JOB, InterventionOutcome("i1", InterventionState.DONE, "paused"), fence=fence)
     kinds = {name.decode(): raw.type(name).decode() for name in raw.scan_iter()}
@@ -79,7 +74,9 @@ def test_the_keys_are_a_promise(link_to: Links, raw: redis.Redis) -> None:
         f"{PREFIX}writes": "string",
         f"{PREFIX}jobs": "set",
         f"{PREFIX}journal:{JOB}": "list",
+        f"{PREFIX}extent:{JOB}": "hash",
         f"{PREFIX}snapshot:{JOB}": "string",
+        f"{PREFIX}earlier:{JOB}": "string",
         f"{PREFIX}incidents:{JOB}": "hash",
         f"{PREFIX}order:{JOB}": "zset",
         f"{PREFIX}answers:{JOB}": "hash",

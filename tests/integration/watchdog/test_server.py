@@ -16,6 +16,7 @@ from holdfast.api.bounds import WHOLE_MAX
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.event import (
     CheckpointRecorded,
+    ClockTicked,
     FindingMade,
     MemberDeparting,
     MemberJoined,
@@ -56,7 +57,7 @@ from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
 from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.sqlite import SqliteStore
-from holdfast.watchdog.store.store import START
+from holdfast.watchdog.store.store import START, Bound
 
 T = TypeVar("T")
 
@@ -553,9 +554,22 @@ class TestRequests:
             await rig.submit(policy_of(nodes=1))
             _, page = await rig.get(f"/v1/jobs/{JOB}/journal?after=0")
             assert [line["event"]["type"] for line in page["lines"]] == ["JobSubmitted"]
-            assert page["next_after"] is None
+            assert (page["next_after"], page["first"], page["compacted_at"]) == (None, 1, None)
             assert (await rig.get(f"/v1/jobs/{JOB}/journal?after=1"))[1]["lines"] == []
             assert (await rig.get(f"/v1/jobs/{JOB}/journal?after=-1"))[0] == 400
+
+    async def test_a_compacted_journal_says_where_it_begins(self) -> None:
+        store = MemoryStore(Bound(lines=1))
+        async with rigged(store) as rig:
+            await rig.submit(policy_of(nodes=1))
+            job = rig.watchdog.host(JOB).job
+            for _ in range(2):
+                job.save(rig.watchdog.clock.now())
+                rig.watchdog.host(JOB).record(ClockTicked())
+            job.save(rig.watchdog.clock.now())
+            _, page = await rig.get(f"/v1/jobs/{JOB}/journal?after=0")
+            assert [line["offset"] for line in page["lines"]] == [3]
+            assert (page["first"], page["compacted_at"] is None) == (3, False)
 
     async def test_metrics_are_text_for_prometheus(self) -> None:
         async with rigged() as rig:
@@ -563,6 +577,7 @@ class TestRequests:
             async with rig.http.get(rig.url("/metrics"), headers={"Authorization": f"Bearer {TOKEN}"}) as response:
                 text = await response.text()
             assert f'holdfast_watchdog_journal_lines{{training_job="{JOB}"}} 1' in text
+            assert f'holdfast_watchdog_journal_bytes{{training_job="{JOB}"}} 0' in text
             assert "holdfast_watchdog_bad_messages_total 0" in text
 
 

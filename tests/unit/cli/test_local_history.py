@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from fakewatchdog import FakeWatchdog, fake_watchdog, lay_out
 from wireobjects import JOB, an_incident
@@ -18,6 +19,7 @@ from holdfast.cli.view.record import recorded_incidents_text
 from holdfast.cli.watchdogclient import JournalPage
 from holdfast.watchdog import brain
 from holdfast.watchdog.store.sqlite import SqliteStore
+from holdfast.watchdog.store.store import Bound, Snapshot
 from holdfast.watchdog.turn import turn
 
 SUBMITTED = JobSubmitted(Policy(job=JOB, nodes_min=1, nodes_max=2))
@@ -54,6 +56,57 @@ def test_a_journal_without_a_kept_state_is_replayed_and_says_so(
     said = capsys.readouterr().out
     assert "-> Show, Publish: job research/gpt submitted" in said
     assert "2 events of research/gpt were replayed; no state was kept to compare with" in said
+
+
+def with_compacted_journal(root: Path) -> list[str]:
+    """A run that is over, of whose journal lines 4 to 6 are left; the flags that name it."""
+    directory = lay_out(root, port=1)
+    store = SqliteStore(directory.store_file, Bound(lines=3))
+    fence, state = store.claim(), brain.initial(JOB)
+    events = [SUBMITTED, *[ClockTicked()] * 5]
+    for offset, event in enumerate(events, start=1):
+        store.append(JOB, [event], at=100.0 + offset, after=offset - 1, fence=fence)
+        state = turn(brain, state, event, 100.0 + offset).state
+        store.save(JOB, Snapshot(offset, 100.0 + offset, msgspec.msgpack.encode(state)), fence=fence)
+    store.close()
+    return ["--state-dir", str(root)]
+
+
+def test_a_compacted_journal_says_where_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = with_compacted_journal(tmp_path)
+    assert answer(["journal", *flags, "-o", "name"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "event/4\nevent/5\nevent/6\n"
+    assert "lines before 4 were compacted at 1970-01-01T00:01:46.000Z; incidents are kept" in said.err
+    assert answer(["journal", *flags, "--after", "4", "-o", "name"]) == 0
+    assert capsys.readouterr() == ("event/5\nevent/6\n", "")
+
+
+def test_a_compacted_journal_is_replayed_from_the_state_that_was_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer(["replay", *with_compacted_journal(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "1 events of research/gpt were replayed from the state kept at event 5 (older events were com" in said
+    assert "at event 6 the state is the one that was kept, byte for byte" in said
+
+
+def test_a_compacted_journal_elsewhere_says_where_it_begins_and_is_not_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_watchdog(tmp_path) as fake:
+        flags = by_address(tmp_path, fake, None)
+        page = JournalPage((Journaled(4, 100.0, ClockTicked()),), None, 4, 106.0)
+        fake.answers["GET journal"] = (200, page)
+        assert answer(["journal", *flags, "-o", "name"]) == 0
+        said = capsys.readouterr()
+        assert said.out == "event/4\n"
+        assert "lines before 4 were compacted at 1970-01-01T00:01:46.000Z" in said.err
+        assert answer(["replay", *flags]) == 3
+        assert (
+            "begins at line 4; what the lines before it led to is only in the watchdog's"
+            in capsys.readouterr().err
+        )
 
 
 def test_a_directory_without_a_store_has_no_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

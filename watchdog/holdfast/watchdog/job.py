@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from holdfast.api.decoding import decode_msgpack
-from holdfast.api.errors import Damaged, Fenced, Malformed, Unavailable
+from holdfast.api.errors import Damaged, Fenced, Unavailable
 from holdfast.api.event import (
     ClockTicked,
     Event,
@@ -37,18 +36,20 @@ from holdfast.watchdog.effect import (
 from holdfast.watchdog.forecast import forecast
 from holdfast.watchdog.heldprogress import HeldProgress
 from holdfast.watchdog.metrics.counts import JobCounts
+from holdfast.watchdog.origin import newest
 from holdfast.watchdog.replay import Replayed, walk
 from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.sample import Connected, Expected, Left, Placed, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.senses import Senses, SensesFor
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.step import Step
-from holdfast.watchdog.store.store import START, Fence, Snapshot, Store
+from holdfast.watchdog.store.store import START, Extent, Fence, Snapshot, Store
 from holdfast.watchdog.turn import FAILED_RULE, Brain, turn
 
 logger = logging.getLogger(__name__)
 
-# A snapshot of a small job is written this often: a restart replays fewer lines than this.
+# A snapshot of a small job is written this often: a restart applies fewer lines than this, or than twice as many
+# where the newest snapshot is torn.
 SNAPSHOT_EVERY_LINES = 64
 # That of a large job weighs megabytes, so it waits for more lines. At 12,500 members it is 3.4 MB, written every
 # 3,400 lines, in some 15 ms; a restart replays those it is behind in 0.3 s.
@@ -86,6 +87,7 @@ class Job:
         self._held = HeldProgress(brain)
         self._waiting: dict[object, Event] = {}  # in order, by what a newer one takes the place of
         self._unnoted: dict[str, InterventionOutcome] = {}  # answers given that the store does not keep yet
+        self.extent = Extent()  # of the journal, when the newest snapshot was written
         self._saved_offset = START
         self._saved_bytes = 0
         self._tick_was_idle = False
@@ -114,12 +116,12 @@ class Job:
         logger.error("job stopped job=%s reason=%s", self.name, self.stopped)
 
     def _restore(self) -> None:
-        snapshot = self._store.load(self.name)
-        if snapshot is not None and (state := _readable(snapshot, self.name)) is not None:
-            self.state, self.offset, self.last_at = state, snapshot.offset, snapshot.at
-            self._saved_offset, self._saved_bytes = snapshot.offset, len(snapshot.state)
-            if (last := self._store.last(self.name)) < snapshot.offset:
-                raise Damaged(f"the journal ends at line {last}, and the snapshot is of line {snapshot.offset}")
+        origin = newest(self._store, self.name, brain=self._brain)
+        self.state, self.offset, self.last_at = origin.state, origin.offset, origin.at
+        self._saved_offset, self._saved_bytes = origin.offset, origin.size
+        if (last := self._store.last(self.name)) < origin.offset:
+            raise Damaged(f"the journal ends at line {last}, and the snapshot is of line {origin.offset}")
+        self.extent = self._store.extent(self.name)
         self.counts.begin(self.state.incidents)
         missed: list[Effect] = []
         for line in self._store.tail(self.name, self.offset):
@@ -203,6 +205,7 @@ class Job:
         try:
             self._note_answers()  # a restart reads nothing before the snapshot again
             self._store.save(self.name, snapshot, fence=self._fence)
+            self.extent = self._store.extent(self.name)
         except (Unavailable, Damaged) as error:
             self._refused(str(error), now)
         else:
@@ -274,7 +277,9 @@ class Job:
         return self._store.incidents(self.name, limit=limit)
 
     def history(self) -> Iterator[Replayed]:
-        """Every line so far and what it led to, from the first. Raises Unavailable, Damaged."""
+        """Every line there is and what it led to, from the oldest that can be applied. Raises Unavailable,
+        Damaged.
+        """
         return walk(self._store, self.name, brain=self._brain)
 
     def _apply_all(self, events: Iterable[Event], now: float, *, holds: bool = True) -> tuple[Effect, ...]:
@@ -382,15 +387,6 @@ def _subject(event: Event) -> object:
             return PodChanged, member
         case _:
             return object()
-
-
-def _readable(snapshot: Snapshot, job: str) -> JobState | None:
-    """The snapshot's state, or None when another version of the program wrote it: the journal gives it again."""
-    try:
-        return decode_msgpack(snapshot.state, JobState)
-    except Malformed as error:
-        logger.warning("snapshot is not readable, reading the whole journal job=%s reason=%s", job, error)
-        return None
 
 
 def _incidents_in(effects: Iterable[Effect]) -> Iterable[Incident]:

@@ -4,7 +4,6 @@ It is kept beside the job's snapshot, under a name that no job can have, and rep
 decided by it. Where a watchdog was killed, the journal alone says how far the job was.
 """
 
-import contextlib
 from typing import Final
 
 import msgspec
@@ -13,6 +12,7 @@ from holdfast.api.decoding import decode_msgpack
 from holdfast.api.errors import Malformed
 from holdfast.api.status import Hearing, JobPhase, LastSeen, NodeStatus, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
+from holdfast.watchdog.origin import newest
 from holdfast.watchdog.progress import mean
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.status import status_of
@@ -101,13 +101,9 @@ def _older(age_s: float | None, passed_s: float) -> float | None:
 
 def _state(store: Store, job: str, brain: Brain) -> tuple[JobState, float]:
     """The job's state after the last line of its journal, and when that line was written."""
-    state, after, at = brain.initial(job), 0, 0.0
-    snapshot = store.load(job)
-    if snapshot is not None:
-        # Of another version of the program, the whole journal gives it.
-        with contextlib.suppress(Malformed):
-            state, after, at = decode_msgpack(snapshot.state, JobState), snapshot.offset, snapshot.at
-    for line in store.tail(job, after):
+    origin = newest(store, job, brain=brain)
+    state, at = origin.state, origin.at
+    for line in store.tail(job, origin.offset):
         state, at = turn(brain, state, line.event, line.at).state, line.at
     return state, at
 

@@ -1,4 +1,7 @@
-"""Feed a journal to the brain again, from its first line: it must reach the state that the watchdog had."""
+"""Feed a journal to the brain again: it must reach the state that the watchdog had.
+
+From its first line; where that was compacted, from the earlier of the two states that are kept.
+"""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -9,6 +12,7 @@ from holdfast.api.decoding import decode_msgpack
 from holdfast.api.errors import Malformed
 from holdfast.api.event import Journaled
 from holdfast.watchdog.effect import Effect
+from holdfast.watchdog.origin import oldest
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.step import Reason
 from holdfast.watchdog.store.store import START, Snapshot, Store
@@ -33,7 +37,9 @@ class Verdict(Enum):
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """The outcome of a whole replay. `compared_at` is the offset of the snapshot compared with."""
+    """The outcome of a whole replay. `compared_at` is the offset of the snapshot compared with, `begun_at` that of
+    the snapshot it began with, 0 from the first line.
+    """
 
     job: str
     lines: int
@@ -41,12 +47,14 @@ class Replay(msgspec.Struct, frozen=True):
     verdict: Verdict
     compared_at: int | None = None
     differences: tuple[str, ...] = ()
+    begun_at: int = START
 
 
 def walk(store: Store, job: str, *, brain: Brain) -> Iterator[Replayed]:
-    """Every line of the job's journal, applied in order. Raises Unavailable, Damaged."""
-    state = brain.initial(job)
-    for line in store.tail(job, START):
+    """Every line of the job's journal from its oldest origin on, applied in order. Raises Unavailable, Damaged."""
+    origin = oldest(store, job, brain=brain)
+    state = origin.state
+    for line in store.tail(job, origin.offset):
         step = turn(brain, state, line.event, line.at)
         state = step.state
         yield Replayed(line, step.effects, step.reason, state)
@@ -55,7 +63,8 @@ def walk(store: Store, job: str, *, brain: Brain) -> Iterator[Replayed]:
 def replay(store: Store, job: str, *, brain: Brain) -> Replay:
     """Replay the job and compare with its newest snapshot, byte for byte. Raises Unavailable, Damaged."""
     snapshot = store.load(job)
-    state, lines = brain.initial(job), START
+    origin = oldest(store, job, brain=brain)
+    state, lines = origin.state, origin.offset
     compared: tuple[Verdict, tuple[str, ...]] = (Verdict.NOTHING_KEPT, ())
     for each in walk(store, job, brain=brain):
         state, lines = each.state, each.line.offset
@@ -64,7 +73,8 @@ def replay(store: Store, job: str, *, brain: Brain) -> Replay:
     if snapshot is not None and snapshot.offset > lines:
         compared = Verdict.DIFFERENT, (f"the snapshot is of line {snapshot.offset}, the journal ends at {lines}",)
     verdict, differences = compared
-    return Replay(job, lines, state, verdict, snapshot.offset if snapshot else None, differences)
+    compared_at = snapshot.offset if snapshot else None
+    return Replay(job, lines, state, verdict, compared_at, differences, origin.offset)
 
 
 def _compare(state: JobState, snapshot: Snapshot) -> tuple[Verdict, tuple[str, ...]]:

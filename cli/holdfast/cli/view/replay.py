@@ -26,7 +26,9 @@ def shown_verdict_text(outcome: Replay) -> str:
 
 def verdict_text(outcome: Replay) -> str:
     """Whether the journal leads to the state that was kept."""
-    read = f"{outcome.lines} events of {outcome.job} were replayed"
+    read = f"{outcome.lines - outcome.begun_at} events of {outcome.job} were replayed"
+    if outcome.begun_at:
+        read += f" from the state kept at event {outcome.begun_at} (older events were compacted)"
     if outcome.verdict is Verdict.NOTHING_KEPT:
         return f"{read}; no state was kept to compare with"
     if outcome.verdict is Verdict.EQUAL:

@@ -27,7 +27,8 @@ _OWN = (
     Metric("holdfast_fleet_node_quarantined", _GAUGE, "1 for a node that all jobs are kept away from.", ("node",)),
     Metric("holdfast_watchdog_launchers", _GAUGE, "Launchers connected.", JOB),
     Metric("holdfast_watchdog_agents", _GAUGE, "Agents connected.", JOB),
-    Metric("holdfast_watchdog_journal_lines", _GAUGE, "Lines in the job's journal.", JOB),
+    Metric("holdfast_watchdog_journal_lines", _GAUGE, "Lines in the job's journal, without compacted ones.", JOB),
+    Metric("holdfast_watchdog_journal_bytes", _GAUGE, "Size of the job's journal at its newest snapshot.", JOB),
     Metric("holdfast_watchdog_store_refuses", _GAUGE, "1 while the store does not take the job's record.", JOB),
     Metric(
         "holdfast_watchdog_judge_failures_total",

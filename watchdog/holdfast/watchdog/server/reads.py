@@ -18,6 +18,7 @@ from holdfast.watchdog.server.doors import READERSHIP
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import WATCHDOG
 from holdfast.watchdog.status import status_of, with_trouble
+from holdfast.watchdog.store.store import START
 
 INCIDENTS_MAX = 1000
 JOURNAL_PAGE_LINES = 500
@@ -25,10 +26,15 @@ REPORTS_MISSED: Final = 3  # in a row; then an agent is silent
 
 
 class JournalPage(msgspec.Struct, frozen=True):
-    """Some lines, and the `after` that gives the next ones; None when these were the last."""
+    """Some lines, and the `after` that gives the next ones; None when these were the last.
+
+    The journal begins at line `first`: those before were compacted at `compacted_at` (watchdog clock, seconds).
+    """
 
     lines: tuple[Journaled, ...]
     next_after: int | None
+    first: int = START + 1
+    compacted_at: float | None = None
 
 
 def hosted(request: web.Request) -> JobHost:
@@ -102,15 +108,17 @@ async def nodes(request: web.Request) -> web.Response:
 
 
 async def journal(request: web.Request) -> web.Response:
-    """One page of the journal behind the line `after`."""
-    host = hosted(request)
+    """One page of the journal behind the line `after`, or from where it begins."""
+    host, store = hosted(request), request.app[WATCHDOG].store
+    extent = store.extent(host.job.name)
     lines: list[Journaled] = []
-    for line in request.app[WATCHDOG].store.tail(host.job.name, _whole(request, "after", 0)):
+    for line in store.tail(host.job.name, max(_whole(request, "after", 0), extent.first - 1)):
         lines.append(line)
         if len(lines) == JOURNAL_PAGE_LINES:
             break
     more = bool(lines) and lines[-1].offset < host.job.offset
-    return answer(JournalPage(tuple(lines), lines[-1].offset if more else None))
+    next_after = lines[-1].offset if more else None
+    return answer(JournalPage(tuple(lines), next_after, extent.first, extent.compacted_at))
 
 
 async def logs(request: web.Request) -> web.Response:

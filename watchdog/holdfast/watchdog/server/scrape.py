@@ -76,7 +76,8 @@ def _write_job(page: Page, host: JobHost, vitals: Vitals) -> None:
     job, state, now = host.job, host.job.shown, host.clock.now()
     page.put("holdfast_watchdog_launchers", len(host.launchers), job.name)
     page.put("holdfast_watchdog_agents", len(host.agents), job.name)
-    page.put("holdfast_watchdog_journal_lines", job.offset, job.name)
+    page.put("holdfast_watchdog_journal_lines", job.offset - job.extent.first + 1, job.name)
+    page.put("holdfast_watchdog_journal_bytes", job.extent.bytes, job.name)
     page.put("holdfast_watchdog_store_refuses", int(job.trouble is not None), job.name)
     for judge, failures in job.senses.failures.items() if job.senses else ():
         page.put("holdfast_watchdog_judge_failures_total", failures, job.name, judge)

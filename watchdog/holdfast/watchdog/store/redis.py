@@ -6,11 +6,18 @@
     holdfast:{watchdog}:writes           string  every write     -     the newest write's number under the fence
     holdfast:{watchdog}:lock             string  lease           yes   who leads; see redislease.py
     holdfast:{watchdog}:jobs             set     append, forget  -     the names of jobs with a journal
-    holdfast:{watchdog}:journal:JOB      list    append, forget  -     line N at index N-1: Journaled as msgpack
+    holdfast:{watchdog}:journal:JOB      list    append, save,   -     Journaled as msgpack, without the lines that
+                                                 forget                are gone: line N at index N-1-gone
+    holdfast:{watchdog}:extent:JOB       hash    append, save,   -     gone, bytes, at (of what is gone); snapshot,
+                                                 forget                earlier: the lines that those two are of
     holdfast:{watchdog}:snapshot:JOB     string  save, forget    -     Snapshot as msgpack
+    holdfast:{watchdog}:earlier:JOB      string  save, forget    -     the one before it
     holdfast:{watchdog}:incidents:JOB    hash    file, forget    -     id -> Incident as msgpack
     holdfast:{watchdog}:order:JOB        zset    file, forget    -     id scored with detected_at
     holdfast:{watchdog}:answers:JOB      hash    answer, forget  -     id -> InterventionOutcome as msgpack
+
+Keys are of version 1 until a journal is compacted, and of version 2 from then on: a program that knows of no gone
+lines must not count places in that list.
 
 The tag in braces puts all of them into one slot of a Redis cluster, so that a script may touch any of them.
 
@@ -44,7 +51,7 @@ from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
 from holdfast.watchdog.store.recent import RecentLines
 from holdfast.watchdog.store.redislink import RedisLink
-from holdfast.watchdog.store.store import PAGE_LINES, START, Fence, Snapshot
+from holdfast.watchdog.store.store import BOUND, PAGE_LINES, Bound, Extent, Fence, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -55,21 +62,29 @@ INCIDENTS = msgspec.msgpack.Decoder(Incident)
 ANSWERS = msgspec.msgpack.Decoder(InterventionOutcome)
 encode = msgspec.msgpack.encode
 
-SCHEMA_VERSION = 1
+WHOLE_VERSION, COMPACTED_VERSION = 1, 2  # of the keys
 PREFIX = "holdfast:{watchdog}:"
 SCHEMA, FENCE, WRITES, LOCK, JOBS = (PREFIX + name for name in ("schema", "fence", "writes", "lock", "jobs"))
 # Appends that were held up may come between a look and a write, one for each that was given up.
 DOUBT_TRIES = 8
 
-# KEYS: schema, fence, writes. ARGV: version of the keys.
-# Outcomes: the new token (integer) | {'schema', VERSION}: the keys are of another version, nothing was written.
-CLAIM = """
+# KEYS: schema, … ARGV: versions that are understood: of new keys, of compacted ones, …
+# Outcome: {'schema', VERSION}: the keys are of another version, nothing was written.
+UNDERSTOOD = """
 local version = redis.call('GET', KEYS[1])
-if version and version ~= ARGV[1] then return {'schema', version} end
-redis.call('SET', KEYS[1], ARGV[1])
+if version and version ~= ARGV[1] and version ~= ARGV[2] then return {'schema', version} end
+"""
+
+# KEYS: schema, fence, writes. ARGV: as in UNDERSTOOD.
+# Outcomes: the new token (integer) | as in UNDERSTOOD.
+CLAIM = (
+    UNDERSTOOD
+    + """
+if not version then redis.call('SET', KEYS[1], ARGV[1]) end
 redis.call('SET', KEYS[3], '0')
 return redis.call('INCR', KEYS[2])
 """
+)
 
 # KEYS: fence, writes, … ARGV: token, number of this write, …
 ENTITLED = """
@@ -78,24 +93,57 @@ if tonumber(ARGV[2]) <= tonumber(redis.call('GET', KEYS[2]) or '0') then return 
 redis.call('SET', KEYS[2], ARGV[2])
 """
 
-# KEYS: …, journal, jobs. ARGV: …, after, job, line, line, …
+# KEYS: …, journal, jobs, extent. ARGV: …, after, job, line, line, …
 # Outcomes: 'done': all lines are behind `after` | LENGTH (integer): the journal ends there, nothing was written.
 # Lines are pushed in parts, because Lua's stack holds 8000 values.
 APPEND = (
     ENTITLED
     + """
-local length = redis.call('LLEN', KEYS[3])
+local length = redis.call('LLEN', KEYS[3]) + tonumber(redis.call('HGET', KEYS[5], 'gone') or '0')
 if length ~= tonumber(ARGV[3]) then return length end
+local bytes = 0
 for first = 5, #ARGV, 4096 do
   redis.call('RPUSH', KEYS[3], unpack(ARGV, first, math.min(first + 4095, #ARGV)))
   redis.call('SADD', KEYS[4], ARGV[4])
 end
+for place = 5, #ARGV do bytes = bytes + #ARGV[place] end
+if bytes > 0 then redis.call('HINCRBY', KEYS[5], 'bytes', bytes) end
 return 'done'
 """
 )
 
-# KEYS: …, snapshot. ARGV: …, body. Outcomes: 'done'.
-SAVE = ENTITLED + "redis.call('SET', KEYS[3], ARGV[3]) return 'done'"
+# KEYS: …, snapshot, earlier, journal, extent, schema.
+# ARGV: …, body, the line it is of, its time, most lines, bytes, lines at once, version of compacted keys.
+# Outcomes: 'done'. What the line was of a snapshot that an older version wrote is not known: nothing goes yet.
+SAVE = (
+    ENTITLED
+    + """
+if redis.call('EXISTS', KEYS[5]) == 0 then
+  redis.call('SET', KEYS[3], ARGV[3])
+  return 'done'
+end
+local function number(field) return tonumber(redis.call('HGET', KEYS[6], field) or '0') end
+if redis.call('EXISTS', KEYS[3]) == 1 and number('snapshot') < tonumber(ARGV[4]) then
+  redis.call('RENAME', KEYS[3], KEYS[4])
+  redis.call('HSET', KEYS[6], 'earlier', number('snapshot'))
+end
+redis.call('SET', KEYS[3], ARGV[3])
+redis.call('HSET', KEYS[6], 'snapshot', ARGV[4])
+local gone, bytes, lines = number('gone'), number('bytes'), redis.call('LLEN', KEYS[5])
+local most, cut = math.min(number('earlier') - gone, tonumber(ARGV[8])), 0
+local function over() return lines - cut > tonumber(ARGV[6]) or bytes > tonumber(ARGV[7]) end
+if most < 1 or not over() then return 'done' end
+local oldest = redis.call('LRANGE', KEYS[5], 0, most - 1)
+while cut < #oldest and over() do
+  cut = cut + 1
+  bytes = bytes - #oldest[cut]
+end
+redis.call('LTRIM', KEYS[5], cut, -1)
+redis.call('HSET', KEYS[6], 'gone', gone + cut, 'bytes', math.max(0, bytes), 'at', ARGV[5])
+redis.call('SET', KEYS[7], ARGV[9])
+return 'done'
+"""
+)
 
 # KEYS: …, incidents, order. ARGV: …, id, body, detected_at. Outcomes: 'done'.
 FILE = (
@@ -110,13 +158,13 @@ return 'done'
 # KEYS: …, answers. ARGV: …, id, body. Outcomes: 'done', also when it was answered before.
 ANSWER = ENTITLED + "redis.call('HSETNX', KEYS[3], ARGV[3], ARGV[4]) return 'done'"
 
-# KEYS: …, jobs, journal, snapshot, incidents, order, answers. ARGV: …, job.
+# KEYS: …, jobs, what there is of the job. ARGV: …, job.
 # Outcomes: 'done', also when there was nothing.
 FORGET = (
     ENTITLED
     + """
 redis.call('SREM', KEYS[3], ARGV[3])
-redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8])
+redis.call('DEL', unpack(KEYS, 4))
 return 'done'
 """
 )
@@ -128,15 +176,18 @@ HARDEN = ENTITLED + "return 'done'"
 class RedisStore:
     """Fills the `Store` port. Used from one thread; opens its connection with the first call."""
 
-    def __init__(self, link: RedisLink) -> None:
+    def __init__(self, link: RedisLink, bound: Bound = BOUND) -> None:
         self._link = link
+        self._bound = bound
         self._writes = 0
         self._recent = RecentLines()
         self._doubted: set[str] = set()  # jobs whose last append got no answer
 
     def claim(self) -> Fence:
         self._writes = 0
-        return granted(self._link, self._link.run(CLAIM, [SCHEMA, FENCE, WRITES], [SCHEMA_VERSION]))
+        return granted(
+            self._link, self._link.run(CLAIM, [SCHEMA, FENCE, WRITES], [WHOLE_VERSION, COMPACTED_VERSION])
+        )
 
     def jobs(self) -> tuple[str, ...]:
         return tuple(sorted(name.decode() for name in self._link.ask("SMEMBERS", JOBS)))
@@ -157,7 +208,13 @@ class RedisStore:
         self._link.hold()
 
     def tail(self, job: str, after: int) -> Iterator[Journaled]:
-        while bodies := self._link.ask("LRANGE", _journal(job), after, after + PAGE_LINES - 1):
+        while True:
+            extent = self.extent(job)  # some lines may go while others are read
+            extent.require(after, job)
+            begin = after + 1 - extent.first
+            bodies = self._link.ask("LRANGE", _journal(job), begin, begin + PAGE_LINES - 1)
+            if not bodies:
+                return
             for body in bodies:
                 line = self._decode(body, LINES, f"line {after + 1} of the journal of {job}")
                 if line.offset != after + 1:
@@ -166,14 +223,25 @@ class RedisStore:
                 after = line.offset
 
     def last(self, job: str) -> int:
-        return int(self._link.ask("LLEN", _journal(job))) or START
+        return self.extent(job).first - 1 + int(self._link.ask("LLEN", _journal(job)))
+
+    def extent(self, job: str) -> Extent:
+        gone, size, at = self._link.ask("HMGET", _extent(job), "gone", "bytes", "at")
+        return Extent(int(gone or 0) + 1, int(size or 0), None if at is None else float(at))
 
     def save(self, job: str, snapshot: Snapshot, *, fence: Fence) -> None:
-        self._write(SAVE, [_snapshot(job)], [encode(snapshot)], fence)
+        keys = [_snapshot(job), _earlier(job), _journal(job), _extent(job), SCHEMA]
+        most = (self._bound.lines, self._bound.bytes, self._bound.at_once)
+        values = [encode(snapshot), snapshot.offset, snapshot.at, *most, COMPACTED_VERSION]
+        self._write(SAVE, keys, values, fence)
 
     def load(self, job: str) -> Snapshot | None:
         body = self._link.ask("GET", _snapshot(job))
         return None if body is None else self._decode(body, SNAPSHOTS, f"the snapshot of {job}")
+
+    def earlier(self, job: str) -> Snapshot | None:
+        body = self._link.ask("GET", _earlier(job))
+        return None if body is None else self._decode(body, SNAPSHOTS, f"the earlier snapshot of {job}")
 
     def file(self, incident: Incident, *, fence: Fence) -> None:
         keys = [_incidents(incident.job), _order(incident.job)]
@@ -195,8 +263,8 @@ class RedisStore:
         return None if body is None else self._decode(body, ANSWERS, f"the answer to intervention {id} of {job}")
 
     def forget(self, job: str, *, fence: Fence) -> None:
-        keys = [JOBS, _journal(job), _snapshot(job), _incidents(job), _order(job), _answers(job)]
-        self._write(FORGET, keys, [job], fence)
+        kept = (_journal, _extent, _snapshot, _earlier, _incidents, _order, _answers)
+        self._write(FORGET, [JOBS, *(key(job) for key in kept)], [job], fence)
         self._recent.forget(job)
         self._doubted.discard(job)
 
@@ -235,7 +303,7 @@ class RedisStore:
 
     def _try_push(self, job: str, bodies: Sequence[bytes], after: int, fence: Fence) -> int | None:
         try:
-            outcome = self._write(APPEND, [_journal(job), JOBS], [after, job, *bodies], fence)
+            outcome = self._write(APPEND, [_journal(job), JOBS, _extent(job)], [after, job, *bodies], fence)
         except Unavailable:
             self._doubted.add(job)
             raise
@@ -262,8 +330,8 @@ class RedisStore:
 def granted(link: RedisLink, outcome: Any) -> Fence:
     """The token that a script gave. Raises Damaged when the keys are of another version of this program."""
     if isinstance(outcome, list):
-        version = outcome[1].decode()
-        raise Damaged(f"{link}: its keys are of version {version}, this program reads version {SCHEMA_VERSION}")
+        read = f"this program reads versions {WHOLE_VERSION} and {COMPACTED_VERSION}"
+        raise Damaged(f"{link}: its keys are of version {outcome[1].decode()}, {read}")
     return Fence(int(outcome))
 
 
@@ -288,8 +356,16 @@ def _journal(job: str) -> str:
     return f"{PREFIX}journal:{job}"
 
 
+def _extent(job: str) -> str:
+    return f"{PREFIX}extent:{job}"
+
+
 def _snapshot(job: str) -> str:
     return f"{PREFIX}snapshot:{job}"
+
+
+def _earlier(job: str) -> str:
+    return f"{PREFIX}earlier:{job}"
 
 
 def _incidents(job: str) -> str:

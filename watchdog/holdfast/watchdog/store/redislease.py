@@ -5,26 +5,38 @@ import secrets
 
 from holdfast.api.errors import Fenced
 from holdfast.watchdog.store.lease import Lock
-from holdfast.watchdog.store.redis import FENCE, LOCK, SCHEMA, SCHEMA_VERSION, WRITES, granted
+from holdfast.watchdog.store.redis import (
+    COMPACTED_VERSION,
+    FENCE,
+    LOCK,
+    SCHEMA,
+    UNDERSTOOD,
+    WHOLE_VERSION,
+    WRITES,
+    granted,
+)
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.store import Fence
 
 logger = logging.getLogger(__name__)
 
-# KEYS: schema, fence, writes, lock. ARGV: version of the keys, our name, milliseconds.
+# KEYS: schema, fence, writes, lock. ARGV: as in UNDERSTOOD, our name, milliseconds.
 # Outcomes: TOKEN (integer): the lock is ours, also when it was already and the answer was lost |
-# 'held' by another | {'schema', VERSION} as in CLAIM.
-TAKE = """
+# 'held' by another | {'schema', VERSION} as in UNDERSTOOD.
+TAKE = (
+    """
 local holder = redis.call('GET', KEYS[4])
-if holder and holder ~= ARGV[2] then return 'held' end
-local version = redis.call('GET', KEYS[1])
-if version and version ~= ARGV[1] then return {'schema', version} end
-redis.call('SET', KEYS[4], ARGV[2], 'PX', ARGV[3])
+if holder and holder ~= ARGV[3] then return 'held' end
+"""
+    + UNDERSTOOD
+    + """
+redis.call('SET', KEYS[4], ARGV[3], 'PX', ARGV[4])
 if holder then return tonumber(redis.call('GET', KEYS[2])) end
-redis.call('SET', KEYS[1], ARGV[1])
+if not version then redis.call('SET', KEYS[1], ARGV[1]) end
 redis.call('SET', KEYS[3], '0')
 return redis.call('INCR', KEYS[2])
 """
+)
 
 # KEYS: fence, lock. ARGV: token, our name, milliseconds.
 # Outcomes: 'done': the lock is ours for that long | 'fenced': another one has taken over.
@@ -61,7 +73,7 @@ class RedisLease:
                 logger.warning("redis is run unwisely redis=%s advice=%s", self._link, advice)
             self._checked = True
         keys = [SCHEMA, FENCE, WRITES, LOCK]
-        outcome = self._link.run(TAKE, keys, [SCHEMA_VERSION, self._name, self._ttl_ms])
+        outcome = self._link.run(TAKE, keys, [WHOLE_VERSION, COMPACTED_VERSION, self._name, self._ttl_ms])
         if outcome == b"held":
             return None
         fence = granted(self._link, outcome)

@@ -3,7 +3,10 @@
     meta       name PRIMARY KEY, value              `schema` (version of these tables), `fence` (last token given),
                                                     `hardened` (how often the disk was waited for)
     journal    job, place, at, event                one row per event, event as msgpack
+    extent     job PRIMARY KEY, bytes, compacted_at what the events there are take together, and when lines before
+                                                    them were deleted
     snapshot   job PRIMARY KEY, place, at, state    the newest snapshot, state as msgpack
+    earlier    job PRIMARY KEY, place, at, state    the one before it
     incident   job, id, detected_at, body           the newest version of each incident, as msgpack
     answer     job, id, body                        what each intervention was answered, as msgpack
 
@@ -28,7 +31,7 @@ from holdfast.api.errors import Damaged, Fenced, Malformed, Unavailable
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
-from holdfast.watchdog.store.store import PAGE_LINES, START, Fence, Snapshot
+from holdfast.watchdog.store.store import BOUND, PAGE_LINES, START, Bound, Extent, Fence, Snapshot
 from holdfast.watchdog.store.witness import Seen, Witness
 
 T = TypeVar("T")
@@ -46,6 +49,12 @@ CREATE TABLE IF NOT EXISTS journal (
     job TEXT NOT NULL, place INTEGER NOT NULL, at REAL NOT NULL, event BLOB NOT NULL, PRIMARY KEY (job, place)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS snapshot (
+    job TEXT PRIMARY KEY, place INTEGER NOT NULL, at REAL NOT NULL, state BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS extent (
+    job TEXT PRIMARY KEY, bytes INTEGER NOT NULL, compacted_at REAL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS earlier (
     job TEXT PRIMARY KEY, place INTEGER NOT NULL, at REAL NOT NULL, state BLOB NOT NULL
 );
 CREATE TABLE IF NOT EXISTS incident (
@@ -73,8 +82,9 @@ REASONS = {
 class SqliteStore:
     """Fills the `Store` port. Used from one thread. Raises Unavailable or Damaged when it cannot be opened."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, bound: Bound = BOUND) -> None:
         self._path = path
+        self._bound = bound
         self._witness = Witness(path)
         with self._translated():
             self._connection = sqlite3.connect(path, timeout=LOCK_PATIENCE_S, isolation_level=None)
@@ -106,10 +116,14 @@ class SqliteStore:
             cursor.execute("SELECT MAX(place) FROM journal WHERE job = ?", (job,))
             if (cursor.fetchone()[0] or START) != after:
                 raise Fenced(f"the journal of {job} goes on behind line {after}: somebody else writes it")
-            cursor.executemany(
-                "INSERT INTO journal VALUES (?, ?, ?, ?)",
-                [(job, line.offset, at, msgspec.msgpack.encode(line.event)) for line in added],
-            )
+            rows = [(job, line.offset, at, msgspec.msgpack.encode(line.event)) for line in added]
+            cursor.executemany("INSERT INTO journal VALUES (?, ?, ?, ?)", rows)
+            size = sum(len(row[3]) for row in rows)
+            cursor.execute("UPDATE extent SET bytes = bytes + ? WHERE job = ?", (size, job))
+            if rows and not cursor.rowcount:  # the first lines of the job, or of this version of the program
+                cursor.execute(
+                    "INSERT INTO extent SELECT job, SUM(LENGTH(event)), NULL FROM journal WHERE job = ?", (job,)
+                )
         return added
 
     def harden(self, *, fence: Fence) -> None:
@@ -130,6 +144,7 @@ class SqliteStore:
                 self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def tail(self, job: str, after: int) -> Iterator[Journaled]:
+        self.extent(job).require(after, job)
         query = "SELECT place, at, event FROM journal WHERE job = ? AND place > ? ORDER BY place LIMIT ?"
         while rows := self._rows(query, (job, after, PAGE_LINES)):
             for place, at, event in rows:
@@ -141,16 +156,29 @@ class SqliteStore:
     def last(self, job: str) -> int:
         return int(self._rows("SELECT MAX(place) FROM journal WHERE job = ?", (job,))[0][0] or START)
 
+    def extent(self, job: str) -> Extent:
+        first = self._rows("SELECT MIN(place) FROM journal WHERE job = ?", (job,))[0][0] or START + 1
+        rows = self._rows("SELECT bytes, compacted_at FROM extent WHERE job = ?", (job,))
+        return Extent(first, *rows[0]) if rows else Extent(first)
+
     def save(self, job: str, snapshot: Snapshot, *, fence: Fence) -> None:
         with self._transaction(fence) as cursor:
+            cursor.execute(
+                "INSERT OR REPLACE INTO earlier SELECT snapshot.* FROM snapshot JOIN extent USING (job)"
+                " WHERE job = ? AND place < ?",
+                (job, snapshot.offset),
+            )
             cursor.execute(
                 "INSERT OR REPLACE INTO snapshot VALUES (?, ?, ?, ?)",
                 (job, snapshot.offset, snapshot.at, snapshot.state),
             )
+            self._compact(cursor, job, snapshot.at)
 
     def load(self, job: str) -> Snapshot | None:
-        rows = self._rows("SELECT place, at, state FROM snapshot WHERE job = ?", (job,))
-        return Snapshot(*rows[0]) if rows else None
+        return self._snapshot("SELECT place, at, state FROM snapshot WHERE job = ?", job)
+
+    def earlier(self, job: str) -> Snapshot | None:
+        return self._snapshot("SELECT place, at, state FROM earlier WHERE job = ?", job)
 
     def file(self, incident: Incident, *, fence: Fence) -> None:
         with self._transaction(fence) as cursor:
@@ -177,11 +205,41 @@ class SqliteStore:
 
     def forget(self, job: str, *, fence: Fence) -> None:
         with self._transaction(fence) as cursor:
-            for table in ("journal", "snapshot", "incident", "answer"):
+            for table in ("journal", "extent", "snapshot", "earlier", "incident", "answer"):
                 cursor.execute(f"DELETE FROM {table} WHERE job = ?", (job,))
 
     def close(self) -> None:
         self._connection.close()
+
+    def _compact(self, cursor: sqlite3.Cursor, job: str, at: float) -> None:
+        """Delete the oldest lines up to the earlier snapshot's, as long as there are more than the bound."""
+        cursor.execute(
+            "SELECT bytes, place, (SELECT MIN(place) FROM journal WHERE job = extent.job),"
+            " (SELECT MAX(place) FROM journal WHERE job = extent.job) FROM extent JOIN earlier USING (job)"
+            " WHERE job = ?",
+            (job,),
+        )
+        if (found := cursor.fetchone()) is None:
+            return
+        size, upto, first, last = found
+        if last - first + 1 <= self._bound.lines and size <= self._bound.bytes:
+            return
+        cut = first - 1
+        cursor.execute(
+            "SELECT place, LENGTH(event) FROM journal WHERE job = ? AND place <= ? ORDER BY place LIMIT ?",
+            (job, upto, self._bound.at_once),
+        )
+        for place, length in cursor.fetchall():
+            if last - cut <= self._bound.lines and size <= self._bound.bytes:
+                break
+            cut, size = place, size - length
+        if cut >= first:
+            cursor.execute("DELETE FROM journal WHERE job = ? AND place <= ?", (job, cut))
+            cursor.execute("UPDATE extent SET bytes = ?, compacted_at = ? WHERE job = ?", (max(0, size), at, job))
+
+    def _snapshot(self, query: str, job: str) -> Snapshot | None:
+        rows = self._rows(query, (job,))
+        return Snapshot(*rows[0]) if rows else None
 
     def _prepare(self) -> None:
         with self._translated():

@@ -10,10 +10,11 @@ when what it holds is not what was written; both leave what is stored as it was.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
 import msgspec
 
+from holdfast.api.errors import Damaged
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
@@ -32,8 +33,44 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: bytes
 
 
+class Bound(msgspec.Struct, frozen=True):
+    """How much of a job's journal is kept: its newest lines, up to `lines` of them and up to `bytes` together.
+
+    Lines behind the earlier snapshot are kept however many they are. At most `at_once` go with one snapshot, so
+    that none waits long for an old journal to become short.
+    """
+
+    lines: int = 10_000
+    bytes: int = 64 * 1024 * 1024
+    at_once: int = 8_192
+
+
+BOUND: Final = Bound()
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """What there is of a job's journal: from line `first` on, `bytes` together.
+
+    The lines before it were compacted at `compacted_at` (watchdog clock, seconds), None while none were.
+    """
+
+    first: int = START + 1
+    bytes: int = 0
+    compacted_at: float | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no line was compacted."""
+        return self.first == START + 1
+
+    def require(self, after: int, journal: str) -> None:
+        """Raises Damaged when lines behind `after` are not there any more."""
+        if after + 1 < self.first:
+            raise Damaged(f"lines before {self.first} of the journal of {journal} were compacted")
+
+
 class Journal(Protocol):
-    """Every event of a job, in order, without a gap: offsets are 1, 2, 3, …"""
+    """The newest events of a job, in order, without a gap: offsets are 1, 2, 3, … from the first that is kept."""
 
     def append(
         self, job: str, events: Sequence[Event], *, at: float, after: int, fence: Fence
@@ -53,7 +90,13 @@ class Journal(Protocol):
         ...
 
     def tail(self, job: str, after: int) -> Iterator[Journaled]:
-        """The lines behind `after`, in order. Raises Damaged at the first line that is missing or unreadable."""
+        """The lines behind `after`, in order. Raises Damaged at the first line that is missing, compacted or
+        unreadable.
+        """
+        ...
+
+    def extent(self, job: str) -> Extent:
+        """What there is of the job's journal."""
         ...
 
     def last(self, job: str) -> int:
@@ -62,14 +105,23 @@ class Journal(Protocol):
 
 
 class Snapshots(Protocol):
-    """The newest snapshot of each job: a shortcut, never the truth. The journal alone gives the same state."""
+    """The newest snapshot of each job, and the one before it, from which the journal gives the same state."""
 
     def save(self, job: str, snapshot: Snapshot, *, fence: Fence) -> None:
-        """Replace the job's snapshot. Raises Fenced when the fence is lost."""
+        """Make it the job's newest snapshot and compact the journal, all or nothing. Raises Fenced when the fence
+        is lost.
+
+        Where the job has a journal, the snapshot that was the newest becomes the earlier one, unless it is of the
+        same line; lines up to that one's go, the oldest first, while there are more than the store's bound.
+        """
         ...
 
     def load(self, job: str) -> Snapshot | None:
-        """The newest snapshot, None when there is none."""
+        """The newest snapshot, None when there is none. Raises Damaged when it is torn."""
+        ...
+
+    def earlier(self, job: str) -> Snapshot | None:
+        """The one before the newest, None when there is none. Raises Damaged when it is torn."""
         ...
 
 
