@@ -73,6 +73,15 @@ def test_a_torn_snapshot_costs_the_lines_since_the_one_before(old: Life) -> None
     assert msgspec.msgpack.encode(again.state) == msgspec.msgpack.encode(old.job.state)
 
 
+def test_snapshots_that_are_torn_one_after_the_other_never_leave_it_without_one(old: Life) -> None:
+    for _ in range(3):
+        old.tear(1)
+        old.job = old.opened()
+        assert old.job.stopped is None
+    old.live(3 * SNAPSHOT_EVERY_LINES)
+    assert msgspec.msgpack.encode(old.opened().state) == msgspec.msgpack.encode(old.job.state)
+
+
 def test_without_any_state_that_can_be_read_it_stops_and_says_why(old: Life) -> None:
     old.tear(2)
     again = old.opened()

@@ -118,9 +118,13 @@ class Job:
     def _restore(self) -> None:
         origin = newest(self._store, self.name, brain=self._brain)
         self.state, self.offset, self.last_at = origin.state, origin.offset, origin.at
-        self._saved_offset, self._saved_bytes = origin.offset, origin.size
+        snapshot = origin.snapshot()
+        self._saved_offset, self._saved_bytes = origin.offset, len(snapshot.state)
         if (last := self._store.last(self.name)) < origin.offset:
             raise Damaged(f"the journal ends at line {last}, and the snapshot is of line {origin.offset}")
+        if origin.passed_over:
+            # Else the next one would make the unreadable one the earlier, and this one would be gone.
+            self._store.save(self.name, snapshot, fence=self._fence)
         self.extent = self._store.extent(self.name)
         self.counts.begin(self.state.incidents)
         missed: list[Effect] = []

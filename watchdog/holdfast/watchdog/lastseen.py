@@ -1,7 +1,7 @@
 """What was last known of a job when it ended, or when its watchdog was stopped: kept in the store for readers.
 
 It is kept beside the job's snapshot, under a name that no job can have, and replaced as a whole. Nothing is
-decided by it. Where a watchdog was killed, the journal alone says how far the job was.
+decided by it. Where a watchdog was killed, the journal alone says how far the job was, up to a minute before.
 """
 
 from typing import Final

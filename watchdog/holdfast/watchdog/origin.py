@@ -1,7 +1,7 @@
 """Where the lines of a journal are applied from: a state that was kept, or the journal's beginning."""
 
+import contextlib
 import logging
-from collections.abc import Callable
 
 import msgspec
 
@@ -15,27 +15,43 @@ logger = logging.getLogger(__name__)
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """A job's state after the line `offset`, which was written at `at`; kept, it takes `size` bytes."""
+    """A job's state after the line `offset`, which was written at `at`. `passed_over`: a newer one was kept, and
+    cannot be read.
+    """
 
     state: JobState
     offset: int = START
     at: float = 0.0
-    size: int = 0
+    passed_over: bool = False
+
+    def snapshot(self) -> Snapshot:
+        """As it is kept."""
+        return Snapshot(self.offset, self.at, msgspec.msgpack.encode(self.state))
 
 
 def newest(store: Store, job: str, *, brain: Brain) -> Origin:
     """The newest snapshot that can be read, else the journal's beginning. Raises Unavailable, Damaged."""
+    passed_over = False
     for load in (store.load, store.earlier):
-        if (kept := _readable(load, job)) is not None:
-            return kept
-    return _beginning(store.extent(job), job, brain=brain)
+        try:
+            kept = _kept(load(job))
+        except (Malformed, Damaged) as error:
+            logger.warning("a snapshot is not readable, going back further job=%s reason=%s", job, error)
+            passed_over = True
+        else:
+            if kept is not None:
+                return msgspec.structs.replace(kept, passed_over=passed_over)
+    return msgspec.structs.replace(_beginning(store.extent(job), job, brain=brain), passed_over=passed_over)
 
 
 def oldest(store: Store, job: str, *, brain: Brain) -> Origin:
     """The journal's beginning; where that was compacted, the earlier snapshot. Raises Unavailable, Damaged."""
     extent = store.extent(job)
-    kept = None if extent.is_whole else _readable(store.earlier, job)
-    return kept if kept is not None else _beginning(extent, job, brain=brain)
+    if not extent.is_whole:
+        with contextlib.suppress(Malformed, Damaged):
+            if (kept := _kept(store.earlier(job))) is not None:
+                return kept
+    return _beginning(extent, job, brain=brain)
 
 
 def _beginning(extent: Extent, job: str, *, brain: Brain) -> Origin:
@@ -47,14 +63,8 @@ def _beginning(extent: Extent, job: str, *, brain: Brain) -> Origin:
     )
 
 
-def _readable(load: Callable[[str], Snapshot | None], job: str) -> Origin | None:
-    """The snapshot's state; None where there is none, it is torn, or another version of the program wrote it."""
-    try:
-        snapshot = load(job)
-        if snapshot is None:
-            return None
-        state = decode_msgpack(snapshot.state, JobState)
-    except (Malformed, Damaged) as error:
-        logger.warning("a snapshot is not readable, going back further job=%s reason=%s", job, error)
+def _kept(snapshot: Snapshot | None) -> Origin | None:
+    """Raises Malformed when another version of the program wrote it."""
+    if snapshot is None:
         return None
-    return Origin(state, snapshot.offset, snapshot.at, len(snapshot.state))
+    return Origin(decode_msgpack(snapshot.state, JobState), snapshot.offset, snapshot.at)
