@@ -5,7 +5,8 @@
 A month of one job is lived through the real `Job`, brain and store, on a clock of its own: a step a second, a
 checkpoint every half hour, a worker that dies every twelve hours and all members that enter the new round. Then
 the store is opened, and the job restored and resumed, as a starting watchdog does: with its newest snapshot,
-with that one torn, and, of a young job, with none. What is on disk is in the page cache, as it is after a crash of the watchdog alone.
+with that one torn, and, of a young job, with none. What is on disk is in the page cache, as it is after a crash of
+the watchdog alone.
 """
 
 import argparse
