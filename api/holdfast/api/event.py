@@ -8,7 +8,7 @@ import msgspec
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.finding import Finding, ProvedBy
 from holdfast.api.intervention import InterventionRequest
-from holdfast.api.plan import NodeState, PodState
+from holdfast.api.plan import NodeState, PodEnd, PodState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Reentry, Tier
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
@@ -192,12 +192,13 @@ class NodeChanged(msgspec.Struct, frozen=True, tag=True):
 
 
 class PodChanged(msgspec.Struct, frozen=True, tag=True):
-    """The operator saw the pod of a member change."""
+    """The operator saw the pod of a member change. Fields as in `plan.PodObserved`."""
 
     member: str
     node: str
     state: PodState
     reason: str = ""
+    end: PodEnd | None = None
 
 
 class InterventionRequested(msgspec.Struct, frozen=True, tag=True):

@@ -86,7 +86,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     CORRUPTION, `step` is where replicas differed and `agreed_step` the last one before at which all were equal
     (None: none). Of a NON_FINITE, `step` is the first such step, and `skipped` says that all ranks left it out.
     `alike` is set when the script failed in a way that another try will not mend, as every rank of the round does
-    in one way: it names that way, the same for the same failure in the next round.
+    in one way: it names that way, the same for the same failure in the next round. Of a MEMBER_LOST, `innocent`
+    says that the node had no part in it.
     """
 
     kind: FindingKind
@@ -105,3 +106,4 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     agreed_step: int | None = None
     skipped: bool = False
     alike: str = ""
+    innocent: bool = False

@@ -48,7 +48,8 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `began_at` is an estimate from the evidence, `detected_at` when the finding was made, `recovered_at` when every
     rank of the new round had completed a new step; of a script that publishes no steps it stays empty.
-    `lost_steps` counts steps that were completed before the fault and had to be trained again.
+    `lost_steps` counts steps that were completed before the fault and had to be trained again. `innocent` says
+    that the culprit's node had no part in it: somebody, or its own limit, ended the pod.
     """
 
     id: str
@@ -69,6 +70,12 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     lost_steps: int | None = None
     error: str = ""
     note: str = ""  # what was changed about the first judgement later (exoneration, joined evidence)
+    innocent: bool = False
+
+    @property
+    def blamed(self) -> str:
+        """Who it was, in words; of a pod that was ended by somebody, that pod and no node."""
+        return f"pod {self.culprit.member}" if self.innocent else str(self.culprit)
 
     @property
     def time_to_detect_s(self) -> float:

@@ -69,13 +69,25 @@ class PodState(StrEnum):
     GONE = "Gone"  # ended or deleted; the reason says how (OOMKilled, Evicted, ...)
 
 
+class PodEnd(StrEnum):
+    """Who ends a pod, or ended it, where its node has no part in that."""
+
+    OWN_LIMIT = "OwnLimit"  # it used more memory than its own limit
+    DELETED = "Deleted"  # somebody deleted it
+    DISPLACED = "Displaced"  # preempted, or evicted through the API
+
+
 class PodObserved(msgspec.Struct, frozen=True, tag=True):
-    """Operator to watchdog: the pod of `member` changed. `node` is empty while it has none."""
+    """Operator to watchdog: the pod of `member` changed. `node` is empty while it has none.
+
+    `end` is None as long as nobody ends it, and where its node may have had a part in its end.
+    """
 
     member: Name
     node: Name
     state: PodState
     reason: Text = ""
+    end: PodEnd | None = None
 
 
 class OperatorHello(msgspec.Struct, frozen=True, tag=True):

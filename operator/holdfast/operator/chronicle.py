@@ -109,7 +109,7 @@ def _incidents(case: Case) -> Iterable[KubeEvent]:
 
 
 def _what(incident: Incident) -> str:
-    return f"{incident.id}: {incident.kind.value} on {incident.culprit}"
+    return f"{incident.id}: {incident.kind.value} on {incident.blamed}"
 
 
 def _healed(incident: Incident) -> str:

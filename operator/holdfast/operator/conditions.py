@@ -180,7 +180,7 @@ def _is_paged(incident: Incident, status: JobStatus) -> bool:
 
 
 def _told(incidents: Iterable[Incident]) -> str:
-    return "; ".join(f"{each.kind.value} on {each.culprit}: {each.cause}" for each in incidents)
+    return "; ".join(f"{each.kind.value} on {each.blamed}: {each.cause}" for each in incidents)
 
 
 def _checkpoint_healthy(case: Case) -> Verdict:

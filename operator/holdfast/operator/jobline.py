@@ -18,6 +18,7 @@ from holdfast.api.plan import (
     NodeObserved,
     OperatorHello,
     Plan,
+    PodEnd,
     PodObserved,
     PodState,
     ToOperator,
@@ -160,7 +161,11 @@ class Outbox:
         newest = {_subject(each): each for each in seen}
         for key, old in self._newest.items():
             if key not in newest and isinstance(old, PodObserved) and old.state is not PodState.GONE:
-                self._parted[old.member] = PodObserved(old.member, old.node, PodState.GONE, "the pod was deleted")
+                # Why it was on its way out is known; any other is gone at once because somebody forced it.
+                end = old.end if old.state is PodState.LEAVING else PodEnd.DELETED
+                self._parted[old.member] = PodObserved(
+                    old.member, old.node, PodState.GONE, "the pod was deleted", end
+                )
         if newest != self._newest or self._parted:
             self._newest = newest
             self._changed.set()

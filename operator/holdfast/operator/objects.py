@@ -64,8 +64,18 @@ class ContainerStatus(Object, frozen=True, gc=False):
     state: ContainerState = ContainerState()
 
 
+class Resources(Object, frozen=True, gc=False):
+    limits: dict[str, str] = {}
+
+
+class Container(Object, frozen=True, gc=False):
+    name: str
+    resources: Resources = Resources()
+
+
 class PodSpec(Object, frozen=True, gc=False):
     node_name: str = ""
+    containers: tuple[Container, ...] = ()
 
 
 class PodStatus(Object, frozen=True, gc=False):

@@ -1,7 +1,7 @@
 """What the operator sees of a pod, in the words a person wants to read."""
 
-from holdfast.api.plan import PodState
-from holdfast.operator.objects import Condition, Pod, Terminated
+from holdfast.api.plan import PodEnd, PodState
+from holdfast.operator.objects import Condition, ContainerStatus, Pod, Terminated
 from holdfast.operator.timestamp import seconds_of
 
 MESSAGE_LENGTH_MAX = 500
@@ -10,6 +10,9 @@ ENDED_PHASES = frozenset(("Failed", "Succeeded"))
 START_S_MAX = 20.0
 # Waiting that is part of every start.
 ORDINARY_WAITS = frozenset(("ContainerCreating", "PodInitializing", ""))
+# Disruptions that somebody wants who does not think of the node. The others come of what its node is like.
+# Source: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+DISPLACING = frozenset(("PreemptionByScheduler", "EvictionByEvictionAPI"))
 
 
 def has_ended(pod: Pod) -> bool:
@@ -42,6 +45,28 @@ def end_of(pod: Pod) -> str:
     if failed.reason not in ("", "Error", "Completed"):
         how = f"{failed.reason} ({how})"
     return _told(how, failed.message)
+
+
+def ended_by(pod: Pod) -> PodEnd | None:
+    """Who ends it, or ended it, where its node has no part in that."""
+    if has_ended(pod) and _is_out_of_memory(pod):
+        return PodEnd.OWN_LIMIT
+    disrupted = _condition(pod, "DisruptionTarget")
+    if disrupted is not None and disrupted.status == "True":
+        return PodEnd.DISPLACED if disrupted.reason in DISPLACING else None
+    return PodEnd.DELETED if pod.metadata.deletion_timestamp is not None else None
+
+
+def _is_out_of_memory(pod: Pod) -> bool:
+    """Whether it reached a limit of its own: a container without one dies when the node's memory is used up."""
+    limited = {each.name for each in pod.spec.containers if "memory" in each.resources.limits}
+    failed = next((each for each in pod.status.container_statuses if _has_failed(each)), None)
+    killed = failed.state.terminated if failed is not None and failed.name in limited else None
+    return killed is not None and killed.reason == "OOMKilled"
+
+
+def _has_failed(status: ContainerStatus) -> bool:
+    return status.state.terminated is not None and status.state.terminated.exit_code != 0
 
 
 def why_pending(pod: Pod) -> str:

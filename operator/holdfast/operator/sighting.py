@@ -4,7 +4,7 @@ from holdfast.api.plan import PodObserved, PodState
 from holdfast.operator.action import Tell
 from holdfast.operator.case import Case
 from holdfast.operator.objects import Pod
-from holdfast.operator.podstate import state_of
+from holdfast.operator.podstate import ended_by, state_of
 
 
 def sightings(case: Case) -> tuple[Tell, ...]:
@@ -26,4 +26,4 @@ def _leaving(case: Case, pod: Pod) -> PodObserved:
 
 def _pod_observed(pod: Pod) -> PodObserved:
     state, reason = state_of(pod)
-    return PodObserved(pod.metadata.name, pod.spec.node_name, state, reason)
+    return PodObserved(pod.metadata.name, pod.spec.node_name, state, reason, ended_by(pod))

@@ -154,7 +154,7 @@ def _incident(incident: Incident) -> dict[str, Any]:
     shown = {
         "id": incident.id,
         "kind": incident.kind.value,
-        "culprit": str(incident.culprit),
+        "culprit": incident.blamed,
         "cause": incident.cause[:TEXT_LENGTH_MAX],
         "action": incident.actions[-1].does[:TEXT_LENGTH_MAX] if incident.actions else "",
         "state": incident.state.value,

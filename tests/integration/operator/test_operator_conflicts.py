@@ -6,7 +6,7 @@ from fake_kubelet import FakeKubelet
 from fake_watchdog_for_operator import FakeOperatorWatchdog
 from operator_rig import Cluster, Manifest, OperatorProcess, add_nodes, eventually, phase
 
-from holdfast.api.plan import PodState
+from holdfast.api.plan import PodEnd, PodState
 from holdfast.operator.marks import JOB_LABEL
 
 
@@ -33,14 +33,19 @@ async def test_a_pod_somebody_deletes_is_replaced_and_told_to_the_watchdog(
 ) -> None:
     await add_nodes(kubelet, 2)
     operator.start()
-    await cluster.apply()
+    trainer = {"name": "trainer", "image": "train:test", "resources": {"limits": {"memory": "1Gi"}}}
+    await cluster.apply(template={"spec": {"serviceAccountName": "default", "containers": [trainer]}})
     await kubelet.wait_running(2)
     job = watchdog.job(cluster.id())
     await watchdog.until("told as running", lambda: job.pods["gpt-0"].state is PodState.RUNNING)
     await cluster.api.call("DELETE", f"/api/v1/namespaces/{cluster.namespace}/pods/gpt-0")
     await cluster.until_pods("gpt-1", "gpt-2")
     await watchdog.until("told as gone", lambda: job.pods["gpt-0"].state is PodState.GONE)
+    assert job.pods["gpt-0"].end is PodEnd.DELETED
     assert len(cluster.pods_created) == 3
+    await kubelet.end_pod("gpt-1", 137, "OOMKilled")
+    await watchdog.until("told as killed", lambda: job.pods["gpt-1"].state is PodState.GONE)
+    assert job.pods["gpt-1"].end is PodEnd.OWN_LIMIT
 
 
 async def test_a_status_somebody_removes_is_written_again(

@@ -35,7 +35,7 @@ from holdfast.api.intervention import (
     InterventionState,
 )
 from holdfast.api.membership import SaveWanted
-from holdfast.api.plan import NodeState, Plan, PodState
+from holdfast.api.plan import NodeState, Plan, PodEnd, PodState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Round
 from holdfast.api.status import JobPhase
@@ -159,8 +159,8 @@ class Story:
     def drain(self, number: int) -> "Story":
         return self.node(number, NodeState.DRAINING, "cordoned by an admin")
 
-    def pod(self, number: int, state: PodState, reason: str = "") -> "Story":
-        self.tell(PodChanged(f"node-{number}", f"node-{number}", state, reason))
+    def pod(self, number: int, state: PodState, reason: str = "", end: PodEnd | None = None) -> "Story":
+        self.tell(PodChanged(f"node-{number}", f"node-{number}", state, reason, end))
         return self
 
     def told_to_end(self, number: int, within_s: float = 25.0) -> "Story":

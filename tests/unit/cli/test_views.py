@@ -159,6 +159,13 @@ def test_one_of_several_who_differ_is_not_called_the_culprit() -> None:
     assert "  node node-1?  " in incidents_text([tie])
 
 
+def test_a_pod_that_somebody_ended_is_named_and_not_its_node() -> None:
+    pod = an_incident(culprit=Subject(job="a/b", node="node-1", member="gpt-0"), innocent=True)
+    assert "pod gpt-0" in incidents_text([pod])
+    assert "of pod gpt-0 in" in story(pod)
+    assert "node node-1 is not to blame" in story(pod)
+
+
 def test_what_was_only_reported_did_not_recover_and_cost_nothing() -> None:
     report = an_incident(actions=(), recovered_round=None, lost_steps=None)
     assert "It was reported. It was detected 4 ms after it began; nothing was done about it." in story(report)

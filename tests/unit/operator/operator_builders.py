@@ -16,6 +16,7 @@ from holdfast.api.trainingjob import TrainingJob, read_trainingjob
 from holdfast.operator.marks import FINALIZER, JOB_LABEL, QUICK_ENDS
 from holdfast.operator.objects import (
     Condition,
+    Container,
     ContainerState,
     ContainerStatus,
     Job,
@@ -28,6 +29,7 @@ from holdfast.operator.objects import (
     Pod,
     PodSpec,
     PodStatus,
+    Resources,
     Taint,
     Terminated,
     Waiting,
@@ -103,9 +105,14 @@ def pod(
     reason: str = "",
     message: str = "",
     quick_ends: int = 0,
+    memory: str | None = None,
 ) -> Pod:
-    """A pod of the job on a node of its own number, unless it says otherwise; `node` "" is nowhere."""
+    """A pod of the job on a node of its own number, unless it says otherwise; `node` "" is nowhere.
+
+    `memory` is the limit of its trainer.
+    """
     state = ContainerState(waiting=waiting, terminated=ended)
+    limits = {} if memory is None else {"memory": memory}
     return Pod(
         Metadata(
             name=f"{job}-{ordinal}",
@@ -118,7 +125,7 @@ def pod(
             deletion_grace_period_seconds=deletion_grace_s,
             owner_references=(OwnerReference(owner, controller=True),),
         ),
-        PodSpec(f"n{ordinal}" if node is None else node),
+        PodSpec(f"n{ordinal}" if node is None else node, (Container("trainer", Resources(limits)),)),
         PodStatus(
             phase,
             reason,

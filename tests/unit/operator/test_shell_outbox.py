@@ -3,7 +3,9 @@
 import asyncio
 from contextlib import aclosing
 
-from holdfast.api.plan import NodeObserved, NodeState, PodObserved, PodState
+import pytest
+
+from holdfast.api.plan import NodeObserved, NodeState, PodEnd, PodObserved, PodState
 from holdfast.operator.jobline import Outbox, Seen
 
 READY = NodeObserved("n1", NodeState.READY)
@@ -65,7 +67,17 @@ async def test_a_pod_that_is_seen_no_more_is_told_as_gone_once() -> None:
     outbox.put([])
     outbox.put([])
     told = await listener.settle()
-    assert told[1:] == [PodObserved("gpt-0", "n1", PodState.GONE, "the pod was deleted")]
+    assert told[1:] == [PodObserved("gpt-0", "n1", PodState.GONE, "the pod was deleted", PodEnd.DELETED)]
+    await listener.close()
+
+
+@pytest.mark.parametrize("end", [None, PodEnd.DISPLACED])
+async def test_a_pod_that_was_on_its_way_out_is_gone_for_that(end: PodEnd | None) -> None:
+    outbox = Outbox()
+    outbox.put([PodObserved("gpt-0", "n1", PodState.LEAVING, "why", end)])
+    outbox.put([])
+    listener = Listener(outbox)
+    assert await listener.settle() == [PodObserved("gpt-0", "n1", PodState.GONE, "the pod was deleted", end)]
     await listener.close()
 
 

@@ -18,7 +18,7 @@ from operator_builders import (
     spec_of,
 )
 
-from holdfast.api.plan import NodeObserved, NodeState, PodObserved, PodState
+from holdfast.api.plan import NodeObserved, NodeState, PodEnd, PodObserved, PodState
 from holdfast.api.status import JobPhase
 from holdfast.operator.action import Tell
 from holdfast.operator.crashloop import FIRST_WAIT_S, crash_loop
@@ -35,7 +35,7 @@ from holdfast.operator.objects import (
     Waiting,
 )
 from holdfast.operator.observed import Observed, Terms
-from holdfast.operator.podstate import ran_from_to
+from holdfast.operator.podstate import ended_by, ran_from_to
 from holdfast.operator.podstate import state_of as pod_state_of
 from holdfast.operator.reconcile import reconcile
 from holdfast.operator.template import Toleration
@@ -151,6 +151,41 @@ def waiting_in_init(reason: str) -> Pod:
 )
 def test_a_pods_state_is_told_in_words_for_people(given: Pod, state: PodState, says: str) -> None:
     assert pod_state_of(given) == (state, says)
+
+
+OOM = Terminated(137, "OOMKilled")
+
+
+def disrupted(reason: str, status: str = "True") -> Condition:
+    return Condition("DisruptionTarget", status, reason)
+
+
+@pytest.mark.parametrize(
+    ("given", "end"),
+    [
+        (pod(0), None),
+        (pending_pod(0, "0/3 nodes"), None),
+        (ended_pod(0), None),
+        (pod(0, phase="Failed", ended=OOM, memory="32Gi"), PodEnd.OWN_LIMIT),
+        # The kernel chose it because the node's memory was used up.
+        (pod(0, phase="Failed", ended=OOM), None),
+        (pod(0, phase="Failed", ended=Terminated(137, "Error"), memory="32Gi"), None),
+        # It began a second worker: a container that is told of as killed and goes on.
+        (pod(0, ended=OOM, memory="32Gi"), None),
+        (pod(0, deleted=True), PodEnd.DELETED),
+        (pod(0, deleted=True, phase="Failed", ended=Terminated(137, "Error")), PodEnd.DELETED),
+        (pod(0, deleted=True, conditions=[disrupted("PreemptionByScheduler")]), PodEnd.DISPLACED),
+        (pod(0, deleted=True, conditions=[disrupted("EvictionByEvictionAPI")]), PodEnd.DISPLACED),
+        (pod(0, deleted=True, conditions=[disrupted("", "False")]), PodEnd.DELETED),
+        # The node is why.
+        (pod(0, deleted=True, conditions=[disrupted("DeletionByTaintManager")]), None),
+        (pod(0, deleted=True, conditions=[disrupted("DeletionByPodGC")]), None),
+        (pod(0, phase="Failed", reason="Evicted", conditions=[disrupted("TerminationByKubelet")]), None),
+    ],
+)
+def test_who_ends_a_pod_is_told_where_its_node_has_no_part_in_it(given: Pod, end: PodEnd | None) -> None:
+    assert ended_by(given) is end
+    assert told(observed(pods=(given,)))["gpt-0"].end is end  # type: ignore[union-attr]
 
 
 def failed_in_init(ended: Terminated) -> Pod:

@@ -131,6 +131,12 @@ def test_what_cannot_be_pinned_on_the_node_weighs_nothing() -> None:
     assert learned(unsure, exit_code, nobody).marks == {}
 
 
+def test_a_mark_is_taken_back_when_the_node_had_no_part_in_it() -> None:
+    losses = [incident(FindingKind.MEMBER_LOST, n, at=NOW - n * DAY) for n in range(5)]
+    assert learned(*losses).quarantined == ("n1",)
+    assert learned(*losses, *(replace(each, innocent=True) for each in losses)).marks == {}
+
+
 def test_memory_is_bounded() -> None:
     fleet = Fleet()
     for number in range(100):

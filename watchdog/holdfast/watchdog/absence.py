@@ -21,7 +21,7 @@ KEPT_MISSING = 16_384  # more than any job has nodes
 LOST_FOR_GOOD_S = 30.0
 
 
-def missed(state: JobState, names: Iterable[str], now: float) -> JobState:
+def missed(state: JobState, names: Iterable[str], now: float, incident: str = "") -> JobState:
     """Note that members are not there any more, until they come back or their pods are gone."""
     if state.phase is JobPhase.SUSPENDED:
         return state  # nobody of a suspended job is missed
@@ -29,7 +29,7 @@ def missed(state: JobState, names: Iterable[str], now: float) -> JobState:
     gone = [each for each in members if each is not None and each.standing is not Standing.LOST]
     if not gone:
         return state
-    missing = {**state.missing, **{each.name: Missing(each.name, each.node, now) for each in gone}}
+    missing = {**state.missing, **{each.name: Missing(each.name, each.node, now, incident) for each in gone}}
     while len(missing) > KEPT_MISSING:
         del missing[next(iter(missing))]
     return changed(state, missing=missing)

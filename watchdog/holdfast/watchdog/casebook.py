@@ -57,6 +57,7 @@ def open_incident(state: JobState, finding: Finding, now: float) -> tuple[JobSta
         ),
         round=finding.round if finding.round is not None else (state.round.number if state.round else None),
         error=finding.error,
+        innocent=finding.innocent,
     )
     kept = (*state.incidents, incident)[-KEPT_INCIDENTS:]
     return changed(state, incidents=kept, incident_count=count), incident, IncidentOpened(incident)
@@ -83,6 +84,7 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
         error=finding.error or incident.error,
         began_at=min(incident.began_at, finding.began_at),
         note=f"first judged {incident.kind.value}, {incident.cause}",
+        innocent=finding.innocent,
     )
 
 

@@ -6,6 +6,7 @@ from holdfast.api.plan import NodeState, PodState
 from holdfast.api.policy import DRAIN_GRACE_S
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.absence import found_again
+from holdfast.watchdog.acquittal import acquit, excuse
 from holdfast.watchdog.departure import expect
 from holdfast.watchdog.healing import heal, seen_again
 from holdfast.watchdog.loss import rankless_lost
@@ -116,8 +117,11 @@ def _gone(state: JobState, event: NodeChanged, now: float) -> Step:
 def _pod_gone(state: JobState, event: PodChanged, now: float) -> Step:
     state = changed(state, pending="" if _waited(state, event.member) else state.pending)
     step = Step(state, (), Reason("pod gone", f"pod {event.member} is gone: {event.reason}"))
+    excused = excuse(state, event)
     if (member := state.member(event.member)) is not None:
-        step = _lost(state, member, f"pod gone: {event.reason}", now)
+        step = _lost(state, member, f"pod gone: {event.reason}", now, excused=excused)
+    if excused:
+        step = step.then(lambda after: acquit(after, event, now))
     return Step(
         changed(step.state, missing=found_again(step.state, event.member)),
         step.effects,
@@ -129,17 +133,21 @@ def _finished(state: JobState, member: Member) -> bool:
     return state.round is not None and member.finished_round == state.round.number
 
 
-def _lost(state: JobState, member: Member | None, cause: str, now: float) -> Step:
-    """The cluster says that a member is no more. When that is known already, it is evidence of why."""
+def _lost(state: JobState, member: Member | None, cause: str, now: float, *, excused: str = "") -> Step:
+    """The cluster says that a member is no more. When that is known already, it is evidence of why.
+
+    `excused` is the cause where the node had no part in it.
+    """
     if member is None or _finished(state, member):
         return stay(state)
     finding = Finding(
         kind=FindingKind.MEMBER_LOST,
         subject=Subject(state.job, node=member.node, member=member.name),
-        cause=cause,
+        cause=excused or cause,
         evidence=(Evidence("operator", f"{member.name} on {member.node}: {cause}", now),),
         confidence=Confidence.CERTAIN,
         began_at=now,
+        innocent=bool(excused),
         round=state.round.number if state.round else None,
     )
     if member.standing is Standing.LOST:

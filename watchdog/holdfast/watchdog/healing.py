@@ -92,7 +92,7 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
         incident = join_finding(incident, decision.amounts_to, now)
         state, more = update(state, incident)
         effects += more
-    state = _remember(state, finding, decision, now)
+    state = _remember(state, finding, decision, incident, now)
     if decision.rung is Rung.PAGE and finding.kind in NODE_FAULTS and not _disturbs(state, finding):
         return _ask_about_spare(state, incident, decision, now).prefixed(effects)
     if decision.rung is Rung.PAGE:
@@ -258,18 +258,18 @@ def _case(state: JobState, finding: Finding, now: float) -> tuple[JobState, Inci
     return state, incident, effects
 
 
-def _remember(state: JobState, finding: Finding, decision: Decision, now: float) -> JobState:
+def _remember(state: JobState, finding: Finding, decision: Decision, incident: Incident, now: float) -> JobState:
     """What repetition and follow-the-fault will look at; lost members also stop counting as present."""
     members = state.members
     if finding.kind is FindingKind.MEMBER_LOST:
         gone = members_of(finding)
-        state, members = missed(state, gone, now), members.lost(gone)
+        state, members = missed(state, gone, now, incident.id), members.lost(gone)
     failures = state.failures
     if may_loop(finding, decision):
         failures = (*failures, failure_of(state, finding, now))
     suspicions = tuple(each for each in state.suspicions if each.at > now - MEMORY_S)
-    if finding.subject.node is not None:
-        suspicions = (*suspicions, Suspicion(finding.subject.node, fault_class(finding), now))
+    if finding.subject.node is not None and not finding.innocent:
+        suspicions = (*suspicions, Suspicion(finding.subject.node, fault_class(finding), now, incident.id))
     return changed(
         state,
         members=members,

@@ -176,6 +176,8 @@ def _member_lost(state: JobState, policy: Policy, finding: Finding, now: float) 
     if finding.also:
         return Decision(Rung.SWAP, f"{len(finding.also)} members are gone at once: spares take their ranks")
     node = finding.subject.node
+    if finding.innocent:
+        return Decision(Rung.SWAP, f"{finding.cause}: a spare takes its ranks")
     if _strikes(state, finding, now) >= LOSSES_THAT_CONDEMN - 1 and not _elsewhere(state, finding, now):
         return Decision(Rung.SWAP, f"node {node} was lost again and again within an hour", evict=node)
     return Decision(Rung.SWAP, f"node {node} is gone ({finding.cause}): a spare takes its ranks")

@@ -205,6 +205,8 @@ def _as_told(job: str, to: str) -> str:
 
 def weight_of(incident: Incident) -> float:
     """How much an incident says against its culprit. What cannot be pinned on the node says nothing."""
+    if incident.innocent:
+        return 0.0
     if incident.confidence is Confidence.UNKNOWN and incident.kind is not FindingKind.XID:
         return 0.0
     weight = WEIGHTS.get(incident.kind, 0.0)

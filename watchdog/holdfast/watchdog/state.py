@@ -85,6 +85,7 @@ class Suspicion(msgspec.Struct, frozen=True):
     node: str
     cause: str
     at: float
+    incident: str = ""
 
 
 class DepartureStage(StrEnum):
@@ -132,11 +133,14 @@ class Saving(msgspec.Struct, frozen=True):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A member that was lost, since when, and that has not come back: its pod may stand in the way of another."""
+    """A member that was lost, since when, and that has not come back: its pod may stand in the way of another.
+    `incident` tells of the loss, where there is one.
+    """
 
     member: str
     node: str
     at: float
+    incident: str = ""
 
 
 class Fit(msgspec.Struct, frozen=True):

@@ -39,6 +39,8 @@ def culprit_text(incident: Incident) -> str:
         return "the checkpoints"
     if incident.kind is FindingKind.USER_CODE:
         return f"the script, {incident.culprit}"
+    if incident.innocent:
+        return incident.blamed
     gpu = incident.culprit.gpu[:GPU_WIDTH] if incident.culprit.gpu else None
     return _doubted(incident, msgspec.structs.replace(incident.culprit, gpu=gpu))
 
@@ -137,7 +139,7 @@ def story(incident: Incident) -> str:
 
 
 def _whose(incident: Incident) -> str:
-    if incident.kind in (FindingKind.USER_CODE, FindingKind.NOTHING_TO_RESTORE):
+    if incident.innocent or incident.kind in (FindingKind.USER_CODE, FindingKind.NOTHING_TO_RESTORE):
         return culprit_text(incident)
     return _doubted(incident, incident.culprit)
 
@@ -151,6 +153,8 @@ def _confidence(incident: Incident) -> str:
         return f"{incident.confidence} that the script raised it; no node is to blame"
     if incident.kind is FindingKind.NOTHING_TO_RESTORE:
         return f"{incident.confidence} that none can be restored; no node is to blame"
+    if incident.innocent:
+        return f"{incident.confidence} that the pod was ended; node {incident.culprit.node} is not to blame"
     if incident.confidence is not Confidence.UNKNOWN:
         return f"{incident.confidence} that {incident.culprit} is the culprit"
     if incident.culprit.node is None:

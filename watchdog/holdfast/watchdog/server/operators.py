@@ -56,6 +56,6 @@ async def _listen(host: JobHost, frames: AsyncIterator[FromOperator]) -> None:
                 host.see(NodeChanged(message.node, message.state, message.reason, message.rack))
             case PodObserved():
                 host.pods.see(message)
-                host.see(PodChanged(message.member, message.node, message.state, message.reason))
+                host.see(PodChanged(message.member, message.node, message.state, message.reason, message.end))
             case OperatorHello():
                 raise BadMessage("OperatorHello was said before")
