@@ -29,17 +29,17 @@ from holdfast.operator.cache import Cache, Key
 from holdfast.operator.clusterview import ClusterView, key_of, owner_uid
 from holdfast.operator.faultpoint import Point, reach
 from holdfast.operator.marks import FINALIZER
-from holdfast.operator.nodepatch import Whole, cordoned, uncordoned
+from holdfast.operator.nodepatch import cordoned, uncordoned
+from holdfast.operator.nodewriting import patch_node
 from holdfast.operator.objects import Job, Metadata, Owned, Pod
 from holdfast.operator.refusal import Absent, Conflicting, Declined
-from holdfast.operator.resource import JOBS, NODES, PODS, SERVICES, Resource
+from holdfast.operator.resource import JOBS, PODS, SERVICES, Resource
 from holdfast.operator.watchdog import Watchdog
 from holdfast.operator.writes import Writes
 
 logger = logging.getLogger(__name__)
 
 PODS_IN_FLIGHT_MAX: Final = 64
-NODE_TRIES: Final = 5
 
 Fault = tuple[Action, HoldfastError]
 Deletable = tuple[Resource[Any], Cache[Any]]
@@ -131,7 +131,9 @@ class Applier:
                 await self._cordon(job, action)
             case Uncordon():
                 reach(Point.BEFORE_UNCORDON)
-                await self._patch_node(action.node, lambda node: uncordoned(node, key_of(job.metadata)))
+                await patch_node(
+                    self._view, self._writes, action.node, lambda node: uncordoned(node, key_of(job.metadata))
+                )
                 reach(Point.AFTER_UNCORDON)
             case SetFinalizer():
                 await self._set_finalizer(job, action.held)
@@ -200,24 +202,8 @@ class Applier:
     async def _cordon(self, job: Job, action: Cordon) -> None:
         by = CordonedBy(key_of(job.metadata), action.reason, action.incident, self._wall())
         reach(Point.BEFORE_CORDON)
-        await self._patch_node(action.node, lambda node: cordoned(node, by))
+        await patch_node(self._view, self._writes, action.node, lambda node: cordoned(node, by))
         reach(Point.AFTER_CORDON)
-
-    async def _patch_node(self, name: str, patch_of: Callable[[Whole], Whole | None]) -> None:
-        """Change the node as it is at this moment; again when somebody else was quicker."""
-        for attempt in range(1, NODE_TRIES + 1):
-            try:
-                patch = patch_of(await self._writes.read(NODES, ("", name)))
-                if patch is None:
-                    return
-                with self._view.nodes.writing("", name) as flight:
-                    flight.landed(await self._writes.merge(NODES, ("", name), patch))
-                return
-            except Absent:
-                return  # a node that is gone needs neither
-            except Conflicting:
-                if attempt == NODE_TRIES:
-                    raise
 
     async def _set_finalizer(self, job: Job, held: bool) -> None:
         before, after = (

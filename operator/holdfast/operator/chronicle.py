@@ -16,6 +16,7 @@ from holdfast.operator.departure import WITHOUT_CHECKPOINT, waiting
 from holdfast.operator.objects import Pod
 from holdfast.operator.observed import KubeEvent
 from holdfast.operator.podstate import ran_from_to, state_of
+from holdfast.operator.roll import TO_BE_LEFT
 from holdfast.operator.timestamp import seconds_of
 
 MESSAGE_LENGTH_MAX = 1000  # the API server takes 1024 bytes
@@ -158,9 +159,18 @@ def _lost(case: Case) -> list[str]:
     newest = max((_created_at(pod) for pod in (*roll.there, *roll.ended)), default=0.0)
     ended = [pod for pod in roll.ended if ran_from_to(pod)[1] >= newest]
     gone = [f"{pod.metadata.name} ({state_of(pod)[1]})" for pod in (*ended, *roll.leaving)]
-    moved = [f"{pod.metadata.name} (its node is to be left)" for pod in roll.stranded]
-    released = [f"{pod.metadata.name} (released)" for pod in roll.released]
+    moved = [f"{pod.metadata.name} (its node is to be left{_why_left(case, pod)})" for pod in roll.stranded]
+    released = [f"{pod.metadata.name} (released{_why_left(case, pod)})" for pod in roll.released]
     return [*moved, *released, *reversed(gone)]
+
+
+def _why_left(case: Case, pod: Pod) -> str:
+    """What is held against its node, in words to follow others; empty when nothing is."""
+    orders = case.plan.avoid if case.plan is not None else ()
+    against = next((order.reason for order in orders if order.node == pod.spec.node_name), "")
+    node = case.nodes.get(pod.spec.node_name)
+    why = against or (node.reason if node is not None and node.state in TO_BE_LEFT else "")
+    return f": {pod.spec.node_name}: {why}" if why else ""
 
 
 def _created_at(pod: Pod) -> float:

@@ -16,9 +16,13 @@ from holdfast.operator.clusterview import ClusterView
 from holdfast.operator.faultpoint import Point, reach
 from holdfast.operator.intervention import answer, attend, is_answered, refusal_of
 from holdfast.operator.mergepatch import merge_patch
+from holdfast.operator.nodepatch import uncordoned
+from holdfast.operator.nodewriting import patch_node
 from holdfast.operator.objects import Asked
+from holdfast.operator.observed import Cordoning
 from holdfast.operator.refusal import Absent
 from holdfast.operator.resource import INTERVENTIONS
+from holdfast.operator.returning import settle
 from holdfast.operator.timestamp import seconds_of
 from holdfast.operator.watchdog import Watchdog
 from holdfast.operator.worklist import Worklist
@@ -43,12 +47,15 @@ class Interventions:
         writes: Writes,
         watchdog: Watchdog,
         now: Callable[[], float],
+        *,
+        cordoning: Cordoning,
     ) -> None:
         self._view = view
         self._worklist = worklist
         self._writes = writes
         self._watchdog = watchdog
         self._now = now
+        self._cordoning = cordoning
 
     async def run(self) -> NoReturn:
         """Until cancelled, one at a time. Raises Fenced."""
@@ -104,7 +111,7 @@ class Interventions:
             )
             return InterventionOutcome(request.id, InterventionState.REFUSED, says)
         if outcome is not None:
-            return outcome
+            return await self._settled(request, outcome)
         if self._view.job(request.job) is not None:
             says = "the watchdog has not taken the job yet"
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
@@ -114,6 +121,17 @@ class Interventions:
         there = sorted(each.metadata.name for each in self._view.jobs_in(asked.metadata.namespace))
         fix = f"name a job of the namespace {asked.metadata.namespace}; there are: {', '.join(there) or 'none'}"
         return refusal_of(asked, (Problem("spec.job", request.job.partition("/")[2], fix),))
+
+    async def _settled(self, request: InterventionRequest, outcome: InterventionOutcome) -> InterventionOutcome:
+        """The same, or more of it: a node may have been taken out of service by another job than the one asked."""
+        if self._cordoning is Cordoning.CONSUME or request.node is None:
+            return outcome
+        node = self._view.nodes_by_name.get(request.node)
+        returning = settle(request, outcome, node, lambda job: self._view.job(job) is not None)
+        if (of := returning.of) is not None:
+            await patch_node(self._view, self._writes, request.node, lambda whole: uncordoned(whole, of))
+            logger.info("returned node=%s of=%s asked_of=%s", request.node, of, request.job)
+        return returning.outcome
 
     async def _write(self, asked: Asked, status: dict[str, Any]) -> None:
         where = (asked.metadata.namespace, asked.metadata.name)

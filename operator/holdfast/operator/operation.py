@@ -129,7 +129,9 @@ class Operation:
         self._metrics.follow(
             lambda: len(self._worklist), lambda: float(self._elector.leads()), lambda: self._connected()
         )
-        interventions = Interventions(self._view, self._asked, writes, self._watchdog, self._wall)
+        interventions = Interventions(
+            self._view, self._asked, writes, self._watchdog, self._wall, cordoning=settings.cordoning
+        )
         async with asyncio.TaskGroup() as group:
             group.create_task(self._foreman.run())
             if settings.mode is Mode.ACT:

@@ -7,6 +7,7 @@ from fake_watchdog_for_operator import FakeOperatorWatchdog
 from operator_rig import Cluster, OperatorProcess, add_nodes, condition, eventually, job_manifest, phase
 
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY
+from holdfast.api.intervention import InterventionState
 from holdfast.api.plan import NodeOrder
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobPhase
@@ -205,6 +206,12 @@ async def test_a_node_that_a_failed_job_took_out_of_service_is_returned_and_stay
     await cluster.delete()
     await cluster.until("gone", lambda job: job is None)
     assert await _out_of_service(cluster, names[1]), "it is faulty, whoever ran there"
+    watchdog.answer_intervention = InterventionState.REFUSED
+    await cluster.apply(name="next")
+    asked = {"job": "next", "action": "Return", "node": names[1], "reason": "repaired"}
+    manifest = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "Intervention", "metadata": {"name": "one"}}
+    await cluster.api.call("POST", cluster.path(plural="interventions"), {**manifest, "spec": asked})
+    await eventually("the other returned", lambda: _out_of_service(cluster))
 
 
 async def _out_of_service(cluster: Cluster, *names: str) -> bool:

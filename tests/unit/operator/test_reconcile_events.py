@@ -19,6 +19,7 @@ from operator_builders import (
 )
 
 from holdfast.api.incident import IncidentState
+from holdfast.api.plan import NodeOrder
 from holdfast.api.status import JobPhase
 from holdfast.operator.observed import Observed
 from holdfast.operator.reconcile import reconcile
@@ -105,9 +106,17 @@ def test_a_replacement_names_who_it_stands_in_for() -> None:
     seen = observed(pods=pods, nodes=there, plan=plan(5, release=("gpt-3",)))
     told = dict(said(seen))["MemberReplaced"]
     assert told == (
-        "gpt-5, gpt-6, gpt-7, gpt-8 in place of gpt-2 (its node is to be left), gpt-3 (released), "
+        "gpt-5, gpt-6, gpt-7, gpt-8 in place of gpt-2 (its node is to be left: n2: somebody cordoned it), "
+        "gpt-3 (released), "
         "gpt-4 (the pod is being deleted), gpt-1 (exit code 1: no module named x)"
     )
+
+
+def test_a_replacement_says_what_is_held_against_the_node_that_is_left() -> None:
+    told = NodeOrder("n1", "other jobs' evidence: GPU lost in research/other")
+    for release in ((), ("gpt-1",)):
+        event = dict(said(observed(plan=plan(avoid=(told,), release=release))))["MemberReplaced"]
+        assert event.endswith(": n1: other jobs' evidence: GPU lost in research/other)")
 
 
 def test_many_names_are_counted_instead_of_listed() -> None:

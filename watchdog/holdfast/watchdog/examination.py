@@ -78,10 +78,10 @@ def reputed(state: JobState, event: Event, now: float) -> Step:
     if not event.quarantined:
         return Step(_unsuspected(state, event.node), (), Reason("reputation", f"{event.node}: {event.reason}"))
     if not any(state.in_round(each.name) for each in state.members.on_nodes((event.node,))):
-        order = NodeOrder(event.node, event.reason)
+        order = NodeOrder(event.node, f"other jobs' evidence: {event.reason}")
         state = _unsuspected(avoid_reputed(state, order), event.node)
         return Step(state, (), Reason("reputation", f"node {event.node}: {event.reason}"))
-    says = f"node {event.node} is not trusted: {event.reason}"
+    says = f"node {event.node} is not trusted, on other jobs' evidence: {event.reason}"
     return expect(state, Departure(says, now + LEAVE_S, node=event.node, cause=DepartureCause.DISTRUST))
 
 

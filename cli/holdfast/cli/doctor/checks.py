@@ -8,7 +8,7 @@ from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY
 from holdfast.api.standing import Standing
 from holdfast.cli.cluster.record import JobRecord
 from holdfast.cli.doctor.definitions import difference
-from holdfast.cli.doctor.facts import Facts, PodSeen, Workload
+from holdfast.cli.doctor.facts import Facts, NodeSeen, PodSeen, Workload
 from holdfast.cli.doctor.finding import Finding, Level, Unseen, unseen
 
 SUPPORTED: Final = (1, 29)  # rules in definitions (CEL) are always there from here on
@@ -179,13 +179,23 @@ def _nodes(facts: Facts) -> Iterator[Finding]:
         return
     cordoned = [node for node in facts.nodes if node.cordon is not None]
     for node in cordoned:
-        by_hand = (
-            f"kubectl taint node {node.name} {CORDON_TAINT}-; kubectl annotate node {node.name} {CORDONED_BY}-"
-        )
-        fix = f"once repaired: kubectl holdfast return {node.name}; where its job is gone: {by_hand}"
+        fix = f"once repaired: {_way_back(node, facts.jobs)}"
         yield Finding(Level.WARN, f"node {node.name}", f"taken out of service: {node.cordon}", fix)
     if not cordoned:
         yield Finding(Level.OK, "nodes", f"none of {len(facts.nodes)} is taken out of service")
+
+
+def _way_back(node: NodeSeen, jobs: Sequence[JobRecord] | Unseen) -> str:
+    """Its job returns it; any other of the namespace does once that one is gone; a human where there is none."""
+    by_hand = f"kubectl taint node {node.name} {CORDON_TAINT}-; kubectl annotate node {node.name} {CORDONED_BY}-"
+    namespace, _, name = node.job.partition("/")
+    if not name:
+        return by_hand
+    known = None if isinstance(jobs, Unseen) else {each.job for each in jobs}
+    returned = f"kubectl holdfast return {node.name} -n {namespace} --job {name}"
+    if known is None:
+        return f"{returned}; where that job is gone: {by_hand}"
+    return returned if node.job in known else by_hand
 
 
 def _jobs(facts: Facts) -> Iterator[Finding]:

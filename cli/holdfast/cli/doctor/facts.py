@@ -40,10 +40,11 @@ class LeaseSeen:
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node. `cordon` is what we wrote on it, None when we did not take it out of service."""
+    """A node. `cordon` is what we wrote on it, None when we did not take it out of service; `job` took it out."""
 
     name: str
     cordon: str | None = None
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)

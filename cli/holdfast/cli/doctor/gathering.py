@@ -251,7 +251,8 @@ def _node(document: Document) -> NodeSeen:
     tainted = any(taint.get("key") == CORDON_TAINT for taint in spec.get("taints", []))
     written = (metadata.get("annotations") or {}).get(CORDONED_BY)
     cordon = _cordon(written) if tainted or written else None
-    return NodeSeen(metadata["name"], cordon)
+    by = read_cordoned_by(written)
+    return NodeSeen(metadata["name"], cordon, by.job if by is not None else "")
 
 
 def _cordon(written: str | None) -> str:
