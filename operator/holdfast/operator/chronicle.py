@@ -29,6 +29,7 @@ def chronicle(case: Case, decision: Decision, status: Mapping[str, Any]) -> tupl
     conditions = {each["type"]: each for each in status.get("conditions", ())}
     events = (
         *_spec(case, conditions),
+        *_template(case, conditions),
         *_life(case, status),
         *_incidents(case),
         *_watchdog(case, conditions),
@@ -69,6 +70,13 @@ def _spec(case: Case, conditions: Mapping[str, Any]) -> Iterable[KubeEvent]:
     if before is None or (before.status, before.message) != ("True", now["message"]):
         reason = "TemplateRefused" if now["reason"] == "TemplateRefused" else "InvalidSpec"
         yield KubeEvent(reason, now["message"], warning=True)
+
+
+def _template(case: Case, conditions: Mapping[str, Any]) -> Iterable[KubeEvent]:
+    now, before = conditions.get("UpToDate"), case.recorded.condition("UpToDate")
+    was = before.status if before is not None else "Unknown"
+    if now is not None and now["status"] == "False" and was != "False":
+        yield KubeEvent("TemplateChanged", now["message"])
 
 
 def _life(case: Case, status: Mapping[str, Any]) -> Iterable[KubeEvent]:

@@ -14,8 +14,10 @@ import msgspec
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, JobStatus
 from holdfast.operator.case import Case
+from holdfast.operator.edition import difference, earlier, is_rolled
 from holdfast.operator.objects import Condition
 from holdfast.operator.observed import Mode
+from holdfast.operator.podbuilder import edition_of
 from holdfast.operator.podstate import late_in_s, unschedulable, why_pending
 from holdfast.operator.timestamp import text_of
 
@@ -79,6 +81,7 @@ def verdicts(case: Case, would: tuple[str, ...]) -> list[Verdict]:
         _watchdog_reachable(case),
         _suspended(case),
         _invalid_spec(case),
+        _up_to_date(case),
         _succeeded(case),
     ]
     return [*seen, _observing(would)] if case.terms.mode is Mode.OBSERVE else seen
@@ -249,6 +252,20 @@ def _invalid_spec(case: Case) -> Verdict:
     if case.invalid is not None:
         return Verdict("InvalidSpec", Truth.TRUE, "TemplateRefused", case.invalid)
     return Verdict("InvalidSpec", Truth.FALSE, "SpecAccepted", "")
+
+
+def _up_to_date(case: Case) -> Verdict:
+    if case.job is None or case.invalid is not None:
+        return Verdict("UpToDate", Truth.UNKNOWN, "SpecRefused", "")
+    pods = earlier(case, case.job)
+    if not pods:
+        return Verdict("UpToDate", Truth.TRUE, "AsWritten", "")
+    says = difference(pods, case.job)
+    if is_rolled(case.metadata, edition_of(case.job)):
+        return Verdict("UpToDate", Truth.FALSE, "Rolling", f"{says}; they are being replaced")
+    about = case.metadata
+    roll = f"to replace them: kubectl holdfast restart {about.name} -n {about.namespace}"
+    return Verdict("UpToDate", Truth.FALSE, "EarlierTemplate", f"{says}; {roll}")
 
 
 def _succeeded(case: Case) -> Verdict:

@@ -4,19 +4,19 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, InvalidSpec, Problem
-from holdfast.api.metadata import API_VERSION
-from holdfast.api.trainingjob import TrainingJob, read_trainingjob
+from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, InvalidSpec
+from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.action import Action, Tell
 from holdfast.operator.applying import Applier, Fault
 from holdfast.operator.chronicle import only_now, unsaid
 from holdfast.operator.clusterview import ClusterView, key_of
 from holdfast.operator.dryrun import ASK_AGAIN_S, DryRun
 from holdfast.operator.jobline import JobLine
+from holdfast.operator.jobspec import read_spec
 from holdfast.operator.objects import Job
 from holdfast.operator.observed import KubeEvent, Mode, Observed, Outcome, Terms
 from holdfast.operator.reconcile import reconcile
@@ -111,7 +111,7 @@ class Controller:
         key, about = key_of(job.metadata), job.metadata
         held = self._readings.get(key)
         if held is None or (held.uid, held.generation) != (about.uid, about.generation):
-            held = Reading(about.uid, about.generation, _read_spec(job))
+            held = Reading(about.uid, about.generation, read_spec(job))
             self._readings[key] = held
         return held.spec
 
@@ -159,27 +159,6 @@ class Controller:
         if self._told.get(key) != outcome.reason:
             self._told[key] = outcome.reason
             logger.info("decided job=%s reason=%s", key, outcome.reason)
-
-
-def _read_spec(job: Job) -> TrainingJob | InvalidSpec:
-    about = job.metadata
-    document: dict[str, Any] = {
-        "apiVersion": API_VERSION,
-        "kind": "TrainingJob",
-        "metadata": {
-            "name": about.name,
-            "namespace": about.namespace,
-            "uid": about.uid,
-            "generation": about.generation,
-        },
-        "spec": msgspec.json.decode(job.spec),
-    }
-    try:
-        return read_trainingjob(document)
-    except InvalidSpec as error:
-        return error
-    except RecursionError:
-        return InvalidSpec(Problem("spec", "a deeply nested document", "nest it less"))
 
 
 def _is_for_people(error: HoldfastError) -> bool:

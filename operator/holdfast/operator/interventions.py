@@ -11,17 +11,28 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, Problem, Unavailable
-from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
+from holdfast.api.intervention import (
+    InterventionAction,
+    InterventionOutcome,
+    InterventionRequest,
+    InterventionState,
+)
+from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.clusterview import ClusterView
+from holdfast.operator.edition import difference, is_earlier
 from holdfast.operator.faultpoint import Point, reach
 from holdfast.operator.intervention import answer, attend, is_answered, refusal_of
+from holdfast.operator.jobspec import read_spec
+from holdfast.operator.marks import ROLL_TO
 from holdfast.operator.mergepatch import merge_patch
 from holdfast.operator.nodepatch import uncordoned
 from holdfast.operator.nodewriting import patch_node
 from holdfast.operator.objects import Asked
 from holdfast.operator.observed import Cordoning
+from holdfast.operator.podbuilder import edition_of
+from holdfast.operator.podstate import has_ended
 from holdfast.operator.refusal import Absent
-from holdfast.operator.resource import INTERVENTIONS
+from holdfast.operator.resource import INTERVENTIONS, JOBS
 from holdfast.operator.returning import settle
 from holdfast.operator.timestamp import seconds_of
 from holdfast.operator.watchdog import Watchdog
@@ -123,7 +134,9 @@ class Interventions:
         return refusal_of(asked, (Problem("spec.job", request.job.partition("/")[2], fix),))
 
     async def _settled(self, request: InterventionRequest, outcome: InterventionOutcome) -> InterventionOutcome:
-        """The same, or more of it: a node may have been taken out of service by another job than the one asked."""
+        """The same, or more of it: what the watchdog does not know of nodes and pods."""
+        if request.action is InterventionAction.RESTART and outcome.state is InterventionState.DONE:
+            return await self._rolled(request, outcome)
         if self._cordoning is Cordoning.CONSUME or request.node is None:
             return outcome
         node = self._view.nodes_by_name.get(request.node)
@@ -132,6 +145,22 @@ class Interventions:
             await patch_node(self._view, self._writes, request.node, lambda whole: uncordoned(whole, of))
             logger.info("returned node=%s of=%s asked_of=%s", request.node, of, request.job)
         return returning.outcome
+
+    async def _rolled(self, request: InterventionRequest, outcome: InterventionOutcome) -> InterventionOutcome:
+        """Pods of an earlier template are replaced with it; that this was asked for is written on the job."""
+        job = self._view.job(request.job)
+        spec = read_spec(job) if job is not None else None
+        if job is None or not isinstance(spec, TrainingJob):
+            return outcome
+        edition, where = edition_of(spec), (job.metadata.namespace, job.metadata.name)
+        pods = [pod for pod in self._view.pods_of(job) if not has_ended(pod) and is_earlier(pod, edition)]
+        if not pods:
+            return outcome
+        patch = {"metadata": {"uid": job.metadata.uid, "annotations": {ROLL_TO: edition}}}
+        with self._view.jobs.writing(*where) as flight:
+            flight.landed(await self._writes.merge(JOBS, where, patch))
+        says = f"{outcome.outcome}; {difference(pods, spec)}; they are being replaced"
+        return InterventionOutcome(outcome.id, outcome.state, says)
 
     async def _write(self, asked: Asked, status: dict[str, Any]) -> None:
         where = (asked.metadata.namespace, asked.metadata.name)

@@ -70,6 +70,7 @@ class Resources(Object, frozen=True, gc=False):
 
 class Container(Object, frozen=True, gc=False):
     name: str
+    image: str = ""
     resources: Resources = Resources()
 
 

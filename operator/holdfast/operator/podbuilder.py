@@ -1,14 +1,17 @@
 """A member's pod: the user's template with what Holdfast adds. Pure; all pods of a job share one blueprint."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+
+import msgspec
 
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.injection import Injection, SharedMemory, injection
-from holdfast.operator.marks import AVOIDS, JOB_LABEL, MEMBER_LABEL, QUICK_ENDS
+from holdfast.operator.marks import AVOIDS, EDITION, JOB_LABEL, MEMBER_LABEL, QUICK_ENDS
 from holdfast.operator.observed import Terms
 from holdfast.operator.placement import affinity
 from holdfast.operator.template import Template, check_template, read_template
@@ -105,9 +108,15 @@ def _metadata(job: TrainingJob, read: Template, avoided: Sequence[str]) -> Manif
     return {
         "namespace": job.metadata.namespace,
         "labels": {**labels_of(name), **(read.metadata.labels or {}), JOB_LABEL: name},
-        "annotations": {**(read.metadata.annotations or {}), **avoids},
+        "annotations": {**(read.metadata.annotations or {}), **avoids, EDITION: edition_of(job)},
         "ownerReferences": [owner_reference(name, job.metadata.uid or "")],
     }
+
+
+def edition_of(job: TrainingJob) -> str:
+    """A digest of what the job's user says of its pods. What the installation adds is no reason to roll them."""
+    said = (job.spec.template, list(job.spec.entrypoint), job.spec.local_size())
+    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()[:16]
 
 
 def avoids_text(avoided: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""What a Return comes to where another job took the node out of service: that job returns it, as long as it is there.
+"""What a Return comes to where another job took the node out of service: only that job returns it.
 
-Of a job that is gone, a job of its namespace may return the node: it is the same people's evidence. Anybody else is
-told what to do. Pure.
+Of a job that is gone, a job of its namespace may return the node: it is the same people's evidence. Anybody else
+is told what to do. Pure.
 """
 
 from collections.abc import Callable

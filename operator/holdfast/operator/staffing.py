@@ -1,6 +1,7 @@
 """Pods to create and to delete so that the job has what the plan wants.
 
-No running pod is deleted that the plan did not release, unless the plan wants none at all.
+No running pod is deleted that the plan did not release, unless the plan wants none at all, or the template changed
+and somebody asked for a restart since.
 """
 
 from collections.abc import Iterable
@@ -10,9 +11,10 @@ from holdfast.api.plan import NodeState, Plan
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.action import CreatePod, DeletePod
 from holdfast.operator.case import Case
+from holdfast.operator.edition import is_earlier, is_rolled
 from holdfast.operator.marks import AVOIDS, HOSTNAME_LABEL
 from holdfast.operator.objects import Pod
-from holdfast.operator.podbuilder import avoids_text, blueprint
+from holdfast.operator.podbuilder import avoids_text, blueprint, edition_of
 from holdfast.operator.podstate import is_running, ran_from_to
 from holdfast.operator.roll import UNREACHABLE
 
@@ -44,8 +46,8 @@ def staff(case: Case, job: TrainingJob, plan: Plan) -> Staffing:
         going = [*case.roll.live, *case.roll.stranded]
         deletes += [delete(case, pod, "the plan wants no pods") for pod in going]
         return Staffing(deletes=tuple(deletes), reason="the plan wants no pods")
-    live, outdated = _sorted_out(case)
-    deletes += [_delete_idle(pod, "the nodes to avoid changed before it found a place") for pod in outdated]
+    live, outdated = _sorted_out(case, job)
+    deletes += outdated
     missing = wanted - len(live)
     if missing < 0:
         deletes += [_delete_idle(pod, f"the plan wants {wanted} pods") for pod in _surplus(live, -missing)]
@@ -104,20 +106,26 @@ def _superseded(case: Case) -> list[DeletePod]:
     ]
 
 
-def _sorted_out(case: Case) -> tuple[list[Pod], list[Pod]]:
-    """The live pods, and apart from them those that wait for a place and keep away from the wrong nodes.
+def _sorted_out(case: Case, job: TrainingJob) -> tuple[list[Pod], list[DeletePod]]:
+    """The live pods, and apart from them those that others are to take the place of.
 
-    A node was returned meanwhile, or another one is avoided now. While the watchdog is away nothing would take
-    their place, so they stay.
+    While the watchdog is away nothing would take their place, so they stay.
     """
-    if not case.connected or all(pod.spec.node_name for pod in case.roll.live):
+    if not case.connected:
         return case.roll.live, []
+    edition, avoids = edition_of(job), avoids_text(_avoided(case))
+    rolled = is_rolled(case.metadata, edition)
     live: list[Pod] = []
-    outdated: list[Pod] = []
-    avoids = avoids_text(_avoided(case))
+    outdated: list[DeletePod] = []
     for pod in case.roll.live:
-        placed = pod.spec.node_name or pod.metadata.annotations.get(AVOIDS, "") == avoids
-        (live if placed else outdated).append(pod)
+        if is_earlier(pod, edition) and (rolled or pod.status.phase == "Pending"):
+            when = "before it began" if pod.status.phase == "Pending" else "and a restart was asked for"
+            outdated.append(_delete_idle(pod, f"the template changed {when}"))
+        elif not pod.spec.node_name and pod.metadata.annotations.get(AVOIDS, "") != avoids:
+            # A node was returned meanwhile, or another one is avoided now.
+            outdated.append(_delete_idle(pod, "the nodes to avoid changed before it found a place"))
+        else:
+            live.append(pod)
     return live, outdated
 
 

@@ -45,6 +45,7 @@ class Mount(Shape, frozen=True):
 
 class Container(Shape, frozen=True):
     name: str = ""
+    image: str = ""
     command: tuple[str, ...] | None = None
     args: tuple[str, ...] | None = None
     env: tuple[Named, ...] | None = None

@@ -156,6 +156,28 @@ async def test_a_template_the_api_server_refuses_makes_no_pod_until_it_is_right(
     await cluster.until("accepted", lambda job: condition(job, "InvalidSpec") == "False")
 
 
+async def test_a_changed_image_is_told_mends_a_pod_that_is_stuck_and_is_rolled_when_asked(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    await add_nodes(kubelet, 3)
+    kubelet.refuse_pod("gpt-1")
+    operator.start()
+    await cluster.apply()
+    await cluster.until("stuck", lambda job: "ImagePullBackOff" in _message(job, "Progressing"))
+    trainer = {"name": "trainer", "image": "train:next"}
+    template = {"spec": {"serviceAccountName": "default", "containers": [trainer]}}
+    await cluster.patch("gpt", {"spec": {"template": template}})
+    await cluster.until_pods("gpt-0", "gpt-2")
+    says = "gpt-0 run an earlier template (image train:test); new pods get image train:next"
+    await cluster.until("told", lambda job: _message(job, "UpToDate").startswith(says))
+    asked = {"job": "gpt", "action": "Restart", "reason": "roll"}
+    manifest = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "Intervention", "metadata": {"name": "one"}}
+    await cluster.api.call("POST", cluster.path(plural="interventions"), {**manifest, "spec": asked})
+    pods = await cluster.until_pods("gpt-2", "gpt-3")
+    assert {each["spec"]["containers"][0]["image"] for each in pods.values()} == {"train:next"}
+    await cluster.until("as written", lambda job: condition(job, "UpToDate") == "True")
+
+
 async def test_pods_stay_while_the_watchdog_is_away(
     cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
 ) -> None:

@@ -13,7 +13,7 @@ from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import JobReport, NodeOrder, Plan
 from holdfast.api.status import Checkpoint, JobPhase, JobStatus, Membership
 from holdfast.api.trainingjob import TrainingJob, read_trainingjob
-from holdfast.operator.marks import FINALIZER, JOB_LABEL, QUICK_ENDS
+from holdfast.operator.marks import EDITION, FINALIZER, JOB_LABEL, QUICK_ENDS, ROLL_TO
 from holdfast.operator.objects import (
     Condition,
     Container,
@@ -35,6 +35,7 @@ from holdfast.operator.objects import (
     Waiting,
 )
 from holdfast.operator.observed import Observed, Outcome, Terms
+from holdfast.operator.podbuilder import edition_of
 from holdfast.operator.reconcile import reconcile
 from holdfast.operator.timestamp import text_of
 
@@ -75,13 +76,17 @@ def job_object(
     finalizers: Iterable[str] = (FINALIZER,),
     deleted_at: float | None = None,
     name: str = "gpt",
+    rolled_to: Mapping[str, Any] | None = None,
 ) -> Job:
+    """`rolled_to` is the job as it was when a Restart was asked for."""
+    asked = spec_of(rolled_to) if rolled_to is not None else None
     return Job(
         Metadata(
             name=name,
             namespace="research",
             uid=UID,
             generation=generation,
+            annotations={ROLL_TO: edition_of(asked)} if isinstance(asked, TrainingJob) else {},
             finalizers=tuple(finalizers),
             deletion_timestamp=None if deleted_at is None else text_of(deleted_at),
         ),
@@ -106,26 +111,30 @@ def pod(
     message: str = "",
     quick_ends: int = 0,
     memory: str | None = None,
+    made_of: Mapping[str, Any] | None = None,
 ) -> Pod:
     """A pod of the job on a node of its own number, unless it says otherwise; `node` "" is nowhere.
 
-    `memory` is the limit of its trainer.
+    `memory` is the limit of its trainer, `made_of` the job as it was then (None: nobody wrote it down).
     """
     state = ContainerState(waiting=waiting, terminated=ended)
     limits = {} if memory is None else {"memory": memory}
+    made_by = spec_of(made_of) if made_of is not None else None
+    edition = {EDITION: edition_of(made_by)} if isinstance(made_by, TrainingJob) else {}
+    image = made_of["spec"]["template"]["spec"]["containers"][0]["image"] if made_of is not None else ""
     return Pod(
         Metadata(
             name=f"{job}-{ordinal}",
             namespace="research",
             uid=f"uid-of-{job}-{ordinal}",
             labels={JOB_LABEL: job},
-            annotations={QUICK_ENDS: str(quick_ends)} if quick_ends else {},
+            annotations={**({QUICK_ENDS: str(quick_ends)} if quick_ends else {}), **edition},
             creation_timestamp=text_of(created_at),
             deletion_timestamp=text_of(NOW) if deleted else None,
             deletion_grace_period_seconds=deletion_grace_s,
             owner_references=(OwnerReference(owner, controller=True),),
         ),
-        PodSpec(f"n{ordinal}" if node is None else node, (Container("trainer", Resources(limits)),)),
+        PodSpec(f"n{ordinal}" if node is None else node, (Container("trainer", image, Resources(limits)),)),
         PodStatus(
             phase,
             reason,

@@ -111,7 +111,7 @@ def test_the_whole_status_is_what_the_watchdog_knows_and_the_pods_show() -> None
         "progressedAt": text_of(NOW),
     }
     known = {"Ready", "Progressing", "Degraded", "CheckpointHealthy", "CapacityAvailable", "WatchdogReachable"}
-    assert {each["type"] for each in conditions} == known | {"Suspended", "InvalidSpec", "Succeeded"}
+    assert {each["type"] for each in conditions} == known | {"Suspended", "InvalidSpec", "UpToDate", "Succeeded"}
     assert all(each["observedGeneration"] == 1 and each["reason"] for each in conditions)
 
 
@@ -140,6 +140,7 @@ def test_the_first_visit_sets_every_condition_though_nothing_is_known() -> None:
         "WatchdogReachable": "Unknown",
         "Suspended": "Unknown",
         "InvalidSpec": "False",
+        "UpToDate": "True",
         "Succeeded": "Unknown",
     }
     assert (status["phase"], status["podsCreated"]) == ("Pending", 0)
@@ -385,7 +386,7 @@ def test_a_template_that_the_api_server_refuses_is_told_of_in_its_words() -> Non
     assert (truth, reason) == ("True", "TemplateRefused")
     assert says.startswith("spec.template: the API server refuses a pod of it: pods")
     assert [each.reason for each in outcome.events if each.warning] == ["TemplateRefused"]
-    assert status_of(after(refused, refused=None))["conditions"][-2]["status"] == "False"
+    assert condition_of(after(refused, refused=None), "InvalidSpec")[0] == "False"
 
 
 def test_success_is_unknown_until_the_end() -> None:
