@@ -26,6 +26,7 @@ from holdfast.agent.lifetime import die_with
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.picture import Picture
 from holdfast.agent.podnames import PodNames
+from holdfast.agent.readiness import Readiness, asking
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.senses import senses_of
 from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing
@@ -132,6 +133,8 @@ async def _metrics(settings: AgentSettings, picture: Picture, streams: JobStream
         dcgm=DcgmNames.HERE if settings.dcgm_exporter is None else DcgmNames.ELSEWHERE,
     )
     application = metrics_application(of_node, token=lambda: read_token(settings.metrics_token_file))
+    readiness = Readiness(streams.lines, asking(settings.watchdog, settings.watchdog_ca_file))
+    application.router.add_get("/readyz", readiness.answer)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

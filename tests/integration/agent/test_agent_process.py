@@ -148,15 +148,24 @@ async def test_an_event_outlives_the_watchdog_and_keeps_its_number(
     assert agent.poll() is None
 
 
+async def readiness(run_dir: Path) -> tuple[int, object]:
+    """What a probe that shows no token is answered."""
+    url = f"http://127.0.0.1:{json.loads((run_dir / 'agent.json').read_text())['port']}/readyz"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status, await answer.json()
+
+
 async def test_a_refused_token_is_read_again_until_it_is_right(
-    watchdog: FakeWatchdog, token_file: Path, command: tuple[str, ...]
+    watchdog: FakeWatchdog, token_file: Path, command: tuple[str, ...], run_dir: Path
 ) -> None:
     token_file.write_text("outdated")
     with running(command) as agent:
         async with asyncio.timeout(patient(20)):
             await watchdog.refused.wait()
+        assert await readiness(run_dir) == (503, {"error": "1 of 1 connections to the watchdog are away"})
         token_file.write_text(TOKEN)
-        await watchdog.connection()
+        await (await watchdog.connection()).report()
+        assert await readiness(run_dir) == (200, {"status": "ok"})
         agent.terminate()
         _, said = await asyncio.to_thread(agent.communicate, timeout=patient(20))
     assert agent.returncode == 0

@@ -13,6 +13,7 @@ from helm_python import Chart, HelmError
 from helm_python.chart import lint
 from helmchart import CHART, Manifest, Values, named, notes, one, rendered
 
+from holdfast.agent.readiness import ASK_S
 from holdfast.agent.settings import parse_settings
 from holdfast.cli.cluster.proxiedline import AUDIENCE, Installation
 from holdfast.operator import program as operator_program
@@ -89,6 +90,9 @@ def test_the_agent_asks_for_what_it_needs_and_no_more() -> None:
     assert all(mounts[each]["readOnly"] is True for each in on_the_node)
     environment = {each["name"]: each.get("value") for each in container["env"]}
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility", "the driver's word and no compute"
+    probe = container["readinessProbe"]
+    assert probe["httpGet"] == {"path": "/readyz", "port": "metrics"}
+    assert probe["timeoutSeconds"] > ASK_S
     assert "--run-dir=/tmp/agent" in container["args"], (
         "what it raised is known again after a restart of the process"
     )

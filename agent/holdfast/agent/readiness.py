@@ -1,0 +1,81 @@
+"""GET /readyz: whether the agent reaches the watchdog. For the kubelet's probe, which shows no token.
+
+With jobs on the node their connections tell; with none the watchdog is asked whether it is there. Nothing else is
+told: no job, node or rank is named.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+
+from holdfast.agent.bearer import read_authority
+from holdfast.agent.metrics.itself import Line
+from holdfast.agent.settings import Address
+from holdfast.api.errors import Unavailable
+
+ASK_S: Final = 3.0
+"""How long the watchdog has to answer: less than the probe waits."""
+GOOD_FOR_S: Final = 60.0
+"""How long a good answer stands: ten thousand idle nodes are 170 questions a second, whoever else asks them."""
+BAD_FOR_S: Final = 5.0
+
+Ask = Callable[[], Awaitable[str]]
+"""Why the watchdog cannot be reached; empty when it answers."""
+
+
+class Readiness:
+    """`lines` are the jobs' connections, `clock` is monotonic seconds."""
+
+    def __init__(
+        self, lines: Callable[[], Iterable[Line]], ask: Ask, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._lines = lines
+        self._ask = ask
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._said = ""
+        self._stands_until = float("-inf")
+
+    async def trouble(self) -> str:
+        """Why the watchdog does not hear of this node; empty when it does, or would."""
+        connected = [each.connected for each in self._lines()]
+        if connected:
+            away = connected.count(False)
+            return f"{away} of {len(connected)} connections to the watchdog are away" if away else ""
+        async with self._asking:
+            if self._clock() >= self._stands_until:
+                self._said = await self._ask()
+                self._stands_until = self._clock() + (BAD_FOR_S if self._said else GOOD_FOR_S)
+            return self._said
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """200, or 503 with the reason."""
+        trouble = await self.trouble()
+        return (
+            web.json_response({"error": trouble}, status=503) if trouble else web.json_response({"status": "ok"})
+        )
+
+
+def asking(watchdog: Address, ca_file: str | None) -> Ask:
+    """Asks the watchdog at that address whether it is there; any of its replicas may say so."""
+    url = f"{'https' if ca_file else 'http'}://{watchdog}/livez"
+
+    async def ask() -> str:
+        try:
+            trusted = read_authority(ca_file) if ca_file else True
+            timeout = aiohttp.ClientTimeout(total=ASK_S)
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(url, ssl=trusted) as response,
+            ):
+                return "" if response.ok else f"the watchdog answers with HTTP status {response.status}"
+        except TimeoutError:
+            return f"the watchdog does not answer within {ASK_S:g} s"
+        except (aiohttp.ClientError, OSError, Unavailable) as error:
+            return f"the watchdog does not answer: {error}"
+
+    return ask
