@@ -5,10 +5,11 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from uuid import uuid4
 
 import click
@@ -25,11 +26,11 @@ from holdfast.operator.surface import surface
 logger = logging.getLogger(__name__)
 
 EXIT_CANNOT_START: Final = 3
-EXIT_FENCED: Final = 4
+FENCED: Final = 4
 
 
 async def serve(settings: Settings) -> int:
-    """Run until a signal, or until another operator may lead; the exit code. Raises HoldfastError at start."""
+    """Run until a signal: 0, or until another operator may lead: FENCED. Raises HoldfastError at start."""
     metrics = Metrics()
     operation = Operation(settings, metrics, _wall)
     runner = web.AppRunner(
@@ -94,8 +95,20 @@ def command(log_level: str, **flags: Any) -> None:
         code = asyncio.run(serve(Settings(**flags)))
     except HoldfastError as error:
         click.echo(f"holdfast operator: {error}", err=True)
-        code = EXIT_CANNOT_START
+        raise SystemExit(EXIT_CANNOT_START) from None
+    if code == FENCED:
+        _begin_anew()
     raise SystemExit(code)
+
+
+def _begin_anew() -> NoReturn:
+    """Stand by, as the same process: it lost its turn to another one, and nothing of it is broken.
+
+    What it was about to do counts no more, so that it forgets all of it. To Kubernetes it has not ended.
+    """
+    logger.warning("another operator may lead; this one begins anew as a standby")
+    logging.shutdown()
+    os.execv(sys.executable, sys.orig_argv)
 
 
 async def _listen(runner: web.AppRunner, settings: Settings) -> None:
@@ -108,7 +121,7 @@ async def _listen(runner: web.AppRunner, settings: Settings) -> None:
 
 
 async def _until_signalled(running: "asyncio.Task[Any]") -> int:
-    """The exit code: 0 when told to end, 4 when another may lead."""
+    """0 when told to end, FENCED when another may lead."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
@@ -119,8 +132,8 @@ async def _until_signalled(running: "asyncio.Task[Any]") -> int:
     except BaseExceptionGroup as errors:
         if errors.subgroup(Fenced) is None:
             raise
-        logger.error("this operator must stop: another one may lead")
-        return EXIT_FENCED
+        logger.error("this operator must stop acting: the lease is lost")
+        return FENCED
     return 0
 
 

@@ -123,6 +123,12 @@ class Replica:
     def said(self) -> str:
         return self.output.read_text()
 
+    async def stands_by_again(self) -> None:
+        """It led, another one does now, and the same process stands by: to Kubernetes nothing has ended."""
+        await until(self.said, f"{self.name} begins anew", lambda said: "begins anew as a standby" in said)
+        await until(lambda: self.get("/readyz"), f"{self.name} stands by", lambda got: got[0] == 200)
+        assert self.process.poll() is None
+
     async def ended(self) -> int:
         """Its exit code, once it has ended."""
         return await until(self.process.poll, f"{self.name} ends", lambda code: code is not None)

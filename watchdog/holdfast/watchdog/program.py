@@ -7,10 +7,11 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from aiohttp import web
@@ -170,8 +171,20 @@ def command(log_level: str, **given: Any) -> None:
             code = runner.run(serve(settings))
     except HoldfastError as error:
         click.echo(f"holdfast watchdog: {error}", err=True)
-        code = EXIT_CANNOT_START
+        raise SystemExit(EXIT_CANNOT_START) from None
+    if code == EXIT_FENCED and not isinstance(settings.store, Path):
+        _begin_anew()
     raise SystemExit(code)
+
+
+def _begin_anew() -> NoReturn:
+    """Stand by, as the same process: it lost its turn to another replica, and nothing of it is broken.
+
+    What it knew of jobs is out of date, so that it forgets all of it. To Kubernetes it has not ended.
+    """
+    logger.warning("another watchdog leads; this one begins anew as a standby")
+    logging.shutdown()
+    os.execv(sys.executable, sys.orig_argv)
 
 
 def _listener(address: ListenAddress) -> socket.socket:
