@@ -106,6 +106,22 @@ async def test_suspending_saves_once_more_and_resuming_goes_on(
     await cluster.patch("gpt", {"spec": {"suspend": False}})
     await cluster.until_pods("gpt-2", "gpt-3")
     await cluster.until("running again", lambda job: phase(job) == "Running")
+    template = {
+        "spec": {"serviceAccountName": "default", "containers": [{"name": "trainer", "image": "train:next"}]}
+    }
+    await cluster.patch("gpt", {"spec": {"template": template}})
+    await cluster.until("told", lambda job: condition(job, "UpToDate") == "False")
+    asked = {"job": "gpt", "action": "Restart", "reason": "roll"}
+    manifest = {"apiVersion": "holdfast.dev/v1alpha1", "kind": "Intervention", "metadata": {"name": "roll"}}
+    await cluster.api.call("POST", cluster.path(plural="interventions"), {**manifest, "spec": asked})
+    await cluster.until_pods("gpt-4", "gpt-5")
+    rolled = await cluster.until("rolled", lambda job: phase(job) == "Running" and _is_rolled(job))
+    blamed = {each["culprit"] for each in rolled["status"]["recentIncidents"]}
+    assert not [each for each in blamed if each.startswith("node")], "a pod that is replaced blames no node"
+
+
+def _is_rolled(job: dict[str, Any] | None) -> bool:
+    return condition(job, "UpToDate") == "True" and condition(job, "Ready") == "True"
 
 
 async def test_a_job_that_a_queue_applied_suspended_has_no_pod_before_it_may_begin(
