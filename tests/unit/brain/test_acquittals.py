@@ -1,7 +1,7 @@
 """Whose pod was ended by somebody, or by its own limit, was on a node that had no part in it."""
 
 import pytest
-from tests.unit.brain.story import Story, running
+from story import Story, running
 
 from holdfast.api.finding import Confidence, FindingKind
 from holdfast.api.incident import Incident, IncidentState
