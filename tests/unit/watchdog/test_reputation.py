@@ -173,9 +173,19 @@ def test_one_namespaces_word_takes_a_node_from_its_own_jobs_alone() -> None:
 
 
 def test_two_namespaces_that_say_the_same_are_believed_by_all() -> None:
-    fleet = told(incident(FindingKind.SELF_TEST), incident(FindingKind.HANG, job="other/b", at=NOW - 100.0))
+    second = (incident(FindingKind.HANG, n, job="other/b", at=NOW - n * 100.0) for n in (1, 2))
+    fleet = told(incident(FindingKind.SELF_TEST), *second)
     assert fleet.quarantined == ("n1",)
     assert fleet.kept_from("third/c") == {"n1"}
+
+
+def test_a_small_thing_that_another_namespace_says_lends_nobodys_proof_weight() -> None:
+    slander = [incident(FindingKind.SELF_TEST, n, job="evil/a", at=NOW - n * 100.0) for n in range(10)]
+    fleet = told(*slander, incident(FindingKind.PROCESS_EXIT, job="team/a", cause="signal 9", at=NOW - 50.0))
+    assert fleet.quarantined == ()
+    assert fleet.kept_from("team/a") == frozenset()
+    assert fleet.kept_from("evil/a") == {"n1"}
+    assert repute_of(fleet, "n1", NOW, "team/a").score == pytest.approx(0.1, rel=1e-2)
 
 
 def test_what_sensors_read_is_believed_by_all() -> None:

@@ -6,7 +6,8 @@ proof that a part is broken is enough to keep away from a node, things that also
 up. A human's Return, or the finding that the software was to blame, wipes the marks.
 
 Where jobs of several owners share the nodes, what only a job's own processes say counts among the jobs of its
-namespace, and for all once two namespaces say it: nobody's word alone takes a node away from others.
+namespace. For all it counts for no more than what a second namespace says too: nobody's word alone takes a node away
+from others.
 
 Signals and the time they are looked back over follow the lemon nodes of two research clusters: 28 days, of which
 two weeks are the middle. Source: https://arxiv.org/abs/2410.21680
@@ -156,7 +157,7 @@ def judged(fleet: Fleet, now: float, *, nodes: int) -> Fleet:
 def _worst(fleet: Fleet, now: float, namespace: str | None, nodes: int) -> tuple[str, ...]:
     """Whom a namespace is to keep away from; None: all of them."""
     known = fleet.quarantined if namespace is None else fleet.among.get(namespace, ())
-    scores = {node: score(_counting(fleet.marks.get(node, ()), namespace), now) for node in {*fleet.marks, *known}}
+    scores = {node: weight_for(fleet.marks.get(node, ()), namespace, now) for node in {*fleet.marks, *known}}
     limit = {node: TRUST_BELOW if node in known else QUARANTINE_AT for node in scores}
     bad = [node for node, value in scores.items() if value >= limit[node]]
     worst = sorted(bad, key=lambda node: (node not in known, -scores[node], node))
@@ -165,12 +166,26 @@ def _worst(fleet: Fleet, now: float, namespace: str | None, nodes: int) -> tuple
     return tuple(sorted(worst[:room]))
 
 
-def _counting(marks: tuple[Mark, ...], namespace: str | None) -> tuple[Mark, ...]:
-    """The marks that count for a namespace; None: for all of them."""
+def _counting(marks: tuple[Mark, ...], namespace: str) -> tuple[Mark, ...]:
+    """The marks that a namespace is told of."""
     words = {each.word_of for each in marks if each.word_of}
     if len(words) > 1:
         return marks
     return tuple(each for each in marks if each.word_of in ("", namespace))
+
+
+def weight_for(marks: tuple[Mark, ...], namespace: str | None, now: float) -> float:
+    """What the marks weigh for a namespace; None: for all of them.
+
+    What the loudest namespace says beyond what the next one says counts for nobody else: or its proof would count
+    for all as soon as another namespace had any small thing to say of the node.
+    """
+    heard = score((each for each in marks if each.word_of in ("", namespace)), now)
+    voices = {each.word_of for each in marks if each.word_of}
+    if len(voices) < 2:
+        return heard
+    loud = sorted(score((each for each in marks if each.word_of == voice), now) for voice in voices)
+    return max(heard, score(marks, now) - (loud[-1] - loud[-2]))
 
 
 def _pardoned_at(fleet: Fleet, node: str, job: str) -> float:
@@ -196,7 +211,8 @@ def repute_of(fleet: Fleet, node: str, now: float, job: str) -> Repute:
     marks = _counting(fleet.marks.get(node, ()), namespace_of(job))
     heaviest = sorted(marks, key=lambda each: -each.weight)[:3]
     told = "; ".join(f"{each.cause} in {_as_told(each.job, job)}" for each in heaviest)
-    return Repute(node in fleet.kept_from(job), score(marks, now), told or "nothing is known against it")
+    weight = weight_for(fleet.marks.get(node, ()), namespace_of(job), now)
+    return Repute(node in fleet.kept_from(job), weight, told or "nothing is known against it")
 
 
 def _as_told(job: str, to: str) -> str:
