@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
+from holdfast.watchdog import reputation
 from holdfast.watchdog.reputation import (
     HALF_LIFE_S,
     MARKS_KEPT,
@@ -205,3 +206,18 @@ def test_jobs_of_other_namespaces_are_not_named() -> None:
     fleet = told(incident(FindingKind.GPU_LOST, cause="GPU lost"))
     assert repute_of(fleet, "n1", NOW, "team/b").reason == "GPU lost in team/a"
     assert repute_of(fleet, "n1", NOW, "other/b").reason == "GPU lost in a job of another namespace"
+
+
+def test_nobody_talks_away_what_others_know_of_a_node() -> None:
+    noise = [incident(FindingKind.HANG, n, job="evil/a", at=NOW + n) for n in range(2 * MARKS_KEPT)]
+    fleet = told(incident(FindingKind.GPU_LOST), *noise, now=NOW + 100.0)
+    assert len(fleet.marks["n1"]) == MARKS_KEPT
+    assert fleet.quarantined == ("n1",)
+
+
+def test_invented_nodes_push_out_none_that_sensors_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reputation, "NODES_KEPT", 8)
+    invented = [incident(FindingKind.HANG, n, job="evil/a", node=f"made-up-{n}") for n in range(20)]
+    fleet = told(incident(FindingKind.GPU_LOST), *invented)
+    assert len(fleet.marks) == 8
+    assert fleet.quarantined == ("n1",)

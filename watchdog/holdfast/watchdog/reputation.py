@@ -13,6 +13,7 @@ Signals and the time they are looked back over follow the lemon nodes of two res
 two weeks are the middle. Source: https://arxiv.org/abs/2410.21680
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -112,7 +113,7 @@ def marked(fleet: Fleet, incident: Incident, *, by_word: bool = True) -> Fleet:
     weight = weight_of(incident)
     word_of = "" if by_word or incident.kind in SENSED else namespace_of(incident.job)
     mark = Mark(incident.job, incident.id, incident.cause, weight, incident.detected_at, word_of)
-    marks = (*others, mark)[-MARKS_KEPT:] if weight else others
+    marks = _kept((*others, mark)) if weight else others
     if marks == fleet.marks.get(node, ()):
         return fleet
     after = dict(fleet.marks)
@@ -120,8 +121,19 @@ def marked(fleet: Fleet, incident: Incident, *, by_word: bool = True) -> Fleet:
     if marks:
         after[node] = marks
     while len(after) > NODES_KEPT:
-        del after[next(iter(after))]
+        # Who invents nodes makes room with what was invented first, not with what sensors found.
+        said = (name for name, each in after.items() if all(one.word_of for one in each))
+        del after[next(said, next(iter(after)))]
     return msgspec.structs.replace(fleet, marks=after)
+
+
+def _kept(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
+    """As many as are kept: the oldest of whoever has most to say goes, so that nobody talks others' marks away."""
+    while len(marks) > MARKS_KEPT:
+        [(voice, _)] = Counter(each.word_of for each in marks).most_common(1)
+        oldest = next(number for number, each in enumerate(marks) if each.word_of == voice)
+        marks = (*marks[:oldest], *marks[oldest + 1 :])
+    return marks
 
 
 def pardoned(fleet: Fleet, node: str, now: float, *, namespace: str | None = None) -> Fleet:
