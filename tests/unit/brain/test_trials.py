@@ -60,6 +60,22 @@ def test_where_owners_share_nodes_only_sensors_cordon_one(kind: FindingKind) -> 
         assert story.plan.cordon == (), "it is kept away from, and others may have it"
 
 
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        (FindingKind.XID, "xid 13"),
+        (FindingKind.XID, "xid 31"),
+        (FindingKind.CONDITION, "DiskFull"),
+        (FindingKind.CONDITION, "MemoryLow"),
+    ],
+)
+def test_what_a_job_can_bring_about_cordons_no_node_of_others(kind: FindingKind, cause: str) -> None:
+    story = running(3, spares=1, cordon_on=CordonOn.SENSORS)
+    story.find(kind, 2, cause=cause, asks=XidAction.EVICT)
+    assert story.state.avoided_nodes == {"node-2"}
+    assert story.plan.cordon == ()
+
+
 def test_a_failed_self_test_evicts_also_where_it_does_not_cordon() -> None:
     story = Story(nodes_max=2, preflight=LIGHT, cordon_on=CordonOn.SENSORS).join(1, 2)
     answer(answer(story, 1, Verdict.PASSED), 2, Verdict.FAILED)

@@ -208,6 +208,15 @@ def test_jobs_of_other_namespaces_are_not_named() -> None:
     assert repute_of(fleet, "n1", NOW, "other/b").reason == "GPU lost in a job of another namespace"
 
 
+def test_what_a_job_can_bring_about_counts_as_its_word() -> None:
+    xids = [incident(FindingKind.XID, n, job="evil/a", cause="xid 31", at=NOW - n * 100.0) for n in range(10)]
+    full = [incident(FindingKind.CONDITION, n, job="evil/a", node="n2", cause="DiskFull") for n in range(2)]
+    fleet = told(*xids, *(replace(each, detected_at=NOW - n * 100.0) for n, each in enumerate(full)))
+    assert fleet.quarantined == ()
+    assert fleet.kept_from("evil/a") == {"n1", "n2"}
+    assert told(incident(FindingKind.XID, cause="xid 79")).quarantined == ("n1",)
+
+
 def test_nobody_talks_away_what_others_know_of_a_node() -> None:
     noise = [incident(FindingKind.HANG, n, job="evil/a", at=NOW + n) for n in range(2 * MARKS_KEPT)]
     fleet = told(incident(FindingKind.GPU_LOST), *noise, now=NOW + 100.0)

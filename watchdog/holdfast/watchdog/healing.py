@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.api.finding import SENSED, Confidence, Finding, FindingKind
+from holdfast.api.finding import Confidence, Finding, FindingKind
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder
 from holdfast.api.policy import CordonOn, XidAction
@@ -27,6 +27,7 @@ from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
 from holdfast.watchdog.nonfinite import unhealthy, went_back
 from holdfast.watchdog.recovery import owe
+from holdfast.watchdog.sensed import is_of_the_node
 from holdfast.watchdog.state import JobState, Recovery, Suspicion
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 from holdfast.watchdog.trial import ask
@@ -190,9 +191,11 @@ def page(state: JobState, incident: Incident, decision: Decision, now: float) ->
 
 
 def _is_for_all(state: JobState, finding: Finding) -> bool:
-    """Whether what is found about a node concerns all jobs. What only this job's own processes say may not."""
+    """Whether what is found about a node concerns all jobs. What this job's processes say, or can bring about,
+    may not.
+    """
     by_word = state.policy is None or state.policy.cordon_on is CordonOn.ANYTHING
-    return by_word or finding.kind in SENSED
+    return by_word or is_of_the_node(finding.kind, finding.cause)
 
 
 def _carry_out(

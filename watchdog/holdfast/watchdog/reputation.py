@@ -6,8 +6,8 @@ proof that a part is broken is enough to keep away from a node, things that also
 up. A human's Return, or the finding that the software was to blame, wipes the marks.
 
 Where jobs of several owners share the nodes, what only a job's own processes say counts among the jobs of its
-namespace. For all it counts for no more than what a second namespace says too: nobody's word alone takes a node away
-from others.
+namespace. For all it counts for no more than what a second namespace says too: nobody's word alone takes a node
+away from others.
 
 Signals and the time they are looked back over follow the lemon nodes of two research clusters: 28 days, of which
 two weeks are the middle. Source: https://arxiv.org/abs/2410.21680
@@ -19,10 +19,11 @@ from types import MappingProxyType
 
 import msgspec
 
-from holdfast.api.finding import SENSED, Confidence, FindingKind
+from holdfast.api.finding import Confidence, FindingKind
 from holdfast.api.incident import Incident
 from holdfast.api.policy import XidAction
-from holdfast.api.xid import CATALOGUE, XidClass
+from holdfast.api.xid import XidClass
+from holdfast.watchdog.sensed import is_of_the_node, xid_of
 
 HALF_LIFE_S = 14 * 86400.0
 QUARANTINE_AT = 1.0
@@ -111,7 +112,7 @@ def marked(fleet: Fleet, incident: Incident, *, by_word: bool = True) -> Fleet:
     same = (incident.job, incident.id, incident.detected_at)
     others = tuple(each for each in fleet.marks.get(node, ()) if (each.job, each.incident, each.at) != same)
     weight = weight_of(incident)
-    word_of = "" if by_word or incident.kind in SENSED else namespace_of(incident.job)
+    word_of = "" if by_word or is_of_the_node(incident.kind, incident.cause) else namespace_of(incident.job)
     mark = Mark(incident.job, incident.id, incident.cause, weight, incident.detected_at, word_of)
     marks = _kept((*others, mark)) if weight else others
     if marks == fleet.marks.get(node, ()):
@@ -246,6 +247,5 @@ def weight_of(incident: Incident) -> float:
 
 
 def _blames_hardware(cause: str) -> bool:
-    number = cause.removeprefix("xid ")
-    entry = CATALOGUE.get(int(number)) if number.isdecimal() else None
+    entry = xid_of(cause)
     return entry is not None and entry.blames is XidClass.HARDWARE and entry.action is XidAction.EVICT
