@@ -175,16 +175,17 @@ class Outbox:
         told: dict[tuple[type[Seen], str], Seen] = {}
         while True:
             self._changed.clear()
-            for key, seen in tuple(self._newest.items()):
-                if told.get(key) != seen:
-                    told[key] = seen
-                    yield seen
+            # First who is gone: another pod may have the name by now.
             while self._parted:
                 member = next(iter(self._parted))
                 told.pop((PodObserved, member), None)
                 yield self._parted[member]
                 # Taken out only now: while it was being sent the line may have broken.
                 self._parted.pop(member, None)
+            for key, seen in tuple(self._newest.items()):
+                if told.get(key) != seen:
+                    told[key] = seen
+                    yield seen
             await self._changed.wait()
 
 

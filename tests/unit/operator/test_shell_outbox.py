@@ -98,3 +98,17 @@ async def test_a_pod_whose_end_was_told_is_not_told_as_deleted() -> None:
     outbox.put([])
     assert await listener.settle() == [ENDED]
     await listener.close()
+
+
+async def test_a_pod_of_the_same_name_is_told_of_after_the_one_before_it_is_gone() -> None:
+    """Both changes while the line was broken: the last word is of the pod that is there."""
+    outbox = Outbox()
+    outbox.put([RUNNING])
+    outbox.put([])
+    again = PodObserved("gpt-0", "n2", PodState.RUNNING)
+    outbox.put([again])
+    listener = Listener(outbox)
+    told = await listener.settle()
+    assert [each.state for each in told if isinstance(each, PodObserved)] == [PodState.GONE, PodState.RUNNING]
+    assert told[-1] == again
+    await listener.close()
