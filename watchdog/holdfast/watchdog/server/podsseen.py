@@ -21,12 +21,15 @@ class PodsSeen:
         told, self._told = self._told, asyncio.Event()
         told.set()
 
-    async def node_of(self, pod: str, within_s: float) -> str | None:
-        """The pod's node, waited for; None when nobody tells of it in time."""
+    async def node_of(self, pod: str, expected: str, within_s: float) -> str | None:
+        """The pod's node; None when nobody tells of it in time.
+
+        It is waited for until it is the expected one: another pod may have had the name.
+        """
         try:
             async with asyncio.timeout(within_s):
-                while pod not in self._nodes:
+                while self._nodes.get(pod) != expected:
                     await self._told.wait()
         except TimeoutError:
-            return None
-        return self._nodes[pod]
+            pass
+        return self._nodes.get(pod)

@@ -1,0 +1,82 @@
+"""Which member a launcher may be, while the operator and pods come and go."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from holdfast.api.event import JobSubmitted, MemberJoined
+from holdfast.api.membership import Join
+from holdfast.api.plan import PodObserved, PodState
+from holdfast.api.policy import Policy
+from holdfast.watchdog import brain
+from holdfast.watchdog.auth import Caller, Role
+from holdfast.watchdog.program import senses_for
+from holdfast.watchdog.server import identity
+from holdfast.watchdog.server.connection import Connection
+from holdfast.watchdog.server.frames import BadMessage
+from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.server.identity import NotSeenYet, check_identity
+from holdfast.watchdog.server.watchdog import Watchdog
+from holdfast.watchdog.store.memory import MemoryStore
+
+JOB = "team/gpt"
+POLICY = Policy(job=JOB, nodes_min=1, nodes_max=2)
+SUBMITTED = Policy(job=JOB, nodes_min=1, nodes_max=2, uid="of the TrainingJob")
+OPERATOR = cast(Connection, object())
+
+
+def pod(name: str) -> Caller:
+    return Caller("system:serviceaccount:team:default", frozenset({Role.INGEST}), "team", name)
+
+
+def join(member: str, node: str, boot: str = "b1") -> Join:
+    return Join(JOB, member, node, boot, "10.0.0.1", 1, (4000,), warm=True)
+
+
+def joined(member: str, node: str) -> MemberJoined:
+    said = join(member, node)
+    return MemberJoined(
+        **{name: getattr(said, name) for name in MemberJoined.__struct_fields__ if name != "transfer"}
+    )
+
+
+def running(member: str, node: str) -> PodObserved:
+    return PodObserved(member, node, PodState.RUNNING)
+
+
+@pytest.fixture
+async def host(monkeypatch: pytest.MonkeyPatch) -> JobHost:
+    monkeypatch.setattr(identity, "SEEN_WITHIN_S", 0.0)
+    watchdog = Watchdog(MemoryStore(), brain=brain, senses_for=senses_for, fenced=lambda reason: None)
+    watchdog.start()
+    return watchdog.host(JOB)
+
+
+async def test_what_was_seen_before_the_operator_went_refuses_nobody_for_good(host: JobHost) -> None:
+    host.demand(JobSubmitted(SUBMITTED))
+    host.pods.see(running("gpt-1", "n1"))
+    with pytest.raises(NotSeenYet):
+        await check_identity(host, pod("gpt-1"), join("gpt-1", "n2"))
+    host.operators.add(OPERATOR)
+    with pytest.raises(BadMessage, match="runs on n1"):
+        await check_identity(host, pod("gpt-1"), join("gpt-1", "n2"))
+
+
+async def test_a_pod_of_the_same_name_on_another_node_is_waited_for(
+    host: JobHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "SEEN_WITHIN_S", 60.0)
+    host.demand(JobSubmitted(SUBMITTED))
+    host.operators.add(OPERATOR)
+    host.pods.see(running("gpt-1", "n1"))
+    asked = asyncio.create_task(check_identity(host, pod("gpt-1"), join("gpt-1", "n2")))
+    await asyncio.sleep(0)
+    host.pods.see(running("gpt-1", "n2"))
+    await asked
+
+
+async def test_a_member_need_not_wait_for_the_operator_after_a_restart(host: JobHost) -> None:
+    host.demand(JobSubmitted(SUBMITTED))
+    host.demand(joined("gpt-0", "n1"))
+    await check_identity(host, pod("gpt-0"), join("gpt-0", "n1"))
