@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from holdfast.api.event import JobSubmitted, MemberJoined
+from holdfast.api.event import JobSubmitted, MemberEntered, MemberFinished, MemberJoined
 from holdfast.api.membership import Join
 from holdfast.api.plan import PodObserved, PodState
 from holdfast.api.policy import Policy
@@ -76,7 +76,36 @@ async def test_a_pod_of_the_same_name_on_another_node_is_waited_for(
     await asked
 
 
+@pytest.mark.parametrize("policy", [POLICY, None])
+async def test_who_joined_before_the_job_was_submitted_is_asked_like_others(
+    host: JobHost, policy: Policy | None
+) -> None:
+    if policy is not None:
+        host.demand(JobSubmitted(policy))
+    host.demand(joined("bystander", "n9"))
+    host.demand(JobSubmitted(SUBMITTED))
+    assert host.is_submitted
+    with pytest.raises(NotSeenYet):
+        await check_identity(host, pod("bystander"), join("bystander", "n9"))
+
+
 async def test_a_member_need_not_wait_for_the_operator_after_a_restart(host: JobHost) -> None:
     host.demand(JobSubmitted(SUBMITTED))
     host.demand(joined("gpt-0", "n1"))
     await check_identity(host, pod("gpt-0"), join("gpt-0", "n1"))
+
+
+async def test_nobody_ends_a_job_before_it_is_submitted(host: JobHost) -> None:
+    """A pod beside it had brought a job of its name, and brought it to its end."""
+    host.demand(JobSubmitted(POLICY))
+    host.demand(joined("bystander", "n9"))
+    host.demand(joined("bystander-2", "n8"))
+    state = host.job.state
+    assert state.round is not None
+    for each in state.round.ranks:
+        host.demand(MemberEntered(each.member, state.round.number, reentrant=True))
+        host.demand(MemberFinished(each.member, state.round.number, 5))
+    assert host.job.state.ended_at is not None
+    host.demand(JobSubmitted(SUBMITTED))
+    assert host.is_submitted
+    assert host.job.state.ended_at is None

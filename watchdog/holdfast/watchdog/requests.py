@@ -23,6 +23,7 @@ from holdfast.watchdog.probation import readmit
 from holdfast.watchdog.recovery import owe
 from holdfast.watchdog.rewinding import ask as ask_to_go_back
 from holdfast.watchdog.rewinding import give_up, target, under_way, up_to
+from holdfast.watchdog.roster import Roster
 from holdfast.watchdog.saving import answered, ask_for_checkpoint, cannot_save, conclude
 from holdfast.watchdog.state import JobState, Recovery, Rewind
 from holdfast.watchdog.step import NOTHING, Reason, Step, changed, ignore
@@ -46,7 +47,9 @@ def submitted(state: JobState, event: Event, now: float) -> Step:
         return ignore(state, f"generation {event.policy.generation} is no newer than what is known")
     again = "policy changed" if state.policy else "submitted"
     incarnation = state.incarnation or event.policy.uid or f"{state.job}@{now:.3f}"
-    after = changed(state, policy=event.policy, incarnation=incarnation)
+    # Who came before there was a policy comes again: until now nobody could say who it is.
+    members = Roster() if state.policy is None and event.policy.uid else state.members
+    after = changed(state, policy=event.policy, incarnation=incarnation, members=members)
     return Step(after, (), Reason(again, f"job {state.job} {again}"))
 
 
@@ -62,9 +65,11 @@ def resubmitted(state: JobState, event: Event, now: float) -> Step:
 
 
 def _is_another(state: JobState, policy: Policy) -> bool:
-    """Whether the policy is of another job of the same name. Launchers started by hand know of no uid."""
-    known = state.policy.uid if state.policy else ""
-    return bool(known and policy.uid) and policy.uid != known
+    """Whether the policy is of another job of the same name, also when launchers had brought the one there is.
+
+    Launchers started by hand know of no uid: they bring no other job.
+    """
+    return state.policy is not None and bool(policy.uid) and policy.uid != state.policy.uid
 
 
 def _is_newer(state: JobState, policy: Policy) -> bool:

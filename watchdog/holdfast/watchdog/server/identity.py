@@ -39,7 +39,7 @@ async def check_identity(host: JobHost, caller: Caller, join: Join) -> None:
         return  # checked when it first joined; a watchdog that just started need not wait for the operator
     node = await host.pods.node_of(join.member, join.node, SEEN_WITHIN_S)
     if node is None or (node != join.node and not host.operators):
-        # What was seen before the operator went may be of an earlier pod of this name. A refusal would be for good.
+        # What was seen before the operator went may be of an earlier pod of the name. A refusal would be for good.
         raise NotSeenYet(f"the operator has told nothing of pod {join.member} yet; trying again")
     if node != join.node:
         raise BadMessage(f"node: {join.node} is not accepted; pod {join.member} runs on {node}")
