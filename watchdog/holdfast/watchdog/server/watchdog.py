@@ -61,6 +61,7 @@ class Watchdog:
         for job in jobs:
             job.restore()
         self.clock = WatchdogClock(not_before=max((job.last_at for job in jobs), default=0.0))
+        self._started_at = self.clock.now()
         try:
             for job in jobs:
                 self._hosted(job).start()
@@ -80,7 +81,7 @@ class Watchdog:
         self.store.close()
 
     def brought(self, name: str) -> JobHost:
-        """The host of a job that a launcher or an agent names. Raises InvalidInput, Unavailable.
+        """The host of a job that a launcher or an agent names. Raises InvalidInput, Unavailable, Damaged, Fenced.
 
         A job is there because somebody submitted it. Others are few, and none is one that was just deleted.
         """
@@ -89,14 +90,32 @@ class Watchdog:
         check_job(name)
         if self.clock.now() < self._forgotten.get(name, 0.0) + FORGOTTEN_S:
             raise Unavailable(f"job {name} was deleted; submit it to run it again")
+        self._make_room(name)
+        return self.host(name)
+
+    def _make_room(self, name: str) -> None:
+        """Forget the oldest job that launchers of the namespace had brought and left, when it has too many."""
         namespace = name.partition("/")[0]
-        beside = [each for each in self._hosts.values() if each.job.name.partition("/")[0] == namespace]
-        if sum(not each.is_submitted for each in beside) >= BROUGHT_MAX:
+        of_namespace = [each for each in self._hosts.values() if each.job.name.partition("/")[0] == namespace]
+        brought = [each for each in of_namespace if not each.is_submitted]
+        if len(brought) < BROUGHT_MAX:
+            return
+        over = sorted((each for each in brought if self._is_over(each)), key=lambda each: each.job.last_at)
+        if not over:
             raise Unavailable(
                 f"job {name} was not submitted, and namespace {namespace} has {BROUGHT_MAX} such jobs already; "
                 "submit it, or delete others"
             )
-        return self.host(name)
+        logger.info("job forgotten to make room job=%s for=%s", over[0].job.name, name)
+        self.forget(over[0].job.name)
+
+    def _is_over(self, host: JobHost) -> bool:
+        """Whether it ended, or everybody left it. After a start everybody has time to come back."""
+        if host.launchers or host.job.state.ended_at is not None:
+            return not host.launchers
+        if host.agents or host.operators:
+            return False
+        return self.clock.now() > max(host.job.last_at, self._started_at) + FORGOTTEN_S
 
     def host(self, name: str) -> JobHost:
         """The host of a job; a new one for a new name. Raises InvalidInput, Unavailable."""
