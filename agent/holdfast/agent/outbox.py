@@ -5,6 +5,7 @@ each is kept until the watchdog says it has the report that carried it, and goes
 same number, on every new connection until then.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,7 +17,15 @@ from holdfast.agent.sensors.sensor import Reading
 from holdfast.agent.sensors.standing import CLEARED_KEPT_S
 from holdfast.agent.urgency import Urgency
 from holdfast.api.condition import AllClear, Condition, ConditionState
-from holdfast.api.telemetry import NodeEvent, NodeReport, Pace, RankSample, Statement, Unreadable
+from holdfast.api.telemetry import (
+    NodeEvent,
+    NodeReport,
+    Pace,
+    ParametersChanged,
+    RankSample,
+    Statement,
+    Unreadable,
+)
 
 # A node whose GPUs fall over raises some dozen errors. Past the bound the newest are dropped, as the first
 # error is the one that names the cause.
@@ -38,9 +47,12 @@ class _KeptEvent:
     sequence: int = _UNSENT  # of the report that carried it
 
     @property
-    def stated(self) -> tuple[type, int] | None:
-        """What kind of statement it is, and whose; None when it is none."""
-        return (type(self.event), self.event.rank) if isinstance(self.event, Statement) else None
+    def stated(self) -> tuple[type, str, int] | None:
+        """What kind of word of a pod it is, which pod's, and of which rank; None when it is the agent's own."""
+        event = self.event
+        return (
+            (type(event), event.member, event.rank) if isinstance(event, Statement | ParametersChanged) else None
+        )
 
 
 class Outbox:
@@ -134,7 +146,7 @@ class Outbox:
             if len(alike) >= STATEMENTS_PER_RANK_MAX:
                 self._kept.remove(alike[0])
             elif len(statements) >= EVENTS_KEPT_MAX:
-                self._kept.remove(statements[0])
+                self._kept.remove(_oldest_of_loudest(statements))
         elif len(self._kept) - len(statements) >= EVENTS_KEPT_MAX:
             self._dropped += 1
             self.dropped_ever += 1
@@ -151,6 +163,15 @@ class Outbox:
         if not self._dropped:
             return ()
         return (Unreadable("events", f"{self._dropped} events were dropped while the watchdog was away"),)
+
+
+def _oldest_of_loudest(statements: Sequence[_KeptEvent]) -> _KeptEvent:
+    """Of whichever pod says most: any pod of a namespace may leave records of its jobs."""
+    said = [kept.stated for kept in statements]
+    loudest, _ = Counter(each[1] for each in said if each is not None).most_common(1)[0]
+    return next(
+        kept for kept, each in zip(statements, said, strict=True) if each is not None and each[1] == loudest
+    )
 
 
 def _aged(kept: Sequence[_KeptEvent], now: float) -> tuple[NodeEvent, ...]:

@@ -22,6 +22,7 @@ from holdfast.api.telemetry import (
     NodeEvent,
     NodeReport,
     Pace,
+    ParametersChanged,
     ParametersFingerprinted,
     ProcessState,
     RankSample,
@@ -332,3 +333,19 @@ def test_what_is_clear_is_said_now_and_then_and_at_once_on_a_new_connection() ->
     assert told == [101, 101 + int(ALL_CLEAR_EVERY_S)]
     outbox.reconnected(161.5)
     assert taken(outbox, 161.5).all_clear == clear
+
+
+def test_what_one_pod_says_pushes_out_nothing_that_another_pod_or_the_node_says() -> None:
+    outbox = outbox_at_work()
+    honest = ParametersFingerprinted(1, 0, 0, 10, 99, 0.0, "gpt-0")
+    noise: list[NodeEvent] = []
+    for number in range(4 * EVENTS_KEPT_MAX):
+        noise.append(ParametersFingerprinted(1, number % 64, 0, number, 1, 0.0, "bystander"))
+        noise.append(ParametersChanged(1, number % 64, number, 0.0, member="bystander"))
+    outbox.observe(Reading(events=(honest, *noise, XID)), 101.0)
+    told: list[NodeEvent] = []
+    while (report := outbox.take(101.0)) is not None:
+        told += report.events
+    assert honest in told
+    assert XID in told
+    assert len(told) <= 2 * EVENTS_KEPT_MAX
