@@ -14,7 +14,7 @@ two weeks are the middle. Source: https://arxiv.org/abs/2410.21680
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -158,20 +158,28 @@ def pardoned(fleet: Fleet, node: str, now: float, *, namespace: str | None = Non
 
 def judged(fleet: Fleet, now: float, *, nodes: int) -> Fleet:
     """The fleet with the nodes that are to be kept away from, of `nodes` that are known: the worst first."""
-    quarantined = _worst(fleet, now, None, nodes)
-    namespaces = {each.word_of for marks in fleet.marks.values() for each in marks if each.word_of}
-    among = {name: _worst(fleet, now, name, nodes) for name in sorted({*namespaces, *fleet.among})}
+    quarantined = _worst(fleet, now, None, {*fleet.marks, *fleet.quarantined}, nodes)
+    # Without a word of its own a node weighs for a namespace what it weighs for all, and is not looked at again.
+    spoken_of = {name: {*bad} for name, bad in fleet.among.items()}
+    for node, marks in fleet.marks.items():
+        for mark in marks:
+            if mark.word_of:
+                spoken_of.setdefault(mark.word_of, set()).add(node)
+    among = {name: _worst(fleet, now, name, of, nodes) for name, of in sorted(spoken_of.items())}
     among = {name: bad for name, bad in among.items() if bad}
     if (quarantined, among) == (fleet.quarantined, fleet.among):
         return fleet
     return msgspec.structs.replace(fleet, quarantined=quarantined, among=among)
 
 
-def _worst(fleet: Fleet, now: float, namespace: str | None, nodes: int) -> tuple[str, ...]:
-    """Whom a namespace is to keep away from; None: all of them."""
+def _worst(fleet: Fleet, now: float, namespace: str | None, of: Collection[str], nodes: int) -> tuple[str, ...]:
+    """Whom `of` these a namespace is to keep away from; None: all of them."""
     known = fleet.quarantined if namespace is None else fleet.among.get(namespace, ())
-    scores = {node: weight_for(fleet.marks.get(node, ()), namespace, now) for node in {*fleet.marks, *known}}
-    limit = {node: TRUST_BELOW if node in known else QUARANTINE_AT for node in scores}
+    limit = {node: TRUST_BELOW if node in known else QUARANTINE_AT for node in of}
+    marks = {node: fleet.marks.get(node, ()) for node in of}
+    # Marks only fade: those that never weighed enough need not be weighed.
+    heavy = [node for node in of if sum(each.weight for each in marks[node]) >= limit[node]]
+    scores = {node: weight_for(marks[node], namespace, now) for node in heavy}
     bad = [node for node, value in scores.items() if value >= limit[node]]
     worst = sorted(bad, key=lambda node: (node not in known, -scores[node], node))
     # Nobody is trusted again because jobs ended and fewer nodes are known.
