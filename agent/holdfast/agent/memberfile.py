@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.api.bounds import Job, Name
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Damaged, Malformed
 
@@ -19,10 +20,10 @@ class Member(msgspec.Struct, frozen=True):
     `pid_namespace` is the inode of the process namespace that the process ids in its rank records belong to.
     """
 
-    job: str
-    member: str
-    node: str
-    boot: str
+    job: Job
+    member: Name
+    node: Name
+    boot: Name
     pid_namespace: int
 
 

@@ -49,3 +49,11 @@ def test_a_member_file_with_damaged_bytes_is_another_one_or_raises_damaged(tmp_p
         except Damaged:
             continue
     assert os.listdir(tmp_path) == [FILE_NAME]
+
+
+def test_names_longer_than_any_are_damaged_and_not_passed_on(tmp_path: Path) -> None:
+    """What cannot be taken is said to every job of the node: no pod is to fill their reports."""
+    write_member(tmp_path, Member("ns/" + "x" * 3900, "gpt-0", "n1", "b1", 1))
+    with pytest.raises(Damaged) as damaged:
+        read_member(str(tmp_path / FILE_NAME))
+    assert len(str(damaged.value)) < 200
