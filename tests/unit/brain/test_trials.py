@@ -76,6 +76,17 @@ def test_what_a_job_can_bring_about_cordons_no_node_of_others(kind: FindingKind,
     assert story.plan.cordon == ()
 
 
+@pytest.mark.parametrize(("cause", "cordoned"), [("ClockUnsynchronised", False), ("RowRemapFailed", True)])
+def test_what_one_jobs_spec_says_to_leave_a_node_for_is_no_reason_for_others(
+    cause: str, *, cordoned: bool
+) -> None:
+    evict = {cause: XidAction.EVICT}
+    story = running(3, spares=1, cordon_on=CordonOn.SENSORS, condition_actions=evict)
+    story.find(FindingKind.CONDITION, 2, cause=cause, asks=XidAction.EVICT)
+    assert story.state.avoided_nodes == {"node-2"}
+    assert bool(story.plan.cordon) is cordoned
+
+
 def test_a_failed_self_test_evicts_also_where_it_does_not_cordon() -> None:
     story = Story(nodes_max=2, preflight=LIGHT, cordon_on=CordonOn.SENSORS).join(1, 2)
     answer(answer(story, 1, Verdict.PASSED), 2, Verdict.FAILED)
