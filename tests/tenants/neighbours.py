@@ -113,6 +113,7 @@ class Scene:
         self.victim = f"{tokens.victim}/gpt"
         self.intruder = f"{tokens.intruder}/evil"
         self.sequence = 0
+        self.lines: list[aiohttp.ClientWebSocketResponse] = []  # of operators, who stay
 
     def host(self, job: str) -> JobHost:
         return self.watchdog.host(job)
@@ -138,6 +139,7 @@ class Scene:
         async with self.http.post(f"{self.url}/v1/jobs", data=body, headers=self.headers("operator")) as answer:
             assert answer.status == 200, await answer.text()
         line = await self.connect("/v1/operator", "operator")
+        self.lines.append(line)
         await line.send_bytes(msgspec.msgpack.encode(OperatorHello(job)))
         for pod, node in pods.items():
             await line.send_bytes(msgspec.msgpack.encode(PodObserved(pod, node, PodState.RUNNING)))

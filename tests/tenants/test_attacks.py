@@ -291,6 +291,15 @@ async def a_pod_says_that_a_rank_is_not_a_number(there: Scene) -> None:
     await passed_on(there, "bystander", 1, loss=float("nan"))
 
 
+async def a_pod_beside_a_job_brings_one_of_its_name_before(there: Scene) -> None:
+    """Whoever was there before the TrainingJob was submitted is asked like everybody."""
+    job = f"{there.tokens.victim}/next"
+    await there.launcher(job, "bystander", "node-2", nodes=(1, 1))
+    await there.operate(job, {"next-0": "node-1"})
+    assert "told nothing of pod bystander" in await refused(there, "pod bystander", job, "bystander", "node-2")
+    assert there.host(job).job.state.round is None
+
+
 async def a_frame_is_no_message(there: Scene) -> None:
     for frame in (b"", b"\xc1", b"\xa4\xff\xff\xff\xff", b"\x91" * 5000, b"x" * (2 << 20)):
         await closed(there, "/v1/member", "pod evil-0", frame)
@@ -385,6 +394,7 @@ ATTACKS: tuple[Attack, ...] = (
     a_member_leaves_a_record_of_anothers_rank,
     a_pod_says_that_a_rank_hangs,
     a_pod_says_that_a_rank_is_not_a_number,
+    a_pod_beside_a_job_brings_one_of_its_name_before,
     a_frame_is_no_message,
     a_number_is_absurd,
     many_connections_say_nothing,
