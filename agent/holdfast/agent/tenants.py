@@ -140,8 +140,8 @@ def _read(uid: str, pod: PodName | None, run_dir: str, seen: tuple[int, int, int
     except Damaged as error:
         return _Pod(seen, pod, problem=str(error))
     if (said.job.partition("/")[0], said.member) != (pod.namespace, pod.name):
-        says = f"it says that it is member {said.member} of {said.job}, and is pod {pod}: nothing it says counts"
-        return _Pod(seen, pod, problem=says)
+        # Every job of the node is told: neither the pod nor what it claims is named.
+        return _Pod(seen, pod, problem="it says that it is another pod than it is: nothing it says counts")
     tenant = Tenant(
         said.job, run_dir, member=said.member, boot=said.boot, pid_namespace=said.pid_namespace, pod=uid
     )

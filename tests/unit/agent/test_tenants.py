@@ -119,8 +119,8 @@ def test_a_pod_speaks_for_no_other_job_and_for_no_other_member(tmp_path: Path) -
     pods = kubelet_pods(tmp_path)
     assert [tenant.pod for tenant in pods.look(0.0)] == ["3"]
     said = dict(each.reason.split(": ", 1) for each in pods.unreadable)
-    assert said["1"] == "it says that it is member gpt-0 of ns/gpt, and is pod other/gpt-0: nothing it says counts"
-    assert said["2"] == "it says that it is member gpt-0 of ns/gpt, and is pod ns/gpt-1: nothing it says counts"
+    assert said["1"] == "it says that it is another pod than it is: nothing it says counts"
+    assert said["2"] == "it says that it is another pod than it is: nothing it says counts"
     assert said["4"] == "the kubelet does not say which pod this is"
 
 
