@@ -50,7 +50,7 @@ async def test_a_node_that_lost_a_gpu_in_one_job_is_kept_away_from_by_all_until_
         one, other = await two_jobs(rig)
         lose_gpu(one)
         assert other.job.state.avoided_nodes == {BAD}
-        assert other.job.state.avoided[0].reason == f"GPU lost in {JOB}"
+        assert other.job.state.avoided[0].reason == f"other jobs' evidence: GPU lost in {JOB}"
         assert other.job.state.evictions == ()
         assert new_job(rig, "research/third").job.state.avoided_nodes == {BAD}
         give_back(one)

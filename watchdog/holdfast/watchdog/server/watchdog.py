@@ -201,7 +201,9 @@ class Watchdog:
         if not self._started:
             return
         now = self.clock.now()
-        nodes = sum(len(each.job.state.members) for each in self._hosts.values())
+        # Those of jobs by hand do not count beside others: whoever brings one invents as many as he likes.
+        known = [each for each in self._hosts.values() if each.is_submitted] or self._hosts.values()
+        nodes = sum(len(each.job.state.members) for each in known)
         concerned = list(self._hosts.values()) if self.fleet.learn(host, effects, now, nodes=nodes) else [host]
         for each in concerned:
             self.fleet.tell(each, now)
