@@ -7,7 +7,8 @@
 What a layer prints is kept in build/tests/LAYER.txt and shown whole when it has ended, so that nothing is mixed;
 once a minute a line says what still runs. The end is one table: seconds by the clock, seconds of processors (of a
 layer's processes and those that they waited for, not of containers), the share of waiting. It fails when a layer
-failed; one that comes after a failed one is not started. After Ctrl-C the layers are interrupted and end in order;
+failed. One that needs a failed one is not started; the others run all the same, so that one run says all that is
+wrong. After Ctrl-C the layers are interrupted and end in order;
 a second one kills them.
 
 Only Python's own library is used: it runs before anything is installed, so that Kubernetes is built meanwhile.
@@ -35,17 +36,18 @@ SIDE_BY_SIDE = 3  # layers; each waits about half of its time, and there are two
 
 @dataclass(frozen=True)
 class Layer:
-    """A command that passes or fails. It starts when those that it comes `after` have passed."""
+    """A command that passes or fails. It starts when those that it `needs` have passed and those `after` ended."""
 
     name: str
     command: tuple[str, ...]
+    needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     is_background: bool = False  # takes no place of another layer, and gives way to all
 
 
-def pytest_layer(name: str, *flags: str, folder: str = "", after: Sequence[str] = ()) -> Layer:
+def pytest_layer(name: str, *flags: str, folder: str = "", needs: Sequence[str] = ()) -> Layer:
     command = (str(BIN / "pytest"), "--layer", name, *flags, f"tests/{folder or name}")
-    return Layer(name, command, (INSTALL.name, *after))
+    return Layer(name, command, (INSTALL.name, *needs), QUICK)
 
 
 INSTALL = Layer("install", ("make", "--no-print-directory", "install"))
@@ -54,7 +56,7 @@ STYLE = Layer("style", (str(BIN / "ruff"), "check", "."), (INSTALL.name,))
 TYPES = Layer("types", (str(BIN / "mypy"),), (INSTALL.name,))
 IMPORTS = Layer("imports", (str(BIN / "lint-imports"), "--no-cache"), (INSTALL.name,))
 # Tests start early, for they take longest; as many processes as there are cores.
-UNIT = pytest_layer("unit", "-n", "auto")
+UNIT = Layer("unit", (str(BIN / "pytest"), "--layer", "unit", "-n", "auto", "tests/unit"), (INSTALL.name,))
 CHECK = (INSTALL, UNIT, TYPES, FORMAT, STYLE, IMPORTS)
 QUICK = tuple(layer.name for layer in CHECK)
 BUILD = Layer("kubernetes-build", (sys.executable, "tests/servers/kubernetes_binaries.py"), is_background=True)
@@ -71,12 +73,12 @@ BY_FILE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 # In the order in which they start where there is a place: those that take longest first.
 WHOLE = (
     # One story: what comes after a failure says nothing.
-    pytest_layer("cluster", "-x", after=(*QUICK, BUILD.name, IMAGES.name)),
-    pytest_layer("kubernetes", "-m", "kubernetes", folder="integration", after=(*QUICK, BUILD.name)),
-    pytest_layer("integration", "-m", "not kubernetes", *BY_FILE, after=QUICK),
-    pytest_layer("tenants", after=(*QUICK, BUILD.name)),
-    pytest_layer("sim", after=QUICK),
-    pytest_layer("contract", after=QUICK),
+    pytest_layer("cluster", "-x", needs=(BUILD.name, IMAGES.name)),
+    pytest_layer("kubernetes", "-m", "kubernetes", folder="integration", needs=(BUILD.name,)),
+    pytest_layer("integration", "-m", "not kubernetes", *BY_FILE),
+    pytest_layer("tenants", needs=(BUILD.name,)),
+    pytest_layer("sim"),
+    pytest_layer("contract"),
 )
 LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, *WHOLE)}
 GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, *WHOLE)}
@@ -145,34 +147,37 @@ class Ended:
 
 
 class Plan:
-    """Which layer may start now. A layer that is not asked for counts as passed."""
+    """Which layer may start now. None waits for a layer that is not asked for."""
 
     def __init__(self, layers: Sequence[Layer]):
         self._asked = {layer.name for layer in layers}
         self._left = list(layers)
-        self.passed: set[str] = set()
+        self._passed: set[str] = set()
+        self._ended: set[str] = set()
         self.left_out: list[str] = []
 
     def startable(self, running: Sequence[Layer]) -> Iterator[Layer]:
         """Each layer that starts now, while there is a place."""
         places = SIDE_BY_SIDE - sum(not layer.is_background for layer in running)
         for layer in list(self._left):
-            waits_for = set(layer.after) & self._asked - self.passed
+            waits_for = (set(layer.needs) - self._passed | set(layer.after) - self._ended) & self._asked
             if not waits_for and (layer.is_background or places > 0):
                 places -= not layer.is_background
                 self._left.remove(layer)
                 yield layer
 
     def note(self, ended: Ended) -> None:
-        """A layer ended. What comes after one that failed is left out."""
+        """A layer ended. What needs one that failed is left out."""
+        self._ended.add(ended.name)
         if ended.code == 0:
-            self.passed.add(ended.name)
+            self._passed.add(ended.name)
             return
         gone = {ended.name}
         for layer in list(self._left):
-            if gone & set(layer.after):
+            if gone & set(layer.needs):
                 gone.add(layer.name)
                 self._left.remove(layer)
+                self._ended.add(layer.name)
                 self.left_out.append(layer.name)
 
 
@@ -224,7 +229,7 @@ def run(
     for line in table(ended, time.monotonic() - started):
         say(line)
     for name in plan.left_out:
-        say(f"not run, for what comes before it failed: {name}")
+        say(f"not run, for what it needs failed: {name}")
     return int(any(each.code for each in ended))
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from layers import GROUPS, LAYERS, Ended, Interruptions, Layer, Plan, chosen, run
 
+Names = tuple[str, ...]
 
-def layer(name: str, script: str = "", *, after: tuple[str, ...] = (), is_background: bool = False) -> Layer:
-    return Layer(name, ("sh", "-c", script or f"echo {name} ran"), after, is_background)
+
+def layer(name: str, script: str = "", needs: Names = (), after: Names = (), is_background: bool = False) -> Layer:
+    return Layer(name, ("sh", "-c", script or f"echo {name} ran"), needs, after, is_background)
 
 
 def passed(name: str) -> Ended:
@@ -29,23 +31,33 @@ def test_no_more_layers_run_side_by_side_than_there_are_places() -> None:
     assert [each.name for each in plan.startable([first[0], first[1], first[3]])] == ["d"]
 
 
-def test_a_layer_waits_for_those_before_it_that_were_asked_for() -> None:
-    plan = Plan([layer("a"), layer("b", after=("a", "not asked for"))])
+@pytest.mark.parametrize(
+    "second", [layer("b", needs=("a", "not asked for")), layer("b", after=("a", "not asked for"))]
+)
+def test_a_layer_waits_for_those_before_it_that_were_asked_for(second: Layer) -> None:
+    plan = Plan([layer("a"), second])
     assert [each.name for each in plan.startable([])] == ["a"]
     assert list(plan.startable([])) == []
     plan.note(passed("a"))
     assert [each.name for each in plan.startable([])] == ["b"]
 
 
-def test_what_comes_after_a_failed_layer_is_left_out_and_the_rest_runs(tmp_path: Path) -> None:
+def test_a_layer_that_comes_after_a_failed_one_and_does_not_need_it_runs(tmp_path: Path) -> None:
     said: list[str] = []
-    layers = [layer("bad", "echo why; exit 3"), layer("next", after=("bad",)), layer("last", after=("next",))]
+    layers = [layer("bad", "exit 3"), layer("next", needs=("bad",)), layer("last", after=("bad", "next"))]
+    assert run(layers, Interruptions(), tmp_path, said.append) == 1
+    assert "last ran" in said
+
+
+def test_what_needs_a_failed_layer_is_left_out_and_the_rest_runs(tmp_path: Path) -> None:
+    said: list[str] = []
+    layers = [layer("bad", "echo why; exit 3"), layer("next", needs=("bad",)), layer("last", needs=("next",))]
     assert run([*layers, layer("other")], Interruptions(), tmp_path, said.append) == 1
     assert "other ran" in said
     assert "why" in said
     assert "next ran" not in said
     assert [line for line in said if "FAILED (3)" in line]
-    assert said[-2:] == [f"not run, for what comes before it failed: {name}" for name in ("next", "last")]
+    assert said[-2:] == [f"not run, for what it needs failed: {name}" for name in ("next", "last")]
 
 
 def test_what_layers_print_is_not_mixed(tmp_path: Path) -> None:
