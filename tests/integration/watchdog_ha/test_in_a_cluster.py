@@ -89,9 +89,9 @@ async def test_beyond_loopback_the_api_server_says_whose_a_token_is(
         *("--listen", "0.0.0.0:0", "--auth", "kubernetes", "--api-server", apiserver.url),
         *("--account-dir", str(account), "--grants", str(grants), "--audience", "research"),
     )
-    url = f"http://{own_address()}:{await program.port(process)}/v1/jobs"
+    url = f"http://{own_address()}:{await program.port(process)}/v1/jobs/{namespace}/unknown/status"
     expected = {
-        apiserver.service_account_token(namespace, "viewer", ["research"]): 200,
+        apiserver.service_account_token(namespace, "viewer", ["research"]): 404,
         apiserver.service_account_token(namespace, "default", ["research"]): 403,
         apiserver.service_account_token(namespace, "viewer", ["holdfast"]): 401,
         "made-up": 401,
