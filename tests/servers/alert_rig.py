@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from helmchart import CHART
+from panels import Shower, panels
 from patience import patient
 from prometheus_server import PrometheusServer, Target
 
@@ -95,6 +96,13 @@ class Rig:
         """Now or before."""
         return bool(self.prometheus.query(f"count_over_time({selector('ALERTS', **_firing(each))}[1h])"))
 
+    def assert_shown(self, shower: Shower, *, namespace: str, job: str = "") -> None:
+        """Each panel that this run proves showed something."""
+        asked = [(each, each.ever(namespace=namespace, job=job)) for each in panels(shower)]
+        blank = [str(each) for each, query in asked if not self.prometheus.query(query)]
+        assert asked
+        assert not blank, "\n".join(blank)
+
     def summaries(self) -> list[str]:
         """What is told now."""
         return [each["annotations"]["summary"] for each in self.prometheus.alerts()]
@@ -128,6 +136,7 @@ def shortened(rules: Path, into: Path) -> Path:
     """A copy of one file of rules."""
     text = re.sub(r"\bfor: \w+", f"for: {WAIT}", rules.read_text())
     text = re.sub(r"\[\d+[smh]\]", f"[{WINDOW}]", text)
+    text = re.sub(r"\boffset \d+[smh]\b", f"offset {WINDOW}", text)
     text = re.sub(r"\[\d+[hd]:\d+m\]", f"[{HISTORY}]", text)
     for told, short in AGES.get(rules.name, {}).items():
         assert told in text, f"{rules.name} compares no age with {told}"

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from alert_rig import RULES, START_S_MAX, Expected, Rig, alert_rig, expected
 from installation import NAMESPACE, POD, FailingJob, Installation
+from panels import Shower
 from proofs import ELSEWHERE, HERE, LISTED, OF_DAMAGE, OF_JOBS
 from sickmachine import NODE, SYNCHRONISED, UNSYNCHRONISED, SickMachine
 
@@ -184,6 +185,10 @@ def test_a_job_that_fails_by_its_own_script(rig: Rig, installation: Installation
         rig.until_over(failed, human, within_s=START_S_MAX)
     finally:
         job.stop()
+
+
+def test_every_panel_about_machines_and_watchdogs_showed_something(rig: Rig) -> None:
+    rig.assert_shown(Shower.INSTALLATION, namespace=NAMESPACE)
 
 
 def test_every_alert_is_proved_by_a_fault_or_listed_with_a_reason() -> None:

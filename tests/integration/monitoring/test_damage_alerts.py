@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from alert_rig import START_S_MAX, Expected, Rig, alert_rig, expected
 from monitoredrun import JOB, NAMESPACE, MonitoredRun
+from panels import Shower
 from proofs import OF_DAMAGE
 from troubledrun import damaged_run
 
@@ -47,6 +48,10 @@ def test_a_bit_that_flips_is_corruption(rig: Rig, run: MonitoredRun) -> None:
     found = of_job("HoldfastCorruptionFound")
     rig.until_fired(found, within_s=START_S_MAX)
     rig.until_over(found, within_s=START_S_MAX)
+
+
+def test_every_panel_about_what_is_saved_and_compared_showed_something(rig: Rig) -> None:
+    rig.assert_shown(Shower.DAMAGED_JOB, namespace=NAMESPACE, job=JOB)
 
 
 def test_what_is_said_to_be_proved_here_was(rig: Rig) -> None:

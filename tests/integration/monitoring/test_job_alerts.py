@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from alert_rig import START_S_MAX, Expected, Rig, alert_rig, expected
 from monitoredrun import JOB, NAMESPACE
+from panels import Shower
 from proofs import OF_JOBS
 from troubledrun import RACK, TroubledRun, troubled_run
 
@@ -91,6 +92,10 @@ def test_a_job_loses_nodes(rig: Rig, run: TroubledRun) -> None:
     run.suffer(taken, Fault(gpu=0, taken_away_in_s=120.0))
     rig.until_fired(notice)
     rig.until_over(notice, within_s=START_S_MAX)
+
+
+def test_every_panel_about_a_job_showed_something(rig: Rig) -> None:
+    rig.assert_shown(Shower.TROUBLED_JOB, namespace=NAMESPACE, job=JOB)
 
 
 def test_what_is_said_to_be_proved_here_was(rig: Rig) -> None:

@@ -8,6 +8,7 @@ import pytest
 from alert_rig import Expected, Rig, alert_rig, expected
 from fake_kubelet import FakeKubelet
 from operator_rig import METRICS_TOKEN, Cluster, OperatorProcess, add_nodes, phase
+from panels import Shower
 from played_launchers import PlayedLaunchers
 from prometheus_server import Target
 from server_process import ServerProcess
@@ -75,5 +76,6 @@ async def test_alerts_about_an_operator_and_by_its_conditions(
             await fired(nobody)
             operator.start()
             await over(nobody)
+            rig.assert_shown(Shower.OPERATOR, namespace=cluster.namespace)
     finally:
         operator.stop()
