@@ -13,6 +13,7 @@ import hashlib
 import json
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -45,6 +46,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--checkpoint", help="directory of checkpoints (default: what the job says, or none)")
     parser.add_argument("--checkpoint-every", type=int, metavar="STEPS", help="save after so many steps")
+    parser.add_argument("--pace", type=float, default=0.0, metavar="SECONDS", help="a step takes at least so long")
     parser.add_argument("--losses", type=Path, help="file that rank 0 appends every step's loss to, as JSON lines")
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
@@ -177,6 +179,7 @@ def train(part: Assignment) -> None:  # Holdfast: everything that belongs to a r
         every_steps=arguments.checkpoint_every,
     )
     for step, (inputs, targets) in checkpointer.steps(samples, until=arguments.steps):
+        due = time.monotonic() + arguments.pace
         total = model(inputs.to(device), targets.to(device))
         # FSDP averages gradients over ranks; scaled like this the average is that of the global batch.
         (total * part.world_size / (arguments.batch * arguments.length)).backward()
@@ -189,6 +192,7 @@ def train(part: Assignment) -> None:  # Holdfast: everything that belongs to a r
         run.step(step, loss=total.detach() / targets.numel(), grad_norm=norm, tokens=targets.numel())
         if part.rank == 0:
             note_loss(step, loss.item(), part)
+        time.sleep(max(0.0, due - time.monotonic()))
     checkpointer.close()
 
 
