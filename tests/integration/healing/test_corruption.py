@@ -13,7 +13,8 @@ from patience import patient
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bytes" / "train.py"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
-STEPS = 320  # enough, also on a fast machine, for the flip to be asked for and be found before the end
+STEPS = 80
+PACE = ("--pace", "0.15")  # on a fast machine too the flip is asked for and found before the end
 FLIP_AT = 20
 EVERY = 5
 RUN_S_MAX = 240
@@ -107,7 +108,9 @@ def shown(directory: Path, *words: str) -> Any:
 def corrupted(directory: Path) -> list[dict[str, Any]]:
     """The same under Holdfast, with one bit of rank 1's parameters flipped on the way; the losses rank 0 wrote."""
     file = directory / "losses.jsonl"
-    entrypoint = json.dumps([str(held(directory)), *WORDS, "--checkpoint-every", "5", "--losses", str(file)])
+    entrypoint = json.dumps(
+        [str(held(directory)), *WORDS, *PACE, "--checkpoint-every", "5", "--losses", str(file)]
+    )
     (directory / "job.yaml").write_text(JOB.format(entrypoint=entrypoint, every=EVERY))
     (directory / "faults.yaml").write_text(f"- {{at: {{step: {FLIP_AT}}}, do: flip-bit, rank: 1, bit: 23}}\n")
     command = [HOLDFAST, "run", directory / "job.yaml", "--state-dir", directory / "state"]

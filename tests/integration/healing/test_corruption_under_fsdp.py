@@ -13,7 +13,8 @@ from patience import patient
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bytes" / "train.py"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
-STEPS = 120  # enough, also on a fast machine, for the flip to be asked for before the end
+STEPS = 70
+PACE = ("--pace", "0.15")  # on a fast machine too the flip is asked for before the end
 FLIP_AT = 20
 RUN_S_MAX = 240
 WORDS = (
@@ -61,7 +62,7 @@ def shown(directory: Path, *words: str) -> Any:
 def test_a_bit_flipped_under_fsdp_is_found_and_every_loss_is_the_undisturbed_ones(tmp_path: Path) -> None:
     expected = undisturbed(tmp_path)
     file = tmp_path / "losses.jsonl"
-    entrypoint = json.dumps([str(EXAMPLE), *WORDS, "--checkpoint-every", "5", "--losses", str(file)])
+    entrypoint = json.dumps([str(EXAMPLE), *WORDS, *PACE, "--checkpoint-every", "5", "--losses", str(file)])
     (tmp_path / "job.yaml").write_text(JOB.format(entrypoint=entrypoint))
     (tmp_path / "faults.yaml").write_text(f"- {{at: {{step: {FLIP_AT}}}, do: flip-bit, rank: 1, bit: 23}}\n")
     command = [HOLDFAST, "run", tmp_path / "job.yaml", "--state-dir", tmp_path / "state"]

@@ -17,21 +17,21 @@ apiVersion: holdfast.dev/v1alpha1
 kind: TrainingJob
 metadata: {{name: soak}}
 spec:
-  entrypoint: ["{EXAMPLE}", "--steps", "260", "--checkpoint-every", "5", "--batch", "12"]
+  entrypoint: ["{EXAMPLE}", "--steps", "130", "--pace", "0.15", "--checkpoint-every", "5", "--batch", "12"]
   nodes: {{min: 1, max: 3, spares: 1}}
   startup: {{preflight: none}}
 """
 
 FAULTS = """
-- {at: {step: 20}, do: kill-worker, rank: 2}
-- {at: {step: 45}, after: recovered, do: kill-node, rank: 0}
-- {at: {step: 46}, do: kill-node, rank: 1}
-- {at: {step: 47}, do: kill-worker, rank: 0}
-- {at: {step: 90}, after: recovered, do: kill-watchdog}
-- {at: {step: 95}, do: kill-worker, rank: 0}
-- {at: {step: 130}, after: recovered, do: stop-worker, rank: 0}
-- {at: {step: 132}, do: kill-launcher, rank: 0}
-- {at: {step: 170}, after: recovered, do: xid, rank: 0, xid: 79}
+- {at: {step: 10}, do: kill-worker, rank: 2}
+- {at: {step: 20}, after: recovered, do: kill-node, rank: 0}
+- {at: {step: 21}, do: kill-node, rank: 1}
+- {at: {step: 22}, do: kill-worker, rank: 0}
+- {at: {step: 45}, after: recovered, do: kill-watchdog}
+- {at: {step: 48}, do: kill-worker, rank: 0}
+- {at: {step: 65}, after: recovered, do: stop-worker, rank: 0}
+- {at: {step: 66}, do: kill-launcher, rank: 0}
+- {at: {step: 85}, after: recovered, do: xid, rank: 0, xid: 79}
 """
 
 
