@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 from drill.processes import Tree, none_left_behind
-from figure import Figure, measured, publish
+from figure import BUILD, Figure, measured, publish
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.intervention import (
@@ -294,11 +294,12 @@ def main() -> None:
     parser.add_argument("--watchdogs", type=int, default=200)
     parser.add_argument("--savers", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=BUILD, help="folder for kills.json")
     given = parser.parse_args()
     chance = random.Random(given.seed)
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second, none_left_behind():
         figures = watchdogs(Path(first), given.watchdogs, chance)
-        publish("kills", [*figures, *savers(Path(second), given.savers, chance)])
+        publish("kills", [*figures, *savers(Path(second), given.savers, chance)], folder=given.output)
 
 
 if __name__ == "__main__":
