@@ -26,6 +26,7 @@ import psutil
 from drill.processes import Tree, none_left_behind, signal_each
 from figure import Figure, Goal, measured, publish
 
+from holdfast.agent.launch.memoryfolder import ROOT, folder_of
 from holdfast.agent.sensors.fault_script import Fault, inject
 from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident, IncidentState
@@ -57,7 +58,7 @@ LOOK_S: Final = 0.5
 SETTLED_AFTER: Final = 5  # faults: by then everything was opened once
 DESCRIPTORS_MORE_MAX: Final = 16  # than then: connections of nodes that come and go
 TORCHS: Final = f"torchinductor_{getpass.getuser()}"  # a cache that torch keeps for the next process
-MEMORY: Final = Path("/dev/shm")
+NODES_EVER: Final = 10_000
 
 
 class Deed(Enum):
@@ -132,10 +133,11 @@ class Soak:
         self.tree.root.wait(HEALED_WITHIN_S)
 
     def left_in_files(self) -> list[str]:
-        """What is left outside of the state directory."""
-        return [str(each) for each in MEMORY.iterdir() if each.stat().st_mtime >= self.began] + [
-            str(each) for each in (self.folder / "tmp").iterdir()
-        ]
+        """What is left outside of the state directory: memory of its nodes, and temporary files."""
+        nodes = [self.state.node(f"node-{number}") for number in range(NODES_EVER)]
+        memory = [folder_of(ROOT, job=JOB, member=each.name, run_dir=each) for each in nodes]
+        files = [each for each in (self.folder / "tmp").iterdir() if each.name != TORCHS]
+        return [str(each) for each in (*memory, *files) if each.exists()]
 
     def left_in_processes(self) -> list[psutil.Process]:
         """Orphans of the run come to this process."""

@@ -45,6 +45,7 @@ run.enter(train)
 POLICY = """  faultPolicy:
     thermal: {sustained: 2s}
     corruption: {fingerprintEverySteps: 5}
+    preemption: {action: Checkpoint}
     budget: {evictions: 50, per: 1h, clusterFraction: 100%}
 """
 LAST = "injecting: kill-watchdog"
@@ -139,6 +140,10 @@ def test_of_twenty_faults_it_is_told_what_would_be_done_and_nothing_is(tmp_path:
         assert each["state"] == "Observed"
         assert all(action["does"].startswith("would: ") for action in each["actions"])
         assert each["actions"]
+    noticed = next(
+        each for each in incidents if each["cause"] == "node taken away" and "injected notice" in str(each)
+    )
+    assert noticed["actions"][0]["does"] == "would: ask for a checkpoint"
     # The round that ran first is the only one, and no node was stopped or replaced.
     assert len({each["round"] for each in incidents}) == 1
     assert said.count("s  round ") == 1, said
