@@ -7,15 +7,21 @@ from holdfast.api.event import JobSubmitted, MemberEntered, MemberFinished, Memb
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
 from holdfast.watchdog.program import senses_for
+from holdfast.watchdog.server import deletions
 from holdfast.watchdog.server import watchdog as module
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import BROUGHT_MAX, Watchdog
 from holdfast.watchdog.store.memory import MemoryStore
+from holdfast.watchdog.store.store import START, Snapshot
 
 
 @pytest.fixture
 async def watchdog() -> Watchdog:
-    made = Watchdog(MemoryStore(), brain=brain, senses_for=senses_for, fenced=lambda reason: None)
+    return started(MemoryStore())
+
+
+def started(store: MemoryStore) -> Watchdog:
+    made = Watchdog(store, brain=brain, senses_for=senses_for, fenced=lambda reason: None)
     made.start()
     return made
 
@@ -56,6 +62,54 @@ async def test_a_job_that_everybody_left_makes_room_in_time(
 ) -> None:
     for number in range(BROUGHT_MAX):
         begun(watchdog, f"team/run-{number}")
-    monkeypatch.setattr(module, "FORGOTTEN_S", -1.0)
+    monkeypatch.setattr(module, "LEFT_S", -1.0)
     watchdog.brought("team/one-more")
     assert watchdog.known("team/run-0") is None
+
+
+async def test_a_deleted_job_stays_deleted_under_the_next_watchdog() -> None:
+    store = MemoryStore()
+    first = started(store)
+    begun(first, "team/run")
+    first.forget("team/run")
+    for _ in range(2):
+        following = started(store)
+        with pytest.raises(Unavailable, match="team/run was deleted; submit it to run it again"):
+            following.brought("team/run")
+    following.host("team/run")
+    following.brought("team/run")
+    following.brought("team/other")
+
+
+async def test_what_made_room_may_come_again(watchdog: Watchdog) -> None:
+    for number in range(BROUGHT_MAX + 1):
+        finish(begun(watchdog, f"team/run-{number}"))
+    assert watchdog.known("team/run-0") is None
+    begun(watchdog, "team/run-0")
+
+
+async def test_a_namespace_that_deletes_without_end_makes_no_other_jobs_deletion_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deletions, "KEPT_OF_NAMESPACE", 3)
+    store = MemoryStore()
+    watchdog = started(store)
+    for job in ("team/run", *(f"loud/run-{number}" for number in range(5))):
+        begun(watchdog, job)
+        watchdog.forget(job)
+    following = started(store)
+    with pytest.raises(Unavailable, match="was deleted"):
+        following.brought("team/run")
+    following.brought("loud/run-1")
+    with pytest.raises(Unavailable, match="was deleted"):
+        following.brought("loud/run-2")
+
+
+async def test_a_record_of_deletions_that_cannot_be_read_keeps_nobody_from_starting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    fence = store.claim()
+    store.save(deletions.NAME, Snapshot(START, 1.0, b"\xc1"), fence=fence)
+    started(store).brought("team/run")
+    assert "which jobs were deleted cannot be read" in caplog.text

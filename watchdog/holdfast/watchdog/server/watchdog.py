@@ -13,6 +13,7 @@ from holdfast.watchdog.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.senses import SensesFor
+from holdfast.watchdog.server.deletions import Deletions
 from holdfast.watchdog.server.fleet import FleetMemory
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.names import check_job
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 JOBS_MAX = 1024
 # Whoever may join can name a job that nobody submitted: some are started by hand. Each namespace has its own few.
 BROUGHT_MAX = 16
-# A deleted job's pods and agents go on calling until they are gone too, which a pod's grace may delay.
-FORGOTTEN_S = 600.0
+# Launchers that lost their connection are back long before.
+LEFT_S = 600.0
 
 
 class Watchdog:
@@ -44,7 +45,6 @@ class Watchdog:
         self._senses_for = senses_for
         self._fenced = fenced
         self._hosts: dict[str, JobHost] = {}
-        self._forgotten: dict[str, float] = {}  # jobs, and when each was deleted
         self._started = False
         self._store_asked = False
         self._store_trouble: str | None = None
@@ -57,6 +57,8 @@ class Watchdog:
         self._fence = self.store.claim() if fence is None else fence
         self.fleet = FleetMemory(self.store, self._fence)
         self.fleet.recall()
+        self._deletions = Deletions(self.store, self._fence)
+        self._deletions.recall()
         jobs = [self._job(name) for name in self.store.jobs()]
         for job in jobs:
             job.restore()
@@ -88,7 +90,7 @@ class Watchdog:
         if (known := self._hosts.get(name)) is not None:
             return known
         check_job(name)
-        if self.clock.now() < self._forgotten.get(name, 0.0) + FORGOTTEN_S:
+        if self._deletions.is_recent(name, self.clock.now()):
             raise Unavailable(f"job {name} was deleted; submit it to run it again")
         self._make_room(name)
         return self.host(name)
@@ -107,7 +109,7 @@ class Watchdog:
                 "submit it, or delete others"
             )
         logger.info("job forgotten to make room job=%s for=%s", over[0].job.name, name)
-        self.forget(over[0].job.name)
+        self._drop(over[0])
 
     def _is_over(self, host: JobHost) -> bool:
         """Whether it ended, or everybody left it. After a start everybody has time to come back."""
@@ -115,13 +117,13 @@ class Watchdog:
             return not host.launchers
         if host.agents or host.operators:
             return False
-        return self.clock.now() > max(host.job.last_at, self._started_at) + FORGOTTEN_S
+        return self.clock.now() > max(host.job.last_at, self._started_at) + LEFT_S
 
     def host(self, name: str) -> JobHost:
         """The host of a job; a new one for a new name. Raises InvalidInput, Unavailable."""
         if (known := self._hosts.get(name)) is not None:
             return known
-        self._forgotten.pop(name, None)
+        self._deletions.submitted(name)
         check_job(name)
         if len(self._hosts) >= JOBS_MAX:
             raise Unavailable(f"this watchdog has {JOBS_MAX} jobs already")
@@ -140,13 +142,14 @@ class Watchdog:
         host = self._hosts.get(name)
         if host is None:
             return
+        self._deletions.note(name, self.clock.now())  # first: who is cut off here has deleted nothing yet
+        self._drop(host)
+
+    def _drop(self, host: JobHost) -> None:
+        name = host.job.name
         self.store.forget(lastseen.name_of(name), fence=self._fence)
         self.store.forget(name, fence=self._fence)
         del self._hosts[name]
-        now = self.clock.now()
-        self._forgotten = {each: at for each, at in self._forgotten.items() if now < at + FORGOTTEN_S} | {
-            name: now
-        }
         self.outputs.forget(name)
         host.dismiss(Farewell(WSCloseCode.GOING_AWAY, f"job {name} is gone"))
 
