@@ -200,11 +200,16 @@ async def scene(tokens: Tokens) -> AsyncIterator[Scene]:
     grants = tokens.folder / "grants.yaml"
     settings = KubernetesAuth(tokens.server.url, tokens.folder / "account", AUDIENCE, grants)
     reviewer = TokenReviewer(settings, now=time.time)
-    watchdog = Watchdog(MemoryStore(), brain=brain, senses_for=senses_for, fenced=lambda reason: None)
+    watchdog = Watchdog(
+        MemoryStore(),
+        brain=brain,
+        senses_for=senses_for,
+        fenced=lambda reason: None,
+        cluster=ClusterPolicy(cordon_on=CordonOn.SENSORS),
+    )
     watchdog.start()
     rights = AccessReviewer(settings, now=time.time)
-    cluster = ClusterPolicy(cordon_on=CordonOn.SENSORS)
-    server = test_utils.TestServer(make_app(watchdog, reviewer, cluster=cluster, readership=Readership(rights)))
+    server = test_utils.TestServer(make_app(watchdog, reviewer, readership=Readership(rights)))
     async with AsyncExitStack() as stack:
         await server.start_server()
         stack.push_async_callback(reviewer.close)

@@ -87,7 +87,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     (None: none). Of a NON_FINITE, `step` is the first such step, and `skipped` says that all ranks left it out.
     `alike` is set when the script failed in a way that another try will not mend, as every rank of the round does
     in one way: it names that way, the same for the same failure in the next round. Of a MEMBER_LOST, `innocent`
-    says that the node had no part in it.
+    says that the node had no part in it. `own_rule` says that only the job's own spec asks for what is done, and
+    neither the catalogues nor the cluster: it is no reason for other jobs.
     """
 
     kind: FindingKind
@@ -107,3 +108,4 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     skipped: bool = False
     alike: str = ""
     innocent: bool = False
+    own_rule: bool = False

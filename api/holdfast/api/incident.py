@@ -49,7 +49,8 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     `began_at` is an estimate from the evidence, `detected_at` when the finding was made, `recovered_at` when every
     rank of the new round had completed a new step; of a script that publishes no steps it stays empty.
     `lost_steps` counts steps that were completed before the fault and had to be trained again. `innocent` says
-    that the culprit's node had no part in it: somebody, or its own limit, ended the pod.
+    that the culprit's node had no part in it: somebody, or its own limit, ended the pod. `own_rule` says that only
+    the job's own spec makes a fault of it.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Incident(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     note: str = ""  # what was changed about the first judgement later (exoneration, joined evidence)
     innocent: bool = False
+    own_rule: bool = False
 
     @property
     def blamed(self) -> str:

@@ -9,6 +9,7 @@ from holdfast.api.incident import Action, Rung
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.plan import NodeState
 from holdfast.watchdog.casebook import act, open_incident
+from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY
 from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.server.fleet import FleetMemory
 from holdfast.watchdog.server.host import JobHost
@@ -65,7 +66,7 @@ async def test_what_a_job_taught_outlives_it_and_the_watchdog() -> None:
         assert new_job(rig, "research/third").job.state.avoided_nodes == {BAD}
         fence = rig.watchdog.leading
         assert fence is not None
-        fresh = FleetMemory(rig.watchdog.store, fence)
+        fresh = FleetMemory(rig.watchdog.store, fence, NO_CLUSTER_POLICY)
         fresh.recall()
         assert fresh.quarantined == (BAD,)
         assert fresh.told_of(BAD, one.clock.now(), JOB).startswith(f"GPU lost in {JOB}")

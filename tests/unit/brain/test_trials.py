@@ -5,7 +5,7 @@ import pytest
 from story import Story, running
 from trials import answer, asked, examined
 
-from holdfast.api.event import ClockTicked, ConditionOver, MemberTested, NodeDeparting, NodeReputed
+from holdfast.api.event import ClockTicked, ConditionOver, JobSubmitted, MemberTested, NodeDeparting, NodeReputed
 from holdfast.api.finding import SENSED, FindingKind
 from holdfast.api.incident import IncidentState
 from holdfast.api.intervention import InterventionAction, InterventionState
@@ -15,6 +15,7 @@ from holdfast.api.round import Idle
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain import advance, next_wakeup
+from holdfast.watchdog.reputation import Fleet, marked
 from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.state import JobState, ProbationStage
 from holdfast.watchdog.trial import ask
@@ -76,15 +77,39 @@ def test_what_a_job_can_bring_about_cordons_no_node_of_others(kind: FindingKind,
     assert story.plan.cordon == ()
 
 
-@pytest.mark.parametrize(("cause", "cordoned"), [("ClockUnsynchronised", False), ("RowRemapFailed", True)])
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        (FindingKind.CONDITION, "ClockUnsynchronised"),
+        (FindingKind.XID, "xid 48"),
+        (FindingKind.THERMAL, "GPU hot"),
+    ],
+)
+@pytest.mark.parametrize("own_rule", [True, False])
 def test_what_one_jobs_spec_says_to_leave_a_node_for_is_no_reason_for_others(
-    cause: str, *, cordoned: bool
+    kind: FindingKind, cause: str, *, own_rule: bool
 ) -> None:
-    evict = {cause: XidAction.EVICT}
-    story = running(3, spares=1, cordon_on=CordonOn.SENSORS, condition_actions=evict)
-    story.find(FindingKind.CONDITION, 2, cause=cause, asks=XidAction.EVICT)
+    story = running(3, spares=1, cordon_on=CordonOn.SENSORS)
+    story.find(kind, 2, cause=cause, asks=XidAction.EVICT, own_rule=own_rule)
     assert story.state.avoided_nodes == {"node-2"}
-    assert bool(story.plan.cordon) is cordoned
+    assert bool(story.plan.cordon) is not own_rule
+    fleet = marked(Fleet(), story.incident, by_word=False)
+    assert [mark.word_of for mark in fleet.marks["node-2"]] == (["team"] if own_rule else [""])
+
+
+def test_what_the_cluster_says_counts_for_the_version_of_the_spec_that_is_known() -> None:
+    """A job that was submitted before an upgrade, and resized since, is judged by what stands now."""
+    story = running(3, spares=1, uid="u", generation=4)
+    known = story.state.policy
+    assert known is not None
+    resized = msgspec.structs.replace(known, nodes_max=2, cordon_on=CordonOn.SENSORS)
+    story.tell(JobSubmitted(resized))
+    assert story.state.policy == msgspec.structs.replace(known, cordon_on=CordonOn.SENSORS)
+    story.die(2).die(2).die(2)
+    assert story.plan.cordon == ()
+    older = msgspec.structs.replace(known, generation=3)
+    story.tell(JobSubmitted(older))
+    assert story.state.policy.cordon_on is CordonOn.SENSORS
 
 
 def test_a_failed_self_test_evicts_also_where_it_does_not_cordon() -> None:

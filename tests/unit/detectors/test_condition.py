@@ -71,6 +71,22 @@ def test_a_condition_that_evicts_is_found_with_its_part_and_in_words() -> None:
     assert "8 lanes of 16" in finding.evidence[0].says
 
 
+@pytest.mark.parametrize(
+    ("kind", "actions", "own_rule"),
+    [
+        (PCIE, {}, False),
+        (PCIE, {"PcieDegraded": XidAction.EVICT}, False),
+        (ConditionKind.CLOCK_UNSYNCHRONISED, {"ClockUnsynchronised": XidAction.EVICT}, True),
+    ],
+)
+def test_what_only_the_jobs_own_spec_makes_of_a_condition_is_its_own_rule(
+    kind: ConditionKind, actions: dict[str, XidAction], *, own_rule: bool
+) -> None:
+    node = Node(**actions)
+    node.raises(kind, at=100.0)
+    assert [finding.own_rule for finding in node.found] == [own_rule]
+
+
 def test_a_condition_of_the_node_itself_names_no_gpu() -> None:
     node = Node()
     node.says(Condition(ConditionKind.LINK_DOWN, ConditionState.RAISED, 0.0, "down", device="mlx5_0/1"), at=0.0)

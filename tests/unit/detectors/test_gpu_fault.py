@@ -167,6 +167,32 @@ def test_the_jobs_policy_overrides_the_catalogue() -> None:
     assert driver.xids == [63]
 
 
+@pytest.mark.parametrize(
+    ("own", "clusters", "xid", "own_rule"),
+    [
+        ({}, {}, 79, False),
+        ({63: XidAction.EVICT}, {}, 63, True),
+        ({79: XidAction.EVICT}, {}, 79, False),  # the catalogue says so too
+        ({63: XidAction.EVICT}, {63: XidAction.EVICT}, 63, False),
+        ({79: XidAction.EVICT}, {79: XidAction.WATCH}, 79, True),
+        ({79: XidAction.RESTART}, {}, 79, False),  # it asks for less than others would
+    ],
+)
+def test_what_only_the_jobs_own_spec_makes_of_an_error_is_its_own_rule(
+    own: dict[int, XidAction], clusters: dict[int, XidAction], xid: int, *, own_rule: bool
+) -> None:
+    driver = Driver()
+    driver.detector = GpuFaultDetector(policy(xid_actions={**clusters, **own}, cluster_xid_actions=clusters))
+    driver.raises(xid, at=10.0)
+    assert [finding.own_rule for finding in driver.found] == [own_rule]
+
+
+def test_what_the_driver_asks_for_is_nobodys_own_rule() -> None:
+    driver = Driver(xid_63=XidAction.EVICT)
+    driver.raises(63, at=10.0, recovery=1)
+    assert not driver.found[0].own_rule
+
+
 def test_a_cleanup_before_or_after_another_error_is_never_the_cause() -> None:
     before = Driver(xid_45=XidAction.EVICT)
     before.raises(45, at=0.0)

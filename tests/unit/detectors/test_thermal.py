@@ -61,6 +61,24 @@ class Hall:
         return [finding.cause for finding in self.found]
 
 
+@pytest.mark.parametrize(
+    ("limits", "own_rule"),
+    [
+        (ThermalPolicy(), False),
+        (ThermalPolicy(margin_c=2.0, sustained_s=90.0), False),
+        (ThermalPolicy(margin_c=90.0), True),
+        (ThermalPolicy(sustained_s=1.0), True),
+    ],
+)
+def test_heat_by_a_limit_that_only_the_jobs_own_spec_has_is_its_own_rule(
+    limits: ThermalPolicy, *, own_rule: bool
+) -> None:
+    hall = Hall()
+    hall.detector = ThermalDetector(policy(thermal=limits))
+    hall.run(120.0, n0=HOT)
+    assert [finding.own_rule for finding in hall.found] == [own_rule]
+
+
 def test_a_gpu_that_is_hot_for_a_minute_is_found_with_its_temperature() -> None:
     hall = Hall()
     hall.run(60.0, n0=HOT)

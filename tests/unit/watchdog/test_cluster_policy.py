@@ -1,7 +1,14 @@
 """What the cluster says of every job, and what a job says itself."""
 
-from holdfast.api.policy import Policy, XidAction
+import pytest
+
+from holdfast.api.event import JobSubmitted
+from holdfast.api.policy import CordonOn, Policy, XidAction
+from holdfast.watchdog import brain
 from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
+from holdfast.watchdog.program import senses_for
+from holdfast.watchdog.server.watchdog import Watchdog
+from holdfast.watchdog.store.memory import MemoryStore
 
 
 def policy(**xid_actions: XidAction) -> Policy:
@@ -24,3 +31,23 @@ def test_the_same_policy_twice_is_the_same() -> None:
 
 def test_without_a_word_nothing_is_changed() -> None:
     assert NO_CLUSTER_POLICY.applied_to(policy()) == policy()
+
+
+@pytest.mark.parametrize("generation", [0, 3])
+async def test_jobs_of_before_an_upgrade_are_judged_by_what_the_cluster_says_now(generation: int) -> None:
+    store, name = MemoryStore(), "research/gpt"
+    submitted = Policy(name, 1, 2, uid="u" if generation else "", generation=generation)
+    store.append(name, (JobSubmitted(submitted),), at=1.0, after=0, fence=store.claim())
+    cluster = ClusterPolicy({63: XidAction.EVICT}, CordonOn.SENSORS)
+    last = []
+    for _ in range(2):
+        watchdog = Watchdog(store, brain=brain, senses_for=senses_for, fenced=pytest.fail, cluster=cluster)
+        watchdog.start()
+        host = watchdog.known(name)
+        assert host is not None
+        known = host.job.state.policy
+        assert known is not None
+        assert (known.cordon_on, known.cluster_xid_actions) == (CordonOn.SENSORS, {63: XidAction.EVICT})
+        assert (known.generation, known.xid_actions) == (generation, {})
+        last.append(sum(isinstance(line.event, JobSubmitted) for line in store.tail(name, 0)))
+    assert last == [2, 2], "said once, and journaled: a replay needs nothing else"

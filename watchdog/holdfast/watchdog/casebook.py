@@ -58,6 +58,7 @@ def open_incident(state: JobState, finding: Finding, now: float) -> tuple[JobSta
         round=finding.round if finding.round is not None else (state.round.number if state.round else None),
         error=finding.error,
         innocent=finding.innocent,
+        own_rule=finding.own_rule,
     )
     kept = (*state.incidents, incident)[-KEPT_INCIDENTS:]
     return changed(state, incidents=kept, incident_count=count), incident, IncidentOpened(incident)
@@ -85,6 +86,7 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
         began_at=min(incident.began_at, finding.began_at),
         note=f"first judged {incident.kind.value}, {incident.cause}",
         innocent=finding.innocent,
+        own_rule=finding.own_rule,
     )
 
 

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from holdfast.api.condition import CONDITIONS
 from holdfast.api.finding import Confidence, Finding, FindingKind
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder
@@ -199,15 +198,7 @@ def _is_for_all(state: JobState, finding: Finding) -> bool:
     if policy is None or policy.cordon_on is CordonOn.ANYTHING:
         return True
     # A job may leave a node for whatever its spec says; that is no reason for others.
-    own_rule = (
-        finding.kind is FindingKind.CONDITION and policy.condition_actions.get(finding.cause) is finding.asks
-    )
-    return is_of_the_node(finding.kind, finding.cause) and (not own_rule or _is_to_be_left(finding.cause))
-
-
-def _is_to_be_left(condition: str) -> bool:
-    """Whether the catalogue says by itself to leave a node of which the condition holds."""
-    return any(kind == condition and entry.action is XidAction.EVICT for kind, entry in CONDITIONS.items())
+    return is_of_the_node(finding.kind, finding.cause) and not finding.own_rule
 
 
 def _carry_out(

@@ -66,7 +66,7 @@ async def serve(settings: WatchdogSettings) -> int:
     else:
         beside.append(_lead(leadership, watchdog, ended))
     _end_on_signals(ended)
-    app = make_app(watchdog, authenticator, settings.metrics_token_file, settings.cluster, Readership(rights))
+    app = make_app(watchdog, authenticator, settings.metrics_token_file, Readership(rights))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     context = certificate.context if certificate else None
@@ -106,14 +106,16 @@ def _decider(settings: WatchdogSettings, ended: "asyncio.Future[int]") -> tuple[
 
     if isinstance(settings.store, Path):
         store = SqliteStore(settings.store)
-        return Watchdog(store, brain=brain, senses_for=senses_for, fenced=fenced), None
+        return Watchdog(store, brain=brain, senses_for=senses_for, fenced=fenced, cluster=settings.cluster), None
     # Imported here: a machine's own watchdog starts sooner without.
     from holdfast.watchdog.store.redis import RedisStore
     from holdfast.watchdog.store.redislease import RedisLease
     from holdfast.watchdog.store.redislink import RedisLink
 
     link = RedisLink(settings.store)
-    watchdog = Watchdog(RedisStore(link), brain=brain, senses_for=senses_for, fenced=fenced)
+    watchdog = Watchdog(
+        RedisStore(link), brain=brain, senses_for=senses_for, fenced=fenced, cluster=settings.cluster
+    )
     succession = settings.succession
     lease = RedisLease(link, identity=succession.identity, ttl_s=succession.ttl_s)
     peer = ServicePeer(succession.peer, settings.tls) if succession.peer else None

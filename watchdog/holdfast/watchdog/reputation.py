@@ -58,8 +58,8 @@ REPORTED = 0.2
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What one incident says of a node. `word_of` is the namespace whose processes alone say it; empty: not theirs
-    alone, it counts for all.
+    """What one incident says of a node. `word_of` is the namespace whose processes or specs alone say it; empty:
+    not theirs alone, it counts for all.
     """
 
     job: str
@@ -112,7 +112,8 @@ def marked(fleet: Fleet, incident: Incident, *, by_word: bool = True) -> Fleet:
     same = (incident.job, incident.id, incident.detected_at)
     others = tuple(each for each in fleet.marks.get(node, ()) if (each.job, each.incident, each.at) != same)
     weight = weight_of(incident)
-    word_of = "" if by_word or is_of_the_node(incident.kind, incident.cause) else namespace_of(incident.job)
+    for_all = by_word or (is_of_the_node(incident.kind, incident.cause) and not incident.own_rule)
+    word_of = "" if for_all else namespace_of(incident.job)
     mark = Mark(incident.job, incident.id, incident.cause, weight, incident.detected_at, word_of)
     marks = _kept((*others, mark)) if weight else others
     if marks == fleet.marks.get(node, ()):

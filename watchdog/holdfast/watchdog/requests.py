@@ -44,7 +44,8 @@ def submitted(state: JobState, event: Event, now: float) -> Step:
     if _is_another(state, event.policy):
         return _succeeded_by(state, event.policy, now)
     if not _is_newer(state, event.policy):
-        return ignore(state, f"generation {event.policy.generation} is no newer than what is known")
+        says = f"generation {event.policy.generation} is no newer than what is known"
+        return _ruled(state, event.policy, says)
     again = "policy changed" if state.policy else "submitted"
     incarnation = state.incarnation or event.policy.uid or f"{state.job}@{now:.3f}"
     # Who came before there was a policy comes again: until now nobody could say who it is.
@@ -60,8 +61,21 @@ def resubmitted(state: JobState, event: Event, now: float) -> Step:
         if state.phase is JobPhase.FAILED and _is_newer(state, event.policy):
             after = changed(state, policy=event.policy)  # counts once a Restart brings the job back
             return Step(after, (), Reason("policy changed", f"job {state.job} policy changed"))
-        return ignore(state, "the job is over")
+        return _ruled(state, event.policy, "the job is over")
     return _succeeded_by(state, event.policy, now)
+
+
+def _ruled(state: JobState, policy: Policy, otherwise: str) -> Step:
+    """Of a version of the spec that is known, what the cluster says now counts at once, and nothing else."""
+    known = state.policy
+    if known is None or known.generation != policy.generation:
+        return ignore(state, otherwise)
+    said = (policy.cordon_on, policy.cluster_xid_actions)
+    if said == (known.cordon_on, known.cluster_xid_actions):
+        return ignore(state, otherwise)
+    ruled = msgspec.structs.replace(known, cordon_on=said[0], cluster_xid_actions=said[1])
+    says = f"the cluster's policy changed: nodes are cordoned on {said[0].value}"
+    return Step(changed(state, policy=ruled), (), Reason("policy changed", says))
 
 
 def _is_another(state: JobState, policy: Policy) -> bool:

@@ -19,6 +19,7 @@ from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.telemetry import NodeReport
+from holdfast.watchdog.detectors.asks import is_own_rule
 from holdfast.watchdog.sample import Reported, Sample
 
 # A watched condition that was raised so often within a day is no accident.
@@ -193,6 +194,7 @@ class ConditionDetector:
             began_at=at,
             error=condition.says,
             asks=asks,
+            own_rule=is_own_rule(self._actions[kind], CONDITIONS[kind].action),
         )
 
 

@@ -16,7 +16,7 @@ every GPU as Unknown, and a GPU that truly failed says so with an event.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
@@ -31,6 +31,7 @@ from holdfast.api.xid import (
     action_for,
     meaning_of,
 )
+from holdfast.watchdog.detectors.asks import is_own_rule
 from holdfast.watchdog.sample import Reported, Sample
 
 MERGE_S = 5.0
@@ -75,6 +76,7 @@ class _Raised:
     at: float
     action: XidAction
     also: tuple[Subject, ...] = ()
+    own_rule: bool = False
 
 
 class GpuFaultDetector:
@@ -121,9 +123,9 @@ class GpuFaultDetector:
             if event.xid == RECOVERY_ACTION_CHANGED and event.recovery_action == RecoveryAction.NONE:
                 self._forget(key)
                 continue
-            overrides = self._policy.xid_actions
-            action = action_for(event.xid, event.recovery_action, overrides, event.link_fault)
-            raised = _Raised(subject, event, at, action, _peers(subject, event, report))
+            action = self._action(event, self._policy.xid_actions)
+            own_rule = is_own_rule(action, self._action(event, self._policy.cluster_xid_actions))
+            raised = _Raised(subject, event, at, action, _peers(subject, event, report), own_rule)
             if event.xid != PREEMPTIVE_CLEANUP:
                 gpu.last_cause_at = at
                 if key in self._held and abs(at - self._held[key][1].at) <= MERGE_S:
@@ -131,6 +133,9 @@ class GpuFaultDetector:
                 yield from self._judge(raised, gpu)
             elif abs(at - gpu.last_cause_at) > MERGE_S:
                 self._held.setdefault(key, (now + MERGE_S, raised))
+
+    def _action(self, event: XidRaised, overrides: Mapping[int, XidAction]) -> XidAction:
+        return action_for(event.xid, event.recovery_action, overrides, event.link_fault)
 
     def _judge(self, raised: _Raised, gpu: _Gpu) -> Sequence[Finding]:
         xid = raised.event.xid
@@ -219,6 +224,7 @@ def _xid_finding(raised: _Raised, evidence: tuple[Evidence, ...]) -> Finding:
         recovery_action=event.recovery_action,
         also=raised.also,
         asks=XidAction.EVICT if raised.action is XidAction.WATCH else raised.action,
+        own_rule=raised.own_rule,
     )
 
 

@@ -20,7 +20,7 @@ from itertools import islice
 
 from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
-from holdfast.api.policy import Policy, XidAction
+from holdfast.api.policy import Policy, ThermalPolicy, XidAction
 from holdfast.api.telemetry import GpuSample, NodeReport
 from holdfast.watchdog.detectors.asks import ASKS
 from holdfast.watchdog.detectors.heat import COOL_C, GpuHeat, is_far_from_hot, tells_heat
@@ -211,6 +211,7 @@ class ThermalDetector:
             error=evidence[-1].says,
             also=tuple(also),
             asks=asks,
+            own_rule=_is_stricter(self._policy),
         )
 
     def _remembered(self, name: str) -> _Node:
@@ -231,6 +232,12 @@ class ThermalDetector:
         before.forget(placed.node)
         rack = self._racks.setdefault(placed.rack, Rack(placed.rack)) if placed.rack else self._unplaced
         self._rack_of[placed.node] = rack
+
+
+def _is_stricter(policy: ThermalPolicy) -> bool:
+    """Whether a GPU may be too hot for this job that is not for one whose spec says nothing of heat."""
+    usual = ThermalPolicy()
+    return policy.margin_c > usual.margin_c or policy.sustained_s < usual.sustained_s
 
 
 def _cause(rack: Rack) -> str:

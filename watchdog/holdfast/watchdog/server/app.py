@@ -6,7 +6,6 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from holdfast.watchdog.auth import Authenticator, Role
-from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.readership import GET_JOB, GET_LOG, LIST_JOBS, NoRights, Readership, Right
 from holdfast.watchdog.server import reads, scrape, standing, submissions
 from holdfast.watchdog.server.agents import serve_agent
@@ -16,7 +15,7 @@ from holdfast.watchdog.server.launchers import serve_launcher
 from holdfast.watchdog.server.operators import serve_operator
 from holdfast.watchdog.server.outbox import Farewell
 from holdfast.watchdog.server.scraping import or_by_token
-from holdfast.watchdog.server.watchdog import CLUSTER_POLICY, WATCHDOG, Watchdog
+from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
 
 GOODBYE = Farewell(WSCloseCode.GOING_AWAY, "the watchdog is shutting down")
 JOB = "/v1/jobs/{namespace}/{name}"
@@ -61,18 +60,16 @@ def make_app(
     watchdog: Watchdog,
     authenticator: Authenticator,
     metrics_token_file: Path | None = None,
-    cluster: ClusterPolicy = NO_CLUSTER_POLICY,
     readership: Readership = BY_ROLE,
 ) -> web.Application:
     """The application over a watchdog; until that is started, it only tells that it stands by.
 
-    Whoever shows the token in `metrics_token_file` may read the metrics as well. `cluster` holds for every job.
-    `readership` says who may read which job.
+    Whoever shows the token in `metrics_token_file` may read the metrics as well. `readership` says who may read
+    which job.
     """
     middlewares = [plainly(watchdog.tally), standing.leaders_only(watchdog)]
     app = web.Application(middlewares=middlewares, client_max_size=submissions.BODY_BYTES_MAX)
     app[WATCHDOG] = watchdog
-    app[CLUSTER_POLICY] = cluster
     app[READERSHIP] = readership
     app[scrape.SCRAPER] = scrape.Scraper()
     app.cleanup_ctx.append(scrape.watch_loop)

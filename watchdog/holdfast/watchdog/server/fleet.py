@@ -14,6 +14,7 @@ from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.event import NodeReputed
 from holdfast.api.policy import CordonOn
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, Pardon
 from holdfast.watchdog.examination import is_news_of_repute
 from holdfast.watchdog.reputation import Fleet, judged, marked, namespace_of, pardoned, repute_of
@@ -32,7 +33,8 @@ ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
 class FleetMemory:
     """Written from one thread."""
 
-    def __init__(self, store: Store, fence: Fence) -> None:
+    def __init__(self, store: Store, fence: Fence, cluster: ClusterPolicy) -> None:
+        self._cluster = cluster
         self._store = store
         self._fence = fence
         self._fleet = Fleet()
@@ -59,8 +61,8 @@ class FleetMemory:
 
     def learn(self, host: JobHost, effects: Iterable[Effect], now: float, *, nodes: int) -> bool:
         """Take in what a job decided. True when jobs are to be told something new."""
-        before, policy = self._fleet, host.job.state.policy
-        by_word = policy is None or policy.cordon_on is CordonOn.ANYTHING
+        before = self._fleet
+        by_word = self._cluster.cordon_on is CordonOn.ANYTHING
         namespace = None if by_word else namespace_of(host.job.name)
         for effect in effects:
             match effect:

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import WSCloseCode
 
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
-from holdfast.api.event import Event, InterventionRequested, NodeChanged, PodChanged
+from holdfast.api.event import Event, InterventionRequested, JobSubmitted, NodeChanged, PodChanged
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import JobReport
@@ -20,6 +20,7 @@ from holdfast.api.telemetry import NodeReport, Pace
 from holdfast.watchdog import lastseen
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.cluster import is_news
+from holdfast.watchdog.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.corruption import vouch
 from holdfast.watchdog.effect import Answered, Dismiss, Effect, Examine, Notify, Publish, Save, Show, Vouch
 from holdfast.watchdog.job import Job
@@ -94,10 +95,13 @@ class JobHost:
         policy = self.job.state.policy
         return policy is not None and bool(policy.uid)
 
-    def start(self) -> None:
-        """Resume the job after a restart of the watchdog. Raises as `Job.resume`."""
+    def start(self, cluster: ClusterPolicy) -> None:
+        """Resume the job after a restart of the watchdog, as the cluster says now. Raises as `Job.resume`."""
+        policy = self.job.state.policy
         with self._only_this_job():
             self._carry_out(self.job.resume(self.clock.now()))
+            if policy is not None and (ruled := cluster.stated_in(policy)) != policy and not self.job.stopped:
+                self._carry_out(self.job.demand(JobSubmitted(ruled), self.clock.now()))
 
     def stop(self) -> None:
         """No more timers, and a snapshot for the next start."""

@@ -53,7 +53,7 @@ from holdfast.watchdog.server.identity import NotSeenYet, check_identity
 from holdfast.watchdog.server.names import check_allowed, check_peer, check_room
 from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
 from holdfast.watchdog.server.tally import Count
-from holdfast.watchdog.server.watchdog import CLUSTER_POLICY, WATCHDOG
+from holdfast.watchdog.server.watchdog import WATCHDOG
 
 # The longest messages carry the last lines of a worker's error, and the end of its output.
 FRAME_BYTES_MAX = 64 * 1024
@@ -91,7 +91,7 @@ async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Out
         raise BadMessage(str(error)) from error
     launcher = LauncherConnection(socket, outbox, member=join.member, node=join.node, boot=join.boot)
     _replace(host, launcher)
-    _joined(host, launcher, join, request.app[CLUSTER_POLICY])
+    _joined(host, launcher, join, request.app[WATCHDOG].cluster)
     left = False
     try:
         left = await _listen(host, launcher, frames)

@@ -12,7 +12,7 @@ from holdfast.api.policy import Policy
 from holdfast.watchdog.server.answer import answer
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.reads import hosted, status
-from holdfast.watchdog.server.watchdog import CLUSTER_POLICY, WATCHDOG
+from holdfast.watchdog.server.watchdog import WATCHDOG
 
 BODY_BYTES_MAX = 256 * 1024
 ID_LENGTH_MAX = 253
@@ -24,7 +24,7 @@ async def submit(request: web.Request) -> web.Response:
     """Take a job's policy; the same again changes nothing. Answers with the job's status."""
     policy = _decoded(await request.read(), Policy)
     _check(policy)
-    policy = request.app[CLUSTER_POLICY].applied_to(policy)
+    policy = request.app[WATCHDOG].cluster.applied_to(policy)
     host = request.app[WATCHDOG].host(policy.job)
     was_submitted = host.is_submitted
     if policy != host.job.state.policy:

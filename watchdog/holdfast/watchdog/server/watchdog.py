@@ -9,7 +9,7 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.standing import Standing
 from holdfast.watchdog import lastseen
 from holdfast.watchdog.clock import WatchdogClock
-from holdfast.watchdog.clusterpolicy import ClusterPolicy
+from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.senses import SensesFor
@@ -33,12 +33,21 @@ LEFT_S = 600.0
 
 
 class Watchdog:
-    """Opens what the store holds and gives every job its host. `fenced` is called when another one took over."""
+    """Opens what the store holds and gives every job its host. `fenced` is called when another one took over,
+    `cluster` holds for every job.
+    """
 
     def __init__(
-        self, store: Store, *, brain: Brain, senses_for: SensesFor, fenced: Callable[[str], None]
+        self,
+        store: Store,
+        *,
+        brain: Brain,
+        senses_for: SensesFor,
+        fenced: Callable[[str], None],
+        cluster: ClusterPolicy = NO_CLUSTER_POLICY,
     ) -> None:
         self.store = store
+        self.cluster = cluster
         self.tally = Tally()
         self.outputs = OutputShelf()
         self._brain = brain
@@ -55,7 +64,7 @@ class Watchdog:
         Raises Unavailable, Damaged, Fenced; it may be called again after Unavailable, and begins anew then.
         """
         self._fence = self.store.claim() if fence is None else fence
-        self.fleet = FleetMemory(self.store, self._fence)
+        self.fleet = FleetMemory(self.store, self._fence, self.cluster)
         self.fleet.recall()
         self._deletions = Deletions(self.store, self._fence)
         self._deletions.recall()
@@ -66,7 +75,7 @@ class Watchdog:
         self._started_at = self.clock.now()
         try:
             for job in jobs:
-                self._hosted(job).start()
+                self._hosted(job).start(self.cluster)
         except Unavailable:
             self._abandon()
             raise
@@ -213,4 +222,3 @@ class Watchdog:
 
 
 WATCHDOG = web.AppKey("watchdog", Watchdog)
-CLUSTER_POLICY = web.AppKey("cluster_policy", ClusterPolicy)
