@@ -16,6 +16,7 @@ from neighbours import SECRET_LOSS, SECRET_STEP, Scene, Tokens, scene, tokens_of
 from patience import patient
 from peers import LauncherPeer, join
 
+from holdfast.agent.launch.place import Bound, bound_to
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.membership import CheckpointCommitted, Departing, Restored, Tested, WorkerExited
 from holdfast.api.plan import PodObserved, PodState
@@ -76,6 +77,12 @@ async def test_no_door_opens_for_a_stranger(there: Scene, who: str) -> None:
                 assert answer.status == (401 if who == "nobody" else 403), f"{method} {path}"
         assert str(SECRET_STEP) not in says
         assert str(SECRET_LOSS) not in says
+
+
+async def test_a_launcher_that_is_told_nothing_is_the_pod_that_its_token_names(tokens: Tokens) -> None:
+    for pod in ("gpt-0", "evil-1"):
+        assert bound_to(tokens.of[f"pod {pod}"]).pod.name == pod
+    assert bound_to(tokens.of["agent"]) == Bound()
 
 
 async def refused(there: Scene, who: str, job: str, member: str, node: str) -> str:

@@ -20,6 +20,7 @@ from holdfast.agent.launch.flags import Flags, settings_of
 from holdfast.agent.launch.lastwords import TERMINATION_LOG, last_words, leave_last_words
 from holdfast.agent.launch.memoryfolder import ROOT
 from holdfast.agent.launch.outcome import Outcome
+from holdfast.agent.launch.place import MEMBER_VARIABLE, NODE_VARIABLE
 from holdfast.agent.launch.ports import ReservedPorts
 from holdfast.agent.launch.settings import LauncherSettings
 from holdfast.api.errors import HoldfastError, InvalidInput, Unavailable
@@ -52,8 +53,12 @@ OPTIONS = (
         "tee", short="-t", help="Whose output to show here too: none, all, or torchrun's numbers (3; 0:3,1:3)."
     ),
     _option("local-addr", help="This node's address for others. Default: the one towards the watchdog."),
-    _option("member", help="This launcher's name. Default: host name and process id."),
-    _option("node", help="This node's name. Default: the host name."),
+    _option(
+        "member",
+        help=f"This launcher's name. Default: ${MEMBER_VARIABLE}, the pod that the token names, or host name and "
+        "process id.",
+    ),
+    _option("node", help=f"This node's name. Default: ${NODE_VARIABLE}, the token's node, or the host name."),
     _option("run-dir", help="Where rank records and the control socket live. Default: a temporary directory."),
     _option("memory-dir", help=f"In memory; a folder for snapshots is made in it. Default: {ROOT}."),
     _option("token-file", help=f"Default: ${TOKEN_VARIABLE}, or the file ${TOKEN_FILE_VARIABLE} names."),

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.agent.launch.effect import Start
+from holdfast.agent.launch.place import MEMBER_VARIABLE
 from holdfast.api.control import (
     CONTROL_VARIABLE,
     RUN_DIRECTORY_VARIABLE,
@@ -47,7 +48,7 @@ def worker_environment(
         "TORCHELASTIC_ERROR_FILE": str(error_file(run_dir, start)),
         CONTROL_VARIABLE: str(control),
         RUN_DIRECTORY_VARIABLE: str(run_dir),
-        "HOLDFAST_MEMBER": member,
+        MEMBER_VARIABLE: member,
     }
 
 

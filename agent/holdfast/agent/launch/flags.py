@@ -1,6 +1,5 @@
 """The command line and the environment, parsed into `LauncherSettings`. Pure but for reading the token's file."""
 
-import os
 import ssl
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from holdfast.agent.launch.credential import Credential
 from holdfast.agent.launch.devices import cpu_count, gpu_count
 from holdfast.agent.launch.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from holdfast.agent.launch.memoryfolder import ROOT
+from holdfast.agent.launch.place import place_of
 from holdfast.agent.launch.ports import address_towards
 from holdfast.agent.launch.settings import Entrypoint, EntrypointKind, LauncherSettings, Tee
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
@@ -60,7 +60,8 @@ def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> L
     _refuse_static(flags)
     _refuse_endless(flags)
     nodes = nodes_of(flags.nnodes)
-    name = f"{host}-{os.getpid()}"
+    credential = credential_of(flags.token_file, environment)
+    member, node = place_of(credential, environment=environment, host=host)
     run_dir = flags.run_dir or environment.get(RUN_DIRECTORY_VARIABLE) or _new_run_dir()
     log_dir = Path(flags.log_dir).resolve() if flags.log_dir else Path(run_dir).resolve() / "logs"
     # Somebody who named no log directory wants to see the output.
@@ -68,10 +69,10 @@ def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> L
     watchdog_host, watchdog_port = endpoint_of(flags.rdzv_endpoint)
     return LauncherSettings(
         endpoint=flags.rdzv_endpoint,
-        credential=credential_of(flags.token_file, environment),
+        credential=credential,
         job=job_of(flags.rdzv_id),
-        member=flags.member or name,
-        node=flags.node or host,
+        member=flags.member or member,
+        node=flags.node or node,
         address=flags.local_addr or address_towards(watchdog_host, watchdog_port),
         local_size=local_size_of(flags.nproc_per_node, environment),
         nodes=nodes,

@@ -26,8 +26,10 @@ from holdfast.agent.launch.flags import credential_of, endpoint_of, job_of, trus
 from holdfast.agent.launch.launcher import Launcher
 from holdfast.agent.launch.memoryfolder import ROOT
 from holdfast.agent.launch.outcome import Outcome
+from holdfast.agent.launch.place import place_of
 from holdfast.agent.launch.ports import ReservedPorts, address_towards
 from holdfast.agent.launch.settings import Entrypoint, EntrypointKind, LauncherSettings, Tee
+from holdfast.api.control import RUN_DIRECTORY_VARIABLE
 from holdfast.api.errors import HoldfastError
 
 BACKEND = "holdfast"
@@ -98,17 +100,18 @@ def settings_of(
     spec: WorkerSpec, parameters: RendezvousParameters, *, log_dir: Path | None = None
 ) -> LauncherSettings:
     """What torchrun's command line asks for. Raises InvalidInput naming the flag and the fix."""
-    host = socket.gethostname()
-    run_dir = Path(parameters.get("run_dir") or tempfile.mkdtemp(prefix="holdfast-")).resolve()
+    credential = credential_of(parameters.get("token_file"), os.environ)
+    member, node = place_of(credential, environment=os.environ, host=socket.gethostname())
+    given = parameters.get("run_dir") or os.environ.get(RUN_DIRECTORY_VARIABLE)
+    run_dir = Path(given or tempfile.mkdtemp(prefix="holdfast-")).resolve()
     watchdog_host, watchdog_port = endpoint_of(parameters.endpoint)
     return LauncherSettings(
         endpoint=parameters.endpoint,
-        credential=credential_of(parameters.get("token_file"), os.environ),
+        credential=credential,
         trusted=trusted_of(os.environ),
         job=job_of(str(parameters.run_id)),
-        # Several torchruns may run on one host, so its name alone does not name a member.
-        member=parameters.get("member") or f"{host}-{os.getpid()}",
-        node=parameters.get("node") or host,
+        member=parameters.get("member") or member,
+        node=parameters.get("node") or node,
         address=spec.local_addr or address_towards(watchdog_host, watchdog_port),
         local_size=spec.local_world_size,
         nodes=(parameters.min_nodes, parameters.max_nodes),
