@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from holdfast.agent.fairness import fitting_problems, fitting_ranks
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.agent.sensors.standing import CLEARED_KEPT_S
 from holdfast.agent.urgency import Urgency
@@ -108,14 +109,15 @@ class Outbox:
         if len(carried) == len(unsent):
             # Regular reports stay on their grid, as a look comes somewhat later than the moment it is due for.
             self._due_at = max(self._due_at + self._interval_s, now + self._interval_s / 2)
+        ranks, left_out = fitting_ranks(self._reading.ranks)
         return NodeReport(
             node=self._node,
             boot=self._boot,
             sequence=self._sequence,
-            ranks=_older(self._reading.ranks, now - self._read_at),
+            ranks=_older(ranks, now - self._read_at),
             gpus=self._reading.gpus,
             events=_aged(carried, now),
-            unreadable=self._reading.unreadable + self._loss(),
+            unreadable=fitting_problems(self._reading.unreadable) + left_out + self._loss(),
             conditions=_standing(self._reading.conditions, now - self._read_at),
             all_clear=self._all_clear(now),
         )

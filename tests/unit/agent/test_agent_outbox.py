@@ -1,10 +1,12 @@
 """What the agent sends and when, in virtual time."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from holdfast.agent.fairness import RANKS_MAX, fitting_ranks
 from holdfast.agent.outbox import (
     ALL_CLEAR_EVERY_S,
     EVENTS_KEPT_MAX,
@@ -29,6 +31,7 @@ from holdfast.api.telemetry import (
     Unreadable,
     XidRaised,
 )
+from holdfast.watchdog.server.agents import FRAME_BYTES_MAX
 
 RANK = RankSample(
     round=1,
@@ -349,3 +352,41 @@ def test_what_one_pod_says_pushes_out_nothing_that_another_pod_or_the_node_says(
     assert honest in told
     assert XID in told
     assert len(told) <= 2 * EVENTS_KEPT_MAX
+
+
+def test_many_pods_that_say_much_leave_a_member_its_word_and_the_report_short() -> None:
+    loud = tuple(
+        replace(RANK, rank=rank, member=f"bystander-{pod}-{'x' * 200}") for pod in range(40) for rank in range(256)
+    )
+    problems = tuple(
+        Unreadable(f"bystander-{pod}/rank-{one}", "y" * 200) for pod in range(40) for one in range(256)
+    )
+    own = tuple(replace(RANK, rank=rank, member="gpt-0") for rank in range(8))
+    said = (*problems, Unreadable("gpt-0/rank-9", "torn"), Unreadable("nvml", "no driver"))
+    outbox = outbox_at_work()
+    outbox.observe(Reading(ranks=(*loud, *own), gpus=(GPU,), unreadable=said), 101.0)
+    report = taken(outbox, 101.0)
+    assert [each.rank for each in report.ranks if each.member == "gpt-0"] == list(range(8))
+    assert len(report.ranks) <= RANKS_MAX
+    assert {"gpt-0/rank-9", "nvml"} <= {each.source for each in report.unreadable}
+    left_out = len(loud) + len(own) - len(report.ranks)
+    says = f"{left_out} of 10248 records do not fit a report: of each pod the first are told"
+    assert Unreadable("ranks", says) in report.unreadable
+    assert any(each.source == "sources" and "more cannot be read" in each.reason for each in report.unreadable)
+    encoded = msgspec.msgpack.encode(report)
+    assert len(encoded) < FRAME_BYTES_MAX / 2
+    assert msgspec.msgpack.decode(encoded, type=NodeReport) == report
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=60))
+def test_who_says_no_more_than_a_fair_share_is_heard_whole(counts: list[int]) -> None:
+    ranks = tuple(
+        replace(RANK, rank=rank, member=f"m{pod}") for pod, count in enumerate(counts) for rank in range(count)
+    )
+    kept, left_out = fitting_ranks(ranks)
+    assert len(kept) == min(len(ranks), RANKS_MAX)
+    assert bool(left_out) == (len(kept) < len(ranks))
+    for pod, count in enumerate(counts):
+        heard = [each.rank for each in kept if each.member == f"m{pod}"]
+        assert heard == list(range(len(heard)))
+        assert len(heard) >= min(count, RANKS_MAX // len(counts))

@@ -9,6 +9,7 @@ from holdfast.agent.sensors.pidmap import PidMap
 from holdfast.agent.tenants import Tenant
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
+OF_THE_POD = f"0::/kubepods/burstable/pod{UID}/0123\n"
 OTHER_UID = "ffffffff-1111-2222-3333-444455556666"
 
 
@@ -29,7 +30,7 @@ class Proc:
         path.touch()
         return path.stat().st_ino
 
-    def add(self, outer: int, *inner: int, namespace: str = "host", cgroup: str = "") -> None:
+    def add(self, outer: int, *inner: int, namespace: str = "host", cgroup: str = OF_THE_POD) -> None:
         process = self.folder / str(outer)
         (process / "ns").mkdir(parents=True)
         ids = "\t".join(str(each) for each in (outer, *inner))
@@ -51,8 +52,21 @@ def a_tenant(namespace: int | None, pod: str = UID) -> Tenant:
 def test_ids_of_its_own_namespace_are_what_they_are(proc: Proc) -> None:
     own = os.stat("/proc/self/ns/pid").st_ino
     pids = PidMap(str(proc.folder))
-    assert pids.locate(a_tenant(None), 30, 0.0) == 30
-    assert pids.locate(a_tenant(own), 30, 0.0) == 30
+    assert pids.locate(a_tenant(None, pod=""), 30, 0.0) == 30
+    assert pids.locate(a_tenant(own, pod=""), 30, 0.0) == 30
+    proc.add(30)
+    assert pids.locate(a_tenant(own), 30, 0.0) == 30, "the pod shares the node's namespace"
+
+
+@pytest.mark.parametrize(
+    "cgroup", ["0::/system.slice/kubelet.service\n", f"0::/kubepods/pod{OTHER_UID}/0123\n", ""]
+)
+def test_a_pod_that_claims_the_nodes_or_anothers_namespace_is_told_nothing(proc: Proc, cgroup: str) -> None:
+    proc.add(30, cgroup=cgroup)
+    proc.add(1000, 30, namespace="a", cgroup=cgroup)
+    pids = PidMap(str(proc.folder))
+    assert pids.locate(a_tenant(os.stat("/proc/self/ns/pid").st_ino), 30, 0.0) is None
+    assert pids.locate(a_tenant(proc.namespace("a")), 30, 0.0) is None
 
 
 def test_the_id_is_found_in_the_pods_own_namespace(proc: Proc) -> None:

@@ -2,8 +2,10 @@
 
 A rank record names its process by the id it has in its own pod. An agent that shares the node's process namespace
 sees the same process under another id. The kernel tells both (NSpid in /proc/PID/status), but not whose the inner
-id is: many pods have a process 30. The namespace itself tells, where the agent may look at it (that needs
-CAP_SYS_PTRACE), otherwise the process's control group, whose path names the pod's UID and which anybody may read.
+id is: many pods have a process 30. The process's control group tells, whose path names the pod's UID and which
+anybody may read; which of the pod's containers it is in, the namespace itself, where the agent may look at it
+(that needs CAP_SYS_PTRACE). What a pod says of its namespace is only its word: it is told nothing of processes that are
+not in its control group, be they the node's own.
 Source: proc_pid_status(5), NSpid; pid_namespaces(7); cgroups(7), /proc/PID/cgroup
 """
 
@@ -39,7 +41,7 @@ class PidMap:
     def locate(self, tenant: Tenant, pid: int, now: float) -> int | None:
         """The id, here, of the process that `tenant` knows as `pid`. `now` is CLOCK_MONOTONIC in seconds."""
         if tenant.pid_namespace in (None, self._own_namespace):
-            return pid
+            return pid if not tenant.pod or self._is_in_its_pod(pid, tenant) else None
         asked = (tenant.run_dir, pid)
         waiting = self._waiting.get(asked)
         if waiting is not None and now < waiting.again_at:
@@ -76,11 +78,14 @@ class PidMap:
         if self._inner_of(outer) != pid:
             return False  # the number has gone to another process since the listing
         try:
-            return self._namespace_of(outer) == tenant.pid_namespace
+            return self._namespace_of(outer) == tenant.pid_namespace and self._is_in_its_pod(outer, tenant)
         except PermissionError:
-            return _is_in_pod(self._read(outer, "cgroup"), tenant.pod)
+            return self._is_in_its_pod(outer, tenant)
         except OSError:
             return False
+
+    def _is_in_its_pod(self, outer: int, tenant: Tenant) -> bool:
+        return _is_in_pod(self._read(outer, "cgroup"), tenant.pod)
 
     def _namespace_of(self, outer: int) -> int:
         return os.stat(f"{self._proc}/{outer}/ns/pid").st_ino
