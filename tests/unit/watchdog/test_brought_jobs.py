@@ -81,6 +81,27 @@ async def test_a_deleted_job_stays_deleted_under_the_next_watchdog() -> None:
     following.brought("team/other")
 
 
+async def test_a_namespace_has_no_more_jobs_than_it_leaves_room_for(
+    watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "JOBS_MAX", 8)
+    for number in range(4):
+        watchdog.host(f"loud/run-{number}")
+    with pytest.raises(
+        Unavailable, match="namespace loud has 4 jobs, and of 8 that this watchdog takes 4 are left"
+    ):
+        watchdog.host("loud/run-4")
+    for number in range(2):
+        watchdog.host(f"team/run-{number}")
+    with pytest.raises(Unavailable, match="namespace team has 2 jobs"):
+        watchdog.host("team/run-2")
+    watchdog.host("other/run")
+    watchdog.host("loud/run-0")
+    watchdog.host("last/run")
+    with pytest.raises(Unavailable, match="this watchdog has 8 jobs already"):
+        watchdog.host("late/run")
+
+
 async def test_what_made_room_may_come_again(watchdog: Watchdog) -> None:
     for number in range(BROUGHT_MAX + 1):
         finish(begun(watchdog, f"team/run-{number}"))

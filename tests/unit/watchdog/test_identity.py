@@ -76,6 +76,25 @@ async def test_a_pod_of_the_same_name_on_another_node_is_waited_for(
     await asked
 
 
+async def test_of_a_pod_one_launcher_waits_and_the_others_are_sent_away(
+    host: JobHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "SEEN_WITHIN_S", 60.0)
+    host.demand(JobSubmitted(SUBMITTED))
+    host.operators.add(OPERATOR)
+    waits = asyncio.create_task(check_identity(host, pod("gpt-1"), join("gpt-1", "n1")))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        with pytest.raises(NotSeenYet, match="another launcher of pod gpt-1 waits"):
+            await check_identity(host, pod("gpt-1"), join("gpt-1", "n1"))
+    other = asyncio.create_task(check_identity(host, pod("gpt-2"), join("gpt-2", "n1")))
+    await asyncio.sleep(0)
+    for name in ("gpt-1", "gpt-2"):
+        host.pods.see(running(name, "n1"))
+    await asyncio.gather(waits, other)
+    assert not host.pods.is_asked("gpt-1")
+
+
 @pytest.mark.parametrize("policy", [POLICY, None])
 async def test_who_joined_before_the_job_was_submitted_is_asked_like_others(
     host: JobHost, policy: Policy | None

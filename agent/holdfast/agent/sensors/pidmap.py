@@ -4,8 +4,8 @@ A rank record names its process by the id it has in its own pod. An agent that s
 sees the same process under another id. The kernel tells both (NSpid in /proc/PID/status), but not whose the inner
 id is: many pods have a process 30. The process's control group tells, whose path names the pod's UID and which
 anybody may read; which of the pod's containers it is in, the namespace itself, where the agent may look at it
-(that needs CAP_SYS_PTRACE). What a pod says of its namespace is only its word: it is told nothing of processes that are
-not in its control group, be they the node's own.
+(CAP_SYS_PTRACE). What a pod says of its namespace is only its word: it is told nothing of processes that are not
+in its control group, be they the node's own.
 Source: proc_pid_status(5), NSpid; pid_namespaces(7); cgroups(7), /proc/PID/cgroup
 """
 

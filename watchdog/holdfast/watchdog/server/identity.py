@@ -37,6 +37,9 @@ async def check_identity(host: JobHost, caller: Caller, join: Join) -> None:
     known = host.job.state.member(join.member)
     if known is not None and (known.node, known.boot) == (join.node, join.boot):
         return  # checked when it first joined; a watchdog that just started need not wait for the operator
+    if host.pods.is_asked(join.member):
+        # No pod has many launchers, and whoever waits counts as no member yet.
+        raise NotSeenYet(f"another launcher of pod {join.member} waits to be told of already; trying again")
     node = await host.pods.node_of(join.member, join.node, SEEN_WITHIN_S)
     if node is None or (node != join.node and not host.operators):
         # What was seen before the operator went may be of an earlier pod of the name. A refusal would be for good.

@@ -11,6 +11,11 @@ class PodsSeen:
     def __init__(self) -> None:
         self._nodes: dict[str, str] = {}
         self._told = asyncio.Event()
+        self._asked: set[str] = set()
+
+    def is_asked(self, pod: str) -> bool:
+        """Whether somebody waits to hear of the pod."""
+        return pod in self._asked
 
     def see(self, seen: PodObserved) -> None:
         """Take in what the operator says of a pod."""
@@ -26,10 +31,13 @@ class PodsSeen:
 
         It is waited for until it is the expected one: another pod may have had the name.
         """
+        self._asked.add(pod)
         try:
             async with asyncio.timeout(within_s):
                 while self._nodes.get(pod) != expected:
                     await self._told.wait()
         except TimeoutError:
             pass
+        finally:
+            self._asked.discard(pod)
         return self._nodes.get(pod)

@@ -12,6 +12,7 @@ from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.job import Job
+from holdfast.watchdog.reputation import namespace_of
 from holdfast.watchdog.senses import SensesFor
 from holdfast.watchdog.server.deletions import Deletions
 from holdfast.watchdog.server.fleet import FleetMemory
@@ -106,8 +107,8 @@ class Watchdog:
 
     def _make_room(self, name: str) -> None:
         """Forget the oldest job that launchers of the namespace had brought and left, when it has too many."""
-        namespace = name.partition("/")[0]
-        of_namespace = [each for each in self._hosts.values() if each.job.name.partition("/")[0] == namespace]
+        namespace = namespace_of(name)
+        of_namespace = [each for each in self._hosts.values() if namespace_of(each.job.name) == namespace]
         brought = [each for each in of_namespace if not each.is_submitted]
         if len(brought) < BROUGHT_MAX:
             return
@@ -134,9 +135,21 @@ class Watchdog:
             return known
         self._deletions.submitted(name)
         check_job(name)
-        if len(self._hosts) >= JOBS_MAX:
-            raise Unavailable(f"this watchdog has {JOBS_MAX} jobs already")
+        self._check_room(name)
         return self._hosted(self._job(name))
+
+    def _check_room(self, name: str) -> None:
+        """A namespace has at most as many jobs as it leaves room for. Raises Unavailable."""
+        free = JOBS_MAX - len(self._hosts)
+        if free <= 0:
+            raise Unavailable(f"this watchdog has {JOBS_MAX} jobs already; delete some that are over")
+        namespace = namespace_of(name)
+        own = sum(namespace_of(each) == namespace for each in self._hosts)
+        if own >= free:
+            raise Unavailable(
+                f"namespace {namespace} has {own} jobs, and of {JOBS_MAX} that this watchdog takes {free} are "
+                "left: no namespace may have more; delete some of its jobs that are over"
+            )
 
     def known(self, name: str) -> JobHost | None:
         """The job's host, None when there is no such job."""
