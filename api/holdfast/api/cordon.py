@@ -2,6 +2,9 @@
 
 import msgspec
 
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Malformed
+
 CORDON_TAINT = "holdfast.dev/cordoned"
 CORDONED_BY = "holdfast.dev/cordoned-by"  # annotation: which job took the node out of service, and why
 
@@ -20,6 +23,6 @@ def read_cordoned_by(text: str | None) -> CordonedBy | None:
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text, type=CordonedBy)
-    except msgspec.MsgspecError:
+        return decode_json(text, CordonedBy)
+    except Malformed:
         return None

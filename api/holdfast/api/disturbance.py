@@ -12,6 +12,9 @@ from typing import Annotated
 
 import msgspec
 
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Malformed
+
 
 class Ailment(StrEnum):
     """What a training process can be made to suffer."""
@@ -54,6 +57,6 @@ def take_disturbance(run_directory: Path, ailment: Ailment, rank: int) -> Distur
     try:
         content = path.read_bytes()
         path.unlink()
-        return msgspec.json.decode(content, type=Disturbance)
-    except (FileNotFoundError, msgspec.DecodeError):
+        return decode_json(content, Disturbance)
+    except (FileNotFoundError, Malformed):
         return None

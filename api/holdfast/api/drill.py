@@ -18,7 +18,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
 
 DRILL_FILE: Final = "selftest-faults.json"
 _FIX: Final = "write flip, stuck or hang, then :probability=P, :seed=N, :device=NAME, :check=NAME as needed"
@@ -65,8 +66,8 @@ def parse_injection(text: str) -> Injection:
 def read_drill(path: Path) -> Drill:
     """Raises InvalidInput when it is no drill, Unavailable when it cannot be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Drill)
-    except msgspec.MsgspecError as error:
+        return decode_json(path.read_bytes(), Drill)
+    except Malformed as error:
         raise InvalidInput(Problem("drill", str(path), f"it is no drill: {error}")) from error
     except OSError as error:
         raise Unavailable(f"the drill {path} cannot be read: {error.strerror}") from error

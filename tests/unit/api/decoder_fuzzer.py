@@ -10,16 +10,25 @@ import resource
 import secrets
 import sys
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoint"))
+from stored_bytes import FUZZERS
+
+from holdfast.agent.launch.birth import FromWarmParent, ToWarmParent
+from holdfast.agent.launch.place import bound_to
+from holdfast.agent.memberfile import Member
 from holdfast.api.control import Attached, Entered, FromWorker
-from holdfast.api.decoding import decode, decode_json
-from holdfast.api.errors import Damaged, InvalidSpec, Malformed
+from holdfast.api.cordon import read_cordoned_by
+from holdfast.api.decoding import decode, decode_json, decode_msgpack
+from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed
 from holdfast.api.frame import FrameReader, frame
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.membership import CheckpointCommitted, FromLauncher, Join, Restored, WorkerExited
@@ -32,6 +41,8 @@ from holdfast.api.trainingjob import read_trainingjob
 from holdfast.checkpoint import manifest
 from holdfast.checkpoint.memory import protocol, record
 from holdfast.trainer.storetable import Add, Await, Hello, Request
+from holdfast.watchdog.grants import grants_in
+from holdfast.watchdog.reputation import Fleet
 
 MESSAGES_LEFT_OVER_MIB = 64
 JOB_FILE = b"""
@@ -72,6 +83,22 @@ def _read_job(body: bytes) -> object:
     return read_trainingjob(document) if isinstance(document, dict) else None
 
 
+def _read_token(body: bytes) -> object:
+    return bound_to(f"e30.{urlsafe_b64encode(body).decode()}.c2ln")
+
+
+def _read_grants(body: bytes) -> object:
+    return grants_in(body, given_by="grants")
+
+
+def _read_cordon(body: bytes) -> object:
+    return read_cordoned_by(body.decode("utf-8", "replace"))
+
+
+def _read_deletions(body: bytes) -> object:
+    return decode_msgpack(body, dict[str, float])
+
+
 def _frames(body: bytes) -> object:
     return list(FrameReader().feed(body))
 
@@ -106,6 +133,14 @@ TARGETS: Mapping[str, Target] = {
     ),
     "snapshot record": Target(record.decode, (Malformed,), ()),
     "manifest": Target(manifest.decode, (Damaged,), (b'{"seal":"00","body":{"format":1}}',)),
+    "member file": _written(Member, Member("ns/j", "m", "n", "b", 4026531836)),
+    "own token": Target(_read_token, (), (b'{"kubernetes.io":{"pod":{"name":"p"},"node":{"name":"n"}}}',)),
+    "grants": Target(_read_grants, (InvalidInput,), (b'{"users": {"a": ["view", "ingest"]}}',)),
+    "cordoned by": Target(_read_cordon, (), (b'{"job":"a/b"}',)),
+    "deletions": Target(_read_deletions, (Malformed,), (b"\x81\xa3a/b\x01",)),
+    "nodes' memory": _packed(Fleet, Fleet()),
+    "to warm parent": _packed(ToWarmParent),
+    "from warm parent": _packed(FromWarmParent),
     "frames": Target(_frames, (Damaged,), (frame(b"abc") + frame(b"defg"),)),
     "job file": Target(_read_job, (InvalidSpec,), (JOB_FILE,)),
 }
@@ -142,7 +177,10 @@ def cases(target: Target, dice: random.Random) -> Iterator[bytes]:
 
 
 def fuzz(name: str, seed: int | str, count: int) -> int:
-    """Feed `count` cases; how many were refused. Raises AssertionError at an undocumented error."""
+    """Feed `count` cases; how many were refused. Raises AssertionError at an undocumented error.
+
+    What is in a checkpoint's storage has fuzzers of its own, which know its hashes.
+    """
     target, refused = TARGETS[name], 0
     for number, body in zip(range(count), cases(target, random.Random(f"{seed}/{name}")), strict=False):
         try:
@@ -170,11 +208,14 @@ def main(seconds: float = 3600.0, seed: int | None = None) -> None:
         for name in TARGETS:
             fuzz(name, f"{base}.{turn}", 2000)
             fed += 2000
+        for number, stored in enumerate(FUZZERS.values()):
+            stored((base << 32) + turn * len(FUZZERS) + number, 2000)
+            fed += 2000
         turn += 1
         before = before or _resident_mib()  # after the first turn everything was used once
     grown = _resident_mib() - before
     print(
-        f"{fed} cases over {len(TARGETS)} decoders, seed {base}: "
+        f"{fed} cases over {len(TARGETS) + len(FUZZERS)} decoders, seed {base}: "
         f"no undocumented error, memory grew {grown:.1f} MiB"
     )
     assert grown < MESSAGES_LEFT_OVER_MIB, "memory grows with what is fed"

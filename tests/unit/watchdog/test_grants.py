@@ -86,7 +86,11 @@ class TestFile:
         fresh.replace(path)
         assert file.newest().caller("jane", ()).roles == {OPERATE}
 
-    @pytest.mark.parametrize("text", ["}{", None], ids=["unreadable", "gone"])
+    @pytest.mark.parametrize(
+        "text",
+        ["}{", "users: 2001-99-99", "[" * 2000, None],
+        ids=["unreadable", "a date that is none", "deep", "gone"],
+    )
     def test_that_breaks_later_changes_nothing(
         self, tmp_path: Path, text: str | None, caplog: pytest.LogCaptureFixture
     ) -> None:

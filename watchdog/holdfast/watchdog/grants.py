@@ -77,10 +77,16 @@ def _version(path: Path) -> tuple[int, int]:
 
 def _read(path: Path) -> Grants:
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return msgspec.convert(loaded or {}, Grants)
+        return grants_in(path.read_bytes(), given_by=str(path))
     except OSError as error:
         raise Unavailable(f"the grants file {path} cannot be read: {error}") from error
-    except (msgspec.ValidationError, yaml.YAMLError, UnicodeDecodeError) as error:
+
+
+def grants_in(content: bytes, *, given_by: str) -> Grants:
+    """The grants that a file's content gives. Raises InvalidInput."""
+    try:
+        return msgspec.convert(yaml.safe_load(content.decode()) or {}, Grants)
+    # YAML's dates and nesting end in errors that are not its own.
+    except (msgspec.ValidationError, yaml.YAMLError, ValueError, RecursionError) as error:
         fix = f"give 'users' and 'groups', each name with a list of roles ({', '.join(Role)}): {error}"
-        raise InvalidInput(Problem("--grants", str(path), fix)) from error
+        raise InvalidInput(Problem("--grants", given_by, fix)) from error

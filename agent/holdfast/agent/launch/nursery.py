@@ -30,6 +30,7 @@ from holdfast.agent.launch.birth import (
 )
 from holdfast.agent.launch.child import ended
 from holdfast.agent.launch.warm_parent import Preload
+from holdfast.api.decoding import decode
 from holdfast.api.frame import FrameReader, frame
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class Nursery:
         try:
             while data := await _read(reader):
                 for payload in frames.feed(data):
-                    self._take(self._decoder.decode(payload))
+                    self._take(decode(self._decoder, payload))
         finally:
             self._writer = None
             writer.close()

@@ -29,6 +29,7 @@ from holdfast.agent.launch.birth import (
 )
 from holdfast.agent.launch.newborn import become_worker
 from holdfast.agent.launch.preload import preload
+from holdfast.api.decoding import decode
 from holdfast.api.frame import FrameReader, frame
 
 # Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_CHILD_SUBREAPER.2const.html
@@ -95,7 +96,7 @@ class WarmParent:
         except ConnectionError:
             return False
         for payload in self._frames.feed(data):
-            request = self._decoder.decode(payload)
+            request = decode(self._decoder, payload)
             if isinstance(request, Fork):
                 self._fork(request)
             else:

@@ -19,11 +19,13 @@ import msgspec
 
 from holdfast.agent.selftest.progress import Progress
 from holdfast.agent.selftest.station import FromStation, Station, attend
+from holdfast.api.decoding import decode
 from holdfast.api.frame import FrameReader, frame
 from holdfast.api.selftest import CheckResult
 
 # Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 _PR_SET_PDEATHSIG: Final = 1
+_FROM_STATION: Final[msgspec.msgpack.Decoder[FromStation]] = msgspec.msgpack.Decoder(FromStation)
 _READ_BYTES: Final = 1 << 16
 _REAP_S: Final = 2.0  # a process stuck in the driver may not end even by SIGKILL; it must not hold up the answer
 
@@ -105,7 +107,7 @@ def _listen(child: _Child) -> bool:
     """Take in what the station said; False when it will say no more."""
     data = os.read(child.descriptor, _READ_BYTES)
     for payload in child.frames.feed(data):
-        child.progress.take(msgspec.msgpack.decode(payload, type=FromStation), time.monotonic())
+        child.progress.take(decode(_FROM_STATION, payload), time.monotonic())
     return bool(data)
 
 
