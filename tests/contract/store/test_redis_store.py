@@ -20,6 +20,7 @@ from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.intervention import InterventionOutcome, InterventionState
 from holdfast.watchdog.settings import Host, RedisAddress
 from holdfast.watchdog.store.redis import RedisStore
+from holdfast.watchdog.store.redislease import RedisLease
 from holdfast.watchdog.store.redislink import TIMEOUT_S, RedisLink
 from holdfast.watchdog.store.store import START, Fence, Snapshot
 
@@ -437,3 +438,27 @@ def _answers(port: int) -> bool:
             return bool(client.ping())
         except (redis.ConnectionError, redis.TimeoutError):
             return False
+
+
+@pytest.mark.parametrize("lost", ["holdfast:{watchdog}:fence", "holdfast:{watchdog}:schema"])
+def test_a_redis_that_had_a_life_and_lost_its_fence_is_refused_until_it_is_emptied(
+    link_to: Links, raw: redis.Redis, lost: str
+) -> None:
+    store, lease = RedisStore(link_to()), RedisLease(link_to(), identity="w", ttl_s=9.0)
+    store.append("team/run", (left("m"),), at=1.0, after=0, fence=store.claim())
+    raw.delete(lost)
+    for take in (store.claim, lease.take):
+        with pytest.raises(Damaged, match=r"it had a life and has lost .*: restore .* to begin anew on purpose"):
+            take()
+    assert raw.exists(lost) == 0
+    raw.flushall()
+    assert store.claim() == 1
+
+
+def test_a_journal_that_is_gone_is_no_job_that_never_began(link_to: Links, raw: redis.Redis) -> None:
+    store = RedisStore(link_to())
+    store.append("team/run", (left("m"),), at=1.0, after=0, fence=store.claim())
+    raw.delete("holdfast:{watchdog}:journal:team/run")
+    with pytest.raises(Damaged, match="the journal of team/run is gone"):
+        list(store.tail("team/run", 0))
+    assert list(store.tail("team/other", 0)) == []

@@ -68,11 +68,15 @@ SCHEMA, FENCE, WRITES, LOCK, JOBS = (PREFIX + name for name in ("schema", "fence
 # Appends that were held up may come between a look and a write, one for each that was given up.
 DOUBT_TRIES = 8
 
-# KEYS: schema, … ARGV: versions that are understood: of new keys, of compacted ones, …
-# Outcome: {'schema', VERSION}: the keys are of another version, nothing was written.
+# KEYS: schema, fence, … ARGV: versions that are understood: of new keys, of compacted ones, …
+# Outcomes, nothing was written: {'schema', VERSION}: the keys are of another version | {'lost', KEY}: one of those
+# that every life has is not there, and the other one is.
 UNDERSTOOD = """
 local version = redis.call('GET', KEYS[1])
 if version and version ~= ARGV[1] and version ~= ARGV[2] then return {'schema', version} end
+local known = redis.call('EXISTS', KEYS[2]) == 1
+if version and not known then return {'lost', KEYS[2]} end
+if known and not version then return {'lost', KEYS[1]} end
 """
 
 # KEYS: schema, fence, writes. ARGV: as in UNDERSTOOD.
@@ -213,6 +217,8 @@ class RedisStore:
             extent.require(after, job)
             begin = after + 1 - extent.first
             bodies = self._link.ask("LRANGE", _journal(job), begin, begin + PAGE_LINES - 1)
+            if not bodies and after == extent.first - 1 and extent.bytes:
+                raise Damaged(f"{self._link}: the journal of {job} is gone")
             if not bodies:
                 return
             for body in bodies:
@@ -328,7 +334,12 @@ class RedisStore:
 
 
 def granted(link: RedisLink, outcome: Any) -> Fence:
-    """The token that a script gave. Raises Damaged when the keys are of another version of this program."""
+    """The token that a script gave. Raises Damaged when the keys are of another version of this program, or one is
+    lost: a fence would be given twice.
+    """
+    if isinstance(outcome, list) and outcome[0] == b"lost":
+        fix = "restore this Redis from its backup, or, to begin anew on purpose, empty it (FLUSHALL)"
+        raise Damaged(f"{link}: it had a life and has lost {outcome[1].decode()}: {fix}")
     if isinstance(outcome, list):
         read = f"this program reads versions {WHOLE_VERSION} and {COMPACTED_VERSION}"
         raise Damaged(f"{link}: its keys are of version {outcome[1].decode()}, {read}")
