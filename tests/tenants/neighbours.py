@@ -124,7 +124,7 @@ class Scene:
     async def connect(self, path: str, who: str) -> aiohttp.ClientWebSocketResponse:
         return await self.http.ws_connect(f"{self.url}{path}", headers=self.headers(who), max_msg_size=0)
 
-    async def operate(self, job: str, pods: dict[str, str]) -> aiohttp.ClientWebSocketResponse:
+    async def operate(self, job: str, pods: dict[str, str], **fields: Any) -> aiohttp.ClientWebSocketResponse:
         """The operator submits a job of two members, and tells of its pods."""
         policy = Policy(
             job=job,
@@ -134,6 +134,7 @@ class Scene:
             processes_per_node=2,
             lost_after_s=NEVER_S,
             uid=f"uid of {job}",
+            **fields,
         )
         body = msgspec.json.encode(policy)
         async with self.http.post(f"{self.url}/v1/jobs", data=body, headers=self.headers("operator")) as answer:

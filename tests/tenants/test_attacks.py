@@ -17,10 +17,11 @@ from patience import patient
 from peers import LauncherPeer, join
 
 from holdfast.agent.launch.place import Bound, bound_to
+from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.membership import CheckpointCommitted, Departing, Restored, Tested, WorkerExited
 from holdfast.api.plan import PodObserved, PodState
-from holdfast.api.policy import Policy
+from holdfast.api.policy import EvictionBudget, Policy, ThermalPolicy, XidAction
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 from holdfast.api.telemetry import (
     AgentHello,
@@ -128,9 +129,9 @@ async def a_member_joins_from_a_node_that_it_is_not_on(there: Scene) -> None:
     assert "runs on node-1" in says
 
 
-async def evil(there: Scene) -> LauncherPeer:
+async def evil(there: Scene, **fields: object) -> LauncherPeer:
     """The intruder's own job runs: its two pods are members of it, on the victim's nodes."""
-    await there.operate(there.intruder, {"evil-0": "node-1", "evil-1": "node-2"})
+    await there.operate(there.intruder, {"evil-0": "node-1", "evil-1": "node-2"}, **fields)
     first = await there.launcher(there.intruder, "evil-0", "node-1")
     second = await there.launcher(there.intruder, "evil-1", "node-2")
     await first.enter()
@@ -186,6 +187,25 @@ async def a_member_leaves_without_a_word_again_and_again(there: Scene) -> None:
 
 async def a_departure_is_announced(there: Scene) -> None:
     await (await evil(there)).say(Departing("the node is on fire", 1.0))
+    await slandered(there)
+
+
+async def its_own_spec_leaves_each_node_for_next_to_nothing(there: Scene) -> None:
+    """An error that the catalogue ignores, and a clock: the agent's honest word, made much of."""
+    await evil(
+        there,
+        xid_actions={63: XidAction.EVICT},
+        condition_actions={"ClockUnsynchronised": XidAction.EVICT},
+        thermal=ThermalPolicy(margin_c=90.0, sustained_s=1.0),
+        evictions=EvictionBudget(fraction=1.0),
+        spares=1,
+    )
+    clock = Condition(ConditionKind.CLOCK_UNSYNCHRONISED, ConditionState.RAISED, 0.0, "it is not")
+    agent = await there.agent(there.intruder, "node-1")
+    await agent.say(there.report("node-1", events=(XidRaised("GPU-1", 63, 0.0),), conditions=(clock,)))
+    await there.settled()
+    found = there.host(there.intruder).job.state.incidents
+    assert "xid 63" in [each.cause for each in found if each.own_rule]
     await slandered(there)
 
 
@@ -389,6 +409,7 @@ ATTACKS: tuple[Attack, ...] = (
     workers_die_again_and_again,
     a_member_leaves_without_a_word_again_and_again,
     a_departure_is_announced,
+    its_own_spec_leaves_each_node_for_next_to_nothing,
     checkpoints_of_the_victim_are_claimed,
     jobs_are_invented,
     an_invented_job_fails_on_the_victims_nodes,

@@ -35,13 +35,17 @@ ON_A_NODE = token_saying(
         (ON_A_NODE, {}, "gpt-0", "n7"),
         (ON_A_NODE, {"HOLDFAST_MEMBER": "me", "HOLDFAST_NODE": "there"}, "me", "there"),
         ("a-word", {"HOLDFAST_MEMBER": "me"}, "me", "h"),
-        ("a-word", {}, f"h-{os.getpid()}", "h"),
     ],
 )
 def test_a_launcher_is_who_it_is_told_to_be_else_its_pod(
     token: str, environment: dict[str, str], member: str, node: str
 ) -> None:
     assert place_of(Credential(token=token), environment=environment, host="h") == (member, node)
+
+
+def test_elsewhere_a_launcher_is_called_after_its_host_and_its_process() -> None:
+    place = place_of(Credential(token="a-word"), environment={}, host="h")
+    assert place == (f"h-{os.getpid()}", "h")
 
 
 @pytest.mark.parametrize(
