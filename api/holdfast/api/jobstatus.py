@@ -68,6 +68,8 @@ class TrainingJobStatus(Section):
     """How many incidents there have been."""
     pods_created: int | None = None
     """The next pod takes this number: names are never used twice."""
+    priority: int | None = None
+    """Of the members' pods: of jobs that half fit, the one of the highest priority goes on."""
     selector: str | None = None
     """The members' pods, for the scale subresource."""
     started_at: str | None = None

@@ -10,6 +10,7 @@ from holdfast.api.plan import JobReport, NodeObserved, NodeState, Plan
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.action import Action
+from holdfast.operator.admission import CONDITION, contender, standing_of
 from holdfast.operator.crashloop import CrashLoop, crash_loop
 from holdfast.operator.nodestate import holds_nobody_off, state_of
 from holdfast.operator.objects import Metadata, Node
@@ -19,6 +20,7 @@ from holdfast.operator.recorded import Recorded, read_recorded
 from holdfast.operator.roll import Roll, call
 from holdfast.operator.template import Template, Toleration, check_template, read_template
 from holdfast.operator.timestamp import seconds_of
+from holdfast.operator.turns import Contender, Standing, judge
 
 ENDED = frozenset((JobPhase.SUCCEEDED, JobPhase.FAILED))
 
@@ -76,6 +78,23 @@ class Case:
         if self.observed.refused is not None:
             return f"spec.template: the API server refuses a pod of it: {self.observed.refused}"
         return None
+
+    @cached_property
+    def standing(self) -> Standing:
+        """Whether it may have pods while other jobs wait for the same nodes.
+
+        Without the watchdog it stays as it was: nobody would make pods for whom others give way.
+        """
+        if not self.connected:
+            return standing_of(self.recorded.condition(CONDITION))
+        if self.contends is None:
+            return Standing.ADMITTED
+        return judge(self.contends, self.observed.rivals, self.now)
+
+    @cached_property
+    def contends(self) -> Contender | None:
+        """The job as it contends for nodes, None when it does not."""
+        return None if self.job is None else contender(self.observed.job, self.job, self.observed.pods)
 
     @property
     def ended(self) -> JobPhase | None:

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase
 from holdfast.operator.action import Action, Cordon, CreatePod, SetFinalizer, Uncordon
+from holdfast.operator.admission import CONDITION
 from holdfast.operator.case import Case, Decision
 from holdfast.operator.departure import WITHOUT_CHECKPOINT, waiting
 from holdfast.operator.objects import Pod
@@ -30,6 +31,7 @@ def chronicle(case: Case, decision: Decision, status: Mapping[str, Any]) -> tupl
     events = (
         *_spec(case, conditions),
         *_template(case, conditions),
+        *_turn(case, conditions),
         *_life(case, status),
         *_incidents(case),
         *_watchdog(case, conditions),
@@ -77,6 +79,16 @@ def _template(case: Case, conditions: Mapping[str, Any]) -> Iterable[KubeEvent]:
     was = before.status if before is not None else "Unknown"
     if now is not None and now["status"] == "False" and was != "False":
         yield KubeEvent("TemplateChanged", now["message"])
+
+
+def _turn(case: Case, conditions: Mapping[str, Any]) -> Iterable[KubeEvent]:
+    now, before = conditions.get(CONDITION), case.recorded.condition(CONDITION)
+    was = before.status if before is not None else "True"
+    if now is not None and now["status"] != was:
+        if now["status"] == "False":
+            yield KubeEvent("Yielded", now["message"])
+        else:
+            yield KubeEvent("Readmitted", "its pods are made: no job that is ahead of it waits for the same nodes")
 
 
 def _life(case: Case, status: Mapping[str, Any]) -> Iterable[KubeEvent]:

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, JobStatus
+from holdfast.operator.admission import CONDITION
 from holdfast.operator.case import Case
 from holdfast.operator.edition import difference, earlier, is_rolled
 from holdfast.operator.objects import Condition
@@ -20,7 +21,9 @@ from holdfast.operator.observed import Mode
 from holdfast.operator.podbuilder import edition_of
 from holdfast.operator.podstate import late_in_s, unschedulable, why_pending
 from holdfast.operator.timestamp import text_of
+from holdfast.operator.turns import TURN_S, Standing
 
+ITS_TURN = "its pods are made again by themselves when its turn comes"
 SILENT_S = 10.0
 """A watchdog that fails over is back before; nothing is said of such a gap."""
 MARGIN_S = 0.1
@@ -78,6 +81,7 @@ def verdicts(case: Case, would: tuple[str, ...]) -> list[Verdict]:
         _degraded(case),
         _checkpoint_healthy(case),
         _capacity_available(case),
+        _admitted(case),
         _watchdog_reachable(case),
         _suspended(case),
         _invalid_spec(case),
@@ -218,6 +222,17 @@ def _capacity_available(case: Case) -> Verdict:
     if not pods or any(not pod.spec.node_name for pod in pods):
         return Verdict(type_, Truth.UNKNOWN, "NotScheduled", "not every pod was looked at by the scheduler")
     return Verdict(type_, Truth.TRUE, "Scheduled", "")
+
+
+def _admitted(case: Case) -> Verdict:
+    match case.standing:
+        case Standing.YIELDED:
+            says = "a job that is ahead of it waits for the same nodes, and both hold less than they need; "
+            return Verdict(CONDITION, Truth.FALSE, "Yielded", f"{says}{ITS_TURN}")
+        case Standing.TURN_OVER:
+            says = f"it did not get nodes.min within {TURN_S:g} s and others wait for the same nodes; "
+            return Verdict(CONDITION, Truth.FALSE, "TurnOver", f"{says}{ITS_TURN}")
+    return Verdict(CONDITION, Truth.TRUE, "Admitted", "")
 
 
 def _watchdog_reachable(case: Case) -> Verdict:

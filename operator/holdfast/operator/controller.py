@@ -11,6 +11,7 @@ import msgspec
 from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, InvalidSpec
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.action import Action, Tell
+from holdfast.operator.admission import contender
 from holdfast.operator.applying import Applier, Fault
 from holdfast.operator.chronicle import only_now, unsaid
 from holdfast.operator.clusterview import ClusterView, key_of
@@ -22,6 +23,7 @@ from holdfast.operator.observed import KubeEvent, Mode, Observed, Outcome, Terms
 from holdfast.operator.reconcile import reconcile
 from holdfast.operator.refusal import Conflicting, Declined
 from holdfast.operator.statuswriter import EventRecorder, write_status
+from holdfast.operator.turns import Contender
 from holdfast.operator.writes import Writes
 
 logger = logging.getLogger(__name__)
@@ -93,6 +95,7 @@ class Controller:
         refused = None
         if isinstance(spec, TrainingJob) and job.metadata.deletion_timestamp is None:
             refused = await self._hands.dry_run.refused(spec)
+        contends = contender(job, spec, self._view.pods_of(job)) if isinstance(spec, TrainingJob) else None
         # Nothing is awaited from here on: what is seen is of one moment.
         return Observed(
             job=job,
@@ -105,7 +108,17 @@ class Controller:
             report=line.report,
             heard_age_s=line.heard_age_s(),
             refused=refused,
+            rivals=self._rivals(job) if contends is not None else (),
         )
+
+    def _rivals(self, job: Job) -> tuple[Contender, ...]:
+        """The other jobs that contend for nodes. Asked for seldom: most jobs have what they need."""
+        others = (each for each in self._view.jobs.objects.values() if each.metadata.uid != job.metadata.uid)
+        read = ((each, self._read(each)) for each in others)
+        contending = (
+            contender(each, spec, self._view.pods_of(each)) for each, spec in read if isinstance(spec, TrainingJob)
+        )
+        return tuple(each for each in contending if each is not None)
 
     def _read(self, job: Job) -> TrainingJob | InvalidSpec:
         key, about = key_of(job.metadata), job.metadata

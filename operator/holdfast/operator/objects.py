@@ -77,6 +77,7 @@ class Container(Object, frozen=True, gc=False):
 class PodSpec(Object, frozen=True, gc=False):
     node_name: str = ""
     containers: tuple[Container, ...] = ()
+    priority: int | None = None
 
 
 class PodStatus(Object, frozen=True, gc=False):

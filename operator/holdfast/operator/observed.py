@@ -11,6 +11,7 @@ from holdfast.api.plan import JobReport, Plan
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.action import Action
 from holdfast.operator.objects import Job, Node, Owned, Pod
+from holdfast.operator.turns import Contender
 
 
 class Mode(Enum):
@@ -50,7 +51,8 @@ class Observed(msgspec.Struct, frozen=True):
     """One job and what belongs to it.
 
     `spec` is the job as read, or every problem with it; `refused` is what the API server says against a pod of its
-    template (a dry run), None when it takes it. `nodes` are all nodes by name. `plan` and `report` are the newest
+    template (a dry run), None when it takes it. `rivals` are the other jobs that
+    contend for nodes, as far as this one does. `nodes` are all nodes by name. `plan` and `report` are the newest
     the watchdog showed, None when it has not; `heard_age_s` is how long it has been away, 0 while it is connected.
     """
 
@@ -64,6 +66,7 @@ class Observed(msgspec.Struct, frozen=True):
     report: JobReport | None = None
     heard_age_s: float = 0.0
     refused: str | None = None
+    rivals: tuple[Contender, ...] = ()
 
 
 class KubeEvent(msgspec.Struct, frozen=True):

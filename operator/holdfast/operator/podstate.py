@@ -102,6 +102,14 @@ def unschedulable(pod: Pod) -> str | None:
     return _told(condition.reason or "Unschedulable", condition.message)
 
 
+def unschedulable_since(pod: Pod) -> float | None:
+    """Since when the scheduler finds no place for it, in wall seconds; None when it did not say so."""
+    condition = _condition(pod, "PodScheduled")
+    if condition is None or condition.status != "False":
+        return None
+    return seconds_of(condition.last_transition_time)
+
+
 def ran_from_to(pod: Pod) -> tuple[float, float]:
     """When an ended pod began and ended, in wall seconds; its creation where nothing says."""
     created = seconds_of(pod.metadata.creation_timestamp) or 0.0

@@ -68,7 +68,9 @@ def _run(case: Case, job: TrainingJob) -> Decision:
     staffing = staff(case, job, plan)
     actions = (*submit, *_belongings(case, plan), *cordons(case), *staffing.deletes, *staffing.creates)
     changes_at = case.crash_loop.changes_at
-    waits = [look_again, None if changes_at is None else max(0.0, changes_at - case.now)]
+    # What other jobs do is no news of this one.
+    turn = LOOK_AGAIN_S if case.contends is not None and case.contends.waits else None
+    waits = [look_again, turn, None if changes_at is None else max(0.0, changes_at - case.now)]
     return Decision(actions, staffing.reason, min((each for each in waits if each is not None), default=None))
 
 

@@ -28,6 +28,7 @@ class Recorded(msgspec.Struct, frozen=True, rename="camel"):
     last_checkpoint: RecordedCheckpoint | None = None
     recent_incidents: tuple[RecordedIncident, ...] = ()
     pods_created: int | None = None
+    priority: int | None = None
     started_at: str | None = None
     finished_at: str | None = None
     conditions: tuple[Condition, ...] = ()

@@ -1,7 +1,7 @@
 """Pods to create and to delete so that the job has what the plan wants.
 
-No running pod is deleted that the plan did not release, unless the plan wants none at all, or the template changed
-and somebody asked for a restart since.
+No running pod is deleted that the plan did not release, unless the plan wants none at all, the template changed
+and somebody asked for a restart since, or the job has less than its minimum and gives way to another one.
 """
 
 from collections.abc import Iterable
@@ -17,9 +17,11 @@ from holdfast.operator.objects import Pod
 from holdfast.operator.podbuilder import avoids_text, blueprint, edition_of
 from holdfast.operator.podstate import is_running, ran_from_to
 from holdfast.operator.roll import UNREACHABLE
+from holdfast.operator.turns import HELD
 
 LOGS_KEPT = 3
 """Ended pods kept for their logs."""
+YIELDS = "the job gives way to others that wait for the same nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,10 @@ def staff(case: Case, job: TrainingJob, plan: Plan) -> Staffing:
         going = [*case.roll.live, *case.roll.stranded]
         deletes += [delete(case, pod, "the plan wants no pods") for pod in going]
         return Staffing(deletes=tuple(deletes), reason="the plan wants no pods")
+    if case.standing in HELD:
+        going = [*case.roll.live, *case.roll.stranded]
+        deletes += [_delete_idle(pod, YIELDS) for pod in going]
+        return Staffing(deletes=tuple(deletes), reason=YIELDS)
     live, outdated = _sorted_out(case, job)
     deletes += outdated
     missing = wanted - len(live)

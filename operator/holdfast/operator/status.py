@@ -12,6 +12,7 @@ from holdfast.api.incident import Incident
 from holdfast.api.plan import JobReport
 from holdfast.api.status import JobPhase, JobStatus
 from holdfast.operator.action import CreatePod, SetFinalizer
+from holdfast.operator.admission import priority_of
 from holdfast.operator.case import Case, Decision
 from holdfast.operator.conditions import renew, verdicts
 from holdfast.operator.marks import selector_of
@@ -83,6 +84,7 @@ def _whole(case: Case, decision: Decision) -> dict[str, Any]:
         "phase": _phase(case),
         "podsCreated": next_ordinal(case) + created,
         "selector": selector_of(case.metadata.name),
+        "priority": priority_of(case.recorded, case.observed.pods),
         "recentIncidents": [],
         **(known if report is None else _from_watchdog(case, report)),
     }

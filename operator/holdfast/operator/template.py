@@ -91,6 +91,8 @@ class Spec(Shape, frozen=True):
     hostname: str | None = None
     subdomain: str | None = None
     node_name: str | None = None
+    node_selector: dict[str, str] | None = None
+    scheduler_name: str | None = None
 
 
 class Labels(Shape, frozen=True):

@@ -111,7 +111,13 @@ def test_the_whole_status_is_what_the_watchdog_knows_and_the_pods_show() -> None
         "progressedAt": text_of(NOW),
     }
     known = {"Ready", "Progressing", "Degraded", "CheckpointHealthy", "CapacityAvailable", "WatchdogReachable"}
-    assert {each["type"] for each in conditions} == known | {"Suspended", "InvalidSpec", "UpToDate", "Succeeded"}
+    assert {each["type"] for each in conditions} == known | {
+        "Suspended",
+        "InvalidSpec",
+        "UpToDate",
+        "Succeeded",
+        "Admitted",
+    }
     assert all(each["observedGeneration"] == 1 and each["reason"] for each in conditions)
 
 
@@ -139,6 +145,7 @@ def test_the_first_visit_sets_every_condition_though_nothing_is_known() -> None:
         "CapacityAvailable": "Unknown",
         "WatchdogReachable": "Unknown",
         "Suspended": "Unknown",
+        "Admitted": "True",
         "InvalidSpec": "False",
         "UpToDate": "True",
         "Succeeded": "Unknown",

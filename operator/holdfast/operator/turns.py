@@ -1,0 +1,107 @@
+"""Which of several jobs that half fit keeps its pods: one goes on, the others yield and are tried in turn. Pure.
+
+Kubernetes places pod by pod, so two jobs may each hold half of what they need and wait for each other for ever. A
+job that is short of `nodes.min` contends; of those that contend for the same nodes the one that is ahead keeps its
+pods, the others yield theirs and make none. One that does not fit though the others yielded has had its turn after
+`TURN_S`: it goes to the end of the queue. What is decided stands in the condition Admitted, with reason and
+transition time, so that a restarted operator goes on where the one before was.
+
+Every job is judged by itself, from the same records: the first of the queue alone may go, so that two looks at one
+time do not let two jobs go. A job that has its minimum is no contender, and nobody touches it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+SHORT_S = 30.0
+"""How long a job may be short before it counts: the scheduler places thousands of pods within it."""
+TURN_S = 300.0
+"""How long a job is tried while others wait. A cluster autoscaler brings a node within a few minutes."""
+STARTING_S = 60.0
+"""How long a job that was just let in keeps others out before the scheduler has said anything of its pods."""
+
+
+class Standing(Enum):
+    """Where a job stands. The value is the reason of its condition Admitted."""
+
+    ADMITTED = "Admitted"
+    YIELDED = "Yielded"
+    TURN_OVER = "TurnOver"
+
+
+HELD = frozenset((Standing.YIELDED, Standing.TURN_OVER))
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A job that has fewer pods in place than it needs, or that is held back.
+
+    `rank` is lower for a job that is ahead: it has trained, a higher priority, is older, or its name comes first.
+    `short_since` is when the scheduler first said no, None while it has not; `since` is when `standing` began;
+    both in wall seconds. `placed` are its pods that have a node.
+    """
+
+    key: str
+    rank: tuple[bool, int, str, str]
+    selector: Mapping[str, str]
+    placed: int
+    standing: Standing
+    since: float
+    short_since: float | None
+
+    @property
+    def held(self) -> bool:
+        return self.standing in HELD
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for nodes, or for its turn."""
+        return self.held or self.short_since is not None
+
+    def short_for_s(self, now: float) -> float:
+        """How long it has been short in the turn it has now; negative while it is not."""
+        return -1.0 if self.held or self.short_since is None else now - max(self.short_since, self.since)
+
+    def holds_others_off(self, now: float) -> bool:
+        """Whether those that wait have to wait for it."""
+        starting = now - self.since < STARTING_S
+        return not self.held and (self.short_since is not None or starting)
+
+    def meets(self, other: "Contender") -> bool:
+        """Whether one node may be right for both: no label is wanted with two values."""
+        return all(other.selector.get(label, value) == value for label, value in self.selector.items())
+
+
+def judge(job: Contender, others: Iterable[Contender], now: float) -> Standing:
+    """Where `job` stands from now on, among all `others` that contend."""
+    rivals = [each for each in others if each.key != job.key and job.meets(each)]
+    return _of_held(job, rivals, now) if job.held else _of_admitted(job, rivals, now)
+
+
+def _of_admitted(job: Contender, rivals: list[Contender], now: float) -> Standing:
+    if job.short_for_s(now) < SHORT_S:
+        return Standing.ADMITTED
+    short = [each for each in rivals if each.short_for_s(now) >= SHORT_S]
+    ahead = [each for each in rivals if each.rank < job.rank and (each in short or _waits_its_turn(each))]
+    # Jobs that hold no node are in nobody's way.
+    if ahead and (job.placed or any(each.placed or each.held for each in ahead)):
+        return Standing.YIELDED
+    waits = any(each.held for each in rivals)
+    return Standing.TURN_OVER if waits and job.short_for_s(now) >= TURN_S else Standing.ADMITTED
+
+
+def _of_held(job: Contender, rivals: list[Contender], now: float) -> Standing:
+    first = all(_place_in_queue(job) < _place_in_queue(each) for each in rivals if each.held)
+    free = not any(each.holds_others_off(now) for each in rivals)
+    return Standing.ADMITTED if first and free else job.standing
+
+
+def _waits_its_turn(job: Contender) -> bool:
+    return job.standing is Standing.YIELDED
+
+
+def _place_in_queue(job: Contender) -> tuple[bool, float, tuple[bool, int, str, str]]:
+    """Who had no turn yet comes first, by rank; then those who had, the longest ago first."""
+    turn_over = job.standing is Standing.TURN_OVER
+    return turn_over, job.since if turn_over else 0.0, job.rank
