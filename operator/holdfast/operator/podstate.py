@@ -1,5 +1,7 @@
 """What the operator sees of a pod, in the words a person wants to read."""
 
+import re
+
 from holdfast.api.plan import PodEnd, PodState
 from holdfast.operator.objects import Condition, ContainerStatus, Pod, Terminated
 from holdfast.operator.timestamp import seconds_of
@@ -13,6 +15,14 @@ ORDINARY_WAITS = frozenset(("ContainerCreating", "PodInitializing", ""))
 # Disruptions that somebody wants who does not think of the node. The others come of what its node is like.
 # Source: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 DISPLACING = frozenset(("PreemptionByScheduler", "EvictionByEvictionAPI"))
+
+# What a kubelet says of a pod that used more local storage than it was given. Of the node it says "was low on".
+# Source: https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/eviction/helpers.go
+OVER_ITS_STORAGE = re.compile(
+    r"Usage of EmptyDir volume .* exceeds the limit"
+    r"|Container .* exceeded its local ephemeral storage limit"
+    r"|Pod ephemeral local storage usage exceeds the total limit of containers"
+)
 
 
 def has_ended(pod: Pod) -> bool:
@@ -49,7 +59,7 @@ def end_of(pod: Pod) -> str:
 
 def ended_by(pod: Pod) -> PodEnd | None:
     """Who ends it, or ended it, where its node has no part in that."""
-    if has_ended(pod) and _is_out_of_memory(pod):
+    if has_ended(pod) and (_is_out_of_memory(pod) or _is_over_its_storage(pod)):
         return PodEnd.OWN_LIMIT
     disrupted = _condition(pod, "DisruptionTarget")
     if disrupted is not None and disrupted.status == "True":
@@ -63,6 +73,11 @@ def _is_out_of_memory(pod: Pod) -> bool:
     failed = next((each for each in pod.status.container_statuses if _has_failed(each)), None)
     killed = failed.state.terminated if failed is not None and failed.name in limited else None
     return killed is not None and killed.reason == "OOMKilled"
+
+
+def _is_over_its_storage(pod: Pod) -> bool:
+    """Whether a kubelet evicted it for a limit on local storage that its own user set."""
+    return pod.status.reason == "Evicted" and OVER_ITS_STORAGE.match(pod.status.message) is not None
 
 
 def _has_failed(status: ContainerStatus) -> bool:

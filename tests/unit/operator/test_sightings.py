@@ -295,3 +295,18 @@ def test_pods_that_somebody_else_deletes_leave_and_those_the_plan_lets_go_are_th
     assert states == expected
     for wanted_away in (observed(pods=pods, plan=plan(0)), observed(pods=pods, report=report(JobPhase.SUCCEEDED))):
         assert told(wanted_away)["gpt-0"] == PodObserved("gpt-0", "n0", running)
+
+
+@pytest.mark.parametrize(
+    ("says", "end"),
+    [
+        ('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". ', PodEnd.OWN_LIMIT),
+        ('Container trainer exceeded its local ephemeral storage limit "2Gi". ', PodEnd.OWN_LIMIT),
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 2Gi. ", PodEnd.OWN_LIMIT),
+        ("The node was low on resource: ephemeral-storage. Container trainer was using 9Gi. ", None),
+    ],
+)
+def test_a_pod_evicted_for_its_own_limit_of_storage_blames_no_node(says: str, end: PodEnd | None) -> None:
+    target = Condition("DisruptionTarget", "True", "TerminationByKubelet", says)
+    evicted = pod(0, phase="Failed", reason="Evicted", message=says, conditions=(target,))
+    assert ended_by(evicted) is end
