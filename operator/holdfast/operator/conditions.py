@@ -13,7 +13,6 @@ import msgspec
 
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, JobStatus
-from holdfast.operator.admission import CONDITION
 from holdfast.operator.case import Case
 from holdfast.operator.edition import difference, earlier, is_rolled
 from holdfast.operator.objects import Condition
@@ -228,11 +227,11 @@ def _admitted(case: Case) -> Verdict:
     match case.standing:
         case Standing.YIELDED:
             says = "a job that is ahead of it waits for the same nodes, and both hold less than they need; "
-            return Verdict(CONDITION, Truth.FALSE, "Yielded", f"{says}{ITS_TURN}")
+            return Verdict("Admitted", Truth.FALSE, "Yielded", f"{says}{ITS_TURN}")
         case Standing.TURN_OVER:
             says = f"it did not get nodes.min within {TURN_S:g} s and others wait for the same nodes; "
-            return Verdict(CONDITION, Truth.FALSE, "TurnOver", f"{says}{ITS_TURN}")
-    return Verdict(CONDITION, Truth.TRUE, "Admitted", "")
+            return Verdict("Admitted", Truth.FALSE, "TurnOver", f"{says}{ITS_TURN}")
+    return Verdict("Admitted", Truth.TRUE, "Admitted", "")
 
 
 def _watchdog_reachable(case: Case) -> Verdict:
