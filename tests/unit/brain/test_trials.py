@@ -472,6 +472,22 @@ def test_a_node_that_is_gone_is_known_for_nothing_when_it_is_back() -> None:
     assert story.state.avoided_nodes == {"node-9"}
 
 
+@pytest.mark.parametrize(
+    ("died", "says"),
+    [
+        ((), "node node-2 is not trusted, on other jobs' evidence: it broke"),
+        ((2,), "node node-2 is not trusted, on its record: it broke"),
+    ],
+)
+def test_whose_evidence_it_is_that_takes_a_node_away_is_told(died: tuple[int, ...], says: str) -> None:
+    story = running(2, spares=1)
+    for number in died:
+        story.die(number)
+        story.wait(60)
+    story.tell(NodeReputed("node-2", quarantined=True, score=2.0, reason="it broke"))
+    assert [each.reason for each in story.state.departures] == [says]
+
+
 def test_a_page_about_an_untrusted_node_outlasts_what_other_jobs_know_of_it() -> None:
     story = running(2, spares=1, evictions=EvictionBudget(count=0))
     story.tell(NodeReputed("node-9", quarantined=True, score=2.0, reason="XID 48 elsewhere"))

@@ -78,11 +78,17 @@ def reputed(state: JobState, event: Event, now: float) -> Step:
     if not event.quarantined:
         return Step(_unsuspected(state, event.node), (), Reason("reputation", f"{event.node}: {event.reason}"))
     if not any(state.in_round(each.name) for each in state.members.on_nodes((event.node,))):
-        order = NodeOrder(event.node, f"other jobs' evidence: {event.reason}")
+        order = NodeOrder(event.node, f"{_whose_evidence(state, event.node)}: {event.reason}")
         state = _unsuspected(avoid_reputed(state, order), event.node)
         return Step(state, (), Reason("reputation", f"node {event.node}: {event.reason}"))
-    says = f"node {event.node} is not trusted, on other jobs' evidence: {event.reason}"
+    says = f"node {event.node} is not trusted, on {_whose_evidence(state, event.node)}: {event.reason}"
     return expect(state, Departure(says, now + LEAVE_S, node=event.node, cause=DepartureCause.DISTRUST))
+
+
+def _whose_evidence(state: JobState, node: str) -> str:
+    """In words: whether this job found anything itself that is held against the node."""
+    own = any(each.culprit.node == node and not each.innocent for each in state.incidents)
+    return "its record" if own else "other jobs' evidence"
 
 
 def _is_of_distrust(departure: Departure, node: str) -> bool:
