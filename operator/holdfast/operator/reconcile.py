@@ -70,8 +70,8 @@ def _run(case: Case, job: TrainingJob) -> Decision:
     changes_at = case.crash_loop.changes_at
     # What other jobs do is no news of this one.
     turn = LOOK_AGAIN_S if case.contends is not None and case.contends.waits else None
-    waits = [look_again, turn, None if changes_at is None else max(0.0, changes_at - case.now)]
-    return Decision(actions, staffing.reason, min((each for each in waits if each is not None), default=None))
+    loop_s = None if changes_at is None else max(0.0, changes_at - case.now)
+    return Decision(actions, staffing.reason, _soonest(look_again, turn, loop_s, staffing.requeue_after_s))
 
 
 def _supposed(case: Case, job: TrainingJob) -> Plan | None:

@@ -19,6 +19,11 @@ from holdfast.operator.podstate import is_running, ran_from_to
 from holdfast.operator.roll import UNREACHABLE
 from holdfast.operator.turns import HELD
 
+CREATED_AT_ONCE = 500
+"""Pods of one job that are made before other jobs have their turn.
+Source: the Job controller of Kubernetes makes as many at most in one sync, MaxPodCreateDeletePerSync in
+https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/job/job_controller.go"""
+NEXT_PAGE_S = 0.01
 LOGS_KEPT = 3
 """Ended pods kept for their logs."""
 YIELDS = "the job gives way to others that wait for the same nodes"
@@ -26,11 +31,12 @@ YIELDS = "the job gives way to others that wait for the same nodes"
 
 @dataclass(frozen=True, slots=True)
 class Staffing:
-    """`creates` may be fewer than are missing for now, for the `reason`."""
+    """`creates` may be fewer than are missing for now, for the `reason`; `requeue_after_s` when more come."""
 
     creates: tuple[CreatePod, ...] = ()
     deletes: tuple[DeletePod, ...] = ()
     reason: str = ""
+    requeue_after_s: float | None = None
 
 
 def wish(case: Case, job: TrainingJob) -> Plan:
@@ -155,9 +161,11 @@ def _creation(case: Case, job: TrainingJob, deletes: tuple[DeletePod, ...], miss
         # Nobody would take them in, and the job may be over: its last pods end while the watchdog is away.
         return Staffing(deletes=deletes, reason=f"{says}; the watchdog is away")
     count = max(0, missing - len(loop.keep))
-    creates = _creates(case, job, count)
     held = f"; {missing - count} of them are held back" if count < missing else ""
-    return Staffing(creates, deletes, f"{says}{held}")
+    if count > CREATED_AT_ONCE:
+        creates = _creates(case, job, CREATED_AT_ONCE)
+        return Staffing(creates, deletes, f"{says}{held}; {CREATED_AT_ONCE} of them are made now", NEXT_PAGE_S)
+    return Staffing(_creates(case, job, count), deletes, f"{says}{held}")
 
 
 def _creates(case: Case, job: TrainingJob, count: int) -> tuple[CreatePod, ...]:

@@ -50,6 +50,19 @@ def test_a_number_is_never_used_twice() -> None:
     assert created(decide(observed(pods=(pod(0), pod(1), foreign), plan=plan(3)))) == ["gpt-12"]
 
 
+def test_thousands_are_created_in_pages_so_that_other_jobs_have_their_turn() -> None:
+    numbers, there = list[str](), (pod(0), pod(1))
+    for _ in range(3):
+        outcome = decide(observed(pods=there, plan=plan(1200)))
+        page = created(outcome)
+        assert len(page) <= 500
+        assert (outcome.requeue_after_s == 0.01) == (len(page) == 500)
+        numbers += page
+        there = tuple(pending_pod(number) for number in range(2 + len(numbers)))
+    assert numbers == [f"gpt-{number}" for number in range(2, 1200)]
+    assert created(decide(observed(pods=there, plan=plan(1200)))) == []
+
+
 def test_pods_of_another_owner_or_another_name_count_for_nothing() -> None:
     strange = (pod(0), pod(1, owner="another"), pod(5, job="other"))
     outcome = decide(observed(pods=strange, plan=plan(2)))
