@@ -1,13 +1,18 @@
 """`holdfast checkpoint` on a directory of saves that a real training loop left."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from patience import patient
 
 from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.cli.main import answer
+
+HOLDFAST = (sys.executable, "-c", "from holdfast.cli.main import main; main()")
 
 
 def test_stored_checkpoints_are_listed_shown_verified_and_pruned(
@@ -58,3 +63,15 @@ def test_the_version_and_the_completion_are_told(capsys: pytest.CaptureFixture[s
     for shell in ("bash", "zsh", "fish"):
         assert answer(["completion", shell]) == 0
         assert "_HOLDFAST_COMPLETE" in capsys.readouterr().out
+
+
+def test_what_went_wrong_is_told_with_its_traceback_to_who_asks_for_it(tmp_path: Path) -> None:
+    wrong = ("status", "--state-dir", str(tmp_path / "nowhere"))
+    plain = subprocess.run([*HOLDFAST, *wrong], capture_output=True, text=True, timeout=patient(60), check=False)
+    debugged = subprocess.run(
+        [*HOLDFAST, "--debug", *wrong], capture_output=True, text=True, timeout=patient(60), check=False
+    )
+    assert plain.returncode == debugged.returncode == 3
+    assert plain.stderr == f"holdfast: there is no state directory at {tmp_path / 'nowhere'}\n"
+    assert debugged.stderr.startswith("Traceback")
+    assert debugged.stderr.endswith(plain.stderr)

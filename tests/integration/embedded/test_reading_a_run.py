@@ -1,12 +1,13 @@
 """One run, read as an engineer does: logs, also before a restart, a dry run, and what is left after the end."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from embeddedrun import TOY, interrupt, job_file, running, wait_until
+from embeddedrun import HOLDFAST, PATIENCE_S, TOY, interrupt, job_file, running, wait_until
 
 from holdfast.cli.main import answer
 
@@ -37,6 +38,15 @@ def test_a_run_is_read_while_it_trains_and_after_it_was_stopped(
         assert {before.split()[0], before.split()[2]} == {"worker", "begins"}
         assert before != newest, "another process"
         assert asked("logs", "--tail", "1")[1].splitlines()[1] == f"[rank1] {newest.rstrip()}"
+        assert asked("logs", "--node", nodes[1])[1] == newest
+        assert asked("logs", "--rank", "1", "--since", "1h")[1] == newest
+        assert newest not in asked("logs", "--rank", "1", "--since", "1ms")[1]
+        follower = subprocess.Popen(
+            [*HOLDFAST, "logs", "--rank", "1", "--follow", *here], stdout=subprocess.PIPE, text=True
+        )
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == newest
+        assert follower.poll() is None, "it goes on while the run does"
 
         code, would, _ = asked("evict", "node-2", "--dry-run")
         assert code == 0
@@ -46,11 +56,14 @@ def test_a_run_is_read_while_it_trains_and_after_it_was_stopped(
         shown = json.loads(asked("status", "-o", "json")[1])
         assert (shown["phase"], shown["avoided_nodes"], shown["source"]) == ("Running", [], "watchdog")
         interrupt(process)
+    follower.communicate(timeout=PATIENCE_S)
+    assert follower.returncode == 0, "it ends with the run"
 
     code, said, _ = asked("status", "-o", "json")
     last = json.loads(said)
     assert (code, last["phase"], last["source"]) == (0, "Stopped", "store")
-    assert last["step"] >= shown["step"] > 0
+    assert shown["step"] > 0
+    assert last["step"] > 0, "what was decided from, up to a second behind what the ranks said"
     code, said, remark = asked("ranks", "-o", "json")
     ranks = json.loads(said)
     assert "Stopped; this is what was last known" in remark

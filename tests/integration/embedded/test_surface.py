@@ -76,6 +76,7 @@ SPEC = """
   parallelism: {tensor: 2, pipeline: 2}
   cost: {gpuHour: 2.5, currency: EUR}
   utilization: {gigaflopsPerToken: 0.5, peakTeraflopsPerGpu: 0.1}
+  checkpoint: {interval: 10m}
   faultPolicy: {corruption: {fingerprintEverySteps: 5}}
 """
 
@@ -163,11 +164,10 @@ class Surface:
 
 READS = ("status", "ranks", "nodes", "incidents", "journal", "replay")
 FORMS = ("table", "wide", "json", "yaml", "name")
-# Only while an incident is open, of a node that all jobs are kept away from, and where saves go by time.
+# Only while an incident is open, and of a node that all jobs are kept away from.
 ELSEWHERE = {
     "holdfast_job_incident_age_seconds",
     "holdfast_fleet_node_quarantined",
-    "holdfast_job_checkpoint_interval_seconds",
 }
 OF_A_RANK = {each.name for each in AGENT_METRICS if each.name.startswith("holdfast_rank_")}
 
@@ -195,6 +195,7 @@ def test_every_field_command_and_flag_does_what_it_says_to_one_run(
         surface.until_step(30)
         surface.until_scraped(r"holdfast_job_mfu_ratio\{.*\} [\d.]*[1-9]")
         assert 'currency="EUR"} 2.5' in surface.scrape()
+        assert re.search(r"holdfast_job_checkpoint_interval_seconds\{.*\} 600\b", surface.scrape())
         ranks = surface.told("ranks")
         assert [(each["rank"], each["node"]) for each in ranks] == [
             (rank, ranks[rank // 2 * 2]["node"]) for rank in range(4)

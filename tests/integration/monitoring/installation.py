@@ -20,6 +20,7 @@ from holdfast.api.policy import Policy, RestartBudget
 
 NAMESPACE, POD = "research", "w-1"
 HELD_UP_S = 1.5
+PASSWORD = "of the Redis of this test"
 READY_S_MAX = patient(30.0)
 
 
@@ -27,11 +28,13 @@ class Installation:
     """One watchdog and its Redis."""
 
     def __init__(self, folder: Path, token_file: Path) -> None:
-        self.redis = RedisServer(folder)
+        self.redis = RedisServer(folder, password=PASSWORD)
+        (folder / "password").write_text(PASSWORD)
         self.port = free_port()
         self._token_file = token_file
         command = [sys.executable, "-m", "holdfast.watchdog", "--identity", POD]
-        command += ["--listen", f"127.0.0.1:{self.port}", "--store", self.redis.url]
+        command += ["--listen", f"127.0.0.1:{self.port}", "--store", f"redis://127.0.0.1:{self.redis.port}/0"]
+        command += ["--store-password-file", str(folder / "password")]
         command += ["--token-file", str(token_file), "--state-file", str(folder / "watchdog.json")]
         self.watchdog = ServerProcess("watchdog", command, folder / "watchdog.log")
 

@@ -85,6 +85,8 @@ def test_a_job_loses_nodes(rig: Rig, run: TroubledRun) -> None:
     near, spares = of_job("HoldfastEvictionBudgetNear"), of_job("HoldfastSparesExhausted")
     run.suffer(broken, Fault(gpu=0, xid=79, text="GPU has fallen off the bus"))
     rig.until_fired(near, spares, within_s=START_S_MAX)
+    kept_from = f'holdfast_fleet_node_quarantined{{node="{broken}"}}'
+    rig.until(lambda: rig.prometheus.query(kept_from), "all jobs kept from the broken node")
     run.hand(broken)
     rig.until_over(near, spares, within_s=START_S_MAX)
     taken = run.node_of(1)
