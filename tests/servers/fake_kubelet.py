@@ -295,7 +295,9 @@ class FakeKubelet:
             self._take(pod, Step.BIND, 0.0)
         elif not pod.told_unschedulable:
             message = f"0/{len(self._rooms.rooms)} nodes are available."
-            await self._attempt(self._patch(f"{self._path(pod)}/status", pod_status.unschedulable(message)))
+            await self._attempt(
+                self._patch(f"{self._path(pod)}/status", pod_status.unschedulable(message, _now()))
+            )
             pod.told_unschedulable = True
 
     async def _labour(self) -> None:

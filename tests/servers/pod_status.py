@@ -97,12 +97,9 @@ def waiting(pod: Manifest, reason: str, message: str) -> Manifest:
     }
 
 
-def unschedulable(message: str) -> Manifest:
-    return {
-        "status": {
-            "conditions": [{**_condition("PodScheduled", "False", "Unschedulable"), "message": message}],
-        }
-    }
+def unschedulable(message: str, now: str) -> Manifest:
+    says = {**_condition("PodScheduled", "False", "Unschedulable"), "message": message, "lastTransitionTime": now}
+    return {"status": {"conditions": [says]}}
 
 
 def pod_ready(status: str, now: str) -> Manifest:
