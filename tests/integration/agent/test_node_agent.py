@@ -1,6 +1,7 @@
 """The agent of a whole node: a made-up kubelet's pods directory, real records, real processes."""
 
 import asyncio
+import secrets
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from holdfast.agent.sensors.simulated_gpu import Fault, inject
 from holdfast.api.telemetry import NodeReport, ProcessState, XidRaised
 
 RUNNING = ProcessState.RUNNING
+CGROUPS = Path("/sys/fs/cgroup")
+EMPTY_S_MAX = patient(10.0)
 AGENT = (sys.executable, "-m", "holdfast.agent", "--node", "node-1")
 TRAINER = """
 import os, sys, time
@@ -92,14 +95,34 @@ def leave(run_dir: Path, member: Member) -> None:
 
 
 @contextmanager
+def control_group(uid: str) -> Iterator[Path]:
+    """One as the kubelet makes for a pod, of whichever version this machine has."""
+    pids = CGROUPS / "pids"
+    folder = (pids if pids.is_dir() else CGROUPS) / f"holdfast-test-{secrets.token_hex(4)}" / f"pod{uid}"
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        deadline = time.monotonic() + EMPTY_S_MAX
+        while (folder / "cgroup.procs").read_text():  # a killed process leaves it a moment after it is gone
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        folder.rmdir()
+        folder.parent.rmdir()
+
+
+@contextmanager
 def training(run_dir: Path, job: str, rank: int, *prefix: str) -> Iterator["subprocess.Popen[str]"]:
-    """A process that publishes `rank`'s record, and the member file of its launcher."""
-    with running(*prefix, sys.executable, "-c", TRAINER, str(run_dir), str(rank)) as process:
-        assert process.stdout is not None
-        said = process.stdout.readline().split()
-        assert said, f"the trainer did not start: {process.communicate()[1]}"
-        leave(run_dir, Member(job, f"pod-{rank}", "node-1", "b", int(said[1])))
-        yield process
+    """A process in its pod's control group that publishes `rank`'s record, and its launcher's member file."""
+    trainer = (*prefix, sys.executable, "-c", TRAINER, str(run_dir), str(rank))
+    with control_group(run_dir.parents[2].name) as group:
+        entering = ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"))
+        with running(*entering, *trainer) as process:
+            assert process.stdout is not None
+            said = process.stdout.readline().split()
+            assert said, f"the trainer did not start: {process.communicate()[1]}"
+            leave(run_dir, Member(job, f"pod-{rank}", "node-1", "b", int(said[1])))
+            yield process
 
 
 async def by_job(watchdog: FakeWatchdog, count: int) -> dict[str, Connection]:
