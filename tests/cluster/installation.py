@@ -9,6 +9,7 @@ from holdfast_images import chart_values
 
 NAMESPACE = "holdfast"
 PARTS = ("operator", "watchdog", "agent", "redis")
+REDIS_PODS = 3
 
 
 def values() -> dict[str, Any]:
@@ -52,6 +53,23 @@ class Installation:
                     return name
         return ""
 
+    def is_whole(self) -> bool:
+        """Every pod is ready, Redis' primary has both its replicas, and each Sentinel can call for another one.
+
+        Asked of the programs themselves: of a node that has just come back the API server has old news.
+        """
+        pods = [pod for part in PARTS for pod in self.pods(part).values()]
+        if not all(is_ready(pod) for pod in pods) or not (primary := self.primary()):
+            return False
+        asked = ("redis-cli", "-p", "26379", "SENTINEL", "CKQUORUM", "holdfast")
+        try:
+            replicas = self.kubectl("exec", primary, "-c", "redis", "--", "redis-cli", "INFO", "replication")
+            quorum = [self.kubectl("exec", name, "-c", "sentinel", "--", *asked) for name in self.pods("redis")]
+        except RuntimeError:  # a container that is just being made anew
+            return False
+        replicated = replicas.count("state=online") == REDIS_PODS - 1
+        return replicated and all(said.startswith(f"OK {REDIS_PODS} usable Sentinels") for said in quorum)
+
     def lease_holder(self) -> str:
         """The operator's pod that acts."""
         return self.field("lease", "holdfast-operator", ".spec.holderIdentity")
@@ -63,3 +81,12 @@ class Installation:
     def definitions(self) -> int:
         """How many of Holdfast's definitions there are."""
         return self.kubectl("get", "crd", "-o", "name").count(".holdfast.dev")
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    """A pod that is on its way out does not count against the whole: another one is in its place."""
+    if "deletionTimestamp" in pod["metadata"]:
+        return True
+    return any(
+        each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", ())
+    )

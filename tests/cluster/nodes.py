@@ -1,6 +1,7 @@
 """A node of the test cluster: a machine with containerd, kubelet and kube-proxy."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import bridge
@@ -21,6 +22,7 @@ class Node:
         self.others = others
         self.machine = Machine(self.name, folder)
         self._server: ApiServer | None = None
+        self._joined_at = datetime.now(UTC)
 
     def boot(self) -> None:
         """The machine with its network and containerd, no Kubernetes yet."""
@@ -35,6 +37,7 @@ class Node:
     def join(self, server: ApiServer) -> None:
         """Become a node of the cluster. Whether it is Ready is for the cluster to say."""
         self._server = server
+        self._joined_at = datetime.now(UTC).replace(microsecond=0)  # the kubelet tells whole seconds
         self.start_kubelet()
         config = server.kubeconfig("system:kube-proxy")
         self.machine.spawn(
@@ -89,11 +92,17 @@ class Node:
         return [int(line.split()[0]) for line in listed if text in line]
 
     def is_ready(self, server: ApiServer) -> bool:
-        """Raises ServerFailed with its log when a program of the node has ended by itself."""
+        """Whether its kubelet says so since it last joined: for 40 s nobody notices that a node is gone.
+
+        Raises ServerFailed with its log when a program of the node has ended by itself.
+        """
         for program in self.machine.programs.values():
             program.check()
         try:
             conditions = server.call("GET", f"/api/v1/nodes/{self.name}")["status"].get("conditions", [])
         except Refused:  # not registered yet
             return False
-        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        ready = next((each for each in conditions if each["type"] == "Ready"), None)
+        if ready is None or ready["status"] != "True":
+            return False
+        return datetime.fromisoformat(ready["lastHeartbeatTime"]) >= self._joined_at
