@@ -72,7 +72,7 @@ class PodState(StrEnum):
 class PodEnd(StrEnum):
     """Who ends a pod, or ended it, where its node has no part in that."""
 
-    OWN_LIMIT = "OwnLimit"  # it used more memory than its own limit
+    OWN_LIMIT = "OwnLimit"  # it used more memory or local storage than its own limit
     DELETED = "Deleted"  # somebody deleted it
     DISPLACED = "Displaced"  # preempted, or evicted through the API
 

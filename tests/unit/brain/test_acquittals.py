@@ -11,7 +11,7 @@ from holdfast.watchdog.ladder import LOSSES_THAT_CONDEMN
 from holdfast.watchdog.reputation import Fleet, marked
 
 CAUSES = {
-    PodEnd.OWN_LIMIT: "the pod was killed for its own memory limit",
+    PodEnd.OWN_LIMIT: "the pod was ended for its own limit of memory or storage",
     PodEnd.DELETED: "the pod was deleted by somebody",
     PodEnd.DISPLACED: "the pod was preempted or evicted by somebody",
 }

@@ -21,7 +21,7 @@ from holdfast.watchdog.step import Reason, Step, changed, stay
 
 CAUSES: Mapping[PodEnd, str] = MappingProxyType(
     {
-        PodEnd.OWN_LIMIT: "the pod was killed for its own memory limit",
+        PodEnd.OWN_LIMIT: "the pod was ended for its own limit of memory or storage",
         PodEnd.DELETED: "the pod was deleted by somebody",
         PodEnd.DISPLACED: "the pod was preempted or evicted by somebody",
     }
