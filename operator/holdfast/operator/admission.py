@@ -14,7 +14,8 @@ from holdfast.operator.turns import HELD, Contender, Standing
 CONDITION = "Admitted"
 KUBERNETES_OWN = frozenset((None, "", "default-scheduler"))
 """Another scheduler, as a rule, places all pods of a job or none."""
-AT_REST = frozenset((JobPhase.SUCCEEDED.value, JobPhase.FAILED.value, JobPhase.RUNNING.value))
+TRAINS = (JobPhase.RUNNING, JobPhase.STALLED)
+OUT_OF_IT = frozenset(phase.value for phase in (*TRAINS, JobPhase.SUCCEEDED, JobPhase.FAILED))
 
 
 def contender(job: Job, spec: TrainingJob, pods: Iterable[Pod]) -> Contender | None:
@@ -54,7 +55,7 @@ def standing_of(condition: Condition | None) -> Standing:
 
 def _is_out_of_it(job: Job, spec: TrainingJob, recorded: Recorded) -> bool:
     gone = job.metadata.deletion_timestamp is not None or recorded.finished_at is not None
-    return gone or spec.spec.suspend or recorded.phase in AT_REST
+    return gone or spec.spec.suspend or recorded.phase in OUT_OF_IT
 
 
 def priority_of(recorded: Recorded, pods: Iterable[Pod]) -> int | None:

@@ -6,7 +6,9 @@ import pytest
 from gang_cluster import GangCluster, Wanted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_builders import document, job_object, pending_pod, spec_of
 
+from holdfast.operator.admission import contender
 from holdfast.operator.turns import SHORT_S, TURN_S
 
 LONG_S = 4 * TURN_S
@@ -81,6 +83,12 @@ def test_what_trains_is_never_touched_though_one_of_higher_priority_half_fits() 
     cluster.live_for(LONG_S)
     assert "here" in cluster.running
     assert not [name for name in cluster.deleted if name.startswith("here")]
+
+
+@pytest.mark.parametrize(("phase", "contends"), [("Pending", True), ("Running", False), ("Stalled", False)])
+def test_a_job_that_trains_does_not_contend_though_nobody_sees_its_steps(phase: str, contends: bool) -> None:
+    job = job_object(status={"phase": phase})
+    assert (contender(job, spec_of(document()), [pending_pod(0)]) is not None) == contends
 
 
 def test_a_job_alone_waits_as_long_as_it_likes() -> None:
