@@ -74,8 +74,7 @@ def _ruled(state: JobState, policy: Policy, otherwise: str) -> Step:
     if said == (known.cordon_on, known.cluster_xid_actions):
         return ignore(state, otherwise)
     ruled = msgspec.structs.replace(known, cordon_on=said[0], cluster_xid_actions=said[1])
-    says = f"the cluster's policy changed: nodes are cordoned on {said[0].value}"
-    return Step(changed(state, policy=ruled), (), Reason("policy changed", says))
+    return Step(changed(state, policy=ruled), (), Reason("policy changed", "the cluster's policy changed"))
 
 
 def _is_another(state: JobState, policy: Policy) -> bool:
