@@ -54,6 +54,6 @@ async def test_of_two_jobs_that_half_fit_one_runs_and_the_other_after_it(
 
     await cluster.delete("first")
     await watchdog.script(cluster.id("first"), phase=JobPhase.SUSPENDED)  # it was saved and gave its nodes back
-    await kubelet.wait("all of the second", lambda pods: places_of("second", pods) == set(nodes), YIELDED_WITHIN_S)
+    await kubelet.wait("all of the second", lambda pods: places_of("second", pods) == set(nodes), 60.0)
     second = await cluster.until("its turn", lambda job: condition(job, "Admitted") == "True", "second")
     assert reason(second) == "Admitted"
