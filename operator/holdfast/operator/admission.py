@@ -35,9 +35,10 @@ def contender(job: Job, spec: TrainingJob, pods: Iterable[Pod]) -> Contender | N
     says_no = [unschedulable_since(pod) for pod in there]
     since = seconds_of(condition.last_transition_time) if condition is not None else None
     created = job.metadata.creation_timestamp or ""
+    had_a_turn = standing in (Standing.TURN_OVER, Standing.RETRIED)
     return Contender(
         key=_key(job),
-        rank=(recorded.started_at is None, -(priority_of(recorded, there) or 0), created, _key(job)),
+        rank=(recorded.started_at is None, had_a_turn, -(priority_of(recorded, there) or 0), created, _key(job)),
         selector=template.spec.node_selector or {},
         placed=placed,
         standing=standing,
@@ -48,9 +49,8 @@ def contender(job: Job, spec: TrainingJob, pods: Iterable[Pod]) -> Contender | N
 
 def standing_of(condition: Condition | None) -> Standing:
     """As it was written down. What cannot be read holds nobody back."""
-    if condition is None or condition.status != "False":
-        return Standing.ADMITTED
-    return Standing.TURN_OVER if condition.reason == Standing.TURN_OVER.value else Standing.YIELDED
+    written = next((each for each in Standing if condition is not None and each.value == condition.reason), None)
+    return Standing.ADMITTED if written is None else written
 
 
 def _is_out_of_it(job: Job, spec: TrainingJob, recorded: Recorded) -> bool:

@@ -231,6 +231,9 @@ def _admitted(case: Case) -> Verdict:
         case Standing.TURN_OVER:
             says = f"it did not get nodes.min within {TURN_S:g} s and others wait for the same nodes; "
             return Verdict("Admitted", Truth.FALSE, "TurnOver", f"{says}{ITS_TURN}")
+        case Standing.RETRIED:
+            says = "tried again; a job that had no turn yet goes before it while it holds less than nodes.min"
+            return Verdict("Admitted", Truth.TRUE, "Retried", says)
     return Verdict("Admitted", Truth.TRUE, "Admitted", "")
 
 

@@ -3,7 +3,8 @@
 Kubernetes places pod by pod, so two jobs may each hold half of what they need and wait for each other for ever. A
 job that is short of `nodes.min` contends; of those that contend for the same nodes the one that is ahead keeps its
 pods, the others yield theirs and make none. One that does not fit though the others yielded has had its turn after
-`TURN_S`: it goes to the end of the queue. What is decided stands in the condition Admitted, with reason and
+`TURN_S`: it goes to the end of the queue, and until it fits every job that had no turn is ahead of it, so that one
+that never fits costs each other job a turn once. What is decided stands in the condition Admitted, with reason and
 transition time, so that a restarted operator goes on where the one before was.
 
 Every job is judged by itself, from the same records: the first of the queue alone may go, so that two looks at one
@@ -26,6 +27,7 @@ class Standing(Enum):
     """Where a job stands. The value is the reason of its condition Admitted."""
 
     ADMITTED = "Admitted"
+    RETRIED = "Retried"  # admitted again after its turn was over
     YIELDED = "Yielded"
     TURN_OVER = "TurnOver"
 
@@ -37,13 +39,14 @@ HELD = frozenset((Standing.YIELDED, Standing.TURN_OVER))
 class Contender:
     """A job that has fewer pods in place than it needs, or that is held back.
 
-    `rank` is lower for a job that is ahead: it has trained, a higher priority, is older, or its name comes first.
+    `rank` is lower for a job that is ahead: it has trained, had no turn yet, a higher priority, is older, or its
+    name comes first.
     `short_since` is when the scheduler first said no, None while it has not; `since` is when `standing` began;
     both in wall seconds. `placed` are its pods that have a node.
     """
 
     key: str
-    rank: tuple[bool, int, str, str]
+    rank: tuple[bool, bool, int, str, str]
     selector: Mapping[str, str]
     placed: int
     standing: Standing
@@ -81,27 +84,29 @@ def judge(job: Contender, others: Iterable[Contender], now: float) -> Standing:
 
 def _of_admitted(job: Contender, rivals: list[Contender], now: float) -> Standing:
     if job.short_for_s(now) < SHORT_S:
-        return Standing.ADMITTED
+        return job.standing
     short = [each for each in rivals if each.short_for_s(now) >= SHORT_S]
     ahead = [each for each in rivals if each.rank < job.rank and (each in short or _waits_its_turn(each))]
     # Jobs that hold no node are in nobody's way.
     if ahead and (job.placed or any(each.placed or each.held for each in ahead)):
-        return Standing.YIELDED
+        return Standing.TURN_OVER if job.standing is Standing.RETRIED else Standing.YIELDED
     waits = any(each.held for each in rivals)
-    return Standing.TURN_OVER if waits and job.short_for_s(now) >= TURN_S else Standing.ADMITTED
+    return Standing.TURN_OVER if waits and job.short_for_s(now) >= TURN_S else job.standing
 
 
 def _of_held(job: Contender, rivals: list[Contender], now: float) -> Standing:
     first = all(_place_in_queue(job) < _place_in_queue(each) for each in rivals if each.held)
     free = not any(each.holds_others_off(now) for each in rivals)
-    return Standing.ADMITTED if first and free else job.standing
+    if not first or not free:
+        return job.standing
+    return Standing.RETRIED if job.standing is Standing.TURN_OVER else Standing.ADMITTED
 
 
 def _waits_its_turn(job: Contender) -> bool:
     return job.standing is Standing.YIELDED
 
 
-def _place_in_queue(job: Contender) -> tuple[bool, float, tuple[bool, int, str, str]]:
+def _place_in_queue(job: Contender) -> tuple[bool, float, tuple[bool, bool, int, str, str]]:
     """Who had no turn yet comes first, by rank; then those who had, the longest ago first."""
     turn_over = job.standing is Standing.TURN_OVER
     return turn_over, job.since if turn_over else 0.0, job.rank

@@ -77,6 +77,24 @@ def test_one_that_never_fits_lets_a_smaller_one_run_after_its_turn() -> None:
     assert cluster.deleted.count("small-0") <= 1
 
 
+def test_one_that_never_fits_costs_a_job_that_comes_later_no_second_turn() -> None:
+    jobs = {"huge": Wanted(9), "early": Wanted(3, created_at=1.0), "late": Wanted(3, created_at=10 * TURN_S)}
+    cluster = GangCluster(jobs, capacity=4, choose=in_turn)
+    late, cluster.jobs = cluster.jobs["late"], {name: cluster.jobs[name] for name in ("huge", "early")}
+    cluster.live_for(100.0 + TURN_S)
+    assert cluster.running == {"early"}
+    cluster.finish("early")
+    cluster.live_for(100.0)
+    found = cluster.condition("huge")
+    assert (found["status"], found["reason"]) == ("True", "Retried")
+
+    cluster.jobs["late"] = late
+    cluster.live_for(2 * SHORT_S)
+    assert cluster.running == {"late"}
+    assert said(cluster, "late") == []
+    assert said(cluster, "huge") == ["Yielded", "Readmitted"] * 2
+
+
 def test_what_trains_is_never_touched_though_one_of_higher_priority_half_fits() -> None:
     jobs = {"here": Wanted(2), "urgent": Wanted(4, priority=1000), "late": Wanted(4, priority=2000)}
     cluster = GangCluster(jobs, capacity=5, choose=lambda names: min(names, key=lambda name: "here" not in name))
