@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+from apiserver import Refused
 from fake_kubelet import FakeKubelet
 from fake_watchdog_for_operator import FakeOperatorWatchdog
 from operator_rig import Cluster, OperatorProcess, add_nodes, eventually
@@ -12,7 +14,7 @@ async def test_a_quota_that_refuses_pods_is_asked_seldom_and_told_of_once(
     cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await add_nodes(kubelet, 2)
-    await _limit_pods(cluster, 1)
+    await _limit(cluster, "pods", 1)
     operator.start()
     await cluster.apply(nodes={"min": 1, "max": 40})
     await eventually("the refusal told", lambda: _told(cluster, "CreatePodFailed"))
@@ -47,12 +49,20 @@ async def test_a_service_of_somebody_else_is_left_as_it_is_and_the_job_says_so(
     assert await cluster.get(f"{path}/board") is not None
 
 
-async def _limit_pods(cluster: Cluster, count: int) -> None:
+async def test_a_namespace_has_as_many_jobs_as_its_quota_says(cluster: Cluster) -> None:
+    await _limit(cluster, "count/trainingjobs.holdfast.dev", 1)
+    await cluster.apply("first")
+    says = r"exceeded quota: few, requested: count/trainingjobs\.holdfast\.dev=1"
+    with pytest.raises(Refused, match=says):
+        await cluster.apply("second")
+
+
+async def _limit(cluster: Cluster, resource: str, count: int) -> None:
     """Without a controller manager nobody reckons what is used: it is written as it would be."""
     path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
-    quota: dict[str, Any] = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": str(count)}}}
+    quota: dict[str, Any] = {"metadata": {"name": "few"}, "spec": {"hard": {resource: str(count)}}}
     made = await cluster.api.call("POST", path, quota)
-    made["status"] = {"hard": {"pods": str(count)}, "used": {"pods": "0"}}
+    made["status"] = {"hard": {resource: str(count)}, "used": {resource: "0"}}
     await cluster.api.call("PUT", f"{path}/few/status", made)
 
 
