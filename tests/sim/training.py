@@ -124,7 +124,8 @@ class Training:
         if round.fingerprint_every and step % round.fingerprint_every == 0:
             self._fingerprint(round, step)
         wanted = self._wanted.pop(round.number, None)
-        if step % CHECKPOINT_EVERY == 0 or wanted is not None:
+        every = (CHECKPOINT_EVERY, *([round.save_every] if round.save_every else []))
+        if wanted is not None or any(step % each == 0 for each in every):
             tainted, healthy = 0 in members[0].wrong, not self.is_sick
             self.world.after(
                 self.world.jitter(0.01, 0.4),

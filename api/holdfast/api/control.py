@@ -33,7 +33,7 @@ ROLE = "default"
 
 
 class Assignment(msgspec.Struct, frozen=True, tag=True):
-    """Launcher to worker: your part in a round. `fingerprint_every` and `keep` are as in `Round`.
+    """Launcher to worker: your part in a round. `fingerprint_every`, `keep` and `save_every` are as in `Round`.
 
     `memory` None: no snapshots in memory. `place` is the member's among `members`; `restarts` counts the rounds
     the member ran before this one.
@@ -51,6 +51,7 @@ class Assignment(msgspec.Struct, frozen=True, tag=True):
     fingerprint_every: int = 0
     memory: NodeMemory | None = None
     keep: int | None = None
+    save_every: int | None = None
     place: int = 0
     members: int = 1
     restarts: int = 0
@@ -71,6 +72,7 @@ def assignment_in(seat: Seat, *, local_rank: int, restarts: int, memory: NodeMem
         fingerprint_every=seat.fingerprint_every,
         memory=memory,
         keep=seat.keep,
+        save_every=seat.save_every,
         place=seat.place,
         members=seat.members,
         restarts=restarts,

@@ -85,6 +85,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
 
     `fingerprint_every`: ranks fingerprint their parameters after every so many steps; 0: never. `memory` None:
     no snapshots are kept in memory. `keep` is how many committed checkpoints stay; None: the script says.
+    `save_every`: a checkpoint after every so many steps, besides what the script says; None: only that.
     """
 
     job: str
@@ -98,6 +99,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
     fingerprint_every: int = 0
     memory: MemoryRound | None = None
     keep: int | None = None
+    save_every: int | None = None
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -148,6 +150,7 @@ class Round(msgspec.Struct, frozen=True, tag=True, dict=True):
             fingerprint_every=self.fingerprint_every,
             memory=None if self.memory is None else self.memory.order_for(place),
             keep=self.keep,
+            save_every=self.save_every,
         )
 
     def _fresh_of(self, share: MemberRanks) -> tuple[int, ...]:
@@ -168,7 +171,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     """One member's part of a round: global ranks first_rank .. first_rank + local_size - 1 of `world_size`.
 
     `place` is the member's among `members`. `fresh_ranks` are those of its own ranks that must be new processes
-    even when `entry` is REENTER. `fingerprint_every` and `keep` are as in `Round`.
+    even when `entry` is REENTER. `fingerprint_every`, `keep` and `save_every` are as in `Round`.
     """
 
     job: str
@@ -186,6 +189,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
     fingerprint_every: int = 0
     memory: MemoryOrder | None = None
     keep: int | None = None
+    save_every: int | None = None
 
 
 class Idle(msgspec.Struct, frozen=True, tag=True):

@@ -65,7 +65,7 @@ class Checkpointer:
     load_state_dict(). `equivalence` gives the loss of a batch under the model as it is: it is stored with each
     checkpoint and computed again after a restore, see `equivalence.py`. `uri` is the directory or the place in an
     object store (by default the one the round was told), `every_steps` how many completed steps lie between two
-    saves (None: only the last is saved, and what the watchdog asks for), `keep` how many checkpoints stay (None:
+    saves (besides those that the job wants and the last one), `keep` how many checkpoints stay (None:
     what the job says, else 3); the newest healthy one stays in any case, and a few more where replicas are
     compared and the newest ones may not be verified yet. `storage` and `reached` are for tests and other kinds of
     storage.
@@ -256,7 +256,8 @@ class Checkpointer:
             )
             saved = parent if position.tier is Tier.CHECKPOINT else None  # Of memory there is none yet.
             saving = Saving(self.run, capture, persister, uri=storage.uri, saved_step=saved, reached=self.reached)
-        self._keeping = Keeping(self.run, capture, memory=memory, saving=saving, every_steps=self.every_steps)
+        every_steps = [each for each in (self.every_steps, part.save_every) if each is not None]
+        self._keeping = Keeping(self.run, capture, memory=memory, saving=saving, every_steps=every_steps)
 
     def _reach(self, point: SavePoint) -> None:
         if self.run.drill is not None and point is SavePoint.FILE_WRITTEN:

@@ -1,5 +1,7 @@
 """What a round keeps of its state, and when: snapshots in the nodes' memory, checkpoints in the storage."""
 
+from collections.abc import Collection
+
 from holdfast.api.rankrecord import Phase
 from holdfast.checkpoint.capture import Capture
 from holdfast.checkpoint.memorytier import MemoryTier
@@ -10,7 +12,7 @@ from holdfast.checkpoint.saving import Saving
 
 class Keeping:
     """Every method belongs to the training thread. `memory` None: no snapshots in memory; `saving` None: no
-    storage; `every_steps` None: only the last step is saved, and what the watchdog asks for.
+    storage. Saved are the steps that one of `every_steps` divides, the last one, and what the watchdog asks for.
     """
 
     def __init__(
@@ -20,7 +22,7 @@ class Keeping:
         *,
         memory: MemoryTier | None,
         saving: Saving | None,
-        every_steps: int | None,
+        every_steps: Collection[int],
     ) -> None:
         self._run = run
         self._capture = capture
@@ -66,7 +68,7 @@ class Keeping:
         if self._saving is None:
             return False
         wanted = self._run.save_due(step)
-        if wanted is None and (self._every_steps is None or step % self._every_steps != 0):
+        if wanted is None and all(step % each != 0 for each in self._every_steps):
             return False
         self._saving.save(step=step, batches=batches, wanted=wanted)
         return True

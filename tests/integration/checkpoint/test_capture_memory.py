@@ -30,11 +30,11 @@ class Remembering(Witness):
     """A run of one rank with the node's memory in a folder."""
 
     def __init__(
-        self, folder: Path, order: MemoryOrder, *, round: int, restore: Restore, keep: int | None
+        self, folder: Path, order: MemoryOrder, *, round: int, restore: Restore, **told: int | None
     ) -> None:
         super().__init__(round=round, restore=restore)
         memory = NodeMemory(order=order, folder=str(folder), server="")
-        self.assignment = structs.replace(self.assignment, memory=memory, keep=keep)
+        self.assignment = structs.replace(self.assignment, memory=memory, **told)
         self.snapshots: list[int] = []
         self.tiers: list[Tier] = []
         self.healed: list[tuple[str, ...]] = []
@@ -67,12 +67,15 @@ class Loop:
     order: MemoryOrder = field(default_factory=lambda: MemoryOrder(every_steps=1, since_round=1))
     every_steps: int | None = None
     keep: int | None = None
+    save_every: int | None = None
     is_only_memory: bool = False
     width: int = 4
 
     def __post_init__(self) -> None:
         memory = self.folder / "memory"
-        self.run = Remembering(memory, self.order, round=self.round, restore=self.restore, keep=self.keep)
+        self.run = Remembering(
+            memory, self.order, round=self.round, restore=self.restore, keep=self.keep, save_every=self.save_every
+        )
         torch.manual_seed(0)
         self.model = torch.nn.Linear(self.width, 1)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
@@ -305,6 +308,15 @@ def test_the_job_says_how_many_checkpoints_stay_where_the_script_does_not(tmp_pa
     loop = Loop(tmp_path, every_steps=1, keep=1).train(4)
     loop.checkpointer.close()
     assert [path.name for path in (tmp_path / "disk").glob("step-*")] == ["step-00000004"]
+
+
+@pytest.mark.parametrize(("every_steps", "steps"), [(None, [3, 6]), (2, [2, 3, 4, 6])])
+def test_the_steps_that_the_job_says_are_saved_beside_those_of_the_script(
+    every_steps: int | None, steps: list[int], tmp_path: Path
+) -> None:
+    loop = Loop(tmp_path, every_steps=every_steps, save_every=3).train(7)
+    loop.checkpointer.close()
+    assert [step for step, _, _ in loop.run.commits] == steps
 
 
 def test_snapshots_that_a_rewind_gave_up_are_not_restored(tmp_path: Path) -> None:

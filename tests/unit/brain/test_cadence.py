@@ -71,10 +71,33 @@ def committed(story: Story, step: int, stall_s: float | None = 0.5, took_s: floa
     return story
 
 
+def told_later(steps: int) -> Story:
+    """Its round began before the job file gave a number of steps: the ranks know of none."""
+    return paced(None).resubmit(interval=CheckpointInterval(steps=steps), generation=2)
+
+
 def cadence(story: Story) -> Cadence:
     found = cadence_of(story.state)
     assert found is not None
     return found
+
+
+class TestTelling:
+    def test_ranks_that_know_a_number_of_steps_save_without_being_asked(self) -> None:
+        story = paced(CheckpointInterval(steps=10)).run_on(35)
+        assert story.round.save_every == 10
+        assert cadence(story).steps == 10
+        assert story.wanted == []
+
+    def test_a_number_of_steps_that_came_later_is_told_with_the_next_round(self) -> None:
+        story = told_later(10)
+        assert story.round.save_every is None
+        story.die(1)
+        assert story.round.save_every == 10
+
+    @pytest.mark.parametrize("interval", [None, CheckpointInterval(), CheckpointInterval(seconds=600.0)])
+    def test_without_a_number_of_steps_ranks_are_told_none(self, interval: CheckpointInterval | None) -> None:
+        assert paced(interval).round.save_every is None
 
 
 class TestAsking:
@@ -132,7 +155,7 @@ class TestAsking:
         assert len(paced().wait(3 * HOUR).wanted) == 3
 
     def test_a_script_that_never_answers_is_not_asked_at_every_step(self) -> None:
-        story = paced(CheckpointInterval(steps=10))
+        story = told_later(10)
         for step in range(10, 130):
             story.wait(60).run_on(step)
         assert len(story.wanted) == 2
@@ -143,13 +166,6 @@ class TestAsking:
             story.wait(110).run_on(step).die(1 + step // 10 % 2).run(step + 1, restored=step)
         # Round 8 is asked for what round 7, which broke, could not give any more.
         assert [each.round for each in story.wanted] == [2, 7, 8]
-
-    def test_what_memory_heals_does_not_put_a_number_of_steps_off(self) -> None:
-        story = committed(paced(CheckpointInterval(steps=500), memory=MemoryPolicy()).run_on(500), 500)
-        story.run_on(800).die(1).run(801, restored=800).run_on(999)
-        assert len(story.wanted) == 1
-        story.run_on(1000)
-        assert [each.round for each in story.wanted] == [2, 3]
 
     def test_no_faults_while_suspended_say_nothing_of_faults(self) -> None:
         story = committed(paced(nodes=100, nodes_min=100).wait(61), 60)
@@ -174,7 +190,7 @@ class TestAsking:
         assert len(story.wait(4).wanted) == 2
 
     def test_a_fixed_number_of_steps_is_kept(self) -> None:
-        story = paced(CheckpointInterval(steps=500)).run_on(499)
+        story = told_later(500).run_on(499)
         assert story.wanted == []
         story.run_on(503)
         assert len(story.wanted) == 1

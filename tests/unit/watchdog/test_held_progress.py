@@ -46,12 +46,12 @@ class RefusingStore(MemoryStore):
 class Training:
     """A job of two nodes that makes a step a second, from step 1 on at second 1000."""
 
-    def __init__(self, *, interval: CheckpointInterval | None = None) -> None:
+    def __init__(self) -> None:
         self.store = RefusingStore()
         self.job = Job(JOB, store=self.store, fence=self.store.claim(), brain=brain, senses_for=senses_for)
         self.now, self.step = 1000.0, 0
-        policy = Policy(job=JOB, nodes_min=2, nodes_max=2, interval=interval)
-        self.job.demand(JobSubmitted(policy), self.now)
+        self.policy = Policy(job=JOB, nodes_min=2, nodes_max=2)
+        self.job.demand(JobSubmitted(self.policy), self.now)
         for name in NODES:
             self.job.record(MemberJoined(name, name, "a", "10.0.0.1", 1, (7000, 7001), warm=True), self.now)
         assert self.job.state.round is not None
@@ -123,7 +123,10 @@ def test_what_somebody_asks_for_is_decided_with_what_was_held() -> None:
 
 
 def test_a_step_at_which_a_checkpoint_is_due_is_not_held() -> None:
-    training = Training(interval=CheckpointInterval(steps=50)).train(49)
+    training = Training()
+    wanted = msgspec.structs.replace(training.policy, interval=CheckpointInterval(steps=50), generation=2)
+    training.job.demand(JobSubmitted(wanted), training.now)
+    training.train(49)
     assert training.job.state.saving is None
     training.train(1)
     assert training.told()[-1] == 50

@@ -88,6 +88,7 @@ def form(state: JobState, policy: Policy, recovery: Recovery) -> Round | Shortag
         fingerprint_every=policy.corruption.fingerprint_every,
         memory=_memory(state, policy, seats, number),
         keep=policy.keep,
+        save_every=policy.interval.steps if policy.interval is not None else None,
     )
 
 

@@ -74,6 +74,8 @@ def _may_ask(state: JobState) -> bool:
 
 def _is_due(state: JobState, cadence: Cadence, now: float) -> bool:
     if cadence.steps is not None:
+        if state.round is not None and state.round.save_every == cadence.steps:
+            return False  # its ranks were told, and save after exactly these steps
         # Where the round began says nothing: memory has it begin far from what storage has. With nothing on
         # record, as after an earlier life of the job, one comes at once.
         last = state.checkpoints[-1].step if state.checkpoints else 0
