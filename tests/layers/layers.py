@@ -69,11 +69,11 @@ IMAGES = Layer(
 )
 # A file stays in one process, for its tests share servers. Files keep their order: else those with few tests come
 # last, which are the long ones, and one process ends long after the other.
-BY_FILE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+BY_FILE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 # In the order in which they start where there is a place: those that take longest first.
 WHOLE = (
-    # One story: what comes after a failure says nothing.
-    pytest_layer("cluster", "-x", needs=(BUILD.name, IMAGES.name)),
+    # One story: what comes after a failure says nothing. It says which of its tests take long, being two files.
+    pytest_layer("cluster", "-x", "--durations=12", needs=(BUILD.name, IMAGES.name)),
     pytest_layer("kubernetes", "-m", "kubernetes", folder="integration", needs=(BUILD.name,)),
     pytest_layer("integration", "-m", "not kubernetes", *BY_FILE),
     pytest_layer("tenants", needs=(BUILD.name,)),

@@ -19,7 +19,7 @@ def epoch(workers: list[Worker], round: int) -> list[dict[str, Any]]:
     while not all(file.exists() for file in files):
         for worker in workers:
             if worker.process.poll() is not None:
-                raise AssertionError(worker.process.communicate()[1].decode())
+                raise AssertionError(worker.process.log.read_text())
         assert time.monotonic() < deadline, [file for file in files if not file.exists()]
         time.sleep(0.05)
     return [json.loads(file.read_text()) for file in files]

@@ -150,9 +150,8 @@ def test_the_scripts_own_exception_ends_its_process_before_a_peer_hears_of_it(la
     launcher.show(0, workers)
     assert workers[0].expect(CollectiveFailed).round == 0
     assert (workers[1].run_directory / f"lingered-{workers[1].process.pid}").exists()
-    _, errors = workers[1].process.communicate(timeout=patient(30))
-    assert workers[1].process.returncode == 1
-    assert b"ValueError: the script's own fault" in errors
+    assert workers[1].process.wait(timeout=patient(30)) == 1
+    assert "ValueError: the script's own fault" in workers[1].process.log.read_text()
     assert workers[0].process.poll() is None
 
 

@@ -1,11 +1,8 @@
 """A launcher for tests: a unix socket that speaks `holdfast.api.control`, and real worker processes behind it."""
 
 import os
-import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +10,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
+from forked_process import ONE_THREAD, ForkedProcess, Nursery
 from patience import patient
 from server_process import free_port
 
@@ -39,7 +37,7 @@ Z = TypeVar("Z")
 class Worker:
     """One worker process and its end of the control socket."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", local_rank: int, run_directory: Path) -> None:
+    def __init__(self, process: ForkedProcess, local_rank: int, run_directory: Path) -> None:
         self.process = process
         self.local_rank = local_rank
         self.run_directory = run_directory
@@ -121,6 +119,7 @@ class FakeLauncher:
         self._listener.listen()
         self._listener.settimeout(DEADLINE_S)
         self._port = free_port()
+        self._nursery = Nursery()
         self.workers: list[Worker] = []
 
     def __enter__(self) -> Self:
@@ -129,11 +128,8 @@ class FakeLauncher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._nursery.__exit__(kind, error, trace)
         for worker in self.workers:
-            if worker.process.poll() is None:
-                worker.process.send_signal(signal.SIGCONT)
-                worker.process.kill()
-            worker.process.communicate()
             worker.connection.close()
         self._listener.close()
 
@@ -144,20 +140,18 @@ class FakeLauncher:
             place = len(self.workers)
             run_directory = self._directory / f"node-{place}" if nodes else self._directory
             run_directory.mkdir(exist_ok=True)
-            process = subprocess.Popen(
-                [sys.executable, str(script), *options],
-                env={
-                    **os.environ,
-                    CONTROL_VARIABLE: self._path,
-                    RUN_DIRECTORY_VARIABLE: str(run_directory),
-                    "OMP_NUM_THREADS": "1",
-                    "GLOO_SOCKET_IFNAME": "lo",
-                },
-                cwd=run_directory,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            started.append(Worker(process, 0 if nodes else place, run_directory))
+            local_rank = 0 if nodes else place
+            variables = {
+                CONTROL_VARIABLE: self._path,
+                RUN_DIRECTORY_VARIABLE: str(run_directory),
+                "LOCAL_RANK": str(local_rank),
+                **dict.fromkeys(("HOLDFAST_ROUND", "RANK", "WORLD_SIZE"), "0"),  # a round says them
+                "GLOO_SOCKET_IFNAME": "lo",
+                **ONE_THREAD,
+            }
+            argv = (str(script), *options)
+            process = self._nursery.fork(argv, env={**os.environ, **variables}, cwd=run_directory)
+            started.append(Worker(process, local_rank, run_directory))
             self.workers.append(started[-1])
         for _ in range(count):
             self._accept(started)
