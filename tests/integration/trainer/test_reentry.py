@@ -1,6 +1,7 @@
 """Real worker processes behind a fake launcher: they enter rounds, lose peers, and go on in the same process."""
 
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -124,6 +125,29 @@ def test_a_round_that_ends_while_it_forms_is_left(launcher: FakeLauncher) -> Non
     assert present.expect(RoundLeft).step is None
     launcher.show(1, [present])
     present.await_step(round=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounds_that_end_at_any_moment_leave_processes_that_train_with_new_ones(
+    launcher: FakeLauncher, seed: int
+) -> None:
+    chance = random.Random(seed)
+    workers = launcher.start(3, RING)
+    for round in range(12):
+        if chance.random() < 0.3:
+            place = chance.randrange(3)
+            workers[place].process.kill()
+            workers[place : place + 1] = launcher.start(1, RING)
+        chance.shuffle(workers)
+        told = workers if chance.random() < 0.4 else chance.sample(workers, 2)
+        launcher.show(round, workers, told=told)
+        time.sleep(chance.uniform(0.0, 0.2))  # from before the ranks meet to a few steps later
+        launcher.end(round, told)
+    workers[0].process.kill()
+    workers[:1] = launcher.start(1, RING)
+    launcher.show(12, workers)
+    for worker in workers:
+        worker.await_step(round=12, at_least=2)
 
 
 def test_a_loop_that_only_computes_leaves_at_its_next_step(launcher: FakeLauncher) -> None:

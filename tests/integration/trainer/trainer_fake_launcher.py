@@ -157,11 +157,20 @@ class FakeLauncher:
             self._accept(started)
         return started
 
-    def show(self, round: int, workers: Sequence[Worker], *, restore: Restore | None = None) -> None:
-        """Assign `workers`, in rank order, to `round`."""
+    def show(
+        self,
+        round: int,
+        workers: Sequence[Worker],
+        *,
+        restore: Restore | None = None,
+        told: Sequence[Worker] | None = None,
+    ) -> None:
+        """Assign `workers`, in rank order, to `round`. `told`: only these hear of it; it forms when all have."""
         endpoint = Endpoint("127.0.0.1", self._port)
         nodes = list(dict.fromkeys(worker.run_directory for worker in workers))
         for rank, worker in enumerate(workers):
+            if told is not None and worker not in told:
+                continue
             worker.say(
                 Assignment(
                     job="tests/ring",
