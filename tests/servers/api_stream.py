@@ -9,6 +9,8 @@ import msgspec
 from apiserver import ADMIN_TOKEN, ApiServer, Refused
 from patience import patient
 
+from holdfast.api.nesting import read
+
 LINE_BYTES_MAX = 4 << 20  # the longest object in a watch
 AWAY_S_MAX = patient(60.0)  # the longest a request is tried again while the server is away
 RETRY_S = 0.2
@@ -52,7 +54,7 @@ class ApiStream:
                 ) as answer:
                     raw = await answer.read()
                     if answer.status < 400:
-                        return msgspec.json.decode(raw)  # type: ignore[no-any-return]
+                        return read(raw, Manifest)
                     if answer.status not in (429, 500, 503, 504):
                         raise Refused(answer.status, msgspec.json.decode(raw))
                     problem = f"{answer.status}: {raw[:200]!r}"

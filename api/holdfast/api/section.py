@@ -42,6 +42,9 @@ class _Missing:
 
 
 MISSING = _Missing()
+UNREADABLE = Problem(
+    "the document", "one that no reader takes", "write less deeply nested mappings and numbers of ordinary length"
+)
 Parsed = TypeVar("Parsed", bound=Section)
 
 
@@ -57,9 +60,8 @@ def parse(model: type[Parsed], document: Mapping[str, Any]) -> Parsed:
         return model.model_validate_json(json.dumps(document, default=str))
     except ValidationError as error:
         raise InvalidSpec(*_problems(model, error.errors(include_url=False))) from None
-    except (RecursionError, ValueError) as error:
-        says = "write less deeply nested mappings and numbers of ordinary length"
-        raise InvalidSpec(Problem("the document", type(error).__name__, says)) from None
+    except (RecursionError, ValueError):
+        raise InvalidSpec(UNREADABLE) from None
 
 
 def _problems(model: type[Section], errors: Sequence[ErrorDetails]) -> list[Problem]:
@@ -74,6 +76,8 @@ def _problem(model: type[Section], error: ErrorDetails) -> Problem:
     kind, location = error["type"], error["loc"]
     if kind == "contradiction":
         return Problem(_path((*location, context["field"])), context["value"], str(context["fix"]))
+    if kind == "json_invalid":  # we wrote the JSON, so its depth is all that can be wrong
+        return UNREADABLE
     if kind == "missing":
         return Problem(_path(location), MISSING, "add it")
     if kind == "extra_forbidden":

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.api.cordon import CordonedBy
 from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, Problem
+from holdfast.api.nesting import read
 from holdfast.operator.action import (
     Action,
     Apply,
@@ -250,7 +251,7 @@ class Applier:
             if _is_status(content):
                 flight.deleted(uid)
                 return
-            left = msgspec.json.decode(content, type=resource.shape)
+            left = read(content, resource.shape)
             if _goes_on(left.metadata):
                 flight.landed(left)
             else:
@@ -266,7 +267,7 @@ def _waits_for_the_rest(action: Action) -> bool:
 
 
 def _is_status(content: bytes) -> bool:
-    return msgspec.json.decode(content, type=_Kind).kind == "Status"
+    return read(content, _Kind).kind == "Status"
 
 
 def _goes_on(metadata: Metadata) -> bool:

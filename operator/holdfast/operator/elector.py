@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from holdfast.api.errors import Fenced, HoldfastError
+from holdfast.api.nesting import read
 from holdfast.operator.apiserver import JSON, ApiServer, Request
 from holdfast.operator.objects import Metadata, Object
 from holdfast.operator.refusal import Absent, Conflicting
@@ -171,7 +172,7 @@ class Elector:
 
     async def _read(self) -> Lease:
         content = await self._ask("GET", LEASES.path(*self._where), None)
-        return msgspec.json.decode(content, type=Lease)
+        return read(content, Lease)
 
     async def _create(self) -> Lease:
         namespace, name = self._where
@@ -182,7 +183,7 @@ class Elector:
             "spec": self._claim() | {"acquireTime": self._now(), "leaseTransitions": 0},
         }
         content = await self._ask("POST", LEASES.path(namespace), manifest)
-        return msgspec.json.decode(content, type=Lease)
+        return read(content, Lease)
 
     async def _write(self, lease: Lease, spec: dict[str, Any]) -> Lease:
         """Conditional on the Lease being as it was read."""
@@ -203,7 +204,7 @@ class Elector:
             "spec": whole | spec,
         }
         content = await self._ask("PUT", LEASES.path(namespace, name), manifest)
-        return msgspec.json.decode(content, type=Lease)
+        return read(content, Lease)
 
     async def _ask(self, verb: str, path: str, manifest: dict[str, Any] | None) -> bytes:
         body = None if manifest is None else msgspec.json.encode(manifest)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.errors import InvalidSpec, Problem
+from holdfast.api.errors import InvalidSpec
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.trainingjob import TrainingJob, read_trainingjob
 from holdfast.operator.objects import Job
@@ -28,5 +28,3 @@ def read_spec(job: Job) -> TrainingJob | InvalidSpec:
         return read_trainingjob(document)
     except InvalidSpec as error:
         return error
-    except RecursionError:
-        return InvalidSpec(Problem("spec", "a deeply nested document", "nest it less"))

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 import msgspec
 
 from holdfast.api.errors import HoldfastError, Unavailable
+from holdfast.api.nesting import decode, read
 from holdfast.operator.apiserver import ApiServer, Request
 from holdfast.operator.backoff import Backoff
 from holdfast.operator.cache import Cache, Change, HasMetadata
@@ -116,7 +117,7 @@ class Reflector(Generic[T]):
         query = self._query() | {"limit": str(PAGE_OBJECTS)}
         while True:
             request = Request("GET", self._resource.path(self._namespace), query)
-            page = msgspec.json.decode(content := await self._api.ask(request), type=_Versioned)
+            page = read(content := await self._api.ask(request), _Versioned)
             items += self._items_of(content)
             if not page.metadata.continue_:
                 break
@@ -141,7 +142,7 @@ class Reflector(Generic[T]):
         async for line in lines:
             if not line:
                 continue
-            event = self._event.decode(line)
+            event = decode(self._event, line)
             if event.type == "ERROR":
                 said = msgspec.json.decode(event.object, type=Said)
                 if said.code == 410:
@@ -156,10 +157,10 @@ class Reflector(Generic[T]):
 
     def _items_of(self, content: bytes) -> list[T]:
         try:
-            items: list[T] | None = self._page.decode(content).items
+            items: list[T] | None = decode(self._page, content).items
         except msgspec.ValidationError:
             # One object that is not as expected must not hide the others.
-            raw = msgspec.json.decode(content, type=_RawPage).items or []
+            raw = read(content, _RawPage).items or []
             items = [item for each in raw if (item := self._read_one(each)) is not None]
         return items or []
 

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from holdfast.api.errors import Fenced
+from holdfast.api.nesting import read
 from holdfast.operator.apiserver import APPLY_PATCH, MERGE_PATCH, ApiServer, Request
 from holdfast.operator.resource import Resource
 
@@ -26,7 +27,7 @@ class Writes:
     async def create(self, resource: Resource[T], namespace: str, manifest: Manifest) -> T:
         """The object as created."""
         content = await self._send("POST", resource.path(namespace), manifest)
-        return msgspec.json.decode(content, type=resource.shape)
+        return read(content, resource.shape)
 
     async def try_create(self, resource: Resource[T], namespace: str, manifest: Manifest) -> Manifest:
         """The object as it would be; none is made. Raises Declined with the words of admission."""
@@ -37,13 +38,12 @@ class Writes:
             msgspec.json.encode(manifest),
             timeout_s=WRITE_TIMEOUT_S,
         )
-        tried: Manifest = msgspec.json.decode(await self._ask(request))
-        return tried
+        return read(await self._ask(request), dict[str, Any])
 
     async def merge(self, resource: Resource[T], where: tuple[str, str], patch: Manifest, sub: str = "") -> T:
         """The object (namespace, name) after a merge patch. A `resourceVersion` in it makes it conditional."""
         content = await self._send("PATCH", resource.path(*where, sub), patch, MERGE_PATCH)
-        return msgspec.json.decode(content, type=resource.shape)
+        return read(content, resource.shape)
 
     async def apply(self, resource: Resource[T], where: tuple[str, str], manifest: Manifest) -> T:
         """The object (namespace, name) after a server-side apply. Fields another manager took are taken back."""
@@ -55,7 +55,7 @@ class Writes:
             APPLY_PATCH,
             WRITE_TIMEOUT_S,
         )
-        return msgspec.json.decode(await self._ask(request), type=resource.shape)
+        return read(await self._ask(request), resource.shape)
 
     async def delete(
         self, resource: Resource[T], where: tuple[str, str], *, uid: str = "", grace_s: int | None = None
@@ -74,8 +74,7 @@ class Writes:
     async def read(self, resource: Resource[Any], where: tuple[str, str]) -> dict[str, Any]:
         """The whole object as it is at this moment, to change a part of it."""
         content = await self._api.ask(Request("GET", resource.path(*where)))
-        whole: dict[str, Any] = msgspec.json.decode(content)
-        return whole
+        return read(content, dict[str, Any])
 
     async def _send(self, verb: str, path: str, manifest: Manifest, content: str = "application/json") -> bytes:
         query = {"fieldManager": FIELD_MANAGER}

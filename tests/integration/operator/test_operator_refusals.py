@@ -3,11 +3,12 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from apiserver import Refused
 from fake_kubelet import FakeKubelet
 from fake_watchdog_for_operator import FakeOperatorWatchdog
-from operator_rig import Cluster, OperatorProcess, add_nodes, eventually
+from operator_rig import Cluster, Manifest, OperatorProcess, add_nodes, eventually, job_manifest
 
 
 async def test_a_quota_that_refuses_pods_is_asked_seldom_and_told_of_once(
@@ -55,6 +56,36 @@ async def test_a_namespace_has_as_many_jobs_as_its_quota_says(cluster: Cluster) 
     says = r"exceeded quota: few, requested: count/trainingjobs\.holdfast\.dev=1"
     with pytest.raises(Refused, match=says):
         await cluster.apply("second")
+
+
+async def test_jobs_nested_without_end_are_refused_and_cost_no_other_job_anything(
+    cluster: Cluster, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await add_nodes(kubelet, 2)
+    await _apply_nested(cluster, "early", 9_000)
+    operator.start()
+    await cluster.until("refused", lambda job: "no field spec.nested" in _refusal(job), name="early")
+    for depth in (500, 1_500, 9_000):
+        await _apply_nested(cluster, f"deep-{depth}", depth)
+    await cluster.apply()
+    await kubelet.wait_running(2)
+    await cluster.until("refused", lambda job: "less deeply nested" in _refusal(job), name="deep-500")
+    for depth in (1_500, 9_000):
+        await cluster.until("refused", lambda job: "no field spec.nested" in _refusal(job), name=f"deep-{depth}")
+    assert set(cluster.pods_created.values()) == {"gpt-0", "gpt-1"}
+
+
+async def _apply_nested(cluster: Cluster, name: str, depth: int) -> None:
+    """As bytes: hardly anything writes JSON of such a depth."""
+    containers = [{"name": "trainer", "image": "train:test"}]
+    nested = msgspec.Raw(b'{"a":' * depth + b"0" + b"}" * depth)
+    template = {"spec": {"containers": containers, "nested": nested}}
+    await cluster.api.call("POST", cluster.path(), job_manifest(cluster.namespace, name, template=template))
+
+
+def _refusal(job: Manifest | None) -> str:
+    conditions = (job or {}).get("status", {}).get("conditions", [])
+    return next((each["message"] for each in conditions if each["type"] == "InvalidSpec"), "")
 
 
 async def _limit(cluster: Cluster, resource: str, count: int) -> None:

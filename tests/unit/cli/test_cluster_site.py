@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from fakekubernetes import (
@@ -287,6 +288,15 @@ def test_several_jobs_are_listed_and_a_command_wants_one_named(
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["NAME", "gpt", "llama"]
     assert ask("ranks") == 2
     assert "name one of those in namespace research: gpt, llama" in capsys.readouterr().err
+
+
+def test_a_job_nested_without_end_hides_no_other(
+    kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nested = msgspec.Raw(b'{"a":' * 9_000 + b"1" + b"}" * 9_000)
+    kubernetes.answers[f"GET {JOBS}"] = some_jobs(a_job(), a_job("odd") | {"spec": {"template": nested}})
+    assert ask("status") == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["NAME", "gpt", "odd"]
 
 
 def test_a_long_list_is_read_page_by_page(kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.decoding import decode_json
+from holdfast.api.decoding import FAILURES, decode_json
 from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Malformed, Problem, Unavailable
+from holdfast.api.nesting import read
 from holdfast.cli.cluster.credentials import Credentials, read_credentials
 from holdfast.cli.target import Target
 
@@ -170,8 +171,8 @@ class KubeApi:
         if reply.status >= 400:
             raise refusal_of(reply, right, self.user)
         try:
-            return decode_json(reply.content, Any)
-        except Malformed as error:
+            return read(reply.content, Any)
+        except FAILURES as error:
             raise Damaged(f"the API server at {self.server} sent what is no JSON: {error}") from error
 
 
