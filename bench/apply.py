@@ -38,9 +38,7 @@ LOOK_S: Final = 0.05
 @contextmanager
 def installed() -> Iterator[Cluster]:
     """A cluster with Holdfast on it."""
-    with Cluster() as cluster:
-        for archive in holdfast_archives():
-            cluster.load(archive)
+    with Cluster(archives=holdfast_archives()) as cluster:
         volumes = [SharedVolume(cluster, f"holdfast/data-holdfast-redis-{number}") for number in range(3)]
         for volume in volumes:
             volume.make()

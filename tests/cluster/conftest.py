@@ -1,21 +1,25 @@
 from collections.abc import Iterator
 from contextlib import suppress
 
+import cluster_packages
 import pytest
 from cluster import PROGRAMS, Cluster
+from holdfast_images import BuildFailed, holdfast_archives
 from kubernetes_binaries import ProgramMissing, kubernetes_program
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Get the programs before the first test: a build takes minutes, which no test's time limit allows."""
+    """Get programs and images before the first test: a build takes minutes, which no test's time limit allows."""
     if any("cluster" in getattr(item, "fixturenames", ()) for item in session.items):
-        for program in PROGRAMS:
-            with suppress(ProgramMissing):  # said again to each test that needs it
+        with suppress(ProgramMissing, BuildFailed):  # said again to each test that needs it
+            cluster_packages.install()
+            for program in PROGRAMS:
                 kubernetes_program(program)
+            holdfast_archives()
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """One for the whole run. A test takes a namespace of its own and leaves every node Ready."""
-    with Cluster() as cluster:
+    with Cluster(archives=holdfast_archives()) as cluster:
         yield cluster

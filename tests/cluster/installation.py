@@ -1,6 +1,5 @@
 """Holdfast's own parts in the test cluster, as somebody with kubectl sees them."""
 
-import json
 from contextlib import suppress
 from typing import Any
 
@@ -32,8 +31,7 @@ class Installation:
 
     def pods(self, part: str) -> dict[str, dict[str, Any]]:
         """The pods of one of PARTS, by name."""
-        listed = self.kubectl("get", "pods", "-l", f"app.kubernetes.io/component={part}", "-o", "json")
-        return {pod["metadata"]["name"]: pod for pod in json.loads(listed)["items"]}
+        return self.cluster.pods(NAMESPACE, f"app.kubernetes.io/component={part}")
 
     def leader(self) -> str:
         """The watchdog's pod that leads, empty while none does."""
@@ -72,7 +70,9 @@ class Installation:
 
     def lease_holder(self) -> str:
         """The operator's pod that acts."""
-        return self.field("lease", "holdfast-operator", ".spec.holderIdentity")
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/holdfast-operator"
+        holder: str = self.cluster.server.call("GET", path)["spec"]["holderIdentity"]
+        return holder
 
     def kill(self, pod: str) -> None:
         """Without grace; whether its kubelet has ended it yet or not."""

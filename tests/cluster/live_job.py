@@ -14,6 +14,7 @@ from kubernetes_binaries import kubernetes_program
 from patience import patient
 
 NAMESPACE = "default"
+TRAININGJOBS = f"/apis/holdfast.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
 COMMAND_S_MAX = patient(90.0)
 LOG_LINES = 15
 
@@ -61,8 +62,7 @@ class LiveJob:
         return ended.stdout
 
     def object(self) -> dict[str, Any]:
-        job: dict[str, Any] = json.loads(self.kubectl("get", "tj", self.name, "-o", "json"))
-        return job
+        return self.cluster.server.call("GET", f"{TRAININGJOBS}/{self.name}")
 
     def status(self) -> dict[str, Any]:
         """As the operator wrote it; step and checkpoint are up to half a minute old."""
@@ -81,8 +81,7 @@ class LiveJob:
 
     def pods(self) -> dict[str, dict[str, Any]]:
         """The job's pods by name, ended ones too."""
-        listed = self.kubectl("get", "pods", "-l", f"holdfast.dev/job={self.name}", "-o", "json")
-        return {pod["metadata"]["name"]: pod for pod in json.loads(listed)["items"]}
+        return self.cluster.pods(NAMESPACE, f"holdfast.dev/job={self.name}")
 
     def trained(self) -> list[Trained]:
         """Every step in the order in which it was trained; one that a fault took back is there twice."""

@@ -14,14 +14,13 @@ import pytest
 import yaml
 from cluster import WITHIN_S, Cluster
 from helmchart import HelmChart
-from holdfast_images import holdfast_archives
 from installation import NAMESPACE, PARTS, Installation, values
 from live_job import LiveJob, Trained
 from patience import patient
 from shared_volume import SharedVolume
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "bytes" / "cluster.yaml"
-pytestmark = pytest.mark.timeout(900)  # images are built the first time
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +33,6 @@ def checkpoints(cluster: Cluster) -> Iterator[SharedVolume]:
 
 @pytest.fixture(scope="module")
 def chart(cluster: Cluster) -> Iterator[HelmChart]:
-    for archive in holdfast_archives():
-        cluster.load(archive)
     volumes = [SharedVolume(cluster, f"holdfast/data-holdfast-redis-{number}") for number in range(3)]
     for volume in volumes:
         volume.make()
@@ -210,7 +207,7 @@ def test_a_suspended_job_gives_its_nodes_back_and_goes_on_from_where_it_was(
 def reference(job: LiveJob, checkpoints: SharedVolume) -> Iterator[LiveJob]:
     """The same training without disturbance; deleted after it."""
     yield (run := LiveJob(job.cluster, "reference", checkpoints.folder / "reference.losses"))
-    run.kubectl("delete", "tj", "reference", f"--timeout={WITHIN_S:.0f}s")
+    run.kubectl("delete", "tj", "reference", "--wait=false")  # its pods have ended
 
 
 def train_reference(reference: LiveJob, steps: int) -> None:
@@ -378,13 +375,11 @@ def test_a_deleted_job_is_saved_and_takes_everything_with_it(job: LiveJob, check
 def test_uninstalling_leaves_the_definitions_unless_told_otherwise(
     installed: Installation, chart: HelmChart
 ) -> None:
-    uninstall(installed, chart)
+    chart.uninstall()
+    kinds = "deployments,statefulsets,daemonsets,services,jobs"
+    installed.cluster.wait("nothing left of it", lambda: not installed.kubectl("get", kinds, "-o", "name"))
     assert installed.definitions() == 2
     chart.install({**values(), "crds": {"keep": False}})
-    uninstall(installed, chart)
-    installed.cluster.wait("no definitions", lambda: installed.definitions() == 0)
-
-
-def uninstall(installed: Installation, chart: HelmChart) -> None:
     chart.uninstall()
+    installed.cluster.wait("no definitions", lambda: installed.definitions() == 0)
     installed.cluster.wait("no workload left", lambda: not installed.kubectl("get", "all", "-o", "name"))

@@ -143,7 +143,9 @@ def newest(folder: Path) -> Held | None:
 
 
 def started(gates: Gates, folder: Path, *, nodes: str, faults: str = "[]") -> Any:
-    job = job_file(folder, script=gates.script(), words=words(folder / "losses.jsonl"), nodes=nodes)
+    # By itself the watchdog asks for a save when a run has lasted a minute, at whatever step that is.
+    interval = f"  checkpoint: {{interval: {EVERY}steps}}\n"
+    job = job_file(folder, script=gates.script(), words=words(folder / "losses.jsonl"), nodes=nodes, more=interval)
     (folder / "faults.yaml").write_text(faults)
     return running("run", job, "--state-dir", folder / "state", "--faults", folder / "faults.yaml")
 
