@@ -139,10 +139,13 @@ def test_rounds_that_end_at_any_moment_leave_processes_that_train_with_new_ones(
             workers[place].process.kill()
             workers[place : place + 1] = launcher.start(1, RING)
         chance.shuffle(workers)
-        told = workers if chance.random() < 0.4 else chance.sample(workers, 2)
+        told = list(workers) if chance.random() < 0.4 else chance.sample(workers, 2)
         launcher.show(round, workers, told=told)
         time.sleep(chance.uniform(0.0, 0.2))  # from before the ranks meet to a few steps later
-        launcher.end(round, told)
+        for worker in launcher.end_and_find_trapped(round, told, within_s=5.0):
+            worker.process.kill()
+            workers.remove(worker)
+            workers += launcher.start(1, RING)
     workers[0].process.kill()
     workers[:1] = launcher.start(1, RING)
     launcher.show(12, workers)

@@ -193,6 +193,18 @@ class FakeLauncher:
             worker.say(RoundEnded(round=round, reason="test"))
         return [worker.expect(RoundLeft) for worker in workers]
 
+    def end_and_find_trapped(self, round: int, workers: Sequence[Worker], *, within_s: float) -> list[Worker]:
+        """End `round`; who has not left within that time, as the real launcher sees it."""
+        for worker in workers:
+            worker.say(RoundEnded(round=round, reason="test"))
+        trapped = []
+        for worker in workers:
+            try:
+                worker.expect(RoundLeft, deadline_s=within_s)
+            except TimeoutError:
+                trapped.append(worker)
+        return trapped
+
     def _accept(self, started: Sequence[Worker]) -> None:
         connection, _ = self._listener.accept()
         connection.settimeout(DEADLINE_S)

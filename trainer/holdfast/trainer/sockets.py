@@ -12,6 +12,9 @@ a peer: the thread that waits for that operation then waits for ever.
 - Sending must not fail at the peer before it has ended the round itself, so no connection may be closed, as
   gloo does when it notices the end: a duplicate of each is held until the next round stands.
 
+One wait has no connection to end: of a rank that listens for a peer which leaves, or dies, between telling its
+address and connecting. The launcher replaces a worker that does not leave in time.
+
 Source: https://github.com/pytorch/pytorch/issues/130345 (gloo has no abort)
 """
 
