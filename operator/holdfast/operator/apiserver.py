@@ -28,7 +28,9 @@ Counted = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """One request. `timeout_s` is for the whole answer, None for a watch, which has none."""
+    """One request. `timeout_s` is for the whole answer, None for a watch, which has none. An answer longer than
+    `bytes_max` is not read.
+    """
 
     verb: str
     path: str
@@ -36,6 +38,11 @@ class Request:
     body: bytes | None = None
     content: str = JSON
     timeout_s: float | None = ANSWER_TIMEOUT_S
+    bytes_max: int | None = None
+
+
+class TooLong(Unavailable):
+    """The answer has more than `Request.bytes_max` bytes."""
 
 
 def _count_nothing(verb: str, code: str) -> None:
@@ -49,7 +56,7 @@ def _always() -> None:
 class ApiServer:
     """Use after `open`. `counted` is told verb and code of every request, "error" when there was no answer.
 
-    Raises what `refusal` says, and Unavailable when there is no answer in time.
+    Raises what `refusal` says, TooLong, and Unavailable when there is no answer in time.
     """
 
     def __init__(self, credentials: Credentials, counted: Counted = _count_nothing) -> None:
@@ -73,7 +80,7 @@ class ApiServer:
         for attempt in range(1, TRIES + 1):
             guard()
             async with self._exchange(request) as answer:
-                content = await answer.read()
+                content = await _content(answer, request)
                 if answer.status < 400:
                     return content
                 # Both say that nothing was done, so every verb may be tried again.
@@ -140,6 +147,17 @@ class ApiServer:
         old, self._session = self._session, aiohttp.ClientSession(connector=connector, trust_env=False)
         if old is not None:
             await old.close()
+
+
+async def _content(answer: aiohttp.ClientResponse, request: Request) -> bytes:
+    if request.bytes_max is None:
+        return await answer.read()
+    held = bytearray()
+    async for chunk in answer.content.iter_any():
+        held += chunk
+        if len(held) > request.bytes_max:
+            raise TooLong(f"the answer to {request.verb} {request.path} exceeds {request.bytes_max} bytes")
+    return bytes(held)
 
 
 async def _chunk(answer: aiohttp.ClientResponse, silence_s: float) -> bytes:

@@ -1,12 +1,17 @@
 """What the operator reads of Kubernetes objects: only the fields it uses, decoded straight from the stream.
 
-A full model of a pod takes 15 times the memory and 40 times the time to decode. Names are Kubernetes' own.
+A full model of a pod takes 15 times the memory and 40 times the time to decode. Names are Kubernetes' own. An
+object may have 1.5 MB, and those of all namespaces are kept: of what users write freely only our own is kept.
 Timestamps stay text (RFC 3339, UTC) until somebody compares them; where there is none the API server says null.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+from holdfast.operator.marks import OUR_PREFIX
+
+SPEC_BYTES_MAX: Final = 64 * 1024  # as JSON; a job with its template has about 2 KB
 
 
 class Object(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -19,6 +24,8 @@ class OwnerReference(Object, frozen=True, gc=False):
 
 
 class Metadata(Object, frozen=True, gc=False):
+    """Labels and annotations are those of Holdfast."""
+
     name: str
     namespace: str = ""
     uid: str = ""
@@ -31,6 +38,17 @@ class Metadata(Object, frozen=True, gc=False):
     deletion_grace_period_seconds: int | None = None
     finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
+
+    def __post_init__(self) -> None:
+        _keep_ours(self, "annotations", self.annotations)
+        _keep_ours(self, "labels", self.labels)
+
+
+class NodeMetadata(Metadata, frozen=True, gc=False):
+    """The labels are all there: they say where the node is."""
+
+    def __post_init__(self) -> None:
+        _keep_ours(self, "annotations", self.annotations)
 
 
 class Condition(Object, frozen=True, gc=False):
@@ -111,17 +129,27 @@ class NodeStatus(Object, frozen=True, gc=False):
 
 
 class Node(Object, frozen=True, gc=False):
-    metadata: Metadata
+    metadata: NodeMetadata
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
 class Job(Object, frozen=True, gc=False):
-    """A TrainingJob. Spec and status stay as they came: the one is read as a whole, the other compared."""
+    """A TrainingJob. Spec and status stay as they came: the one is read as a whole, the other compared.
+
+    `oversize` is the number of bytes of a spec that is too long to be kept.
+    """
 
     metadata: Metadata
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
+    oversize: int = 0
+
+    def __post_init__(self) -> None:
+        if (size := len(memoryview(self.spec))) > SPEC_BYTES_MAX:
+            msgspec.structs.force_setattr(self, "oversize", size)
+            msgspec.structs.force_setattr(self, "spec", msgspec.Raw(b"{}"))
+        _keep_copies(self)
 
 
 class Asked(Object, frozen=True, gc=False):
@@ -131,6 +159,9 @@ class Asked(Object, frozen=True, gc=False):
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
 
+    def __post_init__(self) -> None:
+        _keep_copies(self)
+
 
 class Owned(Object, frozen=True, gc=False):
     """A service or disruption budget of a job: its annotations say what it was made from, its spec what became of
@@ -139,3 +170,15 @@ class Owned(Object, frozen=True, gc=False):
 
     metadata: Metadata
     spec: dict[str, Any] = {}
+
+
+def _keep_ours(metadata: Metadata, field: str, held: dict[str, str]) -> None:
+    ours = {name: text for name, text in held.items() if name.startswith(OUR_PREFIX)}
+    if len(ours) != len(held):
+        msgspec.structs.force_setattr(metadata, field, ours)
+
+
+def _keep_copies(read: Job | Asked) -> None:
+    """What is kept as it came is a view of the whole page, of which nothing could be let go."""
+    msgspec.structs.force_setattr(read, "spec", read.spec.copy())
+    msgspec.structs.force_setattr(read, "status", read.status.copy())

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.nesting import decode, read
-from holdfast.operator.apiserver import ApiServer, Request
+from holdfast.operator.apiserver import ApiServer, Request, TooLong
 from holdfast.operator.backoff import Backoff
 from holdfast.operator.cache import Cache, Change, HasMetadata
 from holdfast.operator.refusal import Expired, Said
@@ -20,6 +20,7 @@ from holdfast.operator.resource import Resource
 logger = logging.getLogger(__name__)
 
 PAGE_OBJECTS: Final = 500  # what the API server is asked for at a time: a full list of pods would hold it up
+PAGE_BYTES_MAX: Final = 32 * 1024 * 1024  # of objects of 1.5 MB, which users may make, fewer are asked for
 WATCH_S: Final = (
     300.0  # a watch ends by itself after this (up to twice as long), so that load spreads over servers
 )
@@ -114,14 +115,22 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         begun = self._cache.begin_list()
         items: list[T] = []
-        query = self._query() | {"limit": str(PAGE_OBJECTS)}
+        limit, query = PAGE_OBJECTS, self._query()
         while True:
-            request = Request("GET", self._resource.path(self._namespace), query)
-            page = read(content := await self._api.ask(request), _Versioned)
+            asked = query | {"limit": str(limit)}
+            request = Request("GET", self._resource.path(self._namespace), asked, bytes_max=PAGE_BYTES_MAX)
+            try:
+                content = await self._api.ask(request)
+            except TooLong:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 8)
+                continue
+            page = read(content, _Versioned)
             items += self._items_of(content)
             if not page.metadata.continue_:
                 break
-            query["continue"] = page.metadata.continue_
+            query = query | {"continue": page.metadata.continue_}
         self._cache.replace(self._namespace, items, begun)
         self._version = page.metadata.resource_version
         self._backoff.reset()

@@ -45,7 +45,10 @@ class ScriptedServer:
 
     async def ask(self, request: Request, guard: Callable[[], None] | None = None) -> bytes:
         self.asked.append(request)
-        return msgspec.json.encode(self.lists.pop(0))
+        listed = self.lists.pop(0)
+        if isinstance(listed, HoldfastError):
+            raise listed
+        return msgspec.json.encode(listed)
 
     async def lines(self, request: Request, silence_s: float) -> AsyncGenerator[bytes, None]:
         self.asked.append(request)

@@ -22,6 +22,7 @@ from holdfast.operator.objects import (
     Job,
     Metadata,
     Node,
+    NodeMetadata,
     NodeSpec,
     NodeStatus,
     Owned,
@@ -179,7 +180,7 @@ def node(
     own = () if cordoned_by is None else (Taint(CORDON_TAINT, "NoSchedule"),)
     conditions = () if ready is None else (Condition("Ready", ready, "KubeletReady", f"kubelet says {ready}"),)
     return Node(
-        Metadata(name, annotations=by, labels={"kubernetes.io/hostname": name, **(labels or {})}),
+        NodeMetadata(name, annotations=by, labels={"kubernetes.io/hostname": name, **(labels or {})}),
         NodeSpec(unschedulable, (*taints, *own)),
         NodeStatus(conditions),
     )

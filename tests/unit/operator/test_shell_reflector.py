@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fake_api import ScriptedServer
 
+from holdfast.operator.apiserver import TooLong
 from holdfast.operator.cache import Cache
 from holdfast.operator.objects import Pod
 from holdfast.operator.reflector import Reflector
@@ -61,6 +62,17 @@ async def test_pages_are_put_together_and_the_watch_goes_on_from_there() -> None
     await mirror.until(lambda: mirror.names == ["a", "b", "c"])
     assert server.asked[1].query["continue"] == "next"
     assert server.asked[2].query["resourceVersion"] == "7"
+    await mirror.close()
+
+
+async def test_of_objects_that_make_a_page_too_long_fewer_are_asked_for() -> None:
+    too_long = TooLong("the answer exceeds all measure")
+    lists = [page("7", pod("a", "1"), more="next"), too_long, too_long, page("7", pod("b", "2"))]
+    mirror = Mirror(server := ScriptedServer(lists=lists, watches=[]))
+    await mirror.until(lambda: mirror.names == ["a", "b"])
+    asked = [(each.query["limit"], each.query.get("continue")) for each in server.asked[:4]]
+    assert asked == [("500", None), ("500", "next"), ("62", "next"), ("7", "next")]
+    assert mirror.restarts == 0
     await mirror.close()
 
 

@@ -1,4 +1,4 @@
-"""The lines of a watch, over a real connection."""
+"""The lines of a watch and the content of an answer, over a real connection."""
 
 import asyncio
 import json
@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 
-from holdfast.operator.apiserver import ApiServer, Request
+from holdfast.operator.apiserver import ApiServer, Request, TooLong
 from holdfast.operator.credentials import Credentials
 
 
@@ -58,3 +59,9 @@ async def test_a_silent_watch_ends_as_if_the_server_had_ended_it(tmp_path: Path)
     async with watched(tmp_path, b'{"a"', b":1}\n{}\n{") as api:
         lines = [line async for line in api.lines(Request("WATCH", "/watch", timeout_s=None), silence_s=0.2)]
     assert [line for line in lines if line] == [b'{"a":1}', b"{}"]
+
+
+async def test_an_answer_that_is_too_long_is_not_read_to_its_end(tmp_path: Path) -> None:
+    async with watched(tmp_path, *[b"x" * 60_000] * 3) as api:  # and more, for which nobody waits
+        with pytest.raises(TooLong, match="exceeds 100000 bytes"):
+            await api.ask(Request("GET", "/watch", bytes_max=100_000))
