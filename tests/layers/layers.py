@@ -31,7 +31,7 @@ BIN = ROOT / ".venv" / "bin"
 POLL_S = 0.1
 SAYS_WHAT_RUNS_EVERY_S = 60.0
 ENDS_WITHIN_S = 60.0  # after an interruption: servers are stopped, namespaces unmounted
-SIDE_BY_SIDE = 4  # layers; each waits more than half of its time, and there are two cores at least
+SIDE_BY_SIDE = 3  # layers; each waits about half of its time, and there are two cores at least
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ IMAGES = Layer(
 )
 # A file stays in one process, for its tests share servers. Files keep their order: else those with few tests come
 # last, which are the long ones, and one process ends long after the other.
-BY_FILE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+BY_FILE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 # In the order in which they start where there is a place: those that take longest first.
 WHOLE = (
     # One story: what comes after a failure says nothing. It takes longest, and mostly waits: it begins at once.
