@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from embeddedrun import PATIENCE_S, holdfast, is_alive, job_file, running, wait_until
+from forked_process import run_together
 from gates import Gates
 
 from holdfast.agent.launch.memoryfolder import ROOT, folder_of
@@ -173,16 +173,11 @@ class Story:
 
 
 def undisturbed(gates: Gates, folder: Path) -> dict[int, str]:
-    """Losses by step, under stock torchrun."""
+    """Losses by step, with no Holdfast around the ranks."""
     script = folder / "alone.py"
     script.write_text(gates.script())
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     losses = folder / "alone.jsonl"
-    done = subprocess.run(
-        [*command, *words(losses)], env=environment, capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert done.returncode == 0, done.stderr
+    run_together(2, [script, *words(losses)], cwd=folder, within_s=PATIENCE_S)
     return {line["step"]: line["hex"] for line in lines(losses)}
 
 

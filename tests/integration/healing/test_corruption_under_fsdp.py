@@ -1,7 +1,6 @@
 """Plain FSDP, where nobody holds the same: a flipped bit is found at rest, and the losses are those without it."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_process import run_together
 from patience import patient
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bytes" / "train.py"
@@ -38,16 +38,9 @@ def losses(file: Path) -> list[dict[str, Any]]:
 
 
 def undisturbed(directory: Path) -> dict[int, str]:
-    """Two ranks under stock torchrun, with no Holdfast around them."""
+    """Two ranks, with no Holdfast around them."""
     file = directory / "undisturbed.jsonl"
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    subprocess.run(
-        [*torchrun, EXAMPLE, *WORDS, "--losses", file],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        check=True,
-        capture_output=True,
-        timeout=patient(RUN_S_MAX),
-    )
+    run_together(2, [EXAMPLE, *WORDS, "--losses", file], cwd=directory, within_s=patient(RUN_S_MAX))
     return {line["step"]: line["hex"] for line in losses(file)}
 
 

@@ -96,7 +96,8 @@ async def test_suspending_saves_once_more_and_resuming_goes_on(
 ) -> None:
     await add_nodes(kubelet, 2)
     real.start()
-    await cluster.apply()
+    # All launchers are played by this process: on a busy machine they may be silent for seconds at once.
+    await cluster.apply(faultPolicy={"heartbeat": {"lost": "1m"}})
     await cluster.until("running", lambda job: phase(job) == "Running")
     await cluster.patch("gpt", {"spec": {"suspend": True}})
     await cluster.until_pods()

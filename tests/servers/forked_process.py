@@ -13,6 +13,7 @@ from typing import Self
 
 import msgspec
 from patience import patient
+from server_process import free_port
 
 from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent
 from holdfast.agent.launch.settings import EntrypointKind
@@ -105,3 +106,26 @@ class Nursery:
                 self._forked[message.ticket] = message.pid
             elif isinstance(message, Ended):
                 self.ended[message.pid] = message
+
+
+def run_together(count: int, argv: Sequence[str | Path], *, cwd: Path, within_s: float) -> None:
+    """Run a script as so many ranks, as stock torchrun does, and wait until all have succeeded.
+
+    Without torchrun: its agent and each of its ranks would import torch anew.
+    """
+    ranks = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "GLOO_SOCKET_IFNAME": "lo"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with Nursery() as nursery:
+        processes = []
+        for rank in range(count):
+            variables = {
+                **os.environ,
+                **ONE_THREAD,
+                **ranks,
+                **meeting,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+            }
+            processes.append(nursery.fork([str(each) for each in argv], env=variables, cwd=cwd))
+        for process in processes:
+            assert process.wait(within_s) == 0, process.log.read_text()
