@@ -5,6 +5,7 @@ Exit codes: 0 after SIGTERM or SIGINT, 2 for a wrong command line, 3 when someth
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import logging
 import os
@@ -22,7 +23,6 @@ from aiohttp import web
 from holdfast.agent.bearer import read_token
 from holdfast.agent.exporter import DcgmNames, NodeMetrics, metrics_application
 from holdfast.agent.jobstream import JobStream, JobStreams
-from holdfast.agent.lifetime import die_with
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.picture import Picture
 from holdfast.agent.podnames import PodNames
@@ -35,6 +35,9 @@ from holdfast.agent.settings import Address, AgentSettings, Lifetime, parse_sett
 from holdfast.agent.tenants import KubeletPods, OneTenant, Tenants
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.api.telemetry import AgentHello
+
+# Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
+_PR_SET_PDEATHSIG: Final = 1
 
 _LOG = logging.getLogger(__name__)
 
@@ -177,3 +180,18 @@ def _version() -> str:
         return version("holdfast")
     except PackageNotFoundError:
         return "unknown"
+
+
+# Tying this process's life to its starter's.
+
+
+def die_with(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent, `parent_pid`, dies; exit now if it already has.
+
+    Raises Unavailable where the kernel has no such service.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise Unavailable(f"The kernel does not tie lives: {os.strerror(ctypes.get_errno())}.")
+    if os.getppid() != parent_pid:
+        raise SystemExit(0)  # it died between our start and the call above

@@ -2,12 +2,14 @@
 
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from holdfast.agent.allclear import all_clear
 from holdfast.agent.jobstream import JobStreams
-from holdfast.agent.notices import StandingNotices
 from holdfast.agent.picture import RANKS, Picture
 from holdfast.agent.senses import NVML, Senses
 from holdfast.agent.sensors.gpu_union import GpuUnion
@@ -15,7 +17,7 @@ from holdfast.agent.sensors.kernellog import KernelLog
 from holdfast.agent.sensors.sensor import Reading, Sensor, joined
 from holdfast.agent.tenants import Tenants
 from holdfast.agent.xidecho import XidEcho
-from holdfast.api.telemetry import Unreadable
+from holdfast.api.telemetry import NodeEvent, PreemptionNoticed, Unreadable
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,3 +88,28 @@ class Sensing:
             self._picture.timed(counted_as, time.perf_counter() - began)
         self._broken.discard(sensor.name)
         return reading
+
+
+# Notices that the machine is taken away, kept for jobs that come after they were given.
+
+
+class StandingNotices:
+    """A notice stands until its time is up; every job on the node is told of it once."""
+
+    def __init__(self) -> None:
+        self._given: list[tuple[float, PreemptionNoticed]] = []  # when, on the agent's clock
+        self._told: set[str] = set()
+
+    def observe(self, events: Iterable[NodeEvent], now: float) -> None:
+        """Take in what was sensed at `now`."""
+        new = [(now - each.age_s, each) for each in events if isinstance(each, PreemptionNoticed)]
+        self._given = [(at, each) for at, each in (*self._given, *new) if now < at + each.within_s]
+
+    def for_newcomers(self, jobs: Iterable[str], now: float) -> dict[str, Reading]:
+        """What jobs that were not here at the last look are to be told, by job. Called before `observe`."""
+        here = set(jobs)
+        newcomers, self._told = here - self._told, here
+        if not newcomers or not self._given:
+            return {}
+        events = tuple(msgspec.structs.replace(each, age_s=now - at) for at, each in self._given)
+        return {job: Reading(events=events) for job in newcomers}

@@ -1,6 +1,8 @@
 """Taking the snapshots of one round: into the node's memory, and for the storage."""
 
+import ctypes
 import math
+import mmap
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,10 +18,22 @@ from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.live import LiveState, Look
 from holdfast.checkpoint.memory.arena import Arena, capacity_for
 from holdfast.checkpoint.memorytier import MemoryTier
-from holdfast.checkpoint.privatememory import PrivateMemory
 from holdfast.checkpoint.shares import Share, Shares
 from holdfast.checkpoint.snapshot import Draft, Room, Snapshot, Stage
 from holdfast.checkpoint.state import TrainingState
+
+# Memory of this process for a snapshot that has no arena.
+
+
+class PrivateMemory:
+    """Page-aligned, and touched once when it is made, so that no copy into it waits for a page."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.image = memoryview(mmap.mmap(-1, max(capacity_bytes, 1)))
+        # ctypes gives the interpreter's lock back meanwhile: another thread may do this.
+        ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(self.image)), 0, capacity_bytes)
+
 
 _FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _TENSORS_PER_PARAMETER = 4  # Itself, two states as large as it is, and a count of steps.

@@ -14,13 +14,12 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.api.errors import Damaged, Fenced
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint import index, manifest, metadata
 from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.description import Description
 from holdfast.checkpoint.discovery import Found, discover
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.manifest import FileRecord, Manifest
-from holdfast.checkpoint.part import Part, are_finite, records, write_part
+from holdfast.checkpoint.part import Part, are_finite, merge, records, unpack, write_part
 from holdfast.checkpoint.retention import Retention, Writer, descent
 from holdfast.checkpoint.snapshot import Snapshot
 from holdfast.checkpoint.storage import Storage, keys_of
@@ -249,3 +248,25 @@ def _parts(said: Sequence[bytes]) -> list[Part]:
     if failures:
         raise SaveFailed("; ".join(failures))
     return [each for each in heard if isinstance(each, Part)]
+
+
+# The files that say what a checkpoint holds: the index, and stock torch's `.metadata`.
+
+
+class Description:
+    """Made anew only where it would differ from that of the save before: of many tensors it is a million small
+    objects, and Python looks through all that a process holds while they are made.
+    """
+
+    def __init__(self) -> None:
+        self._listings: tuple[bytes, ...] = ()
+        self._files: Mapping[str, bytes] = {}
+
+    def files(self, parts: Sequence[Part]) -> Mapping[str, bytes]:
+        """Their content by name. Raises SaveFailed as `merge` does."""
+        listings = tuple(part.listing for part in parts)
+        if listings != self._listings:
+            whole = merge(map(unpack, listings))
+            self._files = {metadata.FILE_NAME: metadata.encode(whole), index.FILE_NAME: index.encode(whole)}
+            self._listings = listings
+        return self._files

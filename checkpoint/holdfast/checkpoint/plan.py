@@ -6,18 +6,23 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.state_dict import _get_fqns
+from torch.nn import Module
+from torch.optim import Optimizer
 
-from holdfast.checkpoint import groups, randomness
+from holdfast.checkpoint import archive, groups, randomness
 from holdfast.checkpoint.fitting import Fitting
 from holdfast.checkpoint.index import Box
-from holdfast.checkpoint.optimizerstate import make_room
 from holdfast.checkpoint.regrouping import Place, Regrouping
 from holdfast.checkpoint.shard import Boxes, shard_of
 from holdfast.checkpoint.state import TrainingState, data_name, equivalence_name, random_prefix
 from holdfast.checkpoint.stored import StoredCheckpoint
 from holdfast.checkpoint.target import Target
-from holdfast.checkpoint.unpacking import Unpacker
 from holdfast.checkpoint.wants import Wants
+
+_MODEL, _PREFIX = "model.", "optimizer.state."
+
+_IMMUTABLE = (type(None), bool, int, float, str)
 
 _Path = tuple[str | int, ...]
 
@@ -167,3 +172,70 @@ def _place(nested: Any, path: _Path, value: object) -> None:
     for step in path[:-1]:
         nested = nested[step]
     nested[path[-1]] = value
+
+
+# Objects out of archives, each content unpacked once.
+#
+# An optimizer's settings are one object per parameter and setting, nearly all of them equal.
+
+
+class Unpacker:
+    """Never runs code from an archive; see `archive.unpack_object`."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, object] = {}
+
+    def unpack(self, packed: bytes) -> object:
+        """The object. What can be changed is a new one each time."""
+        if packed in self._known:
+            return self._known[packed]
+        value = archive.unpack_object(packed)
+        if isinstance(value, _IMMUTABLE) or _is_plain_tuple(value):
+            self._known[packed] = value
+        return value
+
+
+def _is_plain_tuple(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, _IMMUTABLE) for each in value)
+
+
+# Room for an optimizer's state, made without a step.
+#
+# Stock torch makes an optimizer's state by stepping it once with zero gradients, which for a DTensor model takes
+# longer than the whole restore. What the state consists of can be read off the checkpoint instead.
+
+
+def make_room(model: Module, optimizer: Optimizer, checkpoint: StoredCheckpoint) -> None:
+    """Give an optimizer that never stepped empty state tensors of the names and kinds in `checkpoint`.
+
+    A state tensor either is a scalar or has its parameter's shape, and then its sharding. When the checkpoint
+    holds anything else, nothing is done and the stock way is left to do it.
+    """
+    if optimizer.state or not all(checkpoint.has_tensor(name) for name in checkpoint.names(_PREFIX)):
+        return
+    kinds = _kinds(checkpoint)
+    state = {}
+    for name, parameter in model.named_parameters():
+        (known_as,) = _get_fqns(model, name)
+        room = {}
+        for key, dtype, shape in kinds.pop(known_as, ()):
+            if shape not in ((), tuple(parameter.shape)):
+                return
+            plain = shape == () and parameter.dim() > 0
+            room[key] = torch.zeros((), dtype=dtype) if plain else torch.zeros_like(parameter, dtype=dtype)
+        if room:
+            state[parameter] = room
+    held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    # Parameters of other stages are none of this rank's; what else is left over is not understood.
+    is_understood = all(checkpoint.has_tensor(f"{_MODEL}{known_as}") for known_as in kinds)
+    if is_understood and held >= state.keys():
+        optimizer.state.update(state.items())
+
+
+def _kinds(checkpoint: StoredCheckpoint) -> dict[str, list[tuple[str, torch.dtype, tuple[int, ...]]]]:
+    """By parameter: what its state tensors are called, their dtype and their whole shape."""
+    kinds: dict[str, list[tuple[str, torch.dtype, tuple[int, ...]]]] = {}
+    for name in checkpoint.names(_PREFIX):
+        parameter, _, key = name.removeprefix(_PREFIX).rpartition(".")
+        kinds.setdefault(parameter, []).append((key, *checkpoint.shape_of(name)))
+    return kinds

@@ -4,6 +4,7 @@ The copy runs on the training thread and is all that a save costs it. The memory
 fresh pages cost several times the copy itself.
 """
 
+import pickle
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,14 +12,15 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from holdfast.checkpoint import pinning
+from holdfast.checkpoint import archive, pinning
 from holdfast.checkpoint.claims import ChunkKey
 from holdfast.checkpoint.copying import Copier, Moves, plan
 from holdfast.checkpoint.index import Stored
 from holdfast.checkpoint.layout import Layout, lay_out
 from holdfast.checkpoint.live import Look
-from holdfast.checkpoint.packing import Packer
 from holdfast.checkpoint.shard import Shard
+
+_PLAIN = (type(None), bool, int, float, str, tuple, list)
 
 
 class Room(Protocol):
@@ -122,3 +124,24 @@ def _moves(layout: Layout, shards: Mapping[str, Shard]) -> Moves:
     """Of those of `shards` that have a place in the layout."""
     slots = layout.slots
     return plan((slots[name], shard.local) for name, shard in shards.items() if name in slots)
+
+
+# Objects as archives, packed anew only when they have changed.
+
+
+class Packer:
+    """Most of an optimizer's settings never change, and packing one costs as much as copying a megabyte."""
+
+    def __init__(self) -> None:
+        self._packed: dict[str, tuple[bytes, bytes]] = {}
+
+    def pack(self, name: str, value: object) -> bytes:
+        """The archive of what is called `name` and now is `value`."""
+        if not isinstance(value, _PLAIN):
+            return archive.pack_object(value)
+        content = pickle.dumps(value)
+        known = self._packed.get(name)
+        if known is None or known[0] != content:
+            known = content, archive.pack_object(value)
+            self._packed[name] = known
+        return known[1]

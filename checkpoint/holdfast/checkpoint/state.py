@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import _get_fqns, get_state_dict, set_state_dict
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -27,7 +27,6 @@ from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint import randomness
 from holdfast.checkpoint.dataplace import DataPlace, Stateful
 from holdfast.checkpoint.equivalence import Equivalence
-from holdfast.checkpoint.statedtypes import keep_dtypes
 
 SCHEDULER, SCALER = "scheduler", "scaler"
 
@@ -132,3 +131,27 @@ class TrainingState:
         bases = getattr(self.scheduler, "base_lrs", None)
         if isinstance(bases, list):
             bases[:] = [base * factor for base in bases]
+
+
+# An optimizer's state in the dtypes it was saved in.
+#
+# Stock torch loads every floating-point state tensor, but `step`, in its parameter's dtype. What an optimizer
+# keeps more exactly than that, or as whole numbers, would come back as something else.
+# Source: `_process_value_according_to_param_policy`, torch/optim/optimizer.py
+
+
+def keep_dtypes(model: Module, optimizer: Optimizer, loaded: Mapping[str, object]) -> None:
+    """Put back what was cast. `loaded` is the state that `optimizer` was given, by parameter."""
+    for name, parameter in model.named_parameters():
+        held = optimizer.state.get(parameter)
+        (known_as,) = _get_fqns(model, name)
+        given = loaded.get(known_as)
+        if not held or not isinstance(given, Mapping):
+            continue
+        for key, value in given.items():
+            now = held.get(key)
+            is_cast = (
+                isinstance(now, torch.Tensor) and isinstance(value, torch.Tensor) and now.dtype != value.dtype
+            )
+            if is_cast:
+                held[key] = value.to(device=now.device)

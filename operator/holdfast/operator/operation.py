@@ -3,8 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from holdfast.api.errors import HoldfastError
 from holdfast.operator.apiserver import ApiServer, Request
@@ -18,9 +21,10 @@ from holdfast.operator.dryrun import DryRun
 from holdfast.operator.elector import Elector
 from holdfast.operator.foreman import Foreman
 from holdfast.operator.interventions import Interventions
-from holdfast.operator.jobconditions import JobConditions
 from holdfast.operator.metrics import Metrics
+from holdfast.operator.objects import Job
 from holdfast.operator.observed import Mode, Terms
+from holdfast.operator.recorded import read_recorded
 from holdfast.operator.reflector import Reflector
 from holdfast.operator.refusal import Absent
 from holdfast.operator.resource import INTERVENTIONS, JOBS, NODES, PODS, SERVICES, Resource, budgets
@@ -30,6 +34,8 @@ from holdfast.operator.timestamp import text_of
 from holdfast.operator.watchdog import Watchdog
 from holdfast.operator.worklist import Worklist
 from holdfast.operator.writes import Writes
+
+VALUES = {"True": 1.0, "False": 0.0}
 
 logger = logging.getLogger(__name__)
 
@@ -186,3 +192,28 @@ class Operation:
 async def _stop(task: "asyncio.Task[Any]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+# The conditions of all jobs as Prometheus metrics, for alerts. What is Unknown is absent, never zero.
+
+
+class JobConditions(Collector):
+    """Reads the jobs' status when somebody asks, so that a standby and a restarted operator say the same."""
+
+    def __init__(self, jobs: Callable[[], Iterable[Job]]) -> None:
+        self._jobs = jobs
+
+    def collect(self) -> Iterator[Metric]:
+        """One sample per job and condition."""
+        family = GaugeMetricFamily(
+            "holdfast_job_condition",
+            "1: the job's condition is True, 0: it is False; absent: Unknown.",
+            labels=("training_job", "condition"),
+        )
+        for job in self._jobs():
+            name = f"{job.metadata.namespace}/{job.metadata.name}"
+            recorded, _ = read_recorded(job.status)
+            for condition in recorded.conditions:
+                if (value := VALUES.get(condition.status)) is not None:
+                    family.add_metric((name, condition.type), value)
+        yield family

@@ -7,21 +7,24 @@ The watchdog decides about faults; here its plan is made true, and nothing else.
 after a lost event, or twice in a row comes to the same.
 """
 
-from holdfast.api.plan import Plan
+from holdfast.api.plan import Plan, PodObserved, PodState
 from holdfast.api.trainingjob import TrainingJob, policy_of
-from holdfast.operator.action import Action, SetFinalizer, Submit
+from holdfast.operator.action import Action, DeleteJob, SetFinalizer, Submit, Tell
 from holdfast.operator.belongings import BUDGET, budget_of, made, removed, service_of
 from holdfast.operator.case import Case, Decision, open_case
 from holdfast.operator.chronicle import chronicle
 from holdfast.operator.conditions import held_up_in_s, missed_in_s
 from holdfast.operator.cordoning import cordons
 from holdfast.operator.departure import still_needed, wind_up
-from holdfast.operator.ending import finish
 from holdfast.operator.marks import FINALIZER
+from holdfast.operator.objects import Pod
 from holdfast.operator.observed import Mode, Observed, Outcome, Terms
-from holdfast.operator.sighting import sightings
-from holdfast.operator.staffing import staff, wish
+from holdfast.operator.podstate import ended_by, state_of
+from holdfast.operator.staffing import delete, force, staff, wish
 from holdfast.operator.status import draft
+
+LINGERING_S = 60.0
+"""A launcher exits within seconds of the end; a pod that still runs then does not know of it."""
 
 LOOK_AGAIN_S = 5.0
 """After something was asked for whose answer comes by itself, as a rule."""
@@ -99,3 +102,55 @@ def _would(decision: Decision) -> str:
 
 def _soonest(*waits: float | None) -> float | None:
     return min((each for each in waits if each is not None), default=None)
+
+
+# What the watchdog is told of nodes and pods: all of it each time; whoever sends it leaves out what was said.
+
+
+def sightings(case: Case) -> tuple[Tell, ...]:
+    """Everything that is seen. That a pod goes as the plan wants is no news: it is there until it is gone."""
+    nodes = [Tell(node) for node in case.nodes.values()]
+    roll = case.roll
+    pods = [Tell(_pod_observed(pod)) for pod in (*roll.live, *roll.stranded, *roll.released, *roll.ended)]
+    return (*nodes, *pods, *(Tell(_leaving(case, pod)) for pod in roll.leaving))
+
+
+def _leaving(case: Case, pod: Pod) -> PodObserved:
+    """Left out it would count as gone, and the watchdog would release it no more while its node holds it."""
+    plan, seen = case.plan, _pod_observed(pod)
+    wanted_away = case.ended is not None or (plan is not None and plan.members + plan.spares == 0)
+    if seen.state is PodState.LEAVING and (wanted_away or (plan is not None and seen.member in plan.release)):
+        return PodObserved(seen.member, seen.node, PodState.RUNNING)
+    return seen
+
+
+def _pod_observed(pod: Pod) -> PodObserved:
+    state, reason = state_of(pod)
+    return PodObserved(pod.metadata.name, pod.spec.node_name, state, reason, ended_by(pod))
+
+
+# After the end: the pods end by themselves, what is left is removed, and after its time the job itself.
+#
+# Of nodes the plan is carried out as before: a faulty one is faulty still, and somebody may return it.
+
+
+def finish(case: Case) -> Decision:
+    """Nothing is created any more; logs are kept until the job goes."""
+    nodes = cordons(case)
+    if case.job is not None:
+        life_s = case.job.spec.ttl_after_finished.total_seconds()
+        if case.now >= case.ended_at + life_s:
+            return Decision((*nodes, DeleteJob()), f"its {life_s:g} s after the end are over")
+        going_at = case.ended_at + life_s
+    else:
+        going_at = None
+    actions: list[Action] = [*nodes, *removed(BUDGET, case.observed.budgets)]
+    roll, waits = case.roll, [] if going_at is None else [going_at]
+    lingering = [*roll.live, *roll.stranded, *roll.released]
+    if lingering and case.now >= case.ended_at + LINGERING_S:
+        actions += [delete(case, pod, "the job is over") for pod in lingering]
+    elif lingering:
+        waits.append(case.ended_at + LINGERING_S)
+    actions += force(case, roll.leaving, "the job is over and its node cannot let it go")
+    requeue = min(waits) - case.now if waits else None
+    return Decision(tuple(actions), f"the job is over: {case.ended}", requeue)

@@ -31,7 +31,7 @@ def play_kernel(folder: Path) -> None:
     import psutil
 
     from holdfast.agent.sensors import infiniband, kernelbookmark, nodebasics
-    from holdfast.agent.sensors.kernelclock import clock_detail
+    from holdfast.agent.sensors.nodebasics import clock_detail
 
     psutil.PROCFS_PATH = str(folder / "proc")
     _begin_with(infiniband.Infiniband.__init__, str(folder / "infiniband"), interval_s=LOOK_INTERVAL_S)

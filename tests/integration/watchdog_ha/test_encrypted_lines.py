@@ -26,11 +26,11 @@ from holdfast.operator.jobline import JobLine
 from holdfast.operator.watchdog import Watchdog as OperatorsWatchdog
 from holdfast.watchdog import brain
 from holdfast.watchdog.auth import ALL_ROLES, Grant, TokenFile
+from holdfast.watchdog.program import ServingCertificate
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import TlsFiles
 from holdfast.watchdog.store.memory import MemoryStore
-from holdfast.watchdog.tls import ServingCertificate
 
 
 @dataclass

@@ -6,13 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.agent.fairness import RANKS_MAX, fitting_ranks
 from holdfast.agent.outbox import (
     ALL_CLEAR_EVERY_S,
     EVENTS_KEPT_MAX,
     EVENTS_PER_REPORT_MAX,
+    RANKS_MAX,
     STATEMENTS_PER_RANK_MAX,
     Outbox,
+    fitting_ranks,
 )
 from holdfast.agent.reporter import retry_after_s
 from holdfast.agent.sensors.sensor import Reading

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.agent.sensors.kernelclock import clock_detail
 from holdfast.agent.sensors.node_detail import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Writability
 from holdfast.agent.sensors.node_judgement import UNSYNCHRONISED_FOR_S, NodeJudge, NodeLimits
+from holdfast.agent.sensors.nodebasics import clock_detail
 from holdfast.api.condition import ConditionKind, ConditionState
 
 GIB = 2**30

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.agent.nvml.judgement import GpuJudgement
-from holdfast.agent.nvml.rate import QUIET_S, Rate
+from holdfast.agent.nvml.judgement import QUIET_S, GpuJudgement, Rate
 from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
 from holdfast.api.condition import ConditionKind, ConditionState
 

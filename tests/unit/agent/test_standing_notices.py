@@ -1,6 +1,6 @@
 """A job that lands on a machine that is about to go is told so."""
 
-from holdfast.agent.notices import StandingNotices
+from holdfast.agent.sensing import StandingNotices
 from holdfast.api.telemetry import PreemptionNoticed
 
 NOTICE = PreemptionNoticed("aws", within_s=120.0, age_s=1.0, text="terminate")

@@ -13,10 +13,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from holdfast.checkpoint.archive import unpack_object
+from holdfast.checkpoint.capture import PrivateMemory
 from holdfast.checkpoint.claims import ChunkKey
 from holdfast.checkpoint.index import StoredObject
 from holdfast.checkpoint.live import LiveState
-from holdfast.checkpoint.privatememory import PrivateMemory
 from holdfast.checkpoint.snapshot import Snapshot, Stage
 from holdfast.checkpoint.state import FlatState, TrainingState
 

@@ -1,8 +1,8 @@
 from holdfast.checkpoint import index, metadata
-from holdfast.checkpoint.description import Description
 from holdfast.checkpoint.index import Box, StoredChunk, StoredTensor
 from holdfast.checkpoint.manifest import record_of
 from holdfast.checkpoint.part import Listing, Part, pack
+from holdfast.checkpoint.persist import Description
 
 
 def part(name: str, content: bytes) -> Part:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.checkpoint.optimizerstate import make_room
+from holdfast.checkpoint.plan import make_room
 from holdfast.checkpoint.stored import StoredCheckpoint
 
 

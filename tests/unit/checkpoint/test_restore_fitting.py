@@ -10,9 +10,9 @@ from holdfast.checkpoint import Unfit
 from holdfast.checkpoint.fitting import Fitting
 from holdfast.checkpoint.index import Index, Stored, StoredObject, StoredTensor
 from holdfast.checkpoint.manifest import FORMAT, Manifest, record_of
+from holdfast.checkpoint.plan import Unpacker
 from holdfast.checkpoint.shard import shard_of
 from holdfast.checkpoint.stored import StoredCheckpoint
-from holdfast.checkpoint.unpacking import Unpacker
 
 
 def checkpoint(entries: dict[str, Stored], content: bytes = b"") -> StoredCheckpoint:

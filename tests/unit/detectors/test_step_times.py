@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.watchdog.detectors.step_times import STEPS_KEPT, StepTimes
+from holdfast.watchdog.detectors.hang import STEPS_KEPT, StepTimes
 
 
 def after(*times: float) -> StepTimes:

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from holdfast.agent.launch.lastwords import last_words, leave_last_words, shortened
+from holdfast.agent.launch.command import last_words, leave_last_words, shortened
 from holdfast.agent.launch.outcome import Outcome, WorkerFailure
 
 

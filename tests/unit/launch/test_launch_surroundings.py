@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.launch.completed import last_completed
 from holdfast.agent.launch.effect import Start
 from holdfast.agent.launch.environment import is_loopback, worker_environment
+from holdfast.agent.launch.launcher import last_completed
 from holdfast.agent.launch.logfile import ending, log_path, tail
 from holdfast.agent.launch.outcome import Outcome
 from holdfast.agent.launch.ports import ReservedPorts, address_towards

@@ -2,8 +2,8 @@
 
 from operator_builders import job_object
 
-from holdfast.operator.jobconditions import JobConditions
 from holdfast.operator.metrics import Metrics
+from holdfast.operator.operation import JobConditions
 
 
 def _said(**statuses: str) -> list[str]:

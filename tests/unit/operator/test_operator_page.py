@@ -10,10 +10,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.api.exposition import Style
-from holdfast.operator.jobconditions import JobConditions
 from holdfast.operator.metrics import Metrics
 from holdfast.operator.objects import Job, Metadata
-from holdfast.operator.surface import surface
+from holdfast.operator.operation import JobConditions
+from holdfast.operator.program import surface
 
 READY = {
     "type": "Ready",

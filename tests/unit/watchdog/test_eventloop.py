@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.watchdog.eventloop import loop_factory
+from holdfast.watchdog.program import loop_factory
 
 
 def test_without_uvloop_the_loop_is_asyncios_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,7 @@ import math
 import msgspec
 
 from holdfast.api.event import ClockTicked, Event, Journaled, MemberDeparting, MemberLeft
-from holdfast.watchdog.store.recent import RecentLines
-from holdfast.watchdog.store.redis import unwritten
+from holdfast.watchdog.store.redis import RecentLines, unwritten
 
 
 def test_lines_are_found_by_job_and_place() -> None:

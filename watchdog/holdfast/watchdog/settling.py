@@ -4,27 +4,30 @@ Called after every event. Whatever led here, the outcome depends on the state al
 restart, after a lost tick, and when the same event comes twice.
 """
 
+from heapq import nsmallest
+
 import msgspec
 
 from holdfast.api.incident import Action, IncidentState, Rung
+from holdfast.api.plan import Plan
 from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Entry, Idle, Round
+from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.absence import next_release
+from holdfast.watchdog.absence import is_given_up, next_release, released
 from holdfast.watchdog.casebook import act, close
 from holdfast.watchdog.departure import may_part, next_departure, part
-from holdfast.watchdog.effect import Effect, Show
+from holdfast.watchdog.effect import Effect, Publish, Show
 from holdfast.watchdog.formation import GROWTH, Shortage, can_grow, form, legal_size, next_number
-from holdfast.watchdog.gap import used
 from holdfast.watchdog.misfit import misfits_in_words, refit
 from holdfast.watchdog.pacing import next_due, pace
-from holdfast.watchdog.planning import plan, plan_after_end
 from holdfast.watchdog.probation import ended, next_end
 from holdfast.watchdog.rewinding import give_up
 from holdfast.watchdog.saving import ask_for_checkpoint, conclude
 from holdfast.watchdog.state import JobState, Recovery, Rewind, RewindAsked
 from holdfast.watchdog.step import Reason, Step, changed, stay
 from holdfast.watchdog.trial import (
+    ask,
     being_tested,
     due,
     is_anybody_tested,
@@ -35,6 +38,11 @@ from holdfast.watchdog.trial import (
 )
 from holdfast.watchdog.unseen import next_closing, settled_down
 from holdfast.watchdog.wording import in_words
+
+# At each gap; however large the job, its next round is not kept waiting for the requests.
+ASKED_MAX = 64
+# How long a light test takes at most: in a shorter pause it would only be ended.
+LIGHT_S = 60.0
 
 ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
 KEPT_RESTARTS = 1024
@@ -343,3 +351,67 @@ def _changes(state: JobState, formed: Round) -> str:
     parts = [f"{in_words(came)} in" if came else "", f"{in_words(went)} out" if went else ""]
     told = ", ".join(part for part in parts if part)
     return f" ({told})" if told else ""
+
+
+# Self-tests in the gap between a round that broke and the next one, when nobody's devices have anything to do.
+#
+# Training goes first: a launcher ends such a test as soon as a round gives its member ranks. So they are asked for
+# only where no round can follow at once, of a bounded number of members, those that were tested longest ago first.
+
+
+def used(before: JobState, state: JobState, policy: Policy, now: float) -> Step:
+    """In the turn in which a gap begins: ask members that keep their ranks for a light test."""
+    begins = isinstance(before.desired, Round) and isinstance(state.desired, Idle)
+    recovery = state.recovery
+    if not begins or policy.preflight is None or recovery is None or not _is_long(recovery, now):
+        return stay(state)
+    latest = now - policy.corruption.self_test_every_s
+    tested_at, avoided, trials = state.tested_at, state.avoided_nodes, state.trials
+    stayed = (state.members.by_name[name] for name in state.members.stayed(state.ranked(), state.round_shown_at))
+    idle = ((tested_at.get(each.node, 0.0), each) for each in stayed if each.name not in trials)
+    due = ((at, each.name) for at, each in idle if at <= latest and each.node not in avoided)
+    names = tuple(name for _, name in nsmallest(ASKED_MAX, due))
+    if not names:
+        return stay(state)
+    return ask(state, names, TestLevel.LIGHT, "the job waits for its next round", now, bars=False)
+
+
+def _is_long(recovery: Recovery, now: float) -> bool:
+    """Whether a fault's round waits for somebody, or backs off for as long as a test takes."""
+    return bool(recovery.incidents) and not now < recovery.not_before < now + LIGHT_S
+
+
+# The plan: what the operator should make true of pods and nodes, as far as it follows from the state.
+
+
+def plan(state: JobState, policy: Policy, now: float) -> Step:
+    """What the operator should make true."""
+    if state.phase is JobPhase.SUCCEEDED or state.phase is JobPhase.FAILED:
+        return plan_after_end(state)
+    known = state.plan
+    given_up = is_given_up(state)
+    wanted = Plan(
+        job=state.job,
+        number=known.number if known else 1,
+        members=0 if given_up else policy.nodes_max,
+        spares=0 if given_up else policy.spares,
+        release=() if given_up or policy.observe else released(state, policy, now),
+    )
+    return _published(state, wanted)
+
+
+def plan_after_end(state: JobState) -> Step:
+    """What is left of it once the job is over: of nodes it goes on to follow the state, of pods it stays."""
+    return stay(state) if state.plan is None else _published(state, state.plan)
+
+
+def _published(state: JobState, wanted: Plan) -> Step:
+    """Show `wanted`, with what is known of the nodes, unless it is what is shown already."""
+    known = state.plan
+    cordon = tuple(order for order in state.avoided if order.incident is not None)
+    wanted = msgspec.structs.replace(wanted, avoid=state.avoided, cordon=cordon, returned=state.returned)
+    if wanted == known:
+        return stay(state)
+    if known is not None:
+        wanted = msgspec.structs.replace(wanted, number=known.number + 1)
+    return Step(changed(state, plan=wanted), (Publish(wanted),), Reason("plan", f"plan {wanted.number}"))

@@ -11,15 +11,13 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast.agent.launch.beside import running_beside
 from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, GroupGone, NotForked
-from holdfast.agent.launch.completed import last_completed
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
 from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, StartTest, TellWorker
@@ -43,6 +41,7 @@ from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
 from holdfast.api.control import FromWorker, record_file_name
 from holdfast.api.errors import Unavailable
 from holdfast.api.membership import Departing, Join, RoundWord, SaveWanted, Verified, Warmed, WorkerExited
+from holdfast.api.rankrecord import SEQUENCE, STEP_SEQUENCE_OFFSET, UNKNOWN_INT, check_header, unpack_step
 from holdfast.api.round import Closed, Shown
 from holdfast.api.selftest import TestWanted
 
@@ -388,3 +387,38 @@ def _seconds_since_1970() -> float:
 
 def _preload(settings: LauncherSettings) -> Preload:
     return Preload.NOTHING if settings.entrypoint.kind is EntrypointKind.PROGRAM else Preload.TORCH
+
+
+# The last step a worker had completed when it ended, from the rank record it leaves behind.
+
+
+def last_completed(record: Path) -> tuple[int, int] | None:
+    """The (round, step) in `record`, None when Unknown: no record, none completed, or killed while writing."""
+    try:
+        raw = record.read_bytes()
+        if check_header(raw) is not None or SEQUENCE.unpack_from(raw, STEP_SEQUENCE_OFFSET)[0] % 2:
+            return None
+        zone = unpack_step(raw)
+    except (OSError, ValueError):
+        return None
+    return None if zone.step == UNKNOWN_INT else (zone.round, zone.step)
+
+
+# Work of the launcher that goes on beside its own, and whose failure is the launcher's.
+
+
+@asynccontextmanager
+async def running_beside(work: Coroutine[None, None, None], over: asyncio.Future[Outcome]) -> AsyncIterator[None]:
+    """Run `work` beside the block and end it after it. Should it fail, `over` takes its error."""
+
+    def pass_on(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) and not over.done():
+            over.set_exception(error)
+
+    task = asyncio.create_task(work)
+    task.add_done_callback(pass_on)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

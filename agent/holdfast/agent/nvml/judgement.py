@@ -3,16 +3,103 @@
 A value that is Unknown proves nothing: what was raised stays raised, and the time of what must last stands still.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.agent.nvml.lasting import GAP_S_MAX, Lasting
-from holdfast.agent.nvml.rate import Rate
 from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
 from holdfast.agent.sensors.standing import Held, StandingConditions
 from holdfast.api.condition import AllClear, Condition, ConditionKind
 from holdfast.api.xid import RecoveryAction
+
+WINDOW_S: Final = 600.0
+QUIET_S: Final = 3600.0
+QUIET_SHARE: Final = 0.1  # of the growth that raises
+_SAMPLE_EVERY_S: Final = 30.0
+_GAP_S_MAX: Final = 60.0
+
+# A counter of errors that is judged by how fast it grows.
+
+
+@dataclass(slots=True)
+class Rate:
+    """Pure. Too fast is `too_many` in ten minutes, quiet an hour of which each ten minutes had less than a tenth.
+
+    A counter that shrinks was reset and starts again. `grown` and `over_s` say what was judged last.
+    """
+
+    too_many: int
+    grown: int = 0
+    over_s: float = 0.0
+    _holds: bool | None = None
+    _window: deque[tuple[float, int]] = field(default_factory=deque)
+    _quiet_since: float | None = None
+    _seen_at: float = float("-inf")
+
+    def observe(self, count: int | None, now: float) -> bool | None:
+        """Take in the counter. True: it grows too fast; False: it has been quiet; None: neither yet."""
+        if count is None:
+            return self._holds
+        if now - self._seen_at > _GAP_S_MAX or (self._window and count < self._window[-1][1]):
+            self._window.clear()
+            self._quiet_since = None
+        self._seen_at = now
+        while self._window and now - self._window[0][0] > WINDOW_S:
+            self._window.popleft()
+        if not self._window or now - self._window[-1][0] >= _SAMPLE_EVERY_S:
+            self._window.append((now, count))
+        began, first = self._window[0]
+        self.grown, self.over_s = count - first, now - began
+        self._judge(now)
+        return self._holds
+
+    def _judge(self, now: float) -> None:
+        if self.grown >= self.too_many:
+            self._holds = True
+        if self.grown >= QUIET_SHARE * self.too_many:
+            self._quiet_since = None
+        elif self._quiet_since is None:
+            self._quiet_since = now
+        elif now - self._quiet_since >= QUIET_S:
+            self._holds = False
+
+
+# Looks come every second. What was not looked at for longer may have changed meanwhile.
+GAP_S_MAX: Final = 5.0
+
+# Something that counts only when it lasts, and is over only when its absence lasts.
+
+
+@dataclass(slots=True)
+class Lasting:
+    """Pure; times in seconds. It holds after `raise_after_s` of being seen and is over after `clear_after_s`.
+
+    What happened between two looks that are further apart than `gap_s_max` is Unknown.
+    """
+
+    raise_after_s: float
+    clear_after_s: float
+    gap_s_max: float = GAP_S_MAX
+    holds: bool | None = None  # None: neither has lasted
+    _sees: bool | None = None
+    _lasted_s: float = 0.0
+    _at: float = 0.0
+
+    def observe(self, sees: bool | None, now: float) -> bool | None:
+        """Take in what is seen at `now`; None stops the time. True: it holds; False: it is over; None: Unknown."""
+        if sees is None:
+            self._at = float("-inf")
+            return self.holds
+        if sees != self._sees:
+            self._sees, self._lasted_s = sees, 0.0
+        elif now - self._at <= self.gap_s_max:
+            self._lasted_s += now - self._at
+        self._at = now
+        if self._lasted_s >= (self.raise_after_s if sees else self.clear_after_s):
+            self.holds = sees
+        return self.holds
+
 
 # Source: nvmlClocksEventReasonHwPowerBrakeSlowdown,
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html

@@ -1,5 +1,6 @@
 """The node itself: memory, load, clock, and the file systems that training writes to."""
 
+import ctypes
 import os
 from collections.abc import Sequence
 from typing import Final
@@ -7,12 +8,15 @@ from typing import Final
 import psutil
 
 from holdfast.agent.sensors.conditionmemory import ConditionMemory
-from holdfast.agent.sensors.kernelclock import kernel_clock
 from holdfast.agent.sensors.node_detail import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Writability
 from holdfast.agent.sensors.node_judgement import NodeJudge, NodeLimits
 from holdfast.agent.sensors.polled import Polled, Sight
 from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.telemetry import Unreadable
+
+_STA_UNSYNC: Final = 0x0040
+_STA_NANO: Final = 0x2000
+_TIME_ERROR: Final = 5
 
 LOOK_INTERVAL_S: Final = 1.0
 DISK_INTERVAL_S: Final = 10.0
@@ -128,3 +132,42 @@ def _load() -> float | None:
         return os.getloadavg()[0]
     except OSError:
         return None
+
+
+# What the kernel says of its own clock: adjtimex, asking without changing anything.
+#
+# Source: https://man7.org/linux/man-pages/man2/adjtimex.2.html
+
+
+class _Timex(ctypes.Structure):
+    """struct timex of 64-bit Linux; `modes` 0 asks."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    )
+
+
+def kernel_clock() -> ClockDetail:
+    """The clock's state. Raises OSError where the kernel refuses to tell."""
+    timex = _Timex()
+    libc = ctypes.CDLL(None, use_errno=True)
+    state = libc.adjtimex(ctypes.byref(timex))
+    if state < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return clock_detail(state, timex.status, offset=timex.offset, maxerror_us=timex.maxerror)
+
+
+def clock_detail(state: int, status: int, *, offset: int, maxerror_us: int) -> ClockDetail:
+    """adjtimex's answer in seconds: its offset is in nanoseconds or microseconds, as `status` says."""
+    return ClockDetail(
+        offset_s=offset * (1e-9 if status & _STA_NANO else 1e-6),
+        error_s_max=maxerror_us * 1e-6,
+        unsynchronised=state == _TIME_ERROR or bool(status & _STA_UNSYNC),
+    )

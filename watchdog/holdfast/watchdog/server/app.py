@@ -1,5 +1,7 @@
 """The HTTP application: every path, what it needs, who serves it."""
 
+import hmac
+import logging
 from pathlib import Path
 
 import msgspec
@@ -9,13 +11,14 @@ from holdfast.watchdog.auth import Authenticator, Role
 from holdfast.watchdog.readership import GET_JOB, GET_LOG, LIST_JOBS, NoRights, Readership, Right
 from holdfast.watchdog.server import reads, scrape, standing, submissions
 from holdfast.watchdog.server.agents import serve_agent
-from holdfast.watchdog.server.answer import Handler, plainly
+from holdfast.watchdog.server.answer import Handler, plainly, token_of
 from holdfast.watchdog.server.doors import READERSHIP, granted, guarded, reader
 from holdfast.watchdog.server.launchers import serve_launcher
 from holdfast.watchdog.server.operators import serve_operator
 from holdfast.watchdog.server.outbox import Farewell
-from holdfast.watchdog.server.scraping import or_by_token
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+
+logger = logging.getLogger(__name__)
 
 GOODBYE = Farewell(WSCloseCode.GOING_AWAY, "the watchdog is shutting down")
 JOB = "/v1/jobs/{namespace}/{name}"
@@ -91,3 +94,42 @@ async def _say_goodbye(app: web.Application) -> None:
         host.closing = True
         for connection in (*host.launchers.values(), *host.agents.values(), *host.operators):
             connection.outbox.finish(GOODBYE)
+
+
+# Who may scrape the metrics: whoever shows the token of a file, beside those who may read everything.
+#
+# Prometheus shows one fixed token and cannot ask the API server for one that is made for the watchdog.
+
+
+def or_by_token(handler: Handler, otherwise: Handler, token_file: Path | None) -> Handler:
+    """`handler` for whoever shows the token, `otherwise` for everybody else. Without a file it is all of them."""
+    known = None if token_file is None else _Token(token_file)
+
+    async def check(request: web.Request) -> web.StreamResponse:
+        wanted = known.read() if known else None
+        given = token_of(request).encode("utf-8", "surrogateescape")
+        if wanted is not None and hmac.compare_digest(given, wanted.encode()):
+            return await handler(request)
+        return await otherwise(request)
+
+    return check
+
+
+class _Token:
+    """The token in a file, read for every request: mounted secrets change."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._trouble: str | None = None
+
+    def read(self) -> str | None:
+        """None when there is none to compare with. Why the file cannot be read is logged once, until it can be."""
+        try:
+            token = self._path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                logger.warning("the metrics token cannot be read path=%s reason=%s", self._path, error)
+            return None
+        self._trouble = None
+        return token or None

@@ -13,7 +13,7 @@ from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.event import Event, InterventionRequested, JobSubmitted, NodeChanged, PodChanged
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.membership import SaveWanted
-from holdfast.api.plan import JobReport
+from holdfast.api.plan import JobReport, PodObserved, PodState
 from holdfast.api.round import Desired, shown_to
 from holdfast.api.status import LastSeen, NodeStatus
 from holdfast.api.telemetry import NodeReport, Pace
@@ -28,7 +28,6 @@ from holdfast.watchdog.requests import pending
 from holdfast.watchdog.sample import Heard, Reported, Sample
 from holdfast.watchdog.server.connection import AgentConnection, Connection, LauncherConnection
 from holdfast.watchdog.server.outbox import Farewell, Slot
-from holdfast.watchdog.server.podsseen import PodsSeen
 from holdfast.watchdog.server.tally import Tally
 from holdfast.watchdog.status import report_of, status_of
 from holdfast.watchdog.trial import wanted_of
@@ -404,3 +403,44 @@ def _differs(new: Pace, old: Pace) -> bool:
     if new.stalled_after_s is None or old.stalled_after_s is None:
         return False
     return abs(new.stalled_after_s - old.stalled_after_s) > PACE_CHANGE * old.stalled_after_s
+
+
+# Where the operator sees each pod of a job.
+
+
+class PodsSeen:
+    """Where the operator sees the pods of one job. Kept in memory: each operator that connects tells of all."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, str] = {}
+        self._told = asyncio.Event()
+        self._asked: set[str] = set()
+
+    def is_asked(self, pod: str) -> bool:
+        """Whether somebody waits to hear of the pod."""
+        return pod in self._asked
+
+    def see(self, seen: PodObserved) -> None:
+        """Take in what the operator says of a pod."""
+        if seen.state is PodState.GONE or not seen.node:
+            self._nodes.pop(seen.member, None)
+            return
+        self._nodes[seen.member] = seen.node
+        told, self._told = self._told, asyncio.Event()
+        told.set()
+
+    async def node_of(self, pod: str, expected: str, within_s: float) -> str | None:
+        """The pod's node; None when nobody tells of it in time.
+
+        It is waited for until it is the expected one: another pod may have had the name.
+        """
+        self._asked.add(pod)
+        try:
+            async with asyncio.timeout(within_s):
+                while self._nodes.get(pod) != expected:
+                    await self._told.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._asked.discard(pod)
+        return self._nodes.get(pod)

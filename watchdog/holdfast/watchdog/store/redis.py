@@ -34,11 +34,12 @@ append finds those lines, takes them as written, and adds what is not among them
 `harden` waits for no disk: with `appendfsync always` every write has done so, and with `everysec` a wait would
 hold the event loop for up to a second. Where there are replicas, it waits until one of them holds what was
 written, and so does whoever takes the lock, for no fence may be given twice. What a Redis loses with its machine
-is written again; see recent.py.
+is written again; see RecentLines.
 Source: https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/
 """
 
 import logging
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -49,9 +50,11 @@ from holdfast.api.errors import Damaged, Fenced, Malformed, Unavailable
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
-from holdfast.watchdog.store.recent import RecentLines
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.store import BOUND, PAGE_LINES, Bound, Extent, Fence, Snapshot
+
+# Minutes of a busy watchdog, at about 200 bytes each.
+LINES_MAX = 65_536
 
 logger = logging.getLogger(__name__)
 
@@ -389,3 +392,31 @@ def _order(job: str) -> str:
 
 def _answers(job: str) -> str:
     return f"{PREFIX}answers:{job}"
+
+
+# The journal's newest lines, kept by who wrote them for a while.
+#
+# A Redis that writes its file once a second loses the last second with its machine. Whoever wrote those lines
+# still knows them, and has acted on them: it writes them again.
+
+
+class RecentLines:
+    """Bounded over all jobs together: the oldest go first."""
+
+    def __init__(self, lines_max: int = LINES_MAX) -> None:
+        self._lines: deque[tuple[str, int, bytes]] = deque(maxlen=lines_max)
+
+    def keep(self, job: str, first: int, bodies: Sequence[bytes]) -> None:
+        """Remember lines as they were written; the first one is at the place `first`."""
+        self._lines.extend((job, place, body) for place, body in enumerate(bodies, start=first))
+
+    def between(self, job: str, behind: int, upto: int) -> tuple[bytes, ...] | None:
+        """The job's lines behind `behind` up to `upto`, None when one of them is not known any more."""
+        known = {place: body for name, place, body in self._lines if name == job and behind < place <= upto}
+        if len(known) != upto - behind:
+            return None
+        return tuple(known[place] for place in range(behind + 1, upto + 1))
+
+    def forget(self, job: str) -> None:
+        """The job's journal begins anew."""
+        self._lines = deque((line for line in self._lines if line[0] != job), maxlen=self._lines.maxlen)
