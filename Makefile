@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-for-a-run
 PIP_INSTALL := $(RUN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo run test check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-tenants test-browser bench fuzz install clean
+.PHONY: demo run test check test-unit test-contract test-sim test-integration test-kubernetes test-cluster test-tenants test-browser bench shape fuzz install clean
 
 demo: $(RUN_STAMP)
 	$(RUN)/holdfast demo $(ARGS)
@@ -35,6 +35,10 @@ bench: $(STAMP)
 	@test -n "$(NAME)" || { echo "say which: make bench NAME=recovery (one of: $(BENCHES))"; exit 2; }
 	@test -n "$(SCRIPT)" || { echo "there is no bench $(NAME); there are: $(BENCHES)"; exit 2; }
 	$(RUN)/python $(SCRIPT) $(ARGS)
+
+# How large the code is and how it is cut, beside peers.
+shape: $(STAMP)
+	$(RUN)/python bench/shape.py $(ARGS)
 
 # An hour from a random seed, or ARGS="SECONDS SEED". The tests run its first cases.
 fuzz: $(STAMP)

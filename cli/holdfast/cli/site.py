@@ -1,10 +1,9 @@
 """The ports: where jobs are found, what is read of one, and where an intervention is handed in.
 
 Three things fill them: a run on this machine (`localsite`), a watchdog by its address (`addresssite`), and a
-cluster (`cluster.clustersite`). Each is imported when it is used, so that a read on this machine starts at once.
+cluster (`cluster.clustersite`). `opening` chooses among them.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,7 +14,6 @@ from holdfast.api.intervention import InterventionState
 from holdfast.api.status import NodeStatus, RankStatus
 from holdfast.cli.logs import LogLine, LogRequest
 from holdfast.cli.seen import RecordedIncidents, SeenStatus
-from holdfast.cli.target import Place, Surroundings, Target, place_of
 from holdfast.cli.watchdogclient import WatchdogClient
 
 Document = dict[str, Any]
@@ -92,31 +90,3 @@ class Site(Protocol):
     def hand_in(self, document: Document, patience: Patience) -> Answer:
         """Hand in an Intervention; waits for its outcome as long as `patience` says."""
         ...
-
-
-def open_site(target: Target) -> Site:
-    """The installation that `target` means. Raises InvalidInput, Unavailable."""
-    match place_of(target, look_around):
-        case Place.STATE_DIRECTORY:
-            from holdfast.cli.localsite import LocalSite
-
-            return LocalSite(target)
-        case Place.ADDRESS:
-            from holdfast.cli.addresssite import AddressSite
-
-            return AddressSite(target)
-        case Place.CLUSTER:
-            from holdfast.cli.cluster.clustersite import open_cluster_site
-
-            return open_cluster_site(target)
-
-
-def look_around() -> Surroundings:
-    """What there is in this directory and this process's environment."""
-    from holdfast.cli.statedirectory import runs_under_here
-
-    if runs_under_here():
-        return Surroundings.LOCAL_RUN
-    if os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return Surroundings.CLUSTER_ACCESS
-    return Surroundings.NOTHING

@@ -5,8 +5,8 @@ import click
 from holdfast.api.errors import Unavailable
 from holdfast.cli.doctor.finding import Finding, Level, worst
 from holdfast.cli.exitcode import ExitCode
+from holdfast.cli.opening import look_around
 from holdfast.cli.output import Format, Shown, emit, format_option
-from holdfast.cli.site import look_around
 from holdfast.cli.target import JobWord, Place, Target, place_of, target_options
 from holdfast.cli.view.findings import findings_text
 

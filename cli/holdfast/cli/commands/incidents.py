@@ -3,9 +3,9 @@
 import click
 
 from holdfast.cli.exitcode import ExitCode
+from holdfast.cli.opening import open_site
 from holdfast.cli.output import Format, Shown, emit, format_option
 from holdfast.cli.seen import RecordedIncidents
-from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Target, target_options
 from holdfast.cli.view.incident import incidents_text, incidents_wide_text
 from holdfast.cli.view.record import recorded_incidents_text

@@ -10,8 +10,9 @@ import click
 from holdfast.api.errors import HoldfastError
 from holdfast.api.intervention import Forecast, InterventionAction, InterventionState
 from holdfast.cli.exitcode import ExitCode
+from holdfast.cli.opening import open_site
 from holdfast.cli.output import emit_yaml, remark
-from holdfast.cli.site import Answer, Document, JobSource, Patience, Site, open_site
+from holdfast.cli.site import Answer, Document, JobSource, Patience, Site
 from holdfast.cli.target import JobWord, Target, target_options
 
 DEFAULT_TIMEOUT_S = 60.0

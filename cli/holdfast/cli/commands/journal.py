@@ -4,8 +4,8 @@ import click
 import msgspec
 
 from holdfast.cli.exitcode import ExitCode
+from holdfast.cli.opening import open_site
 from holdfast.cli.output import Format, Shown, emit, format_option
-from holdfast.cli.site import open_site
 from holdfast.cli.target import JobWord, Target, target_options
 from holdfast.cli.view.journal import journal_line
 

@@ -4,7 +4,7 @@ import click
 
 from holdfast.cli.exitcode import ExitCode
 from holdfast.cli.logs import Ending, LogRequest, Which
-from holdfast.cli.site import open_site
+from holdfast.cli.opening import open_site
 from holdfast.cli.target import JobWord, Target, target_options
 
 

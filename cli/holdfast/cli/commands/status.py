@@ -3,8 +3,8 @@
 import click
 
 from holdfast.cli.exitcode import ExitCode
+from holdfast.cli.opening import open_site
 from holdfast.cli.output import Format, Shown, emit, format_option
-from holdfast.cli.site import open_site
 from holdfast.cli.target import Breadth, JobWord, Target, target_options
 from holdfast.cli.view.status import job_name, jobs_text, jobs_wide_text, status_text, status_wide_text
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.api.errors import HoldfastError
 from holdfast.cli.doctor.finding import Finding, Level, Unseen
-from holdfast.cli.site import open_site
+from holdfast.cli.opening import open_site
 from holdfast.cli.statedirectory import runs_under_here
 from holdfast.cli.target import Target
 
