@@ -122,7 +122,8 @@ def _importers(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
     importers: dict[str, set[str]] = {module: set() for module in trees}
     for module, tree in trees.items():
         for whole, name in _imported(module, tree):
-            meant = (f"{whole}.{name}", f"{whole}.{name}.__init__", whole, f"{whole}.__init__")
+            inner = ".".join(filter(None, (whole, name)))
+            meant = (inner, f"{inner}.__init__", whole, f"{whole}.__init__")
             found = next((each for each in meant if each in importers), module)
             if found != module:
                 importers[found].add(module)
