@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.api.round import Tier
-from holdfast.checkpoint.storage import Files
+from holdfast.checkpoint.files import Files
 from holdfast.checkpoint.stored import StoredCheckpoint
 
 

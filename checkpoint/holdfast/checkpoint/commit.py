@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from holdfast.checkpoint import fence
 from holdfast.checkpoint import need as needs
-from holdfast.checkpoint.commits import Entered
 from holdfast.checkpoint.discovery import Found
+from holdfast.checkpoint.files import Tree
 from holdfast.checkpoint.naming import (
     committed_name,
     doomed_name,
@@ -19,7 +19,7 @@ from holdfast.checkpoint.naming import (
 )
 from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.retention import Retention, judged
-from holdfast.checkpoint.storage import Tree
+from holdfast.checkpoint.storage import Entered
 
 _LOG = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from typing import Protocol, runtime_checkable
 
+from holdfast.checkpoint.files import Files
 from holdfast.checkpoint.naming import manifest_path
-from holdfast.checkpoint.storage import Files
 
 
 @runtime_checkable

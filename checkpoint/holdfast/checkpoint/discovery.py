@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint import index, manifest
 from holdfast.checkpoint.coverage import require_whole
+from holdfast.checkpoint.files import Files, keys_of
 from holdfast.checkpoint.index import Index
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.naming import committed_step, manifest_path
-from holdfast.checkpoint.storage import Files, keys_of
 from holdfast.checkpoint.verified import VerifiedFile
 
 

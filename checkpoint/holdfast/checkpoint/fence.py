@@ -11,7 +11,7 @@ was displaced stays out: what comes of it later is a straggler. The file holds "
 import msgspec
 
 from holdfast.api.errors import Damaged, Fenced
-from holdfast.checkpoint.storage import Tree
+from holdfast.checkpoint.files import Tree
 
 FILE_NAME = "fence"
 _WRITING = "fence.new"

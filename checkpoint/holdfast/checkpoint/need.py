@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Damaged, Malformed
-from holdfast.checkpoint.storage import Tree
+from holdfast.checkpoint.files import Tree
 
 FILE_NAME = "need.json"
 _WRITING = "need.json.new"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from holdfast.checkpoint.storage import Files
+from holdfast.checkpoint.files import Files
 
 PARTS_MAX = 1024  # Source: UIO_MAXIOV, linux/include/uapi/linux/uio.h
 

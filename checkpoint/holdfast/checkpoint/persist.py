@@ -18,11 +18,12 @@ from holdfast.checkpoint import index, manifest, metadata
 from holdfast.checkpoint.council import Council
 from holdfast.checkpoint.discovery import Found, discover
 from holdfast.checkpoint.errors import SaveFailed
+from holdfast.checkpoint.files import keys_of
 from holdfast.checkpoint.manifest import FileRecord, Manifest
 from holdfast.checkpoint.part import Part, are_finite, merge, records, unpack, write_part
 from holdfast.checkpoint.retention import Retention, Writer, descent
 from holdfast.checkpoint.snapshot import Snapshot
-from holdfast.checkpoint.storage import Storage, keys_of
+from holdfast.checkpoint.storage import Storage
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from enum import StrEnum
 from holdfast.api.checkpoint import Health, health_of
 from holdfast.checkpoint.dating import committed_at
 from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage
+from holdfast.checkpoint.files import Files
 from holdfast.checkpoint.naming import committed_step
 from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.storage import Files
 
 TOLD_WITHIN_S = 30.0
 """By then the watchdog has decided on what replicas computed: nodes are sampled once a second, and it may be

@@ -1,66 +1,55 @@
-"""Where checkpoints live, as the rest of the library sees it: names below one root.
+"""Where checkpoints live: files, how a folder of them becomes a checkpoint, and who may make it one."""
 
-Names are relative, with `/` between a folder and a file. Every method raises OSError when the storage fails.
-"""
+from dataclasses import dataclass
+from typing import Protocol
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-from holdfast.checkpoint.manifest import FileRecord
-from holdfast.checkpoint.signing import NO_KEYS, Keyring
-
-if TYPE_CHECKING:
-    from holdfast.checkpoint.commits import Commits
+from holdfast.checkpoint.discovery import Found
+from holdfast.checkpoint.files import Files, Folders
+from holdfast.checkpoint.need import Need
+from holdfast.checkpoint.retention import Retention
 
 
-class Files(Protocol):
-    """The bytes. Object stores can do all of it."""
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The number of the round that entered last, 0 when none has, and what was left as needed for a rewind."""
 
-    def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
-        """Store `parts` one after the other, replacing what was there; durable on return, but for the name until
-        its folder is synced. The record is of the bytes that were given to the storage.
-        """
-
-    def read(self, name: str, offset: int, length_bytes: int) -> bytes:
-        """What is stored there; shorter than asked for at the end of the file."""
-
-    def size_bytes(self, name: str) -> int:
-        """The file's size. Raises FileNotFoundError when there is none."""
-
-    def names(self, folder: str = "") -> list[str]:
-        """What the folder holds, sorted. Empty when there is no such folder."""
-
-    def free_bytes(self) -> int:
-        """How much can still be written."""
+    number: int
+    need: Need
 
 
-@runtime_checkable
-class Keyed(Protocol):
-    """What `Files` may have besides: the keys that its manifests are signed with. The records of `write` have the
-    hashes that go with them.
+class Commits(Protocol):
+    """Rounds and commits of one storage, one strictly after the other. All of it is for rank 0, but `folder`.
+
+    Every method but `folder` raises Fenced when a newer round has entered, Damaged when nobody can tell, and
+    OSError when the storage fails.
     """
 
-    @property
-    def keys(self) -> Keyring: ...
+    def enter(self, *, owner: str, round: int) -> int:
+        """Enter as `owner`'s `round` and clear away what rounds that died have left.
 
+        Returns the number that the round has in this storage, for everything it does there.
+        """
 
-def keys_of(files: Files) -> Keyring:
-    """None, where the files know of none."""
-    return files.keys if isinstance(files, Keyed) else NO_KEYS
+    def entered(self) -> Entered:
+        """For whoever deletes by hand: who entered last, and what that job needs."""
 
+    def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
+        """Where the files of that `attempt` of the round to save `step` are written."""
 
-class Folders(Protocol):
-    """Files by folder. Where there are no folders, most of this is nothing."""
+    def publish(self, folder: str, *, step: int, round: int) -> str:
+        """Make the complete, durable `folder` the checkpoint of `step`, in the place of one that may be there.
 
-    def make(self, folder: str = "") -> None:
-        """Create the folder unless it exists; several ranks may at once."""
+        Returns the name it has from now on.
+        """
 
-    def remove(self, folder: str) -> None:
-        """Delete a folder with its files; one that is gone already is fine."""
+    def retire(
+        self, retention: Retention, *, round: int, token: str, need: Need | None = None
+    ) -> tuple[Found, ...]:
+        """Delete what `retention` does not keep, and what failed saves of `token` have left. Readers see each
+        checkpoint whole or not at all. `need` is left for whoever deletes by hand; None: what was left stays.
 
-    def sync(self, folder: str = "") -> None:
-        """Make the folder's list of names durable."""
+        Returns what stays of the history that goes on, newest first.
+        """
 
 
 class Storage(Files, Folders, Protocol):
@@ -70,18 +59,5 @@ class Storage(Files, Folders, Protocol):
     def uri(self) -> str: ...
 
     @property
-    def commits(self) -> "Commits":
+    def commits(self) -> Commits:
         """How what was written becomes a checkpoint."""
-
-
-class Tree(Files, Folders, Protocol):
-    """A file system: what makes a change of folders atomic."""
-
-    @property
-    def uri(self) -> str: ...
-
-    def rename(self, source: str, target: str) -> None:
-        """Atomic for readers; durable after `sync`. Raises FileExistsError or OSError on a full target."""
-
-    def exclusive(self) -> AbstractContextManager[None]:
-        """Hold the root against every other process that asks for the same."""

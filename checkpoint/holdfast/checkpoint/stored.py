@@ -12,9 +12,9 @@ from holdfast.checkpoint import archive
 from holdfast.checkpoint.blockmap import BlockMap
 from holdfast.checkpoint.discovery import read_index, read_manifest
 from holdfast.checkpoint.errors import Unfit
+from holdfast.checkpoint.files import Files
 from holdfast.checkpoint.index import Box, Index, StoredObject, StoredTensor
 from holdfast.checkpoint.manifest import Manifest, hash_block
-from holdfast.checkpoint.storage import Files
 from holdfast.checkpoint.strip import Strip, strips_of
 from holdfast.checkpoint.target import Target
 from holdfast.checkpoint.verified import VerifiedFile

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint import index
 from holdfast.checkpoint.discovery import read_index, read_manifest
+from holdfast.checkpoint.files import Files
 from holdfast.checkpoint.manifest import BLOCK_BYTES, Manifest
-from holdfast.checkpoint.storage import Files
 from holdfast.checkpoint.verified import NoSource, Tally, VerifiedFile
 
 THREADS = 4  # A hash is taken at the speed of memory: a few keep a fast disk busy.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.api.errors import Damaged
+from holdfast.checkpoint.files import Files
 from holdfast.checkpoint.manifest import BLOCK_BYTES, FileRecord, is_hash_of
 from holdfast.checkpoint.openfile import OpenFile, Scattering, open_file
-from holdfast.checkpoint.storage import Files
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,14 +10,13 @@ from patience import patient
 
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import manifest
-from holdfast.checkpoint.commits import Entered
 from holdfast.checkpoint.dating import Dated
 from holdfast.checkpoint.discovery import discover
 from holdfast.checkpoint.manifest import BLOCK_BYTES, FORMAT, Manifest
 from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.openfile import open_file
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.storage import Entered, Storage
 
 OpenStorage = Callable[[], Storage]
 

@@ -4,7 +4,7 @@ import torch
 
 from holdfast.checkpoint.convert.content import Contents, Origin, Shape
 from holdfast.checkpoint.discovery import read_index, read_manifest
-from holdfast.checkpoint.storage import Files
+from holdfast.checkpoint.files import Files
 from holdfast.checkpoint.stored import StoredCheckpoint
 
 

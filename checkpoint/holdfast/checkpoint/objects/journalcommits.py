@@ -7,15 +7,15 @@ from msgspec.structs import replace
 
 from holdfast.api.errors import Fenced
 from holdfast.checkpoint import fence
-from holdfast.checkpoint.commits import Entered
 from holdfast.checkpoint.discovery import Found
+from holdfast.checkpoint.files import Files
 from holdfast.checkpoint.naming import committed_step
 from holdfast.checkpoint.need import Need
 from holdfast.checkpoint.objects.bucket import Bucket
 from holdfast.checkpoint.objects.journal import Head, Journal
 from holdfast.checkpoint.objects.naming import save_name, saved_by
 from holdfast.checkpoint.retention import Retention, judged
-from holdfast.checkpoint.storage import Files
+from holdfast.checkpoint.storage import Entered
 
 _LOG = logging.getLogger(__name__)
 
