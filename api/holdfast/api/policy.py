@@ -125,7 +125,7 @@ class Policy(msgspec.Struct, frozen=True):
     must share one NVLink domain. `memory` None: no snapshots in memory; `interval` None: the script alone says
     when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
     `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
-    `cordon_on` and `cluster_xid_actions` are the cluster's words, not the job's; `xid_actions` has the latter too.
+    `cordon_on` and `cluster_xid_actions` are the cluster's words, not the job's; `xid_actions` come before these.
     """
 
     job: Job

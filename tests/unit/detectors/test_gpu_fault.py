@@ -182,9 +182,18 @@ def test_what_only_the_jobs_own_spec_makes_of_an_error_is_its_own_rule(
     own: dict[int, XidAction], clusters: dict[int, XidAction], xid: int, *, own_rule: bool
 ) -> None:
     driver = Driver()
-    driver.detector = GpuFaultDetector(policy(xid_actions={**clusters, **own}, cluster_xid_actions=clusters))
+    driver.detector = GpuFaultDetector(policy(xid_actions=own, cluster_xid_actions=clusters))
     driver.raises(xid, at=10.0)
     assert [finding.own_rule for finding in driver.found] == [own_rule]
+
+
+def test_the_clusters_word_counts_where_the_job_has_none_of_its_own() -> None:
+    driver = Driver()
+    clusters = {63: XidAction.EVICT, 64: XidAction.EVICT}
+    driver.detector = GpuFaultDetector(policy(xid_actions={64: XidAction.WATCH}, cluster_xid_actions=clusters))
+    driver.raises(63, at=10.0)
+    driver.raises(64, at=1000.0)
+    assert driver.xids == [63]
 
 
 def test_what_the_driver_asks_for_is_nobodys_own_rule() -> None:

@@ -16,10 +16,11 @@ def policy(**xid_actions: XidAction) -> Policy:
     return Policy("research/gpt", 1, 2, xid_actions=actions)
 
 
-def test_the_jobs_own_word_comes_before_the_clusters() -> None:
-    cluster = ClusterPolicy({63: XidAction.EVICT, 31: XidAction.RESTART})
-    applied = cluster.applied_to(policy(xid_31=XidAction.WATCH, xid_94=XidAction.EVICT))
-    assert applied.xid_actions == {63: XidAction.EVICT, 31: XidAction.WATCH, 94: XidAction.EVICT}
+def test_the_clusters_words_of_now_take_the_place_of_earlier_ones() -> None:
+    job = policy(xid_31=XidAction.WATCH)
+    before = ClusterPolicy({63: XidAction.EVICT, 31: XidAction.RESTART}).applied_to(job)
+    now = ClusterPolicy({94: XidAction.EVICT}).applied_to(before)
+    assert (now.xid_actions, now.cluster_xid_actions) == ({31: XidAction.WATCH}, {94: XidAction.EVICT})
 
 
 def test_the_same_policy_twice_is_the_same() -> None:

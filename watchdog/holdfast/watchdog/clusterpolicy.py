@@ -18,11 +18,6 @@ class ClusterPolicy(msgspec.Struct, frozen=True):
 
     def applied_to(self, policy: Policy) -> Policy:
         """The policy as the job is judged by, and as it is journaled: a replay needs nothing else."""
-        xid_actions = {**self.xid_actions, **policy.xid_actions}
-        return self.stated_in(msgspec.structs.replace(policy, xid_actions=xid_actions))
-
-    def stated_in(self, policy: Policy) -> Policy:
-        """The policy as it was journaled, with what whoever runs the cluster says now of who is believed."""
         said = dict(self.xid_actions)
         return msgspec.structs.replace(policy, cordon_on=self.cordon_on, cluster_xid_actions=said)
 

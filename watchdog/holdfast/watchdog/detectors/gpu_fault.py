@@ -123,8 +123,9 @@ class GpuFaultDetector:
             if event.xid == RECOVERY_ACTION_CHANGED and event.recovery_action == RecoveryAction.NONE:
                 self._forget(key)
                 continue
-            action = self._action(event, self._policy.xid_actions)
-            own_rule = is_own_rule(action, self._action(event, self._policy.cluster_xid_actions))
+            clusters = self._policy.cluster_xid_actions
+            action = self._action(event, {**clusters, **self._policy.xid_actions})
+            own_rule = is_own_rule(action, self._action(event, clusters))
             raised = _Raised(subject, event, at, action, _peers(subject, event, report), own_rule)
             if event.xid != PREEMPTIVE_CLEANUP:
                 gpu.last_cause_at = at

@@ -99,7 +99,7 @@ class JobHost:
         policy = self.job.state.policy
         with self._only_this_job():
             self._carry_out(self.job.resume(self.clock.now()))
-            if policy is not None and (ruled := cluster.stated_in(policy)) != policy and not self.job.stopped:
+            if policy is not None and (ruled := cluster.applied_to(policy)) != policy and not self.job.stopped:
                 self._carry_out(self.job.demand(JobSubmitted(ruled), self.clock.now()))
 
     def stop(self) -> None:
