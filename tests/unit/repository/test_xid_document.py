@@ -12,8 +12,8 @@ HEAD = """# XIDs: what each means, and what a running job does
 An XID is the NVIDIA driver's error number. What is done about one is decided in this order:
 
 1. the job's own word: `faultPolicy.xid: {"63": Evict}`,
-2. the cluster's: the watchdog's `--xid 63=Evict`, in the chart `watchdog.xidActions: {"63": Evict}`; it becomes
-   part of a job when that is submitted, so that one that runs keeps what it has until its spec changes,
+2. the cluster's: the watchdog's `--xid 63=Evict`, in the chart `watchdog.xidActions: {"63": Evict}`; a
+   watchdog that starts with another word says it of the jobs that run, too,
 3. the driver's, about this very GPU: any recovery that XID 154 or NVML asks for takes the node out of the job,
 4. of 144 to 150 their status words, by the table below,
 5. the catalogue's row. A number that is not in it is watched.
