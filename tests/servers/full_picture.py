@@ -5,10 +5,19 @@ from types import UnionType
 from typing import Any, get_args, get_type_hints
 
 from holdfast.agent.picture import Picture
-from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
-from holdfast.agent.sensors.node_detail import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Writability
-from holdfast.agent.sensors.port_detail import PortCounter, PortDetail, PortState
-from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.reading import (
+    ClockDetail,
+    DiskDetail,
+    GpuDetail,
+    MemoryDetail,
+    NodeDetail,
+    NvlinkDetail,
+    PortCounter,
+    PortDetail,
+    PortState,
+    Reading,
+    Writability,
+)
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import (

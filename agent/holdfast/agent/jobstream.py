@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from holdfast.agent.metrics.itself import Line
+from holdfast.agent.metrics.node import Line
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.sensors.pidmap import PidMap

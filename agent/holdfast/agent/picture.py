@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.reading import Reading
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.telemetry import (
     GpuDisappeared,

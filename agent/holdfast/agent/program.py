@@ -21,18 +21,16 @@ from typing import Final
 from aiohttp import web
 
 from holdfast.agent.bearer import read_token
-from holdfast.agent.exporter import DcgmNames, NodeMetrics, metrics_application
 from holdfast.agent.jobstream import JobStream, JobStreams
+from holdfast.agent.metrics.exporter import DcgmNames, NodeMetrics, metrics_application
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.picture import Picture
-from holdfast.agent.podnames import PodNames
 from holdfast.agent.readiness import Readiness, asking
 from holdfast.agent.reporter import Reporter
-from holdfast.agent.senses import senses_of
-from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing
+from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing, senses_of
 from holdfast.agent.sensors.pidmap import PidMap
 from holdfast.agent.settings import Address, AgentSettings, Lifetime, parse_settings
-from holdfast.agent.tenants import KubeletPods, OneTenant, Tenants
+from holdfast.agent.tenants import KubeletPods, OneTenant, PodNames, Tenants
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.api.telemetry import AgentHello
 

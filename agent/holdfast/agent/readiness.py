@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from holdfast.agent.bearer import read_authority
-from holdfast.agent.metrics.itself import Line
+from holdfast.agent.metrics.node import Line
 from holdfast.agent.settings import Address
 from holdfast.api.errors import Unavailable
 

@@ -1,23 +1,118 @@
-"""The agent's look at its node, ten times a second."""
+"""The agent's sensors, as the settings ask for them, and its look at its node, ten times a second."""
 
 import logging
+import os
 import time
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, Protocol
 
 import msgspec
 
-from holdfast.agent.allclear import all_clear
+from holdfast.agent.conditions.book import all_clear
+from holdfast.agent.conditions.gpus import GPU_KINDS
+from holdfast.agent.conditions.memory import ConditionMemory
+from holdfast.agent.conditions.nodes import NODE_KINDS
+from holdfast.agent.conditions.ports import PORT_KINDS
 from holdfast.agent.jobstream import JobStreams
+from holdfast.agent.kernel.faults import KERNEL_KINDS
+from holdfast.agent.kernel.log import FILE_NAME as BOOKMARK
+from holdfast.agent.kernel.log import KernelLog
+from holdfast.agent.kernel.slots import GpuNames
+from holdfast.agent.kernel.source import source_at
 from holdfast.agent.picture import RANKS, Picture
-from holdfast.agent.senses import NVML, Senses
-from holdfast.agent.sensors.gpu_union import GpuUnion
-from holdfast.agent.sensors.kernellog import KernelLog
-from holdfast.agent.sensors.sensor import Reading, Sensor, joined
+from holdfast.agent.reading import Reading, Sensor, joined
+from holdfast.agent.sensors.dcgmexporter import DcgmExporter
+from holdfast.agent.sensors.infiniband import Infiniband
+from holdfast.agent.sensors.nodebasics import NodeBasics
+from holdfast.agent.sensors.preemption import CloudName, PreemptionNotices, cloud_here
+from holdfast.agent.sensors.simulated_gpu import SimulatedGpus
+from holdfast.agent.settings import AgentSettings, Cloud, Use
 from holdfast.agent.tenants import Tenants
-from holdfast.agent.xidecho import XidEcho
+from holdfast.agent.union import GpuUnion, XidEcho
+from holdfast.api.condition import ConditionKind
 from holdfast.api.telemetry import NodeEvent, PreemptionNoticed, Unreadable
+
+NVML: Final = "nvml"
+_JUDGED: Final[Mapping[str, frozenset[ConditionKind]]] = MappingProxyType(
+    {
+        KernelLog.name: KERNEL_KINDS,
+        NVML: GPU_KINDS,
+        Infiniband.name: PORT_KINDS,
+        NodeBasics.name: NODE_KINDS,
+    }
+)
+
+
+class ClosableSensor(Sensor, Protocol):
+    """A sensor that holds something open."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Senses:
+    """`sensors` each speak for themselves; `exporter` fills what they leave open about GPUs.
+
+    `judges` has the kinds of conditions that each of them judges, by its name; nothing where nothing is sensed.
+    """
+
+    sensors: tuple[Sensor, ...] = ()
+    exporter: Sensor | None = None
+    closable: tuple[ClosableSensor, ...] = ()
+    judges: Mapping[str, frozenset[ConditionKind]] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """No sensor is read any more."""
+        for sensor in self.closable:
+            sensor.close()
+
+
+def senses_of(settings: AgentSettings) -> Senses:
+    """Start them. A machine that only pretends to have GPUs is somebody's own: nothing of it is sensed."""
+    if settings.simulated_gpus and settings.run_dir is not None:
+        return Senses((SimulatedGpus(settings.run_dir, node=settings.node, count=settings.simulated_gpus),))
+    closable = tuple(_wanted(settings))
+    exporter = None if settings.dcgm_exporter is None else DcgmExporter(settings.dcgm_exporter)
+    judges = {each.name: _JUDGED[each.name] for each in closable if each.name in _JUDGED}
+    if exporter is None:
+        return Senses(closable, None, closable, judges)
+    if NVML not in judges:
+        judges[exporter.name] = GPU_KINDS
+    return Senses(closable, exporter, (*closable, exporter), judges)
+
+
+def _wanted(settings: AgentSettings) -> list[ClosableSensor]:
+    sensors: list[ClosableSensor] = []
+    if settings.kernel_log is not None:
+        state_file = None if settings.run_dir is None else os.path.join(settings.run_dir, BOOKMARK)
+        sensors.append(KernelLog(source_at(settings.kernel_log), names=GpuNames(), state_file=state_file))
+    if settings.nvml is Use.AUTO:
+        sensors.append(_nvml(settings.run_dir))
+    if settings.infiniband is Use.AUTO:
+        sensors.append(Infiniband(memory=ConditionMemory.of(Infiniband.name, settings.run_dir)))
+    if settings.node_checks is Use.AUTO:
+        memory = ConditionMemory.of(NodeBasics.name, settings.run_dir)
+        sensors.append(NodeBasics(disks=settings.disks, memory=memory))
+    cloud = _cloud(settings.preemption)
+    if cloud is not None:
+        sensors.append(PreemptionNotices(cloud))
+    return sensors
+
+
+def _cloud(chosen: Cloud) -> CloudName | None:
+    if chosen is Cloud.AUTO:
+        return cloud_here()
+    return None if chosen is Cloud.NONE else CloudName(chosen.value)
+
+
+def _nvml(run_dir: str | None) -> ClosableSensor:
+    # The bindings cost memory that an agent without GPUs has no use for.
+    from holdfast.agent.nvml.sensor import NvmlSensor, has_nvidia_gpus
+
+    return NvmlSensor(known=has_nvidia_gpus, memory=ConditionMemory.of(NVML, run_dir))
+
 
 _LOG = logging.getLogger(__name__)
 

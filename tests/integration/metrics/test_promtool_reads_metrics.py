@@ -6,8 +6,8 @@ import pytest
 from full_picture import full_picture
 from prometheus_server import run_tool
 
-from holdfast.agent.exporter import DcgmNames, NodeMetrics
-from holdfast.agent.metrics.itself import Line
+from holdfast.agent.metrics.exporter import DcgmNames, NodeMetrics
+from holdfast.agent.metrics.node import Line
 from holdfast.api.exposition import Page, Style
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 

@@ -10,11 +10,10 @@ from nvml_observer import until_listening
 from patience import patient
 
 from holdfast.agent.nvml.driver import Driver, DriverAbsent
-from holdfast.agent.nvml.session import Session
-from holdfast.agent.nvml.sighting import Sighting
-from holdfast.agent.nvml.watch import EventWatch
+from holdfast.agent.nvml.session import EventWatch, Session
+from holdfast.agent.nvml.snapshot import Sighting
 from holdfast.agent.outbox import Outbox
-from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.reading import Reading
 from holdfast.api.event import (
     ClockTicked,
     Event,

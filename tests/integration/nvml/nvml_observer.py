@@ -7,7 +7,7 @@ from patience import patient
 
 from holdfast.agent.nvml.driver import Driver
 from holdfast.agent.nvml.sensor import NvmlSensor
-from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.reading import Reading
 from holdfast.api.telemetry import NodeEvent
 
 PATIENCE_S = patient(30.0)

@@ -15,7 +15,7 @@ from holdfast.agent.nvml.devicesettings import record_settings, restore_settings
 from holdfast.agent.nvml.driver import Driver
 from holdfast.agent.nvml.sensor import NvmlSensor
 from holdfast.agent.nvml.topology import Domains, nvlink_domains
-from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.reading import Reading
 from holdfast.api.condition import ConditionKind, ConditionState
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, Unreadable, XidRaised
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from patience import patient
 
-from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.reading import Reading
 from holdfast.api.telemetry import NodeEvent
 
 

@@ -13,8 +13,7 @@ from asking import Asking
 from http_fake import serving
 
 from holdfast.agent.sensors import clouds, preemption
-from holdfast.agent.sensors.clouds import CloudName
-from holdfast.agent.sensors.preemption import PreemptionNotices
+from holdfast.agent.sensors.preemption import CloudName, PreemptionNotices
 from holdfast.api.telemetry import PreemptionNoticed
 
 

@@ -3,9 +3,9 @@
 import errno
 from pathlib import Path
 
-from holdfast.agent.gpunames import GpuNames
-from holdfast.agent.sensors.kernellog import KernelLog
-from holdfast.agent.sensors.kernelsource import KernelDevice
+from holdfast.agent.kernel.log import KernelLog
+from holdfast.agent.kernel.slots import GpuNames
+from holdfast.agent.kernel.source import KernelDevice
 
 UUID = "GPU-b6c3b2be-c55b-d076-fa0e-d464e4c7e08b"
 OTHER_UUID = "GPU-00000000-1111-2222-3333-444444444444"

@@ -15,8 +15,8 @@ from holdfast.agent.outbox import (
     Outbox,
     fitting_ranks,
 )
+from holdfast.agent.reading import Reading
 from holdfast.agent.reporter import retry_after_s
-from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.condition import AllClear, Condition, ConditionKind, ConditionState
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import (

@@ -3,7 +3,7 @@
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from holdfast.agent.metrics.itself import Line
+from holdfast.agent.metrics.node import Line
 from holdfast.agent.readiness import BAD_FOR_S, GOOD_FOR_S, Readiness, asking
 from holdfast.agent.settings import Address
 

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
-from holdfast.agent.allclear import GPU_KINDS, KERNEL_KINDS, NODE_KINDS, PORT_KINDS, all_clear
-from holdfast.agent.senses import Senses, senses_of
-from holdfast.agent.sensors.sensor import Reading
-from holdfast.agent.sensors.standing import OPEN_TOLD_MAX
+from holdfast.agent.conditions.book import OPEN_TOLD_MAX, all_clear
+from holdfast.agent.conditions.gpus import GPU_KINDS
+from holdfast.agent.conditions.nodes import NODE_KINDS
+from holdfast.agent.conditions.ports import PORT_KINDS
+from holdfast.agent.kernel.faults import KERNEL_KINDS
+from holdfast.agent.reading import Reading
+from holdfast.agent.sensing import Senses, senses_of
 from holdfast.agent.settings import parse_settings
 from holdfast.api.condition import AllClear, ConditionKind
 

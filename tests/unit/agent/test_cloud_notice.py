@@ -16,7 +16,7 @@ from holdfast.agent.sensors.cloud_notice import (
     azure_notices,
     when,
 )
-from holdfast.agent.sensors.clouds import CloudName, cloud_here
+from holdfast.agent.sensors.preemption import CloudName, cloud_here
 
 ANSWERED = datetime(2026, 11, 21, 8, 20, 0, tzinfo=UTC)
 

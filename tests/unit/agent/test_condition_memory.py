@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.sensors.conditionmemory import ConditionMemory
-from holdfast.agent.sensors.standing import Held
+from holdfast.agent.conditions.book import Held
+from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.api.condition import ConditionKind
 
 LINK = Held(ConditionKind.LINK_DOWN, "port mlx5_0/1: it was up and is down", 40.0, device="mlx5_0/1")

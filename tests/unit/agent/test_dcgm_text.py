@@ -9,10 +9,17 @@ from dcgm_pages import FIRST, NEWER, UUID, page, xid_line
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.agent.sensors.dcgm_fields import PREFIX, XID_GAUGES, XID_TOTAL, Filling, filling_of
-from holdfast.agent.sensors.dcgm_text import NotDcgm, scrape_of
-from holdfast.agent.sensors.gpu_sample import sample_of
-from holdfast.agent.sensors.xid_gauge import XidGauge
+from holdfast.agent.reading import sample_of
+from holdfast.agent.sensors.dcgm_text import (
+    PREFIX,
+    XID_GAUGES,
+    XID_TOTAL,
+    Filling,
+    NotDcgm,
+    XidGauge,
+    filling_of,
+    scrape_of,
+)
 from holdfast.api.telemetry import GpuHealth, NodeReport
 from holdfast.api.xid import RecoveryAction
 

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agent.sensors.last_hour import LastHour
-from holdfast.agent.sensors.port_judgement import ErrorCount
+from holdfast.agent.conditions.counting import ErrorCount, LastHour
 
 
 def test_what_was_counted_before_the_first_look_is_not_new() -> None:

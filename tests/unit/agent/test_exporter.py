@@ -10,14 +10,23 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly_parsed
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.agent.exporter import DcgmNames, NodeMetrics, metrics_application
-from holdfast.agent.metrics.itself import Line
+from holdfast.agent.metrics.exporter import DcgmNames, NodeMetrics, metrics_application
+from holdfast.agent.metrics.node import Line
 from holdfast.agent.metrics.table import AGENT_METRICS, DCGM_METRICS, OWN_METRICS
 from holdfast.agent.picture import Picture
-from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
-from holdfast.agent.sensors.node_detail import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Writability
-from holdfast.agent.sensors.port_detail import PortCounter, PortDetail, PortState
-from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.reading import (
+    ClockDetail,
+    DiskDetail,
+    GpuDetail,
+    MemoryDetail,
+    NodeDetail,
+    NvlinkDetail,
+    PortCounter,
+    PortDetail,
+    PortState,
+    Reading,
+    Writability,
+)
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.errors import Unavailable
 from holdfast.api.exposition import Style

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.agent.sensors.gpu_detail import GpuDetail
-from holdfast.agent.sensors.gpu_sample import sample_of
+from holdfast.agent.reading import GpuDetail, sample_of
 from holdfast.api.telemetry import GpuHealth, GpuSample
 
 MUTE = GpuDetail(uuid="GPU-0", index=3, model="NVIDIA H100 80GB HBM3", throttle=1, ecc_corrected=0)

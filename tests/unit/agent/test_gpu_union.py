@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
-from holdfast.agent.sensors.gpu_union import ECHO_S, GpuUnion
-from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.reading import GpuDetail, NvlinkDetail, Reading
+from holdfast.agent.union import EXPORTER_ECHO_S, GpuUnion
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, Unreadable, XidRaised
 
@@ -56,8 +55,8 @@ def test_while_the_driver_tells_no_events_the_exporters_errors_are_news_unless_t
 def test_the_echo_of_an_error_that_the_kernel_told_is_dropped() -> None:
     union, told = GpuUnion(), Reading(events=(XidRaised("A", 79, 0.0),))
     assert union.unite(told, Reading(), 0.0).events == told.events
-    assert union.unite(Reading(), told, ECHO_S - 1).events == ()
-    assert union.unite(Reading(), told, ECHO_S + 1).events == told.events
+    assert union.unite(Reading(), told, EXPORTER_ECHO_S - 1).events == ()
+    assert union.unite(Reading(), told, EXPORTER_ECHO_S + 1).events == told.events
 
 
 def test_a_condition_that_both_know_is_told_once_and_is_over_when_both_say_so() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from ib_tree import IbTree
 
-from holdfast.agent.sensors.conditionmemory import ConditionMemory
+from holdfast.agent.conditions.book import Held
+from holdfast.agent.conditions.memory import ConditionMemory
+from holdfast.agent.reading import Reading
+from holdfast.agent.sensors.background import Polled, Sight
 from holdfast.agent.sensors.infiniband import Infiniband, ports_in
-from holdfast.agent.sensors.polled import Polled, Sight
-from holdfast.agent.sensors.sensor import Reading
-from holdfast.agent.sensors.standing import Held
 from holdfast.api.condition import AllClear, ConditionKind, ConditionState
 from holdfast.api.telemetry import Unreadable
 

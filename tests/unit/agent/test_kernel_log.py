@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from kernel_ring import BOOT, OTHER_UUID, UUID, Ring, gpu_tree
 
-from holdfast.agent.gpunames import GpuNames
-from holdfast.agent.kernelfaults import CALM_S, UNTIL_BOOT
-from holdfast.agent.sensors.kernelbookmark import boot_id, read_bookmark
-from holdfast.agent.sensors.kernellog import HISTORY_S, LOSS_TOLD_S, RECORDS_PER_LOOK, KernelLog
-from holdfast.agent.sensors.kernelsource import DEVICE, KernelDevice, LogFile, source_at
-from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.conditions.memory import boot_id, read_file
+from holdfast.agent.kernel.faults import CALM_S, UNTIL_BOOT
+from holdfast.agent.kernel.log import HISTORY_S, LOSS_TOLD_S, RECORDS_PER_LOOK, Bookmark, KernelLog
+from holdfast.agent.kernel.slots import GpuNames
+from holdfast.agent.kernel.source import DEVICE, KernelDevice, LogFile, source_at
+from holdfast.agent.reading import Reading
 from holdfast.api.condition import AllClear, ConditionKind, ConditionState
 from holdfast.api.telemetry import GpuDisappeared, ProcessKilledForMemory, Unreadable, XidRaised
 
@@ -339,7 +339,7 @@ def test_the_machines_own_log_is_read_or_told_unreadable_with_the_fix(tmp_path: 
     sensor = KernelLog(source_at(DEVICE), names=GpuNames(), state_file=str(state_file))
     told = [each.reason for each in look(sensor, 1e9, looks=2000).unreadable]
     sensor.close()
-    kept = read_bookmark(str(state_file))
+    kept = read_file(str(state_file), Bookmark)
     was_read = kept is not None and kept.boot == boot_id()
     assert was_read is not any(reason.startswith(f"cannot read {DEVICE}: ") for reason in told)
 

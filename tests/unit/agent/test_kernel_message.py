@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agent.kernelmessage import (
+from holdfast.agent.kernel.message import (
     DriverLoaded,
     FellOffTheBus,
     GpuNamed,
@@ -17,7 +17,7 @@ from holdfast.agent.kernelmessage import (
     XidLogged,
     parse_message,
 )
-from holdfast.agent.kernelrecord import parse_line, parse_record
+from holdfast.agent.kernel.source import parse_line, parse_record
 from holdfast.api.nvlink5 import LinkFault
 
 SLOT = "0000:3b:00"

@@ -7,12 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.agent.sensors.conditionmemory import ConditionMemory
-from holdfast.agent.sensors.node_detail import DiskDetail, Writability
+from holdfast.agent.conditions.book import Held
+from holdfast.agent.conditions.memory import ConditionMemory
+from holdfast.agent.reading import DiskDetail, Reading, Writability
+from holdfast.agent.sensors.background import Polled, Sight
 from holdfast.agent.sensors.nodebasics import NodeBasics, disk_at
-from holdfast.agent.sensors.polled import Polled, Sight
-from holdfast.agent.sensors.sensor import Reading
-from holdfast.agent.sensors.standing import Held
 from holdfast.api.condition import ConditionKind, ConditionState
 
 

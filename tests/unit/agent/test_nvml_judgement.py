@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.agent.nvml.judgement import QUIET_S, GpuJudgement, Rate
-from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
+from holdfast.agent.conditions.counting import QUIET_S, Rate
+from holdfast.agent.conditions.gpus import GpuJudge
+from holdfast.agent.reading import GpuDetail, NvlinkDetail
 from holdfast.api.condition import ConditionKind, ConditionState
 
 HEALTHY = GpuDetail(
@@ -34,7 +35,7 @@ class Watched:
     """One GPU that is looked at every second."""
 
     def __init__(self, **values: object) -> None:
-        self.judgement = GpuJudgement()
+        self.judge = GpuJudge()
         self.now = 1000.0
         self.detail = replace(HEALTHY, **values)  # type: ignore[arg-type]
         self.looks(1)
@@ -43,14 +44,14 @@ class Watched:
         self.detail = replace(self.detail, **values)  # type: ignore[arg-type]
         for _ in range(count):
             self.now += 1.0
-            self.judgement.observe(self.detail, self.now)
+            self.judge.observe(self.detail, self.now)
 
     def raised(self) -> set[tuple[ConditionKind, str]]:
-        conditions = self.judgement.conditions(self.now)
+        conditions = self.judge.book.report(self.now)
         return {(one.kind, one.device) for one in conditions if one.state is ConditionState.RAISED}
 
     def cleared(self) -> set[ConditionKind]:
-        return {o.kind for o in self.judgement.conditions(self.now) if o.state is ConditionState.CLEARED}
+        return {o.kind for o in self.judge.book.report(self.now) if o.state is ConditionState.CLEARED}
 
 
 def link(**values: object) -> tuple[NvlinkDetail, ...]:
@@ -227,15 +228,15 @@ def test_an_hour_without_a_look_is_not_an_hour_of_quiet() -> None:
 
 
 def test_gpus_are_judged_apart_and_their_number_is_bounded() -> None:
-    judgement = GpuJudgement()
+    judge = GpuJudge()
     for index in range(100):
-        judgement.observe(replace(HEALTHY, uuid=f"GPU-{index}", ecc_uncorrected=index % 2), 1.0)
-    assert {one.gpu for one in judgement.conditions(1.0)} == {f"GPU-{index}" for index in range(1, 64, 2)}
+        judge.observe(replace(HEALTHY, uuid=f"GPU-{index}", ecc_uncorrected=index % 2), 1.0)
+    assert {one.gpu for one in judge.book.report(1.0)} == {f"GPU-{index}" for index in range(1, 64, 2)}
 
 
 def test_a_healthy_gpu_of_noisy_values_raises_nothing() -> None:
     noise = random.Random(7)
-    judgement, now = GpuJudgement(), 0.0
+    judge, now = GpuJudge(), 0.0
     corrected = replays = 0
     for _ in range(5_000):
         now += noise.uniform(0.9, 6.0)
@@ -250,15 +251,15 @@ def test_a_healthy_gpu_of_noisy_values_raises_nothing() -> None:
             ecc_corrected=None if noise.random() < 0.05 else corrected,
             pcie_replays=None if noise.random() < 0.05 else replays,
         )
-        judgement.observe(detail, now)
-    assert judgement.conditions(now) == ()
+        judge.observe(detail, now)
+    assert judge.book.report(now) == ()
 
 
 def test_a_gpu_that_had_to_be_reset_is_well_when_it_answers_a_minute_also_where_no_action_is_told() -> None:
     gpu = Watched(recovery_action=None)
-    gpu.judgement.reset_required("GPU-a", gpu.now)
+    gpu.judge.reset_required("GPU-a", gpu.now)
     gpu.looks(59)
-    gpu.judgement.reset_required("GPU-a", gpu.now)
+    gpu.judge.reset_required("GPU-a", gpu.now)
     gpu.looks(60)
     assert gpu.raised() == {(ConditionKind.RECOVERY_NEEDED, "")}
     gpu.looks(1)
@@ -267,7 +268,7 @@ def test_a_gpu_that_had_to_be_reset_is_well_when_it_answers_a_minute_also_where_
 
 def test_where_an_action_was_told_silence_about_it_ends_nothing() -> None:
     gpu = Watched()
-    gpu.judgement.reset_required("GPU-a", gpu.now)
+    gpu.judge.reset_required("GPU-a", gpu.now)
     gpu.looks(1, recovery_action=1)
     gpu.looks(3600, recovery_action=None)
     assert gpu.raised() == {(ConditionKind.RECOVERY_NEEDED, "")}
@@ -277,14 +278,14 @@ SELDOM_S = 45.0
 
 
 def test_what_lasts_is_judged_from_looks_that_are_seldom_too() -> None:
-    judgement = GpuJudgement(gap_s_max=60.0)
+    judge = GpuJudge(gap_s_max=60.0)
     ill = replace(HEALTHY, pcie_width=8, throttle=0x80)
     for number in range(2):
-        judgement.observe(ill, 1000.0 + number * SELDOM_S)
-    assert {each.kind for each in judgement.conditions(1045.0)} == {
+        judge.observe(ill, 1000.0 + number * SELDOM_S)
+    assert {each.kind for each in judge.book.report(1045.0)} == {
         ConditionKind.PCIE_DEGRADED,
         ConditionKind.POWER_BRAKE,
     }
     for number in range(2, 5):
-        judgement.observe(HEALTHY, 1000.0 + number * SELDOM_S)
-    assert {each.state for each in judgement.conditions(1180.0)} == {ConditionState.CLEARED}
+        judge.observe(HEALTHY, 1000.0 + number * SELDOM_S)
+    assert {each.state for each in judge.book.report(1180.0)} == {ConditionState.CLEARED}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.agent.nvml.presence import has_nvidia_gpus
+from holdfast.agent.nvml.sensor import has_nvidia_gpus
 from holdfast.agent.nvml.topology import Domains, grouped
 
 

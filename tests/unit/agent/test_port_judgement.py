@@ -5,9 +5,9 @@ from pathlib import Path
 
 from ib_tree import IbTree
 
+from holdfast.agent.conditions.ports import PortJudge
+from holdfast.agent.reading import PortCounter, PortDetail, PortState
 from holdfast.agent.sensors.infiniband import ports_in
-from holdfast.agent.sensors.port_detail import PortCounter, PortDetail, PortState
-from holdfast.agent.sensors.port_judgement import PortJudge
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 
 HOUR_S, DAY_S = 3600.0, 86400.0
@@ -33,13 +33,13 @@ class Ports:
             self.look()
 
     def conditions(self, state: ConditionState = ConditionState.RAISED) -> dict[ConditionKind, Condition]:
-        return {each.kind: each for each in self.judge.report(self.now) if each.state is state}
+        return {each.kind: each for each in self.judge.book.report(self.now) if each.state is state}
 
 
 def test_healthy_ports_raise_nothing(tmp_path: Path) -> None:
     ports = Ports(tmp_path)
     ports.passes(600)
-    assert ports.judge.report(ports.now) == ()
+    assert ports.judge.book.report(ports.now) == ()
     assert [detail.state for detail in ports.details] == [PortState.UP] * 4
     assert (ports.details[0].rate_gbps, ports.details[0].sent_bytes) == (400.0, 4000)
 
@@ -66,7 +66,7 @@ def test_a_port_that_was_never_up_is_not_a_fault(tmp_path: Path) -> None:
     judge = PortJudge()
     for now in range(0, 600, 5):
         judge.observe(ports_in(str(tree.root)).ports, float(now))
-    assert judge.report(600.0) == ()
+    assert judge.book.report(600.0) == ()
 
 
 def test_an_adapter_that_is_gone_is_down(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_port_whose_state_cannot_be_read_is_neither_up_nor_down(tmp_path: Path
     ports = Ports(tmp_path)
     ports.tree.port("mlx5_0", "state", "garbage")
     ports.passes(60)
-    assert ports.judge.report(ports.now) == ()
+    assert ports.judge.book.report(ports.now) == ()
     assert ports.details[0].state is PortState.UNKNOWN
     assert [each.source for each in ports_in(str(ports.tree.root)).unreadable] == ["infiniband mlx5_0/1"]
 
@@ -99,7 +99,7 @@ def test_a_short_break_is_not_raised_and_the_third_within_an_hour_is_flapping(tm
     for downs in (1, 2):
         ports.tree.port("mlx5_0", "counters/link_downed", str(downs))
         ports.passes(300)
-    assert ports.judge.report(ports.now) == ()
+    assert ports.judge.book.report(ports.now) == ()
     ports.tree.port("mlx5_0", "counters/link_downed", "3")
     ports.passes(5)
     assert "3 times" in ports.conditions()[ConditionKind.LINK_FLAPPING].says
@@ -125,7 +125,7 @@ def test_errors_at_a_high_rate_are_raised_and_cleared_after_a_quiet_hour(tmp_pat
     ports = Ports(tmp_path)
     ports.tree.port("mlx5_1", "counters/symbol_error", "119")
     ports.passes(60)
-    assert ports.judge.report(ports.now) == ()
+    assert ports.judge.book.report(ports.now) == ()
     ports.tree.port("mlx5_1", "counters/symbol_error", "121")
     ports.passes(5)
     raised = ports.conditions()[ConditionKind.LINK_ERRORS]
@@ -152,7 +152,7 @@ def test_a_port_that_comes_back_at_a_lower_rate_is_degraded_until_it_runs_at_ful
     ports = Ports(tmp_path)
     ports.tree.port("mlx5_0", "rate", "200 Gb/sec (2X NDR)")
     ports.passes(60)
-    assert ports.judge.report(ports.now) == ()
+    assert ports.judge.book.report(ports.now) == ()
     ports.passes(10)
     assert "200 Gb/s, it ran at 400 Gb/s" in ports.conditions()[ConditionKind.LINK_DEGRADED].says
     ports.tree.port("mlx5_0", "rate", "400 Gb/sec (4X NDR)")
@@ -166,7 +166,7 @@ def test_a_port_slower_than_most_of_its_kind_is_degraded_from_the_start(tmp_path
     judge = PortJudge()
     for now in range(0, 70, 5):
         judge.observe(ports_in(str(tree.root)).ports, float(now))
-    (raised,) = judge.report(70.0)
+    (raised,) = judge.book.report(70.0)
     assert (raised.kind, raised.device) == (ConditionKind.LINK_DEGRADED, "mlx5_3/1")
     assert "its siblings run at 400 Gb/s" in raised.says
 
@@ -178,7 +178,7 @@ def test_a_slower_adapter_of_another_kind_is_none_of_our_business(tmp_path: Path
     judge = PortJudge()
     for now in range(0, 200, 5):
         judge.observe(ports_in(str(tree.root)).ports, float(now))
-    assert judge.report(200.0) == ()
+    assert judge.book.report(200.0) == ()
 
 
 def test_a_thousand_healthy_days_with_jitter_raise_nothing() -> None:
@@ -194,4 +194,4 @@ def test_a_thousand_healthy_days_with_jitter_raise_nothing() -> None:
             counters = dict.fromkeys(counters, 0)
         detail = PortDetail(device="a", port=1, state=PortState.UP, rate_gbps=400.0, counters=dict(counters))
         judge.observe((detail,), now)
-        assert judge.report(now) == ()
+        assert judge.book.report(now) == ()

@@ -11,17 +11,24 @@ from typing import Any, cast
 import pytest
 from ib_tree import IbTree
 
-from holdfast.agent.allclear import GPU_KINDS, NODE_KINDS, PORT_KINDS, all_clear
+from holdfast.agent.conditions.book import all_clear
+from holdfast.agent.conditions.gpus import GPU_KINDS
+from holdfast.agent.conditions.memory import ConditionMemory
+from holdfast.agent.conditions.nodes import NODE_KINDS, NodeJudge
+from holdfast.agent.conditions.ports import PORT_KINDS, PortJudge
 from holdfast.agent.nvml.session import Round, Session
-from holdfast.agent.nvml.sighting import Sighting
+from holdfast.agent.nvml.snapshot import Sighting
 from holdfast.agent.outbox import Outbox
-from holdfast.agent.sensors.conditionmemory import ConditionMemory
-from holdfast.agent.sensors.gpu_detail import GpuDetail, NvlinkDetail
+from holdfast.agent.reading import (
+    ClockDetail,
+    DiskDetail,
+    GpuDetail,
+    NodeDetail,
+    NvlinkDetail,
+    Reading,
+    Writability,
+)
 from holdfast.agent.sensors.infiniband import ports_in
-from holdfast.agent.sensors.node_detail import ClockDetail, DiskDetail, NodeDetail, Writability
-from holdfast.agent.sensors.node_judgement import NodeJudge, NodeLimits
-from holdfast.agent.sensors.port_judgement import PortJudge
-from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.condition import AllClear, ConditionKind, ConditionState
 from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Finding
@@ -101,7 +108,7 @@ class PortAgent:
         seen = ports_in(str(self._tree.root))
         self._judge.observe(seen.ports, self.now)
         self._kept.keep(self._judge.held(), self.now)
-        return Reading(conditions=self._judge.report(self.now), all_clear=self._judge.all_clear())
+        return Reading(conditions=self._judge.book.report(self.now), all_clear=self._judge.book.all_clear())
 
 
 class Story:
@@ -328,19 +335,19 @@ def test_an_hour_without_is_an_hour_that_the_agent_saw(lasting: Remembering, tmp
 
 def test_what_holds_of_the_node_is_held_again_and_cleared_by_its_rule(tmp_path: Path) -> None:
     unset = ClockDetail(offset_s=0.0, error_s_max=16.0, unsynchronised=True)
-    first, second = NodeJudge(NodeLimits()), NodeJudge(NodeLimits())
-    first.observe_disks([FULL_DISK, replace(FULL_DISK, path="/old")], 0.0)
+    first, second = NodeJudge(), NodeJudge()
+    first.observe(NodeDetail(disks=(FULL_DISK, replace(FULL_DISK, path="/old"))), 0.0)
     for now in (0.0, 600.0):
         first.observe(NodeDetail(clock=unset), now)
-    second.take_up(first.held(), disks=("/checkpoints",), now=700.0)
+    second.take_up(first.book.held(), disks=("/checkpoints",), now=700.0)
     second.observe(NodeDetail(clock=unset), 701.0)
-    states = {(each.kind, each.device): each.state for each in second.report(701.0)}
+    states = {(each.kind, each.device): each.state for each in second.book.report(701.0)}
     assert states == {
         (ConditionKind.DISK_FULL, "/checkpoints"): ConditionState.RAISED,
         (ConditionKind.DISK_FULL, "/old"): ConditionState.CLEARED,  # nobody looks at it any more
         (ConditionKind.CLOCK_UNSYNCHRONISED, ""): ConditionState.RAISED,
     }
-    second.observe_disks([replace(FULL_DISK, free_bytes=500)], 702.0)
+    second.observe(NodeDetail(disks=(replace(FULL_DISK, free_bytes=500),)), 702.0)
     second.observe(NodeDetail(clock=replace(unset, unsynchronised=False)), 702.0)
-    assert second.held() == ()
-    assert {each.kind for each in second.all_clear()} == NODE_KINDS - {ConditionKind.MEMORY_LOW}
+    assert second.book.held() == ()
+    assert {each.kind for each in second.book.all_clear()} == NODE_KINDS - {ConditionKind.MEMORY_LOW}

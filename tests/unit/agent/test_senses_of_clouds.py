@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.senses import senses_of
+from holdfast.agent.sensing import senses_of
 from holdfast.agent.sensors.preemption import PreemptionNotices
 from holdfast.agent.settings import parse_settings
 

@@ -9,16 +9,15 @@ from typing import cast
 import pytest
 from record_writer import RecordWriter, step_zone
 
-from holdfast.agent.allclear import GPU_KINDS, PORT_KINDS
+from holdfast.agent.conditions.gpus import GPU_KINDS
+from holdfast.agent.conditions.ports import PORT_KINDS
 from holdfast.agent.jobstream import JobStream, JobStreams
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.picture import Picture
+from holdfast.agent.reading import GpuDetail, Reading, Sensor
 from holdfast.agent.reporter import Reporter
-from holdfast.agent.senses import Senses
-from holdfast.agent.sensing import Sensing
-from holdfast.agent.sensors.gpu_detail import GpuDetail
+from holdfast.agent.sensing import Senses, Sensing
 from holdfast.agent.sensors.pidmap import PidMap
-from holdfast.agent.sensors.sensor import Reading, Sensor
 from holdfast.agent.tenants import Tenant
 from holdfast.api.condition import AllClear, ConditionKind
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, Unreadable, XidRaised

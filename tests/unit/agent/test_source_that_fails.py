@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from holdfast.agent.sensors.background import Background
-from holdfast.agent.sensors.polled import Polled, Sight
+from holdfast.agent.sensors.background import Background, Polled, Sight
 from holdfast.api.telemetry import Unreadable
 
 PATIENCE_S = 25.0

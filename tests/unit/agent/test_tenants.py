@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.memberfile import FILE_NAME, Member, write_member
-from holdfast.agent.podnames import PodNames
-from holdfast.agent.tenants import KubeletPods, OneTenant
+from holdfast.agent.tenants import KubeletPods, OneTenant, PodNames
 from holdfast.api.errors import Unavailable
 from holdfast.api.telemetry import Unreadable
 

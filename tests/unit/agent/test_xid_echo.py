@@ -2,9 +2,8 @@
 
 import pytest
 
-from holdfast.agent.sensors.gpu_detail import GpuDetail
-from holdfast.agent.sensors.sensor import Reading, joined
-from holdfast.agent.xidecho import ECHO_S, XidEcho
+from holdfast.agent.reading import GpuDetail, Reading, joined
+from holdfast.agent.union import ECHO_S, XidEcho
 from holdfast.api.nvlink5 import LinkFault
 from holdfast.api.telemetry import GpuDisappeared, NodeEvent, PreemptionNoticed, ProcessKilledForMemory, XidRaised
 

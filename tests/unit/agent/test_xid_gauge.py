@@ -1,7 +1,6 @@
 """XID errors out of what an exporter shows of them."""
 
-from holdfast.agent.sensors.dcgm_text import XidsShown
-from holdfast.agent.sensors.xid_gauge import TOLD_FOR_S, XidGauge
+from holdfast.agent.sensors.dcgm_text import TOLD_FOR_S, XidGauge, XidsShown
 
 
 class Exporter:

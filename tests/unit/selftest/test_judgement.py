@@ -1,14 +1,14 @@
 import msgspec
 import pytest
 
-from holdfast.agent.selftest.fitting import BYTES_MAX, fitted
-from holdfast.agent.selftest.golden import with_results
+from holdfast.agent.selftest.command import BYTES_MAX, fitted
 from holdfast.agent.selftest.judgement import (
     compare_devices,
     compare_with_golden,
     judge_runs,
     summary,
     verdict_of,
+    with_results,
 )
 from holdfast.api.selftest import CheckResult, Tested, TestLevel, Verdict
 

@@ -2,8 +2,7 @@ import random
 
 import pytest
 
-from holdfast.agent.selftest.judgement import judge_runs
-from holdfast.agent.selftest.repetition import chance_to_catch, promise, repeats_of, repeats_to_catch
+from holdfast.agent.selftest.judgement import chance_to_catch, judge_runs, promise, repeats_of, repeats_to_catch
 from holdfast.api.drill import Spoiler, parse_injection
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 

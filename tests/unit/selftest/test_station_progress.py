@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from holdfast.agent.selftest.progress import Progress
 from holdfast.agent.selftest.station import Began, Done, Identified, Pulse, Skipped, failure
+from holdfast.agent.selftest.supervision import Progress
 from holdfast.api.selftest import CheckResult, Verdict
 
 UUID = "GPU-1"

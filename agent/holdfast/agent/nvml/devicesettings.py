@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
 from holdfast.agent.nvml.driver import CallFailed, Driver, NotTold, NvmlFailure
-from holdfast.agent.nvml.look import identify
+from holdfast.agent.nvml.gpu import identify
 from holdfast.api.telemetry import Unreadable
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
 from holdfast.agent.nvml.driver import CallFailed, Driver, NotTold, NvmlFailure
-from holdfast.agent.nvml.look import GpuLook, identify
+from holdfast.agent.nvml.gpu import GpuLook, identify
 from holdfast.api.telemetry import Unreadable
 
 _SWITCH: Final = "switch"  # what all GPUs with links to NVSwitches have in common

@@ -14,10 +14,9 @@ from typing import Annotated, Final, NoReturn
 
 import msgspec
 
-from holdfast.agent.selftest.fitting import fitted
 from holdfast.api.drill import Drill, parse_injection, read_drill
 from holdfast.api.errors import HoldfastError, InvalidInput
-from holdfast.api.selftest import Tested, TestLevel, Verdict
+from holdfast.api.selftest import CheckResult, Tested, TestLevel, Verdict
 
 USAGE: Final = 2
 EXIT_CODES: Final[Mapping[Verdict, int]] = {Verdict.PASSED: 0, Verdict.FAILED: 1, Verdict.UNKNOWN: 3}
@@ -102,7 +101,7 @@ def _run(flags: Flags) -> Tested:
     os.environ.update({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
     try:
         from holdfast.agent.selftest.device import DeviceKind, devices_of
-        from holdfast.agent.selftest.golden import read_golden, record_golden
+        from holdfast.agent.selftest.judgement import read_golden, record_golden
         from holdfast.agent.selftest.selftest import Order, run, settle_environment
     except ModuleNotFoundError as error:
         _end(_UNAVAILABLE, f"{error.name} is not installed here; install it with pip install 'holdfast[torch]'")
@@ -145,3 +144,50 @@ def as_text(tested: Tested) -> str:
         for each in tested.checks
     ]
     return "\n".join([*lines, f"{tested.verdict} in {tested.took_s:.1f} s: {tested.says}"])
+
+
+BYTES_MAX: Final = 32 << 10  # half of what a frame to the watchdog may weigh
+SAYS_CHARACTERS_MAX: Final = 400
+_KEPT_MAX: Final = 48  # results, should even those that did not pass be too many
+
+
+def fitted(tested: Tested, bytes_max: int = BYTES_MAX) -> Tested:
+    """`tested` in at most `bytes_max` bytes of msgpack, small enough for one message to the watchdog. Pure.
+
+    What failed or is Unknown is always kept. Of what passed the words go first, then what nobody compares, then
+    the rest, and the answer says how much is missing.
+    """
+    tested = msgspec.structs.replace(
+        tested, says=tested.says[:SAYS_CHARACTERS_MAX], checks=tuple(_cut(each) for each in tested.checks)
+    )
+    whole = len(tested.checks)
+    for shorten in (_wordless, _compared_only, _not_passed_only):
+        if _weight(tested) <= bytes_max:
+            break
+        kept = tuple(short for each in tested.checks if (short := shorten(each)) is not None)
+        tested = msgspec.structs.replace(tested, checks=kept)
+    if _weight(tested) > bytes_max:
+        tested = msgspec.structs.replace(tested, checks=tested.checks[:_KEPT_MAX])
+    if missing := whole - len(tested.checks):
+        tested = msgspec.structs.replace(tested, says=f"{tested.says} ({missing} results left out)")
+    return tested
+
+
+def _weight(tested: Tested) -> int:
+    return len(msgspec.msgpack.encode(tested))
+
+
+def _cut(result: CheckResult) -> CheckResult:
+    return msgspec.structs.replace(result, says=result.says[:SAYS_CHARACTERS_MAX])
+
+
+def _wordless(result: CheckResult) -> CheckResult:
+    return msgspec.structs.replace(result, says="") if result.verdict is Verdict.PASSED else result
+
+
+def _compared_only(result: CheckResult) -> CheckResult | None:
+    return result if result.verdict is not Verdict.PASSED or result.digest else None
+
+
+def _not_passed_only(result: CheckResult) -> CheckResult | None:
+    return result if result.verdict is not Verdict.PASSED else None

@@ -1,19 +1,56 @@
-"""What digests mean. Pure.
+"""What digests mean, and how often a check must be repeated. Pure but for the file of the golden table.
 
 A device is compared with itself (every run of a check must give the same digest), with the golden table, and with
 the other devices of this node that must answer alike. The comparison across nodes is the watchdog's.
+
+A faulty device computes wrongly now and then, so one pass proves nothing. A fault that strikes each run on its own
+with probability p is seen in K runs with P = 1 - (1 - p)^K, because one digest that differs from the others is
+enough. The light level catches a device that computes wrongly one time in fifty: 1 - (49/50)^149 = 95.1 %.
+Source for one in fifty: a GPU that diverged in 1 of 50 runs, "Safeguarding LLM Training at Scale", OSDI '26.
 """
 
+import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from holdfast.api.selftest import TOPOLOGY, CheckResult, Verdict
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
+from holdfast.api.selftest import TOPOLOGY, CheckResult, TestLevel, Verdict
+
+CONFIDENCE: Final = 0.95
+CAUGHT_ONE_IN: Final[Mapping[TestLevel, int]] = {TestLevel.LIGHT: 50, TestLevel.FULL: 500}
+"""The rarest fault each level is made for: wrong in one run of so many."""
+
+
+def chance_to_catch(probability: float, repeats: int) -> float:
+    """The chance that at least one of `repeats` runs is wrong when each is with `probability`."""
+    return 1.0 - (1.0 - probability) ** repeats
+
+
+def repeats_to_catch(probability: float, confidence: float = CONFIDENCE) -> int:
+    """The fewest repeats that catch a fault of `probability` per run with `confidence`. Both between 0 and 1."""
+    return math.ceil(math.log1p(-confidence) / math.log1p(-probability))
+
+
+def repeats_of(level: TestLevel) -> int:
+    """How often each check of `level` runs."""
+    return repeats_to_catch(1.0 / CAUGHT_ONE_IN[level])
+
+
+def promise(level: TestLevel, repeats: int) -> str:
+    """What `repeats` runs are good for, in words."""
+    one_in = CAUGHT_ONE_IN[level]
+    chance = chance_to_catch(1.0 / one_in, repeats)
+    return f"a device that computes wrongly one time in {one_in} is seen with {chance:.1%}"
+
 
 Golden = Mapping[str, Mapping[str, str]]
-"""Digests by `like` and check."""
+"""What devices known to be good answered, by likeness and check: {"GH100 ...": {"product-bf16": "6f1c..."}}."""
 
 NVLINK_DOMAINS: Final = "nvlink-domains"
 """Asking the driver which GPUs share a domain. It has a result of its own only when the driver does not answer."""
@@ -105,3 +142,33 @@ def summary(results: Sequence[CheckResult], promise: str) -> str:
     passed = [each for each in results if each.verdict is Verdict.PASSED]
     devices = len({each.device for each in passed if each.device != "node"})
     return f"{len(passed)} checks passed on {devices} device{'s' if devices != 1 else ''}; {promise}"
+
+
+def read_golden(path: Path) -> Golden:
+    """Raises InvalidInput when the file is no golden table, Unavailable when it cannot be read."""
+    try:
+        return decode_json(path.read_bytes(), dict[str, dict[str, str]])
+    except Malformed as error:
+        raise InvalidInput(Problem("golden", str(path), f"it is no golden table: {error}")) from error
+    except OSError as error:
+        raise Unavailable(f"the golden table {path} cannot be read: {error.strerror}") from error
+
+
+def with_results(golden: Golden, results: Sequence[CheckResult]) -> Golden:
+    """The table with what passed added; a newer result takes the place of an older one. Pure."""
+    table = {like: dict(checks) for like, checks in golden.items()}
+    for each in results:
+        if each.verdict is Verdict.PASSED and each.digest:
+            table.setdefault(each.like, {})[each.check] = each.digest
+    return table
+
+
+def record_golden(path: Path, results: Sequence[CheckResult]) -> None:
+    """Add what passed to the table at `path`, which need not exist. Raises as `read_golden`, and Unavailable."""
+    table = with_results(read_golden(path) if path.exists() else {}, results)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(table, order="sorted"), indent=2) + b"\n")
+        os.replace(fresh, path)
+    except OSError as error:
+        raise Unavailable(f"the golden table {path} cannot be written: {error.strerror}") from error

@@ -11,24 +11,22 @@ from typing import Final
 
 import torch
 
-from holdfast.agent.selftest.arithmetic import digest
+from holdfast.agent.selftest.arithmetic import Arithmetic, Shape, digest, minimodel, products
 from holdfast.agent.selftest.bandwidth import check_host, check_own_memory, check_peer
-from holdfast.agent.selftest.collective import ALL_REDUCE, Seat, check_all_reduce, merged
 from holdfast.agent.selftest.device import Device, DeviceKind, model_of
-from holdfast.agent.selftest.domain import check_topology
 from holdfast.agent.selftest.judgement import (
     NVLINK_DOMAINS,
     Golden,
     compare_devices,
     compare_with_golden,
     judge_runs,
+    promise,
+    repeats_of,
     summary,
     verdict_of,
 )
 from holdfast.agent.selftest.memory import SHARES, check_memory
-from holdfast.agent.selftest.minimodel import Shape, minimodel
-from holdfast.agent.selftest.product import Arithmetic, products
-from holdfast.agent.selftest.repetition import promise, repeats_of
+from holdfast.agent.selftest.nodewide import ALL_REDUCE, Seat, check_all_reduce, check_topology, merged
 from holdfast.agent.selftest.station import START, Bench, Check, Station
 from holdfast.agent.selftest.supervision import Limits, supervise
 from holdfast.agent.selftest.surroundings import kept_as_found

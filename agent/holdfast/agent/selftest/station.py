@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 import torch
 
+from holdfast.agent.selftest.arithmetic import NotHere
 from holdfast.agent.selftest.device import Device, DeviceKind, likeness, uuid_of
-from holdfast.agent.selftest.product import NotHere
 from holdfast.api.drill import Injection, Spoiler
 from holdfast.api.selftest import CheckResult, Verdict
 

@@ -1,11 +1,99 @@
-"""A sensor's own task on the agent's event loop."""
+"""Sources that may be slow or hang: looked at on a thread of their own, or by a task of the event loop."""
 
 import asyncio
 import logging
+import threading
+import time
 from collections.abc import Callable, Coroutine
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from holdfast.api.telemetry import Unreadable
 
 _LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sight(Generic[T]):
+    """What a look gave, and when it ended (CLOCK_MONOTONIC, seconds)."""
+
+    seen: T
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    why: Unreadable
+    at: float
+
+
+class Polled(Generic[T]):
+    """Calls `look` every `interval_s` and keeps what it gave last.
+
+    The thread starts with the first question. A `look` may raise OSError or ValueError: the source cannot be
+    read. Whatever else it raises counts the same, and is logged the first time of its kind. A look that has not
+    returned for `patience_s` makes the source unreadable until it does; a thread that hangs in the kernel cannot
+    be ended, so it is left behind when the agent ends.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], T],
+        *,
+        name: str,
+        interval_s: float,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look = look
+        self._name = name
+        self._interval_s = interval_s
+        self._patience_s = patience_s
+        self._clock = clock
+        self._latest: Sight[T] | _Failed | None = None
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._began_at = 0.0
+        self._logged: set[type[Exception]] = set()
+
+    def latest(self, now: float) -> Sight[T] | Unreadable | None:
+        """The last look, why there is none to trust, or None before the first one is over."""
+        if self._thread is None:
+            self._began_at = now
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        latest = self._latest
+        since = self._began_at if latest is None else latest.at
+        if now - since > self._patience_s:
+            return Unreadable(self._name, f"it has not answered for {now - since:.0f} s")
+        if latest is None:
+            return None
+        return latest.why if isinstance(latest, _Failed) else latest
+
+    def close(self) -> None:
+        """Ask the thread to end; it does after the look it is at."""
+        self._ending.set()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            self._latest = self._one_look()
+            self._ending.wait(self._interval_s)
+
+    def _one_look(self) -> Sight[T] | _Failed:
+        try:
+            return Sight(self._look(), self._clock())
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            return _Failed(Unreadable(self._name, reason), self._clock())
+        except Exception as error:  # unforeseen; without this thread the source would be blind for ever
+            if type(error) not in self._logged:
+                self._logged.add(type(error))
+                _LOG.exception("a source's look failed: source=%s", self._name)
+            return _Failed(Unreadable(self._name, f"the look failed: {error!r}"[:200]), self._clock())
+
+
 AGAIN_S: Final = 5.0
 
 

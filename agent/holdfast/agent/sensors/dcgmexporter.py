@@ -9,13 +9,10 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from holdfast.agent.nvml.judgement import GpuJudgement
+from holdfast.agent.conditions.gpus import GpuJudge
+from holdfast.agent.reading import GpuDetail, Reading, sample_of
 from holdfast.agent.sensors.background import Background
-from holdfast.agent.sensors.dcgm_text import GPUS_MAX, NotDcgm, Scrape, scrape_of
-from holdfast.agent.sensors.gpu_detail import GpuDetail
-from holdfast.agent.sensors.gpu_sample import sample_of
-from holdfast.agent.sensors.sensor import Reading
-from holdfast.agent.sensors.xid_gauge import XidGauge
+from holdfast.agent.sensors.dcgm_text import GPUS_MAX, NotDcgm, Scrape, XidGauge, scrape_of
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
 
 _NAME: Final = "dcgm-exporter"
@@ -52,7 +49,7 @@ class DcgmExporter:
         self._clock = clock
         self._background = Background(self._watch, name=_NAME, failed=self._fail)
         self._gauge = XidGauge()
-        self._judgement = GpuJudgement(gap_s_max=JUDGED_GAP_S_MAX)
+        self._judge = GpuJudge(gap_s_max=JUDGED_GAP_S_MAX)
         self._judged_at = float("-inf")
         self._events: list[tuple[XidRaised, float]] = []
         self._scrape = Scrape()
@@ -71,7 +68,7 @@ class DcgmExporter:
         )
         since = self._asked_at if self._answered_at is None else self._answered_at
         samples = tuple(sample_of(detail) for detail in self._scrape.details)
-        conditions = self._judgement.conditions(now)
+        conditions = self._judge.book.report(now)
         if now - since > self._patience_s:
             unknown = tuple(GpuSample(each.uuid, each.index, GpuHealth.UNKNOWN) for each in samples)
             return Reading(gpus=unknown, events=aged, conditions=conditions, unreadable=(self._unreadable(),))
@@ -80,7 +77,7 @@ class DcgmExporter:
             details=self._scrape.details,
             events=aged,
             conditions=conditions,
-            all_clear=self._judgement.all_clear(),
+            all_clear=self._judge.book.all_clear(),
         )
 
     def close(self) -> None:
@@ -114,7 +111,7 @@ class DcgmExporter:
         if now - self._judged_at >= JUDGE_EVERY_S:
             self._judged_at = now
             for detail in scrape.details:
-                self._judgement.observe(detail, now)
+                self._judge.observe(detail, now)
 
     def _fail(self, reason: str) -> None:
         self._failure = reason

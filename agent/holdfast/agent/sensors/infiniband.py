@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.agent.sensors.conditionmemory import ConditionMemory
-from holdfast.agent.sensors.polled import Polled
-from holdfast.agent.sensors.port_detail import PortCounter, PortDetail, PortState
-from holdfast.agent.sensors.port_judgement import PortJudge
-from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.conditions.memory import ConditionMemory
+from holdfast.agent.conditions.ports import PortJudge
+from holdfast.agent.reading import PortCounter, PortDetail, PortState, Reading
+from holdfast.agent.sensors.background import Polled
 from holdfast.api.telemetry import Unreadable
 
 ROOT: Final = "/sys/class/infiniband"
@@ -60,9 +59,9 @@ class Infiniband:
             self._judge.take_up(self._memory.recall(now))
         latest = self._polled.latest(now)
         if latest is None:
-            return Reading(conditions=self._judge.report(now))
+            return Reading(conditions=self._judge.book.report(now))
         if isinstance(latest, Unreadable):
-            return Reading(unreadable=(latest,), conditions=self._judge.report(now))
+            return Reading(unreadable=(latest,), conditions=self._judge.book.report(now))
         if latest.at > self._judged_at:
             self._judged_at = latest.at
             self._ports = self._judge.observe(latest.seen.ports, latest.at)
@@ -73,8 +72,8 @@ class Infiniband:
         )
         return Reading(
             ports=self._ports,
-            conditions=self._judge.report(now),
-            all_clear=() if latest.seen.unreadable else self._judge.all_clear(),
+            conditions=self._judge.book.report(now),
+            all_clear=() if latest.seen.unreadable else self._judge.book.all_clear(),
             unreadable=latest.seen.unreadable + stopped,
         )
 

@@ -7,11 +7,10 @@ from typing import Final
 
 import psutil
 
-from holdfast.agent.sensors.conditionmemory import ConditionMemory
-from holdfast.agent.sensors.node_detail import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Writability
-from holdfast.agent.sensors.node_judgement import NodeJudge, NodeLimits
-from holdfast.agent.sensors.polled import Polled, Sight
-from holdfast.agent.sensors.sensor import Reading
+from holdfast.agent.conditions.memory import ConditionMemory
+from holdfast.agent.conditions.nodes import NodeJudge
+from holdfast.agent.reading import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Reading, Writability
+from holdfast.agent.sensors.background import Polled, Sight
 from holdfast.api.telemetry import Unreadable
 
 _STA_UNSYNC: Final = 0x0040
@@ -33,7 +32,7 @@ class NodeBasics:
     name = "node"
 
     def __init__(self, *, disks: Sequence[str] = (), memory: ConditionMemory | None = None) -> None:
-        self._judge = NodeJudge(NodeLimits())
+        self._judge = NodeJudge()
         self._memory = memory or ConditionMemory()
         self._begun = False
         self._disks = {path: _polled_disk(path) for path in disks}
@@ -51,8 +50,8 @@ class NodeBasics:
         return Reading(
             node=self._node,
             unreadable=self._unreadable,
-            conditions=self._judge.report(now),
-            all_clear=self._judge.all_clear() if self._sees_all else (),
+            conditions=self._judge.book.report(now),
+            all_clear=self._judge.book.all_clear() if self._sees_all else (),
         )
 
     def close(self) -> None:
@@ -72,9 +71,8 @@ class NodeBasics:
             disks=disks,
         )
         self._judge.observe(self._node, now)
-        self._judge.observe_disks(disks, now)
         self._unreadable = tuple(unreadable)
-        self._memory.keep(self._judge.held(), now)
+        self._memory.keep(self._judge.book.held(), now)
 
     @property
     def _sees_all(self) -> bool:

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.agent.reading import Reading
 from holdfast.agent.sensors.process import WatchedProcess
 from holdfast.agent.sensors.record import RankRecord, RecordUnreadable
-from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Malformed
 from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, ProofZone, PulseZone, ReplicaZone, StepZone

@@ -6,10 +6,11 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.agent.allclear import NODE_KINDS, PORT_KINDS
-from holdfast.agent.kernelmessage import XidLogged, parse_message
+from holdfast.agent.conditions.nodes import NODE_KINDS
+from holdfast.agent.conditions.ports import PORT_KINDS
+from holdfast.agent.kernel.message import XidLogged, parse_message
+from holdfast.agent.reading import Reading
 from holdfast.agent.sensors.fault_script import FILE_NAME, BadFault, Fault, ScriptTail, inject, parse_fault
-from holdfast.agent.sensors.sensor import Reading
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.telemetry import (
     GpuDisappeared,

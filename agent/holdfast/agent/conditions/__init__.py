@@ -1,0 +1,1 @@
+"""Conditions of GPUs, ports and the node: rules as rows of tables, and the book of what was raised and cleared."""

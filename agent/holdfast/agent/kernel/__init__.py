@@ -1,0 +1,1 @@
+"""What the kernel's log says: read from its device or a file, understood, and judged."""

@@ -1,0 +1,294 @@
+"""One GPU, asked everything the driver may tell of it.
+
+What changes by the second is asked at every look, what costs more or changes seldom now and then. What the driver
+does not have is asked once a session.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
+
+from holdfast.agent.nvml import fields
+from holdfast.agent.nvml.driver import CallFailed, Driver, NotTold
+from holdfast.agent.nvml.fields import Field, field_values
+from holdfast.agent.reading import GpuDetail, NvlinkDetail
+
+_LINKS_MAX: Final[int] = pynvml.NVML_NVLINK_MAX_LINKS
+_REPLAYS: Final[int] = pynvml.NVML_NVLINK_ERROR_DL_REPLAY
+_RECOVERIES: Final[int] = pynvml.NVML_NVLINK_ERROR_DL_RECOVERY
+_CRC_FLITS: Final[int] = pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT
+
+
+class Links:
+    """Reads them. NVLink 5 counts by fields of a link, older ones by counters of their own."""
+
+    def __init__(self, driver: Driver, handle: Any) -> None:
+        self._driver = driver
+        self._handle = handle
+        self._count: int | None = None
+        self._uncounted: set[int] = set()
+        self._link_fields: list[Field] | None = None
+
+    def look(self) -> tuple[NvlinkDetail, ...]:
+        """Every link, also one that is down; none where the GPU has no NVLink. Raises GpuLost, DriverAbsent."""
+        if self._count is None:
+            self._count = self._count_links()
+        told = self._counted_by_field()
+        return tuple(self._link(link, told) for link in range(self._count))
+
+    def _count_links(self) -> int:
+        try:
+            told = field_values(self._driver, self._handle, (fields.LINK_COUNT,)).get(fields.LINK_COUNT)
+        except (NotTold, CallFailed):
+            told = None
+        if told is not None:
+            return min(told, _LINKS_MAX)
+        for link in range(_LINKS_MAX):
+            try:
+                self._driver.call("nvmlDeviceGetNvLinkState", self._handle, link)
+            except (NotTold, CallFailed):
+                return link
+        return _LINKS_MAX
+
+    def _link(self, link: int, told: dict[Field, int | None]) -> NvlinkDetail:
+        return NvlinkDetail(
+            link=link,
+            active=self._active(link),
+            replays=self._counter(link, _REPLAYS),
+            recoveries=_known(told.get((fields.LINK_RECOVERIES, link)), self._counter(link, _RECOVERIES)),
+            crc_errors=_known(told.get((fields.LINK_RECEIVE_ERRORS, link)), self._counter(link, _CRC_FLITS)),
+        )
+
+    def _active(self, link: int) -> bool | None:
+        try:
+            return bool(self._driver.call("nvmlDeviceGetNvLinkState", self._handle, link))
+        except (NotTold, CallFailed):
+            return None
+
+    def _counter(self, link: int, counter: int) -> int | None:
+        if counter in self._uncounted:
+            return None
+        try:
+            return int(self._driver.call("nvmlDeviceGetNvLinkErrorCounter", self._handle, link, counter))
+        except NotTold:
+            if link == 0:  # of a single link it may be its state that forbids it
+                self._uncounted.add(counter)
+            return None
+        except CallFailed:
+            return None
+
+    def _counted_by_field(self) -> dict[Field, int | None]:
+        if self._link_fields is None:
+            links = range(self._count or 0)
+            both = (fields.LINK_RECOVERIES, fields.LINK_RECEIVE_ERRORS)
+            self._link_fields = [(field, link) for field in both for link in links]
+        try:
+            told = dict(field_values(self._driver, self._handle, self._link_fields))
+        except (NotTold, CallFailed):
+            return {}
+        self._link_fields = [field for field in self._link_fields if field in told]
+        return told
+
+
+def _known(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first
+
+
+# Counters of errors are judged by minutes and hours; the driver's events say sooner what cannot wait.
+SELDOM_S: Final = 10.0
+_QUICK_FIELDS: Final[tuple[Field, ...]] = (
+    fields.MEMORY_TEMPERATURE_C,
+    fields.ENERGY_MJ,
+    fields.POWER_THROTTLED_NS,
+    fields.THERMAL_THROTTLED_NS,
+    fields.BOARD_LIMIT_THROTTLED_NS,
+    fields.RELIABILITY_THROTTLED_NS,
+    fields.SOFTWARE_THERMAL_NS,
+    fields.HARDWARE_THERMAL_NS,
+    fields.PCIE_REPLAYS,
+    fields.RECOVERY_ACTION,
+    fields.RETIRED_SINGLE_BIT,
+    fields.RETIRED_DOUBLE_BIT,
+    fields.RETIREMENT_PENDING,
+)
+
+
+class GpuLook:
+    """One GPU of a session with the driver. Reading costs calls into the driver: for a thread of its own."""
+
+    def __init__(self, driver: Driver, handle: Any, *, uuid: str, index: int) -> None:
+        self.uuid = uuid
+        self.index = index
+        self.handle = handle
+        self._driver = driver
+        self._untold: set[tuple[object, ...]] = set()
+        self._fields = list(_QUICK_FIELDS)
+        self._links = Links(driver, handle)
+        self._base: GpuDetail | None = None
+        self._seldom_due_at = float("-inf")
+
+    def hurry(self) -> None:
+        """Let the next look ask everything."""
+        self._seldom_due_at = float("-inf")
+
+    def look(self, now: float) -> GpuDetail:
+        """The GPU now. Raises GpuLost, ResetRequired, DriverAbsent; CallFailed when it makes no sense."""
+        # A GPU that cannot tell how warm it is answers nothing else in earnest.
+        temperature_c = self._vital("nvmlDeviceGetTemperature", self.handle, pynvml.NVML_TEMPERATURE_GPU)
+        if self._base is None:
+            self._base = self._identity()
+        if now >= self._seldom_due_at:
+            self._base = self._seldom(self._base)
+            self._seldom_due_at = now + SELDOM_S
+        return self._quick(self._base, temperature_c)
+
+    def recovery_action(self) -> int | None:
+        """What the driver says this GPU needs. Raises NvmlFailure."""
+        return field_values(self._driver, self.handle, (fields.RECOVERY_ACTION,)).get(fields.RECOVERY_ACTION)
+
+    def _identity(self) -> GpuDetail:
+        handle = self.handle
+        return GpuDetail(
+            uuid=self.uuid,
+            index=self.index,
+            model=self._ask("nvmlDeviceGetName", handle),
+            pci_bus_id=_bus_id(self._ask("nvmlDeviceGetPciInfo", handle)),
+            slowdown_c=self._limit_c(pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+            shutdown_c=self._limit_c(pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+            pcie_generation_max=self._ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+            pcie_width_max=self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+        )
+
+    def _quick(self, base: GpuDetail, temperature_c: float | None) -> GpuDetail:
+        handle = self.handle
+        told = self._field_values()
+        use = self._ask("nvmlDeviceGetUtilizationRates", handle)
+        thermal_ns = _sum(told.get(fields.SOFTWARE_THERMAL_NS), told.get(fields.HARDWARE_THERMAL_NS))
+        pending = told.get(fields.RETIREMENT_PENDING)
+        return replace(
+            base,
+            temperature_c=temperature_c,
+            memory_temperature_c=told.get(fields.MEMORY_TEMPERATURE_C),
+            margin_c=self._margin_c(base, temperature_c),
+            power_w=_scaled(self._ask("nvmlDeviceGetPowerUsage", handle), 1e-3),
+            energy_j=_scaled(told.get(fields.ENERGY_MJ), 1e-3),
+            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM),
+            utilization_ratio=None if use is None else use.gpu / 100.0,
+            throttle=self._throttle(),
+            thermal_throttled_s=_scaled(_first(thermal_ns, told.get(fields.THERMAL_THROTTLED_NS)), 1e-9),
+            power_throttled_s=_scaled(told.get(fields.POWER_THROTTLED_NS), 1e-9),
+            board_limit_throttled_s=_scaled(told.get(fields.BOARD_LIMIT_THROTTLED_NS), 1e-9),
+            reliability_throttled_s=_scaled(told.get(fields.RELIABILITY_THROTTLED_NS), 1e-9),
+            pcie_generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            pcie_width=self._ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+            pcie_replays=_first(
+                told.get(fields.PCIE_REPLAYS), lambda: self._ask("nvmlDeviceGetPcieReplayCounter", handle)
+            ),
+            retired_pages_single_bit=told.get(fields.RETIRED_SINGLE_BIT),
+            retired_pages_double_bit=told.get(fields.RETIRED_DOUBLE_BIT),
+            page_retirement_pending=None if pending is None else bool(pending),
+            recovery_action=told.get(fields.RECOVERY_ACTION),
+        )
+
+    def _seldom(self, base: GpuDetail) -> GpuDetail:
+        memory = self._ask("nvmlDeviceGetMemoryInfo", self.handle)
+        rows = self._ask("nvmlDeviceGetRemappedRows", self.handle)
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self.handle)
+        corrected, uncorrected = (
+            pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+            pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        )
+        return replace(
+            base,
+            power_limit_w=_scaled(self._ask("nvmlDeviceGetEnforcedPowerLimit", self.handle), 1e-3),
+            memory_used_bytes=None if memory is None else memory.used,
+            memory_total_bytes=None if memory is None else memory.total,
+            ecc_corrected=self._ecc(corrected, pynvml.NVML_VOLATILE_ECC),
+            ecc_uncorrected=self._ecc(uncorrected, pynvml.NVML_VOLATILE_ECC),
+            ecc_corrected_aggregate=self._ecc(corrected, pynvml.NVML_AGGREGATE_ECC),
+            ecc_uncorrected_aggregate=self._ecc(uncorrected, pynvml.NVML_AGGREGATE_ECC),
+            remapped_rows_correctable=None if rows is None else rows[0],
+            remapped_rows_uncorrectable=None if rows is None else rows[1],
+            row_remap_pending=None if rows is None else bool(rows[2]),
+            row_remap_failed=None if rows is None else bool(rows[3]),
+            nvlinks=self._links.look(),
+            processes=None if processes is None else len(processes),
+        )
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """The answer, or None: Unknown."""
+        key = (function, *(argument for argument in arguments if argument is not self.handle))
+        if key in self._untold:
+            return None
+        try:
+            return self._driver.call(function, *arguments)
+        except NotTold:
+            self._untold.add(key)
+            return None
+        except CallFailed:
+            return None
+
+    def _vital(self, function: str, *arguments: Any) -> Any:
+        try:
+            return self._driver.call(function, *arguments)
+        except NotTold:
+            return None
+
+    def _field_values(self) -> dict[Field, int | None]:
+        try:
+            told = dict(field_values(self._driver, self.handle, self._fields))
+        except NotTold:
+            self._fields = []
+            return {}
+        except CallFailed:
+            return {}
+        self._fields = [field for field in self._fields if field in told]
+        return told
+
+    def _ecc(self, error: int, counter: int) -> int | None:
+        told: int | None = self._ask("nvmlDeviceGetTotalEccErrors", self.handle, error, counter)
+        return told
+
+    def _limit_c(self, which: int) -> float | None:
+        told: float | None = self._ask("nvmlDeviceGetTemperatureThreshold", self.handle, which)
+        return told
+
+    def _throttle(self) -> int | None:
+        now: int | None = self._ask("nvmlDeviceGetCurrentClocksEventReasons", self.handle)
+        if now is None:  # the name it had before driver 535
+            now = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self.handle)
+        return now
+
+    def _margin_c(self, base: GpuDetail, temperature_c: float | None) -> float | None:
+        told: float | None = self._ask("nvmlDeviceGetMarginTemperature", self.handle)
+        if told is None and base.slowdown_c is not None and temperature_c is not None:
+            return base.slowdown_c - temperature_c
+        return told
+
+
+def identify(driver: Driver, index: int) -> GpuLook:
+    """The GPU of that number. Raises NvmlFailure."""
+    handle = driver.call("nvmlDeviceGetHandleByIndex", index)
+    return GpuLook(driver, handle, uuid=str(driver.call("nvmlDeviceGetUUID", handle)), index=index)
+
+
+def _bus_id(pci: Any) -> str | None:
+    return None if pci is None else str(pci.busId).lower()
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value * unit
+
+
+def _sum(*parts: int | None) -> int | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
+
+
+def _first(value: int | None, other: int | Callable[[], Any] | None) -> int | None:
+    if value is not None:
+        return value
+    return other() if callable(other) else other

@@ -1,0 +1,199 @@
+"""What was last seen of the GPUs through NVML, and what happened since it was told last.
+
+Written by the threads that ask the driver and wait for its events, read by the agent's loop.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgspec.structs import replace
+
+from holdfast.agent.conditions.gpus import GpuJudge
+from holdfast.agent.conditions.memory import ConditionMemory
+from holdfast.agent.nvml.driver import GpuLost, NvmlFailure, ResetRequired
+from holdfast.agent.nvml.gpu import GpuLook
+from holdfast.agent.nvml.session import Round, Session
+from holdfast.agent.reading import GpuDetail, Reading, sample_of
+from holdfast.agent.union import NVML_EVENTS
+from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
+
+NAME: Final = "nvml"
+STALE_S: Final = 5.0  # five looks that did not come
+_HANGS_S: Final = 1.0
+_ACTION_S_MAX: Final = 0.3  # an XID does not wait longer to hear what the driver says the GPU needs
+_EVENTS_MAX: Final = 256
+
+
+@dataclass(slots=True)
+class _Happened:
+    event: NodeEvent
+    at: float
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One look. `reason`: why there is no present, empty when there is one. `deaf`: why no events come."""
+
+    at: float
+    reason: str = ""
+    details: tuple[GpuDetail, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    nameless: tuple[str, ...] = ()
+    deaf: str = ""
+
+    @property
+    def all_answer(self) -> bool:
+        """Whether the driver answers, for every GPU it lists and every one it listed before."""
+        return bool(self.details) and not (self.failed or self.unknown or self.nameless)
+
+
+class Sighting:
+    """`clock` is CLOCK_MONOTONIC in seconds. `hang` says which call hangs for longer than so many seconds."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        hang: Callable[[float, float], str],
+        memory: ConditionMemory | None = None,
+    ) -> None:
+        self.look_now = threading.Event()
+        self._clock = clock
+        self._hang = hang
+        self._lock = threading.Lock()
+        self._seen = _Seen(at=clock(), reason="the driver has not answered yet")
+        self._silent = False
+        self._happened: list[_Happened] = []
+        self._memory = memory or ConditionMemory()
+        self._judge = GpuJudge()
+        self._judge.take_up(self._memory.recall(clock()), rebooted=self._memory.rebooted)
+        self._indices: dict[str, int] = {}  # every GPU that ever answered
+        self._gone: set[str] = set()  # those of them whose loss was told
+
+    def read(self, now: float) -> Reading:
+        """What was seen last, and what happened since the reading before."""
+        with self._lock:
+            if self._silent:
+                return Reading()
+            events = self._take_events(now)
+            conditions, held = self._judge.book.report(now), self._judge.book.held()
+            all_clear = self._judge.book.all_clear() if self._seen.all_answer else ()
+            seen, indices = self._seen, dict(self._indices)
+        self._memory.keep(held, now)
+        reason = seen.reason
+        if not reason and now - seen.at > STALE_S:
+            reason = self._hang(now, _HANGS_S) or f"nobody has looked for {now - seen.at:.0f} s"
+        if reason:
+            unknown = tuple(GpuSample(uuid, index, GpuHealth.UNKNOWN) for uuid, index in indices.items())
+            return Reading((), unknown, events, (Unreadable(NAME, reason),), conditions)
+        return Reading(
+            gpus=_samples(seen, indices),
+            events=events,
+            unreadable=_unreadable(seen, self._hang(now, STALE_S)),
+            conditions=conditions,
+            all_clear=all_clear,
+            details=seen.details,
+        )
+
+    # From the thread that waits for events.
+
+    def xid(self, gpu: GpuLook, xid: int) -> None:
+        """Tell it with what the driver says the GPU needs, if it says so soon."""
+        happened = _Happened(XidRaised(gpu.uuid, xid, 0.0), self._clock(), ready=False)
+        with self._lock:
+            if len(self._happened) < _EVENTS_MAX:
+                self._happened.append(happened)
+        try:
+            action = gpu.recovery_action()
+        except NvmlFailure:
+            action = None
+        with self._lock:
+            happened.event = XidRaised(gpu.uuid, xid, 0.0, recovery_action=action)
+            happened.ready = True
+        self.stirred(gpu)
+
+    def unavailable(self, gpu: GpuLook) -> None:
+        """The driver gave it up."""
+        with self._lock:
+            self._tell_gone(gpu.uuid, "the driver says that the GPU is unavailable")
+        self.stirred(gpu)
+
+    def stirred(self, gpu: GpuLook | None) -> None:
+        """Look at once instead of at the next second."""
+        if gpu is not None:
+            gpu.hurry()
+        self.look_now.set()
+
+    # From the thread that asks.
+
+    def look(self, session: Session, now: float, *, deaf: str = "") -> bool:
+        """Ask every GPU of the session. Returns whether one is missing. Raises DriverAbsent."""
+        look = session.look(now)
+        with self._lock:
+            self._miss(look, session)
+            for uuid, reason in look.lost.items():
+                self._tell_gone(uuid, reason)
+            self._gone &= look.lost.keys()
+            for detail in look.details:
+                self._judge.observe(detail, now)
+            for uuid in look.reset_required:
+                self._judge.reset_required(uuid, now)
+            failed = look.lost | look.reset_required
+            nameless = tuple(f"GPU {index} does not answer: {why}" for index, why in session.nameless.items())
+            self._silent = False
+            self._seen = _Seen(now, "", look.details, failed, look.unknown, nameless, deaf)
+            if self._seen.all_answer:
+                self._judge.all_answer(now)
+        return bool(failed or session.nameless)
+
+    def absent(self, reason: str, *, known: Callable[[], bool]) -> bool:
+        """There is no driver. Returns whether that is news. Silent where no GPU is `known` to be here."""
+        silent = not self._indices and not known()
+        with self._lock:
+            news = self._seen.reason != reason
+            self._silent = silent
+            self._seen = _Seen(at=self._clock(), reason=reason)
+        return news
+
+    def _miss(self, look: Round, session: Session) -> None:
+        """Add to the look the GPUs that the session cannot name: one that gives no name is known by its number."""
+        present = {gpu.uuid: gpu.index for gpu in session.gpus}
+        self._indices |= present
+        for uuid in self._indices.keys() - present:
+            failure = session.nameless.get(self._indices[uuid])
+            if failure is None:
+                look.lost[uuid] = "the driver does not list it any more"
+            elif isinstance(failure, ResetRequired):
+                look.reset_required[uuid] = str(failure)
+            elif isinstance(failure, GpuLost) or uuid in self._gone:
+                look.lost[uuid] = str(failure)
+            else:
+                look.unknown[uuid] = str(failure)
+
+    def _tell_gone(self, uuid: str, reason: str) -> None:
+        if uuid not in self._gone:
+            self._gone.add(uuid)
+            self._happened.append(_Happened(GpuDisappeared(uuid, 0.0, reason), self._clock(), ready=True))
+
+    def _take_events(self, now: float) -> tuple[NodeEvent, ...]:
+        due = [one for one in self._happened if one.ready or now - one.at > _ACTION_S_MAX]
+        self._happened = [one for one in self._happened if one not in due]
+        return tuple(replace(one.event, age_s=max(0.0, now - one.at)) for one in due)
+
+
+def _samples(seen: _Seen, indices: Mapping[str, int]) -> tuple[GpuSample, ...]:
+    failed = (GpuSample(uuid, indices.get(uuid, -1), GpuHealth.FAILED) for uuid in seen.failed)
+    unknown = (GpuSample(uuid, indices.get(uuid, -1), GpuHealth.UNKNOWN) for uuid in seen.unknown)
+    return (*map(sample_of, seen.details), *failed, *unknown)
+
+
+def _unreadable(seen: _Seen, hang: str) -> tuple[Unreadable, ...]:
+    each = [Unreadable(uuid, reason) for uuid, reason in {**seen.failed, **seen.unknown}.items()]
+    each += [Unreadable(NAME, reason) for reason in seen.nameless]
+    if seen.deaf or hang:
+        each.append(Unreadable(NVML_EVENTS, seen.deaf or hang))
+    return tuple(each)
