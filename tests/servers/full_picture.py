@@ -4,7 +4,7 @@ from dataclasses import fields
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
-from holdfast.agent.picture import Picture
+from holdfast.agent.nodeview import NodeView
 from holdfast.agent.reading import (
     ClockDetail,
     DiskDetail,
@@ -33,7 +33,7 @@ from holdfast.api.telemetry import (
 SIZE = 8
 
 
-def full_picture() -> Picture:
+def full_picture() -> NodeView:
     """The picture at 100 s of CLOCK_MONOTONIC, with every field known and every condition raised."""
     events = (
         *(XidRaised(f"GPU-{index}", 31, 0.0) for index in range(SIZE)),
@@ -51,7 +51,7 @@ def full_picture() -> Picture:
         ports=(_PORT,),
         node=_NODE,
     )
-    picture = Picture()
+    picture = NodeView()
     picture.timed("nvml", 0.1)
     picture.kernel_records_lost = 5
     picture.observe(reading, {"ns/job": Reading(ranks=tuple(map(_rank, range(SIZE))))}, 100.0)

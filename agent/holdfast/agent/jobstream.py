@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from holdfast.agent.metrics.node import Line
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.sensors.pidmap import PidMap
@@ -14,6 +14,16 @@ from holdfast.agent.tenants import Tenant
 
 # A pod that is replaced on the same node finds its job's connection still there, and events get their answer.
 _LINGER_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One job's connection to the watchdog: whether it stands, reports sent, events lost for want of room."""
+
+    job: str
+    connected: bool
+    reports: int
+    dropped: int
 
 
 class JobStream:
@@ -31,10 +41,6 @@ class JobStream:
         """Raises what ended the reporter, which nothing should."""
         if self._task.done():
             self._task.result()
-
-    def line(self) -> Line:
-        """How the watchdog hears of this job."""
-        return Line(self.job, self.reporter.connected, self.outbox.reports, self.outbox.dropped_ever)
 
     def close(self) -> asyncio.Task[None]:
         """End the connection and let go of the records. The task is to be waited for."""
@@ -56,9 +62,12 @@ class JobStreams:
     def __iter__(self) -> Iterator[JobStream]:
         return iter(tuple(self._streams.values()))
 
-    def lines(self) -> list[Line]:
+    def connections(self) -> list[Connection]:
         """How the watchdog hears of each job."""
-        return [stream.line() for stream in self]
+        return [
+            Connection(stream.job, stream.reporter.connected, stream.outbox.reports, stream.outbox.dropped_ever)
+            for stream in self
+        ]
 
     def follow(self, tenants: Sequence[Tenant], now: float) -> None:
         """`tenants` are those there are at `now`; the others have gone."""

@@ -6,7 +6,7 @@ same number, on every new connection until then.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -61,44 +61,32 @@ class Urgency:
 
     def of(self, reading: Reading, *, stalled_after_s: float | None) -> frozenset[Urgent]:
         """What is urgent in `reading` that was not in the one before; empty when it can wait."""
-        seen = {(sample.round, sample.rank): _seen(sample, stalled_after_s) for sample in reading.ranks}
         # A statement says nothing before those it is compared with are there as well: it can wait.
         faults = [event for event in reading.events if not isinstance(event, Statement)]
         urgent = {Urgent.EVENT} if faults else set()
-        raised = frozenset(_raised(reading.conditions))
+        conditions = (each for each in reading.conditions if each.state is ConditionState.RAISED)
+        raised = frozenset((each.kind, each.gpu, each.device) for each in conditions)
         if raised - self._raised:
             urgent.add(Urgent.CONDITION)
-        self._raised = raised
-        for rank, current in seen.items():
-            urgent |= _news(self._before.get(rank, _NOTHING_SEEN), current)
-        self._before = seen
+        seen = {}
+        for rank in reading.ranks:
+            before = self._before.get((rank.round, rank.rank), _NOTHING_SEEN)
+            current = seen[rank.round, rank.rank] = _Seen(
+                stepped=rank.step is not None,
+                stalled=stalled_after_s is not None and rank.progress_age_s > stalled_after_s,
+                process=rank.process,
+                odd=(rank.nonfinite is not None) + (0 if rank.skipped is None else rank.skipped.count),
+            )
+            if current.stepped and not before.stepped:
+                urgent.add(Urgent.FIRST_STEP)
+            if current.stalled and not before.stalled:
+                urgent.add(Urgent.STALLED)
+            if current.odd > before.odd:
+                urgent.add(Urgent.NOT_FINITE)
+            if current.process != before.process and current.process in _WORTH_A_REPORT:
+                urgent.add(Urgent.PROCESS)
+        self._before, self._raised = seen, raised
         return frozenset(urgent)
-
-
-def _raised(conditions: Iterable[Condition]) -> Iterator[tuple[str, str, str]]:
-    return ((one.kind, one.gpu, one.device) for one in conditions if one.state is ConditionState.RAISED)
-
-
-def _seen(sample: RankSample, stalled_after_s: float | None) -> _Seen:
-    return _Seen(
-        stepped=sample.step is not None,
-        stalled=stalled_after_s is not None and sample.progress_age_s > stalled_after_s,
-        process=sample.process,
-        odd=(sample.nonfinite is not None) + (0 if sample.skipped is None else sample.skipped.count),
-    )
-
-
-def _news(before: _Seen, current: _Seen) -> set[Urgent]:
-    news = set()
-    if current.stepped and not before.stepped:
-        news.add(Urgent.FIRST_STEP)
-    if current.stalled and not before.stalled:
-        news.add(Urgent.STALLED)
-    if current.odd > before.odd:
-        news.add(Urgent.NOT_FINITE)
-    if current.process != before.process and current.process in _WORTH_A_REPORT:
-        news.add(Urgent.PROCESS)
-    return news
 
 
 # A sample takes 0.8 KiB at most, without its member's name: together less than half of what the watchdog accepts.
@@ -188,6 +176,14 @@ class Outbox:
             # Regular reports stay on their grid, as a look comes somewhat later than the moment it is due for.
             self._due_at = max(self._due_at + self._interval_s, now + self._interval_s / 2)
         ranks, left_out = fitting_ranks(self._reading.ranks)
+        unreadable = fitting_problems(self._reading.unreadable) + left_out
+        if self._dropped:
+            lost = f"{self._dropped} events were dropped while the watchdog was away"
+            unreadable += (Unreadable("events", lost),)
+        all_clear: tuple[AllClear, ...] = ()
+        if now >= self._all_clear_due_at and self._reading.all_clear:
+            self._all_clear_due_at = now + ALL_CLEAR_EVERY_S
+            all_clear = self._reading.all_clear
         return NodeReport(
             node=self._node,
             boot=self._boot,
@@ -195,9 +191,9 @@ class Outbox:
             ranks=_older(ranks, now - self._read_at),
             gpus=self._reading.gpus,
             events=_aged(carried, now),
-            unreadable=fitting_problems(self._reading.unreadable) + left_out + self._loss(),
+            unreadable=unreadable,
             conditions=_standing(self._reading.conditions, now - self._read_at),
-            all_clear=self._all_clear(now),
+            all_clear=all_clear,
         )
 
     def reconnected(self, now: float) -> tuple[NodeReport, ...]:
@@ -232,17 +228,6 @@ class Outbox:
             self.dropped_ever += 1
             return
         self._kept.append(new)
-
-    def _all_clear(self, now: float) -> tuple[AllClear, ...]:
-        if now < self._all_clear_due_at or not self._reading.all_clear:
-            return ()
-        self._all_clear_due_at = now + ALL_CLEAR_EVERY_S
-        return self._reading.all_clear
-
-    def _loss(self) -> tuple[Unreadable, ...]:
-        if not self._dropped:
-            return ()
-        return (Unreadable("events", f"{self._dropped} events were dropped while the watchdog was away"),)
 
 
 def _oldest_of_loudest(statements: Sequence[_KeptEvent]) -> _KeptEvent:

@@ -23,11 +23,11 @@ from aiohttp import web
 from holdfast.agent.bearer import read_token
 from holdfast.agent.jobstream import JobStream, JobStreams
 from holdfast.agent.metrics.exporter import DcgmNames, NodeMetrics, metrics_application
+from holdfast.agent.nodeview import NodeView
 from holdfast.agent.outbox import Outbox
-from holdfast.agent.picture import Picture
 from holdfast.agent.readiness import Readiness, asking
 from holdfast.agent.reporter import Reporter
-from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing, senses_of
+from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing, node_sensors
 from holdfast.agent.sensors.pidmap import PidMap
 from holdfast.agent.settings import Address, AgentSettings, Lifetime, parse_settings
 from holdfast.agent.tenants import KubeletPods, OneTenant, PodNames, Tenants
@@ -68,15 +68,15 @@ async def serve(settings: AgentSettings) -> None:
     # What is missing is said at the start, not at the first connection or scrape.
     read_token(settings.token_file)
     read_token(settings.metrics_token_file)
-    picture = Picture()
+    view = NodeView()
     tenants = _tenants(settings)
     streams = JobStreams(partial(_begin_stream, settings), PidMap())
-    senses = senses_of(settings)
-    sensing = Sensing(senses, tenants=tenants, streams=streams, picture=picture)
+    sensors = node_sensors(settings)
+    sensing = Sensing(sensors, tenants=tenants, streams=streams, view=view)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with _metrics(settings, picture, streams):
+    async with _metrics(settings, view, streams):
         tasks = [
             asyncio.create_task(_look_again_and_again(sensing, streams)),
             asyncio.create_task(stop.wait()),
@@ -86,7 +86,7 @@ async def serve(settings: AgentSettings) -> None:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await streams.close()
-        senses.close()
+        sensors.close()
         for task in done:
             task.result()
 
@@ -124,17 +124,17 @@ async def _look_again_and_again(sensing: Sensing, streams: JobStreams) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _metrics(settings: AgentSettings, picture: Picture, streams: JobStreams) -> AsyncIterator[None]:
+async def _metrics(settings: AgentSettings, view: NodeView, streams: JobStreams) -> AsyncIterator[None]:
     of_node = NodeMetrics(
-        picture,
+        view,
         node=settings.node,
         build=(_version(), settings.job or ""),
         clock=time.monotonic,
-        lines=streams.lines,
+        connections=streams.connections,
         dcgm=DcgmNames.HERE if settings.dcgm_exporter is None else DcgmNames.ELSEWHERE,
     )
     application = metrics_application(of_node, token=lambda: read_token(settings.metrics_token_file))
-    readiness = Readiness(streams.lines, asking(settings.watchdog, settings.watchdog_ca_file))
+    readiness = Readiness(streams.connections, asking(settings.watchdog, settings.watchdog_ca_file))
     application.router.add_get("/readyz", readiness.answer)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()

@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from holdfast.agent.bearer import read_authority
-from holdfast.agent.metrics.node import Line
+from holdfast.agent.jobstream import Connection
 from holdfast.agent.settings import Address
 from holdfast.api.errors import Unavailable
 
@@ -31,9 +31,12 @@ class Readiness:
     """`lines` are the jobs' connections, `clock` is monotonic seconds."""
 
     def __init__(
-        self, lines: Callable[[], Iterable[Line]], ask: Ask, clock: Callable[[], float] = time.monotonic
+        self,
+        connections: Callable[[], Iterable[Connection]],
+        ask: Ask,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._lines = lines
+        self._connections = connections
         self._ask = ask
         self._clock = clock
         self._asking = asyncio.Lock()
@@ -42,7 +45,7 @@ class Readiness:
 
     async def trouble(self) -> str:
         """Why the watchdog does not hear of this node; empty when it does, or would."""
-        connected = [each.connected for each in self._lines()]
+        connected = [each.connected for each in self._connections()]
         if connected:
             away = connected.count(False)
             return f"{away} of {len(connected)} connections to the watchdog are away" if away else ""

@@ -21,7 +21,7 @@ from holdfast.agent.kernel.log import FILE_NAME as BOOKMARK
 from holdfast.agent.kernel.log import KernelLog
 from holdfast.agent.kernel.slots import GpuNames
 from holdfast.agent.kernel.source import source_at
-from holdfast.agent.picture import RANKS, Picture
+from holdfast.agent.nodeview import RANKS, NodeView
 from holdfast.agent.reading import Reading, Sensor, joined
 from holdfast.agent.sensors.dcgmexporter import DcgmExporter
 from holdfast.agent.sensors.infiniband import Infiniband
@@ -34,6 +34,10 @@ from holdfast.agent.union import GpuUnion, XidEcho
 from holdfast.api.condition import ConditionKind
 from holdfast.api.telemetry import NodeEvent, PreemptionNoticed, Unreadable
 
+_LOG = logging.getLogger(__name__)
+
+# Ten looks a second report a fault at most 0.1 s late and cost a fraction of a percent of a core.
+LOOK_INTERVAL_S: Final = 0.1
 NVML: Final = "nvml"
 _JUDGED: Final[Mapping[str, frozenset[ConditionKind]]] = MappingProxyType(
     {
@@ -52,7 +56,7 @@ class ClosableSensor(Sensor, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Senses:
+class NodeSensors:
     """`sensors` each speak for themselves; `exporter` fills what they leave open about GPUs.
 
     `judges` has the kinds of conditions that each of them judges, by its name; nothing where nothing is sensed.
@@ -69,73 +73,55 @@ class Senses:
             sensor.close()
 
 
-def senses_of(settings: AgentSettings) -> Senses:
+def node_sensors(settings: AgentSettings) -> NodeSensors:
     """Start them. A machine that only pretends to have GPUs is somebody's own: nothing of it is sensed."""
-    if settings.simulated_gpus and settings.run_dir is not None:
-        return Senses((SimulatedGpus(settings.run_dir, node=settings.node, count=settings.simulated_gpus),))
-    closable = tuple(_wanted(settings))
-    exporter = None if settings.dcgm_exporter is None else DcgmExporter(settings.dcgm_exporter)
-    judges = {each.name: _JUDGED[each.name] for each in closable if each.name in _JUDGED}
-    if exporter is None:
-        return Senses(closable, None, closable, judges)
-    if NVML not in judges:
-        judges[exporter.name] = GPU_KINDS
-    return Senses(closable, exporter, (*closable, exporter), judges)
-
-
-def _wanted(settings: AgentSettings) -> list[ClosableSensor]:
+    run_dir = settings.run_dir
+    if settings.simulated_gpus and run_dir is not None:
+        return NodeSensors((SimulatedGpus(run_dir, node=settings.node, count=settings.simulated_gpus),))
     sensors: list[ClosableSensor] = []
     if settings.kernel_log is not None:
-        state_file = None if settings.run_dir is None else os.path.join(settings.run_dir, BOOKMARK)
+        state_file = None if run_dir is None else os.path.join(run_dir, BOOKMARK)
         sensors.append(KernelLog(source_at(settings.kernel_log), names=GpuNames(), state_file=state_file))
     if settings.nvml is Use.AUTO:
-        sensors.append(_nvml(settings.run_dir))
+        # Only here: the bindings cost memory that an agent without GPUs has no use for.
+        from holdfast.agent.nvml.sensor import NvmlSensor, has_nvidia_gpus
+
+        sensors.append(NvmlSensor(known=has_nvidia_gpus, memory=ConditionMemory.of(NVML, run_dir)))
     if settings.infiniband is Use.AUTO:
-        sensors.append(Infiniband(memory=ConditionMemory.of(Infiniband.name, settings.run_dir)))
+        sensors.append(Infiniband(memory=ConditionMemory.of(Infiniband.name, run_dir)))
     if settings.node_checks is Use.AUTO:
-        memory = ConditionMemory.of(NodeBasics.name, settings.run_dir)
+        memory = ConditionMemory.of(NodeBasics.name, run_dir)
         sensors.append(NodeBasics(disks=settings.disks, memory=memory))
-    cloud = _cloud(settings.preemption)
+    chosen = settings.preemption
+    named = None if chosen in (Cloud.AUTO, Cloud.NONE) else CloudName(chosen.value)
+    cloud = cloud_here() if chosen is Cloud.AUTO else named
     if cloud is not None:
         sensors.append(PreemptionNotices(cloud))
-    return sensors
-
-
-def _cloud(chosen: Cloud) -> CloudName | None:
-    if chosen is Cloud.AUTO:
-        return cloud_here()
-    return None if chosen is Cloud.NONE else CloudName(chosen.value)
-
-
-def _nvml(run_dir: str | None) -> ClosableSensor:
-    # The bindings cost memory that an agent without GPUs has no use for.
-    from holdfast.agent.nvml.sensor import NvmlSensor, has_nvidia_gpus
-
-    return NvmlSensor(known=has_nvidia_gpus, memory=ConditionMemory.of(NVML, run_dir))
-
-
-_LOG = logging.getLogger(__name__)
-
-# Ten looks a second report a fault at most 0.1 s late and cost a fraction of a percent of a core.
-LOOK_INTERVAL_S: Final = 0.1
+    judges = {each.name: _JUDGED[each.name] for each in sensors if each.name in _JUDGED}
+    if settings.dcgm_exporter is None:
+        return NodeSensors(tuple(sensors), None, tuple(sensors), judges)
+    exporter = DcgmExporter(settings.dcgm_exporter)
+    if NVML not in judges:
+        judges[exporter.name] = GPU_KINDS
+    return NodeSensors(tuple(sensors), exporter, (*sensors, exporter), judges)
 
 
 class Sensing:
     """Reads every sensor and hands the readings to whoever needs them.
 
-    `senses` are the node's own: every job on the node is told what they say.
+    `sensors` are the node's own: every job on the node is told what they say.
     """
 
-    def __init__(self, senses: Senses, *, tenants: Tenants, streams: JobStreams, picture: Picture) -> None:
-        self._senses = senses
+    def __init__(self, sensors: NodeSensors, *, tenants: Tenants, streams: JobStreams, view: NodeView) -> None:
+        self._sensors = sensors
         self._tenants = tenants
         self._streams = streams
-        self._picture = picture
+        self._view = view
         self._echo = XidEcho()
         self._notices = StandingNotices()
         self._union = GpuUnion()
         self._broken: set[str] = set()
-        self._logs = tuple(each for each in senses.sensors if isinstance(each, KernelLog))
+        self._logs = tuple(each for each in sensors.sensors if isinstance(each, KernelLog))
 
     def look(self, now: float) -> None:
         """One look at everything, at `now` (CLOCK_MONOTONIC, seconds)."""
@@ -151,12 +137,12 @@ class Sensing:
             stream.outbox.observe(joined((ranks, node)), now)
             readings[stream.job] = ranks
         if self._logs:
-            self._picture.kernel_records_lost = sum(each.records_lost for each in self._logs)
-        self._picture.observe(node, readings, now)
+            self._view.kernel_records_lost = sum(each.records_lost for each in self._logs)
+        self._view.observe(node, readings, now)
 
     def _node(self, now: float) -> Reading:
-        sensed = [(sensor.name, self._read(sensor, now, sensor.name)) for sensor in self._senses.sensors]
-        exporter = self._senses.exporter
+        sensed = [(sensor.name, self._read(sensor, now, sensor.name)) for sensor in self._sensors.sensors]
+        exporter = self._sensors.exporter
         filling = None if exporter is None else self._read(exporter, now, exporter.name)
         if filling is not None:
             self._echo.learn(filling.details)
@@ -167,7 +153,7 @@ class Sensing:
             if NVML in readings and not readings[NVML].details:
                 readings[NVML] = filling  # where the driver tells nothing, the exporter speaks for it
             readings[exporter.name] = filling
-        return replace(node, all_clear=all_clear(self._senses.judges, readings))
+        return replace(node, all_clear=all_clear(self._sensors.judges, readings))
 
     def _read(self, sensor: Sensor, now: float, counted_as: str) -> Reading:
         # A sensor promises not to raise. One that breaks the promise must not blind the agent to all others.
@@ -180,16 +166,16 @@ class Sensing:
                 self._broken.add(sensor.name)
             return Reading(unreadable=(Unreadable(sensor.name, f"sensor failed: {error!r}"),))
         finally:
-            self._picture.timed(counted_as, time.perf_counter() - began)
+            self._view.timed(counted_as, time.perf_counter() - began)
         self._broken.discard(sensor.name)
         return reading
 
 
-# Notices that the machine is taken away, kept for jobs that come after they were given.
-
-
 class StandingNotices:
-    """A notice stands until its time is up; every job on the node is told of it once."""
+    """Notices that the machine is taken away, kept for jobs that come after they were given.
+
+    A notice stands until its time is up; every job on the node is told of it once.
+    """
 
     def __init__(self) -> None:
         self._given: list[tuple[float, PreemptionNoticed]] = []  # when, on the agent's clock

@@ -6,8 +6,8 @@ import pytest
 from full_picture import full_picture
 from prometheus_server import run_tool
 
+from holdfast.agent.jobstream import Connection
 from holdfast.agent.metrics.exporter import DcgmNames, NodeMetrics
-from holdfast.agent.metrics.node import Line
 from holdfast.api.exposition import Page, Style
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 
@@ -18,7 +18,7 @@ def test_the_agents_metrics(tmp_path: Path) -> None:
         node="node-1",
         build=("1.2.3", "ns/job"),
         clock=lambda: 100.5,
-        lines=lambda: [Line("ns/job", connected=True, reports=7, dropped=2)],
+        connections=lambda: [Connection("ns/job", connected=True, reports=7, dropped=2)],
         dcgm=DcgmNames.ELSEWHERE,  # DCGM's names are not Holdfast's to choose
     )
     run_tool("promtool", "check", "metrics", folder=tmp_path, stdin=of_node.page().text(Style.CLASSIC))

@@ -30,12 +30,13 @@ def play_kernel(folder: Path) -> None:
     """Put the folder in the kernel's place."""
     import psutil
 
-    from holdfast.agent.sensors import infiniband, kernelbookmark, nodebasics
+    from holdfast.agent.conditions import memory
+    from holdfast.agent.sensors import infiniband, nodebasics
     from holdfast.agent.sensors.nodebasics import clock_detail
 
     psutil.PROCFS_PATH = str(folder / "proc")
     _begin_with(infiniband.Infiniband.__init__, str(folder / "infiniband"), interval_s=LOOK_INTERVAL_S)
-    _begin_with(kernelbookmark.boot_id, str(folder / "boot_id"))
+    _begin_with(memory.boot_id, str(folder / "boot_id"))
     asked = os.statvfs
 
     def statvfs(path: str) -> os.statvfs_result:

@@ -10,8 +10,9 @@ from nvml_observer import until_listening
 from patience import patient
 
 from holdfast.agent.nvml.driver import Driver, DriverAbsent
-from holdfast.agent.nvml.session import EventWatch, Session
-from holdfast.agent.nvml.snapshot import Sighting
+from holdfast.agent.nvml.events import EventWatch
+from holdfast.agent.nvml.session import Session
+from holdfast.agent.nvml.snapshot import GpuSnapshot
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reading import Reading
 from holdfast.api.event import (
@@ -49,7 +50,7 @@ class NvmlJob:
         machine.layout.count = 4  # each costs as much as the next
         self.now = 1000.0
         self.state = initial(JOB)
-        self.sighting = Sighting(clock=lambda: self.now, hang=lambda now, longer_than_s: "")
+        self.snapshot = GpuSnapshot(clock=lambda: self.now, hang=lambda now, longer_than_s: "")
         self._driver = Driver(lambda: self.now)
         self._session: Session | None = None
         self._watch: EventWatch | None = None
@@ -103,7 +104,7 @@ class NvmlJob:
             self.now = min(end, self.now + 1.0)
             self._look()
             for node in NODES:
-                self._report(node, self.sighting.read(self.now) if node == "node-0" else Reading())
+                self._report(node, self.snapshot.read(self.now) if node == "node-0" else Reading())
             for event in self._senses.elapse(self.now):
                 self._tell(event)
             at = next_wakeup(self.state)
@@ -111,18 +112,18 @@ class NvmlJob:
                 self._tell(ClockTicked())
 
     def _hear(self) -> None:
-        assert self.sighting.look_now.wait(HEARD_S), "the event was not heard"
-        self.sighting.look_now.clear()
+        assert self.snapshot.poll_now.wait(HEARD_S), "the event was not heard"
+        self.snapshot.poll_now.clear()
 
     def _look(self) -> None:
         try:
             if self._session is None:
                 self._session = Session(self._driver)
-                self._watch = EventWatch(self._driver, self._session.gpus, self.sighting)
+                self._watch = EventWatch(self._driver, self._session.gpus, self.snapshot)
             assert self._watch is not None
-            self.sighting.look(self._session, self.now)
+            self.snapshot.sweep(self._session, self.now)
         except DriverAbsent as failure:
-            self.sighting.absent(str(failure), known=lambda: True)
+            self.snapshot.absent(str(failure), known=lambda: True)
             self._end_session()
             self._session = self._watch = None
 

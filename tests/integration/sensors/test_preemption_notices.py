@@ -12,7 +12,7 @@ from aiohttp import web
 from asking import Asking
 from http_fake import serving
 
-from holdfast.agent.sensors import clouds, preemption
+from holdfast.agent.sensors import preemption
 from holdfast.agent.sensors.preemption import CloudName, PreemptionNotices
 from holdfast.api.telemetry import PreemptionNoticed
 
@@ -48,10 +48,10 @@ class Aws:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asks again at once, so that the tests are quick."""
-    for cloud in (clouds.Aws, clouds.Gcp, clouds.Azure):
+    for cloud in (preemption.Aws, preemption.Gcp, preemption.Azure):
         monkeypatch.setattr(cloud, "interval_s", 0.02)
     monkeypatch.setattr(preemption, "_RETRY_S", 0.02)
-    monkeypatch.setattr(clouds, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(preemption, "TIMEOUT_S", 1.0)
 
 
 async def settled(asking: Asking, count: Callable[[], int], more: int = 5) -> None:

@@ -3,26 +3,26 @@
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from holdfast.agent.metrics.node import Line
+from holdfast.agent.jobstream import Connection
 from holdfast.agent.readiness import BAD_FOR_S, GOOD_FOR_S, Readiness, asking
 from holdfast.agent.settings import Address
 
 AWAY = "the watchdog does not answer"
 
 
-THERE = Line("ns/b", connected=True, reports=1, dropped=0)
-GONE = Line("secret/a", connected=False, reports=1, dropped=0)
+THERE = Connection("ns/b", connected=True, reports=1, dropped=0)
+GONE = Connection("secret/a", connected=False, reports=1, dropped=0)
 
 
 class Node:
     """An agent's surroundings: its jobs' connections, and what the watchdog says when it is asked."""
 
-    def __init__(self, *lines: Line, says: str = "") -> None:
-        self.lines = lines
+    def __init__(self, *connections: Connection, says: str = "") -> None:
+        self.connections = connections
         self.says = says
         self.now = 100.0
         self.asked = 0
-        self.readiness = Readiness(lambda: self.lines, self._ask, lambda: self.now)
+        self.readiness = Readiness(lambda: self.connections, self._ask, lambda: self.now)
 
     async def _ask(self) -> str:
         self.asked += 1

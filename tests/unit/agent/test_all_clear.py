@@ -8,7 +8,7 @@ from holdfast.agent.conditions.nodes import NODE_KINDS
 from holdfast.agent.conditions.ports import PORT_KINDS
 from holdfast.agent.kernel.faults import KERNEL_KINDS
 from holdfast.agent.reading import Reading
-from holdfast.agent.sensing import Senses, senses_of
+from holdfast.agent.sensing import NodeSensors, node_sensors
 from holdfast.agent.settings import parse_settings
 from holdfast.api.condition import AllClear, ConditionKind
 
@@ -44,7 +44,7 @@ def test_sources_that_except_too_many_parts_together_say_nothing() -> None:
     assert all_clear(JUDGES, {"infiniband": first, "kernel-log": second}) == ()
 
 
-def senses(tmp_path: Path, *flags: str) -> Senses:
+def senses(tmp_path: Path, *flags: str) -> NodeSensors:
     (tmp_path / "token").write_text("secret")
     own = [
         "--job",
@@ -56,7 +56,7 @@ def senses(tmp_path: Path, *flags: str) -> Senses:
         "--token-file",
         str(tmp_path / "token"),
     ]
-    return senses_of(parse_settings([*own, "--preemption", "none", *flags]))
+    return node_sensors(parse_settings([*own, "--preemption", "none", *flags]))
 
 
 def test_each_kind_has_a_judge_unless_its_source_is_switched_off(tmp_path: Path) -> None:

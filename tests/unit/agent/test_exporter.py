@@ -10,10 +10,10 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly_parsed
 from prometheus_client.parser import text_string_to_metric_families
 
+from holdfast.agent.jobstream import Connection
 from holdfast.agent.metrics.exporter import DcgmNames, NodeMetrics, metrics_application
-from holdfast.agent.metrics.node import Line
 from holdfast.agent.metrics.table import AGENT_METRICS, DCGM_METRICS, OWN_METRICS
-from holdfast.agent.picture import Picture
+from holdfast.agent.nodeview import NodeView
 from holdfast.agent.reading import (
     ClockDetail,
     DiskDetail,
@@ -52,7 +52,7 @@ GPU = GpuSample("GPU-a", 3, GpuHealth.HEALTHY, temperature_c=61.0, utilization_r
 GPU_LABELS = {"UUID": "GPU-a", "gpu": "3", "node": "node-1"}
 DCGM_LABELS = {"Hostname": "node-1", "UUID": "GPU-a", "gpu": "3", "device": "nvidia3"}
 RANK_LABELS = {"rank": "2", "training_job": "ns/job", "node": "node-1"}
-LINE = Line("ns/job", connected=True, reports=7, dropped=2)
+LINE = Connection("ns/job", connected=True, reports=7, dropped=2)
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
@@ -66,18 +66,23 @@ class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
         return {name for name, _ in self}
 
 
-def metrics_of(picture: Picture, dcgm: DcgmNames = DcgmNames.HERE) -> NodeMetrics:
+def metrics_of(picture: NodeView, dcgm: DcgmNames = DcgmNames.HERE) -> NodeMetrics:
     return NodeMetrics(
-        picture, node="node-1", build=("1.2.3", "ns/job"), clock=lambda: 100.5, lines=lambda: [LINE], dcgm=dcgm
+        picture,
+        node="node-1",
+        build=("1.2.3", "ns/job"),
+        clock=lambda: 100.5,
+        connections=lambda: [LINE],
+        dcgm=dcgm,
     )
 
 
-def families_of(picture: Picture, dcgm: DcgmNames = DcgmNames.HERE) -> list[Metric]:
+def families_of(picture: NodeView, dcgm: DcgmNames = DcgmNames.HERE) -> list[Metric]:
     """Every family, as the strict parser reads it."""
     return list(strictly_parsed(metrics_of(picture, dcgm).page().text(Style.OPENMETRICS)))
 
 
-async def served(picture: Picture, accept: str = "") -> tuple[str, str]:
+async def served(picture: NodeView, accept: str = "") -> tuple[str, str]:
     """The text, and how it is called."""
     application = metrics_application(metrics_of(picture), token=lambda: "secret")
     async with TestClient(TestServer(application)) as client:
@@ -87,7 +92,7 @@ async def served(picture: Picture, accept: str = "") -> tuple[str, str]:
         return await answer.text(), answer.headers["Content-Type"]
 
 
-async def scraped(picture: Picture) -> Samples:
+async def scraped(picture: NodeView) -> Samples:
     text, _ = await served(picture)
     return Samples(parsed(text))
 
@@ -99,9 +104,9 @@ def parsed(text: str) -> Iterator[tuple[tuple[str, frozenset[tuple[str, str]]], 
             yield (sample.name, labels), sample.value
 
 
-def picture_of(reading: Reading) -> Picture:
+def picture_of(reading: Reading) -> NodeView:
     """The ranks as one job's, all else as the node's own."""
-    picture = Picture()
+    picture = NodeView()
     picture.observe(replace(reading, ranks=()), {"ns/job": Reading(ranks=reading.ranks)}, 100.0)
     return picture
 
@@ -113,7 +118,7 @@ async def test_a_rank_is_exported_with_its_age_at_the_scrape() -> None:
 
 
 async def test_the_ranks_of_every_job_on_the_node_carry_its_name() -> None:
-    picture = Picture()
+    picture = NodeView()
     picture.observe(Reading(), {"ns/job": Reading(ranks=(RANK,)), "b/other": Reading(ranks=(RANK,))}, 100.0)
     samples = await scraped(picture)
     assert samples.of("holdfast_rank_step", RANK_LABELS) == 9
@@ -139,7 +144,7 @@ async def test_a_leftover_record_of_an_older_round_does_not_speak_for_the_rank()
 
 
 async def test_tokens_are_counted_over_steps_and_rounds() -> None:
-    picture = Picture()
+    picture = NodeView()
     for round_, step in ((4, 9), (4, 10), (4, 10), (4, 13), (5, 2), (5, 3)):
         rank = RankSample(round_, 2, ProcessState.RUNNING, Phase.DATA, 0.0, 0.0, step=step, tokens=100)
         picture.observe(Reading(), {"ns/job": Reading(ranks=(rank,))}, 100.0)
@@ -150,7 +155,7 @@ async def test_tokens_are_counted_over_steps_and_rounds() -> None:
 
 async def test_fingerprints_are_counted() -> None:
     told = ParametersFingerprinted(round=4, rank=2, group=0, step=9, value=1, age_s=0.0)
-    picture = Picture()
+    picture = NodeView()
     picture.observe(Reading(), {"ns/job": Reading(events=(told, told))}, 100.0)
     samples = await scraped(picture)
     assert samples.of("holdfast_fingerprints_total", training_job="ns/job", node="node-1") == 2
@@ -273,7 +278,7 @@ async def test_a_condition_is_there_while_it_holds_and_counted_once() -> None:
 
 
 async def test_what_befell_the_node_is_counted_from_zero() -> None:
-    before = await scraped(Picture())
+    before = await scraped(NodeView())
     assert before.of("holdfast_oom_kills_total", node="node-1") == 0
     assert before.of("holdfast_preemption_notices_total", node="node-1") == 0
     killed = ProcessKilledForMemory(pid=5, name="python", age_s=0.0)
@@ -322,7 +327,7 @@ async def test_ports_and_the_node_itself_are_exported() -> None:
 
 
 async def test_a_source_says_whether_it_can_be_read_and_how_often_it_could_not() -> None:
-    picture = Picture()
+    picture = NodeView()
     picture.timed("nvml", 0.25)
     for problems in ((), (Unreadable("nvml", "gone"),), (Unreadable("nvml", "still gone"),), ()):
         picture.observe(Reading(unreadable=problems), {}, 100.0)
@@ -336,7 +341,7 @@ async def test_a_source_says_whether_it_can_be_read_and_how_often_it_could_not()
 
 
 async def test_the_line_to_the_watchdog_is_told() -> None:
-    samples = await scraped(Picture())
+    samples = await scraped(NodeView())
     labels = {"training_job": "ns/job", "node": "node-1"}
     assert samples.of("holdfast_agent_watchdog_connected", labels) == 1
     assert samples.of("holdfast_agent_reports_sent_total", labels) == 7
@@ -383,7 +388,7 @@ def test_a_node_of_eight_gpus_and_ranks_is_scraped_in_few_series() -> None:
 
 @pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])
 async def test_nobody_reads_metrics_without_the_token(header: dict[str, str]) -> None:
-    application = metrics_application(metrics_of(Picture()), token=lambda: "secret")
+    application = metrics_application(metrics_of(NodeView()), token=lambda: "secret")
     async with TestClient(TestServer(application)) as client:
         answer = await client.get("/metrics", headers=header)
         assert answer.status == 401
@@ -394,6 +399,6 @@ async def test_an_agent_that_cannot_read_its_token_serves_nobody() -> None:
     def token() -> str:
         raise Unavailable("gone")
 
-    async with TestClient(TestServer(metrics_application(metrics_of(Picture()), token=token))) as client:
+    async with TestClient(TestServer(metrics_application(metrics_of(NodeView()), token=token))) as client:
         answer = await client.get("/metrics", headers={"Authorization": "Bearer secret"})
         assert answer.status == 503

@@ -16,8 +16,8 @@ from holdfast.agent.conditions.gpus import GPU_KINDS
 from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.agent.conditions.nodes import NODE_KINDS, NodeJudge
 from holdfast.agent.conditions.ports import PORT_KINDS, PortJudge
-from holdfast.agent.nvml.session import Round, Session
-from holdfast.agent.nvml.snapshot import Sighting
+from holdfast.agent.nvml.session import Session, Sweep
+from holdfast.agent.nvml.snapshot import GpuSnapshot
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reading import (
     ClockDetail,
@@ -66,10 +66,10 @@ class Looks:
 
     def __init__(self, *gpus: GpuDetail) -> None:
         self.gpus = self._details = gpus
-        self.nameless: dict[int, Exception] = {}
+        self.unidentified: dict[int, Exception] = {}
 
-    def look(self, now: float) -> Round:
-        return Round(self._details)
+    def sweep(self, now: float) -> Sweep:
+        return Sweep(self._details)
 
 
 class GpuAgent:
@@ -82,11 +82,13 @@ class GpuAgent:
         self.starts("boot-1")
 
     def starts(self, boot: str) -> None:
-        self._sighting = Sighting(clock=lambda: self.now, hang=lambda now, longer: "", memory=self._memory(boot))
+        self._snapshot = GpuSnapshot(
+            clock=lambda: self.now, hang=lambda now, longer: "", memory=self._memory(boot)
+        )
 
     def look(self) -> Reading:
-        self._sighting.look(cast(Session, Looks(*self.gpus)), self.now)
-        return self._sighting.read(self.now)
+        self._snapshot.sweep(cast(Session, Looks(*self.gpus)), self.now)
+        return self._snapshot.read(self.now)
 
     def shows(self, **values: Any) -> None:
         self.gpus = (replace(GPU, **values),)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.sensing import senses_of
+from holdfast.agent.sensing import node_sensors
 from holdfast.agent.sensors.preemption import PreemptionNotices
 from holdfast.agent.settings import parse_settings
 
@@ -23,6 +23,6 @@ def test_a_cloud_that_is_named_is_heeded(tmp_path: Path, whose: str, heeded: int
         "--token-file",
         str(tmp_path / "token"),
     ]
-    senses = senses_of(parse_settings([*own, *off, "--preemption", whose]))
+    senses = node_sensors(parse_settings([*own, *off, "--preemption", whose]))
     assert [type(each) for each in senses.sensors] == [PreemptionNotices] * heeded
     senses.close()

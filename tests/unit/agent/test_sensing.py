@@ -12,11 +12,11 @@ from record_writer import RecordWriter, step_zone
 from holdfast.agent.conditions.gpus import GPU_KINDS
 from holdfast.agent.conditions.ports import PORT_KINDS
 from holdfast.agent.jobstream import JobStream, JobStreams
+from holdfast.agent.nodeview import NodeView
 from holdfast.agent.outbox import Outbox
-from holdfast.agent.picture import Picture
 from holdfast.agent.reading import GpuDetail, Reading, Sensor
 from holdfast.agent.reporter import Reporter
-from holdfast.agent.sensing import Senses, Sensing
+from holdfast.agent.sensing import NodeSensors, Sensing
 from holdfast.agent.sensors.pidmap import PidMap
 from holdfast.agent.tenants import Tenant
 from holdfast.api.condition import AllClear, ConditionKind
@@ -105,8 +105,8 @@ def tenant(folder: Path, member: str, *, job: str = "ns/job", rank: int = 0) -> 
     return Tenant(job, str(run_dir), member=member)
 
 
-def sensing(tenants: Here, streams: JobStreams, *sensors: Sensor, picture: Picture | None = None) -> Sensing:
-    return Sensing(Senses(sensors), tenants=tenants, streams=streams, picture=picture or Picture())
+def sensing(tenants: Here, streams: JobStreams, *sensors: Sensor, view: NodeView | None = None) -> Sensing:
+    return Sensing(NodeSensors(sensors), tenants=tenants, streams=streams, view=view or NodeView())
 
 
 def reports(streams: JobStreams, now: float) -> dict[str, NodeReport]:
@@ -121,8 +121,8 @@ def ranks(streams: JobStreams, now: float) -> dict[str, list[int]]:
 async def test_a_sensor_that_raises_is_unknown_and_does_not_blind_the_others(
     tmp_path: Path, streams: JobStreams, caplog: pytest.LogCaptureFixture
 ) -> None:
-    picture = Picture()
-    looks = sensing(Here(tenant(tmp_path, "a")), streams, Broken(), Sound(), picture=picture)
+    picture = NodeView()
+    looks = sensing(Here(tenant(tmp_path, "a")), streams, Broken(), Sound(), view=picture)
     with caplog.at_level(logging.ERROR):
         looks.look(100.0)
         looks.look(100.1)
@@ -153,8 +153,8 @@ async def test_each_job_is_told_its_own_ranks_and_all_of_the_nodes_gpus(
 
 
 async def test_a_node_without_jobs_has_no_streams_and_still_a_picture(streams: JobStreams) -> None:
-    picture = Picture()
-    sensing(Here(), streams, Sound(), picture=picture).look(100.0)
+    picture = NodeView()
+    sensing(Here(), streams, Sound(), view=picture).look(100.0)
     assert list(streams) == []
     assert picture.node.gpus == (GPU,)
 
@@ -217,9 +217,9 @@ class Judging:
         return self._reading
 
 
-async def clear_by(senses: Senses, tmp_path: Path, streams: JobStreams) -> set[ConditionKind]:
+async def clear_by(senses: NodeSensors, tmp_path: Path, streams: JobStreams) -> set[ConditionKind]:
     """What a report on these senses says is clear."""
-    looks = Sensing(senses, tenants=Here(tenant(tmp_path, "a")), streams=streams, picture=Picture())
+    looks = Sensing(senses, tenants=Here(tenant(tmp_path, "a")), streams=streams, view=NodeView())
     looks.look(100.0)
     return {each.kind for each in reports(streams, 100.0)["ns/job"].all_clear}
 
@@ -230,7 +230,7 @@ async def test_what_is_clear_is_reported_but_for_what_a_sensor_that_raises_judge
 ) -> None:
     ports = Judging("infiniband", ConditionKind.LINK_DOWN)
     ports.broken = broken
-    clear = await clear_by(Senses((ports,), judges={"infiniband": PORT_KINDS}), tmp_path, streams)
+    clear = await clear_by(NodeSensors((ports,), judges={"infiniband": PORT_KINDS}), tmp_path, streams)
     assert clear & PORT_KINDS == (set() if broken else {ConditionKind.LINK_DOWN})
 
 
@@ -238,5 +238,7 @@ async def test_what_is_clear_is_reported_but_for_what_a_sensor_that_raises_judge
 async def test_an_exporter_says_what_is_clear_where_the_driver_tells_nothing(
     tmp_path: Path, streams: JobStreams, details: tuple[GpuDetail, ...], clear: set[ConditionKind]
 ) -> None:
-    senses = Senses((Judging("nvml", details=details),), Judging("exporter", PCIE), judges={"nvml": GPU_KINDS})
+    senses = NodeSensors(
+        (Judging("nvml", details=details),), Judging("exporter", PCIE), judges={"nvml": GPU_KINDS}
+    )
     assert await clear_by(senses, tmp_path, streams) & GPU_KINDS == clear

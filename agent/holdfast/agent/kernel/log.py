@@ -22,7 +22,7 @@ from holdfast.agent.conditions.memory import boot_id, read_file, write_file
 from holdfast.agent.kernel.faults import CALM_S, KernelFaults, StillLost
 from holdfast.agent.kernel.message import GpuNamed, KernelMessage, parse_message
 from holdfast.agent.kernel.slots import GpuNames
-from holdfast.agent.kernel.source import Found, KernelRecord, KernelSource, Place
+from holdfast.agent.kernel.source import KernelRecord, KernelSource, Place
 from holdfast.agent.reading import Reading
 from holdfast.api.condition import AllClear
 from holdfast.api.errors import Malformed
@@ -60,10 +60,6 @@ class Bookmark(msgspec.Struct, frozen=True):
     read_at: float | None = None
     whole: bool = False
 
-    @property
-    def place(self) -> Place:
-        return Place(self.position, self.file)
-
 
 class KernelLog:
     """The kernel's log. `records_lost` counts what was overwritten before it could be read."""
@@ -81,15 +77,17 @@ class KernelLog:
         self._boot = boot_id() if boot is None else boot
         self._state_file = state_file
         self._kept: Bookmark | None = None
-        with contextlib.suppress(
-            OSError, Malformed
-        ):  # a damaged one is none: reading starts as if for the first time
+        # Where there is none, or a damaged one, reading starts as if for the first time.
+        with contextlib.suppress(OSError, Malformed):
             self._kept = None if state_file is None else read_file(state_file, Bookmark)
         self._history: StillLost | None = StillLost()
         self._left_at: float | None = None
-        if self._kept is not None and self._goes_on(self._kept):
-            source.place, self._history, self._left_at = self._kept.place, None, self._kept.read_at
-        self._whole = self._kept is not None and self._goes_on(self._kept) and self._kept.whole
+        kept = self._kept
+        self._goes_on = kept is not None and bool(self._boot) and kept.boot == self._boot
+        self._whole = False
+        if kept is not None and self._goes_on:
+            source.place, self._history = Place(kept.position, kept.file), None
+            self._left_at, self._whole = kept.read_at, kept.whole
         self._looked = False
         self._watched_since: float | None = None  # without a gap
         self._unkept = False
@@ -104,17 +102,28 @@ class KernelLog:
 
     def read(self, now: float) -> Reading:
         if not self._begun:
-            self._begin(now)
+            self._begun = True
+            self._history_until = now - HISTORY_S
+            self._save_at = now + _SAVE_EVERY_S
+            if self._kept is not None:
+                self._faults.take_up(self._kept.held, rebooted=not self._goes_on, now=now)
         events: list[NodeEvent] = []
         if now >= self._open_at:
             events = self._look(now)
         if now >= self._save_at:
             self._save(now)
+        unreadable = self._problem
+        all_clear: tuple[AllClear, ...] = ()
+        if not unreadable and now - self._lost_at <= LOSS_TOLD_S:
+            unreadable = f"{self.records_lost} records so far were overwritten before they could be read"
+        if self._watched_since is not None and not self._problem:  # it can be read, and was read to its end
+            calm = now - self._watched_since >= CALM_S
+            all_clear = self._faults.all_clear(whole=self._whole, calm=calm)
         return Reading(
             events=tuple(events),
             conditions=self._faults.conditions(now),
-            unreadable=self._unreadable(now),
-            all_clear=self._all_clear(now),
+            unreadable=(Unreadable(self.name, unreadable),) if unreadable else (),
+            all_clear=all_clear,
         )
 
     def close(self) -> None:
@@ -125,50 +134,48 @@ class KernelLog:
             self._save(self._ended_at)
         self._source.close()
 
-    def _goes_on(self, kept: Bookmark) -> bool:
-        return bool(self._boot) and kept.boot == self._boot
-
-    def _begin(self, now: float) -> None:
-        self._begun = True
-        self._history_until = now - HISTORY_S
-        self._save_at = now + _SAVE_EVERY_S
-        if self._kept is not None:
-            self._faults.take_up(self._kept.held, rebooted=not self._goes_on(self._kept), now=now)
-
     def _look(self, now: float) -> list[NodeEvent]:
+        """What happened, by the messages that came since the last look."""
         try:
             found = self._source.look(RECORDS_PER_LOOK)
         except OSError as error:
-            self._problem = f"cannot read {self._source.path}: {error.strerror}"
             fix = _FIXES.get(error.errno or 0)
-            self._problem += f"; {fix}" if fix else ""
+            self._problem = f"cannot read {self._source.path}: {error.strerror}" + (f"; {fix}" if fix else "")
             self._open_at = now + _OPEN_AGAIN_S
             self._watched_since = None
             return []
         self._problem = ""
-        return self._take(found, now)
-
-    def _take(self, found: Found, now: float) -> list[NodeEvent]:
         if not self._looked and self._history is not None:
-            self._whole = _is_whole(found, now)
+            # Whether it began with the boot. A log file has no numbers: then a young boot has to do.
+            sequence = found.records[0].sequence if found.records else None
+            self._whole = now <= HISTORY_S if sequence is None else sequence == 0
         self._looked = True
         if found.lost:
             self.records_lost += found.lost
             self._lost_at = now
             self._whole, self._watched_since = False, None
-        messages: list[tuple[KernelMessage, float]] = []
+        news: list[tuple[KernelMessage, float]] = []
         for record in found.records:
             message = parse_message(record.text) if record.text else None
-            if message is not None:
-                at = self._time_of(record, now)
-                messages.extend(self._news(message, at, now))
+            if message is None:
+                continue
+            at = self._time_of(record, now)
+            if isinstance(message, GpuNamed):
+                self._names.learn(message.slot, message.uuid)
+                continue
+            if self._history is not None:
+                self._history.take(message, at)
+                if at < self._history_until:
+                    self._faults.take(message, at, now)  # for the conditions; its event is history
+                    continue
+            news.append((message, at))
         if found.ended:
             self._ended_at = now
             self._watched_since = now if self._watched_since is None else self._watched_since
             if self._history is not None:
-                messages = [*self._history.told(self._history_until), *messages]
+                news = [*self._history.told(self._history_until), *news]
                 self._history = None
-        events = (self._faults.take(message, at, now) for message, at in messages)
+        events = (self._faults.take(message, at, now) for message, at in news)
         return [event for event in events if event is not None]
 
     def _time_of(self, record: KernelRecord, now: float) -> float:
@@ -183,33 +190,6 @@ class KernelLog:
             at = now if self._ended_at is not None or self._left_at is None else self._left_at
         return min(now, at if self._ended_at is None else max(self._ended_at, at))
 
-    def _news(self, message: KernelMessage, at: float, now: float) -> tuple[tuple[KernelMessage, float], ...]:
-        """The message, unless it is told otherwise."""
-        if isinstance(message, GpuNamed):
-            self._names.learn(message.slot, message.uuid)
-            return ()
-        if self._history is not None:
-            self._history.take(message, at)
-            if at < self._history_until:
-                self._faults.take(message, at, now)  # for the conditions; its event is history
-                return ()
-        return ((message, at),)
-
-    def _unreadable(self, now: float) -> tuple[Unreadable, ...]:
-        if self._problem:
-            return (Unreadable(self.name, self._problem),)
-        if now - self._lost_at <= LOSS_TOLD_S:
-            told = f"{self.records_lost} records so far were overwritten before they could be read"
-            return (Unreadable(self.name, told),)
-        return ()
-
-    def _all_clear(self, now: float) -> tuple[AllClear, ...]:
-        """Told while the log can be read, and was read to its end."""
-        since = self._watched_since
-        if since is None or self._problem:
-            return ()
-        return self._faults.all_clear(whole=self._whole, calm=now - since >= CALM_S)
-
     def _settle(self, now: float) -> None:
         self._settled = None if self._source.place is None else (self._source.place, now)
 
@@ -222,8 +202,10 @@ class KernelLog:
             return
         place, read_at = settled
         bookmark = Bookmark(self._boot, place.position, place.file, self._faults.book.held(), read_at, self._whole)
-        if self._kept is not None and _says_the_same(bookmark, self._kept):
-            return
+        kept_at = None if self._kept is None else self._kept.read_at
+        is_same = kept_at is not None and replace(bookmark, read_at=kept_at) == self._kept
+        if is_same and kept_at is not None and read_at - kept_at < _SAVE_QUIET_S:
+            return  # nothing is new, and what is kept is not much older
         try:
             write_file(self._state_file, bookmark)
             self._kept, self._unkept = bookmark, False
@@ -231,16 +213,3 @@ class KernelLog:
             if not self._unkept:
                 self._unkept = True
                 _LOG.warning("kernel log's place not kept: file=%s reason=%s", self._state_file, error.strerror)
-
-
-def _is_whole(first: Found, now: float) -> bool:
-    """Whether the first look began with the boot. A log file has no numbers: then a young boot has to do."""
-    sequence = first.records[0].sequence if first.records else None
-    return now <= HISTORY_S if sequence is None else sequence == 0
-
-
-def _says_the_same(bookmark: Bookmark, kept: Bookmark) -> bool:
-    """Whether `kept` will do: nothing is new, and it is not much older."""
-    if bookmark.read_at is None or kept.read_at is None:
-        return False
-    return replace(bookmark, read_at=kept.read_at) == kept and bookmark.read_at - kept.read_at < _SAVE_QUIET_S

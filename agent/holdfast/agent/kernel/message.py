@@ -115,68 +115,44 @@ def parse_message(text: str) -> KernelMessage | None:
     """What `text`, one message of the kernel, means; None when it is none of these."""
     for mark, pattern, make in _FORMS:
         if mark in text and (match := pattern.match(text)) is not None:
-            return make(match)
+            slot = slot_of(match["pci"]) if "pci" in pattern.groupindex else ""
+            return None if slot is None else make(match, slot)
     return None
 
 
-def _xid(match: re.Match[str]) -> KernelMessage | None:
-    slot, xid, rest = slot_of(match["pci"]), int(match["xid"]), match["rest"].strip()
-    if slot is None or not 0 < xid <= _XID_MAX:
+def _xid(match: re.Match[str], slot: str) -> KernelMessage | None:
+    xid, rest = int(match["xid"]), match["rest"].strip()
+    if not 0 < xid <= _XID_MAX:
         return None
-    action = _RECOVERY.search(rest)
-    return XidLogged(
-        slot,
-        xid,
-        _short(rest),
-        recovery_action=int(action[1], 16) if action is not None else None,
-        link_fault=_link_fault(rest),
-    )
+    action, fault = _RECOVERY.search(rest), _LINK_FAULT.search(rest)
+    link_fault = None
+    if fault is not None:
+        interrupt, status = int(fault["interrupt"], 16), int(fault["status"], 16)
+        link_fault = LinkFault(fault["unit"], fault["severity"], int(fault["link"]), interrupt, status)
+    return XidLogged(slot, xid, _short(rest), None if action is None else int(action[1], 16), link_fault)
 
 
-def _link_fault(rest: str) -> LinkFault | None:
-    match = _LINK_FAULT.search(rest)
-    if match is None:
-        return None
-    interrupt, status = int(match["interrupt"], 16), int(match["status"], 16)
-    return LinkFault(match["unit"], match["severity"], int(match["link"]), interrupt, status)
+def _fell_off(match: re.Match[str], slot: str) -> KernelMessage:
+    return FellOffTheBus(slot, "GPU has fallen off the bus")
 
 
-def _fell_off(match: re.Match[str]) -> KernelMessage | None:
-    slot = slot_of(match["pci"])
-    return None if slot is None else FellOffTheBus(slot, "GPU has fallen off the bus")
-
-
-def _named(match: re.Match[str]) -> KernelMessage | None:
-    slot = slot_of(match["pci"])
-    return None if slot is None else GpuNamed(slot, match["uuid"].replace("gpu-", "GPU-"))
-
-
-def _loaded(match: re.Match[str]) -> KernelMessage:
-    return DriverLoaded()
-
-
-def _switch(match: re.Match[str]) -> KernelMessage:
-    return SwitchFault(match["switch"], int(match["sxid"]), _short(match["rest"].strip(" ,")))
-
-
-def _killed(match: re.Match[str]) -> KernelMessage:
+def _killed(match: re.Match[str], slot: str) -> KernelMessage:
     return KilledForMemory(int(match["pid"]), match["name"], _short(match[0]))
 
 
-def _link(match: re.Match[str]) -> KernelMessage:
+def _link(match: re.Match[str], slot: str) -> KernelMessage:
     return LinkChanged(match["device"], _short(match[0]))
 
 
-def _pcie(match: re.Match[str]) -> KernelMessage | None:
-    slot = slot_of(match["pci"])
-    return None if slot is None else PcieFatal(slot, _short(match[0]))
+def _pcie(match: re.Match[str], slot: str) -> KernelMessage:
+    return PcieFatal(slot, _short(match[0]))
 
 
-def _memory(match: re.Match[str]) -> KernelMessage:
+def _memory(match: re.Match[str], slot: str) -> KernelMessage:
     return MemoryFault(_short(match[0]))
 
 
-def _bank(match: re.Match[str]) -> KernelMessage | None:
+def _bank(match: re.Match[str], slot: str) -> KernelMessage | None:
     status = int(match["status"], 16)
     return MemoryFault(_short(match[0])) if status >> 63 & 1 and status >> 61 & 1 else None
 
@@ -184,6 +160,8 @@ def _bank(match: re.Match[str]) -> KernelMessage | None:
 def _short(text: str) -> str:
     return text[:_TEXT_CHARACTERS_MAX]
 
+
+_Make = Callable[[re.Match[str], str], KernelMessage | None]
 
 _PCI: Final = rf"(?P<pci>{PCI_PATTERN})"
 _RECOVERY: Final = re.compile(
@@ -198,8 +176,9 @@ _STATE: Final = r"(?:[Uu]p|[Dd]own|UP|DOWN)\b"
 _KILLED: Final = r"[Kk]illed process (?P<pid>\d{1,10}) \((?P<name>.{0,64}?)\),? "
 _EDGE: Final = r"(?:AER: |PCIe Bus Error: |DPC: ){0,3}"
 
-# What is looked for first, cheaply, because nearly every message is none of these; the form; what it makes.
-_FORMS: Final[tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], KernelMessage | None]], ...]] = tuple(
+# What is looked for first, cheaply, because nearly every message is none of these; the form; what it makes, given
+# the slot of the form's `pci`.
+_FORMS: Final[tuple[tuple[str, re.Pattern[str], _Make], ...]] = tuple(
     (mark, re.compile(pattern, re.DOTALL), make)
     for mark, pattern, make in (
         ("Xid", rf"NVRM: Xid \((?:PCI:)?{_PCI}(?: [^()]{{1,40}})?\): (?P<xid>\d{{1,5}}),(?P<rest>.*)", _xid),
@@ -208,14 +187,16 @@ _FORMS: Final[tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], Kernel
         (
             "NVRM: GPU at",
             rf"NVRM: GPU at (?:PCI:)?{_PCI}: (?P<uuid>GPU-[0-9a-f]{{8}}(?:-[0-9a-f]{{4,12}}){{4}})",
-            _named,
+            lambda match, slot: GpuNamed(slot, match["uuid"].replace("gpu-", "GPU-")),
         ),
-        ("NVRM: loading", r"NVRM: loading NVIDIA ", _loaded),
+        ("NVRM: loading", r"NVRM: loading NVIDIA ", lambda match, slot: DriverLoaded()),
         (
             "SXid",
             rf"(?P<switch>nvidia-nvswitch\d{{1,3}}):? SXid \(PCI:{_PCI}\): (?P<sxid>\d{{1,6}}), "
             r"Fatal\b(?P<rest>.*)",
-            _switch,
+            lambda match, slot: SwitchFault(
+                match["switch"], int(match["sxid"]), _short(match["rest"].strip(" ,"))
+            ),
         ),
         ("illed process", rf"(?:(?:Memory cgroup o|O)ut of memory(?: \(\w+\))?: )?{_KILLED}", _killed),
         (

@@ -6,17 +6,11 @@ from enum import Enum
 
 from aiohttp import web
 
+from holdfast.agent.jobstream import Connection
 from holdfast.agent.metrics.gpus import write_dcgm, write_gpus
-from holdfast.agent.metrics.node import (
-    Footprint,
-    Line,
-    write_footprint,
-    write_itself,
-    write_ranks,
-    write_surroundings,
-)
+from holdfast.agent.metrics.node import write_itself, write_ranks, write_surroundings
 from holdfast.agent.metrics.table import AGENT_METRICS, OWN_METRICS
-from holdfast.agent.picture import Picture
+from holdfast.agent.nodeview import NodeView
 from holdfast.api.errors import Unavailable
 from holdfast.api.exposition import Page, accepted
 
@@ -29,42 +23,41 @@ class DcgmNames(Enum):
 
 
 class NodeMetrics:
-    """Turns the picture into metrics when it is scraped.
+    """Turns the view into metrics when it is scraped.
 
     `clock` is CLOCK_MONOTONIC in seconds, `lines` gives the jobs' lines to the watchdog.
     """
 
     def __init__(
         self,
-        picture: Picture,
+        view: NodeView,
         *,
         node: str,
         build: tuple[str, str],
         clock: Callable[[], float],
-        lines: Callable[[], Iterable[Line]],
+        connections: Callable[[], Iterable[Connection]],
         dcgm: DcgmNames = DcgmNames.HERE,
     ) -> None:
         """`build` is the agent's version, and its only job; empty for an agent of many."""
-        self._picture = picture
+        self._view = view
         self._node = node
         self._build = build
         self._clock = clock
-        self._lines = lines
+        self._connections = connections
         self._dcgm = dcgm
 
     def page(self) -> Page:
         """Every family, also those without a sample now."""
-        now, node, picture = self._clock(), self._node, self._picture
+        now, node, view = self._clock(), self._node, self._view
         here = self._dcgm is DcgmNames.HERE
         page = Page(AGENT_METRICS if here else OWN_METRICS)
         page.put("holdfast_agent_build_info", 1, *self._build, node)
-        write_footprint(page, Footprint.now(), node=node)
-        write_itself(page, picture, self._lines(), node=node)
-        write_ranks(page, picture, node=node, now=now)
-        write_gpus(page, picture, node=node, now=now)
-        write_surroundings(page, picture, node=node, now=now)
+        write_itself(page, view, self._connections(), node=node)
+        write_ranks(page, view, node=node, now=now)
+        write_gpus(page, view, node=node, now=now)
+        write_surroundings(page, view, node=node, now=now)
         if here:
-            write_dcgm(page, picture, node=node)
+            write_dcgm(page, view, node=node)
         return page
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.agent.picture import Picture
+from holdfast.agent.nodeview import NodeView
 from holdfast.agent.reading import GpuDetail, NvlinkDetail
 from holdfast.api.exposition import Page
-from holdfast.api.telemetry import GpuHealth, GpuSample
+from holdfast.api.telemetry import GpuHealth
 
 _GAUGES: Final[tuple[tuple[str, Callable[[GpuDetail], float | None]], ...]] = (
     ("holdfast_gpu_temperature_margin_celsius", lambda gpu: gpu.margin_c),
@@ -36,47 +36,48 @@ _THROTTLE_BITS: Final = {
 }
 
 
-def detail_of(sample: GpuSample) -> GpuDetail:
-    """What is known of a GPU of which there is only a sample."""
-    return GpuDetail(
-        uuid=sample.uuid,
-        index=sample.index,
-        temperature_c=sample.temperature_c,
-        memory_temperature_c=sample.memory_temperature_c,
-        margin_c=sample.margin_c,
-        power_w=sample.power_w,
-        utilization_ratio=sample.utilization_ratio,
-        throttle=sample.throttle,
-        thermal_throttled_s=sample.throttled_s,
-    )
-
-
-def details_in(picture: Picture) -> tuple[GpuDetail, ...]:
+def details_in(view: NodeView) -> tuple[GpuDetail, ...]:
     """Every GPU that is seen now, as well as it is known."""
-    detailed = {each.uuid for each in picture.node.details}
-    plain = tuple(detail_of(each) for each in picture.node.gpus if each.uuid not in detailed)
-    return picture.node.details + plain
+    detailed = {each.uuid for each in view.node.details}
+    plain = tuple(
+        GpuDetail(
+            uuid=sample.uuid,
+            index=sample.index,
+            temperature_c=sample.temperature_c,
+            memory_temperature_c=sample.memory_temperature_c,
+            margin_c=sample.margin_c,
+            power_w=sample.power_w,
+            utilization_ratio=sample.utilization_ratio,
+            throttle=sample.throttle,
+            thermal_throttled_s=sample.throttled_s,
+        )
+        for sample in view.node.gpus
+        if sample.uuid not in detailed
+    )
+    return view.node.details + plain
 
 
-def write_gpus(page: Page, picture: Picture, *, node: str, now: float) -> None:
+def write_gpus(page: Page, view: NodeView, *, node: str, now: float) -> None:
     """Every GPU that is seen now, and every one that ever had an error."""
-    for sample in picture.node.gpus:
-        page.put("holdfast_gpu_healthy", _healthy(sample.health), str(sample.index), sample.uuid, node)
-    for gpu in details_in(picture):
+    for sample in view.node.gpus:
+        unknown = sample.health is GpuHealth.UNKNOWN
+        healthy = None if unknown else float(sample.health is GpuHealth.HEALTHY)
+        page.put("holdfast_gpu_healthy", healthy, str(sample.index), sample.uuid, node)
+    for gpu in details_in(view):
         _write_gpu(page, gpu, (str(gpu.index), gpu.uuid, node))
-    for (uuid, xid), count in picture.xids.items():
-        error = (*gpu_labels(picture, uuid), node, str(xid))
+    for (uuid, xid), count in view.xids.items():
+        error = (*gpu_labels(view, uuid), node, str(xid))
         page.put("holdfast_xid_errors_total", count, *error)
-        page.put("holdfast_xid_age_seconds", max(0.0, now - picture.xid_at[uuid, xid]), *error)
-    for uuid, count in picture.lost.items():
-        labels = (*gpu_labels(picture, uuid), node)
+        page.put("holdfast_xid_age_seconds", max(0.0, now - view.xid_at[uuid, xid]), *error)
+    for uuid, count in view.lost.items():
+        labels = (*gpu_labels(view, uuid), node)
         page.put("holdfast_gpu_lost_total", count, *labels)
-        page.put("holdfast_gpu_lost_age_seconds", max(0.0, now - picture.lost_at[uuid]), *labels)
+        page.put("holdfast_gpu_lost_age_seconds", max(0.0, now - view.lost_at[uuid]), *labels)
 
 
-def gpu_labels(picture: Picture, uuid: str) -> tuple[str, str]:
+def gpu_labels(view: NodeView, uuid: str) -> tuple[str, str]:
     """Its index, empty when it was never seen, and its UUID."""
-    index = picture.indices.get(uuid)
+    index = view.indices.get(uuid)
     return ("" if index is None else str(index), uuid)
 
 
@@ -96,28 +97,20 @@ def _write_gpu(page: Page, gpu: GpuDetail, labels: tuple[str, ...]) -> None:
         page.put("holdfast_gpu_nvlinks", known.count(False), *labels, "down")
 
 
-def _healthy(health: GpuHealth) -> float | None:
-    return None if health is GpuHealth.UNKNOWN else float(health is GpuHealth.HEALTHY)
-
-
 _MEBIBYTE: Final = 1 << 20
 
 
-def write_dcgm(page: Page, picture: Picture, *, node: str) -> None:
+def write_dcgm(page: Page, view: NodeView, *, node: str) -> None:
     """Every GPU that is seen now; the last XID also of one that is not."""
     labels = {}
-    for gpu in details_in(picture):
-        labels[gpu.uuid] = _labels(gpu, node)
+    for gpu in details_in(view):
+        bus, model, index = gpu.pci_bus_id or "", gpu.model or "", str(gpu.index)
+        labels[gpu.uuid] = (index, gpu.uuid, bus, f"nvidia{index}", model, node)
         for name, value_of in _FIELDS:
             page.put(name, value_of(gpu), *labels[gpu.uuid])
-    for uuid, xid in picture.last_xid.items():
-        index = picture.indices.get(uuid)
-        gone = ("" if index is None else str(index), uuid, "", "", "", node)
+    for uuid, xid in view.last_xid.items():
+        gone = (*gpu_labels(view, uuid), "", "", "", node)
         page.put("DCGM_FI_DEV_XID_ERRORS", xid, *labels.get(uuid, gone))
-
-
-def _labels(gpu: GpuDetail, node: str) -> tuple[str, ...]:
-    return (str(gpu.index), gpu.uuid, gpu.pci_bus_id or "", f"nvidia{gpu.index}", gpu.model or "", node)
 
 
 def _scaled(value: float | None, by: float) -> float | None:

@@ -1,65 +1,39 @@
 """The agent itself, the ranks on its node, and the node: its conditions, ports, memory, disks and clock."""
 
+import contextlib
 import resource
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from holdfast.agent.jobstream import Connection
 from holdfast.agent.metrics.gpus import gpu_labels
-from holdfast.agent.picture import Picture
-from holdfast.agent.reading import ClockDetail, DiskDetail, NodeDetail, PortDetail, PortState, Writability
+from holdfast.agent.nodeview import NodeView
+from holdfast.agent.reading import NodeDetail, PortDetail, PortState, Writability
 from holdfast.api.condition import ConditionKind, ConditionState
 from holdfast.api.exposition import Page
 from holdfast.api.telemetry import RankSample
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One job's line to the watchdog: whether it stands, reports sent, events lost for want of room."""
+def write_itself(page: Page, view: NodeView, connections: Iterable[Connection], *, node: str) -> None:
+    """What the agent costs, every source ever met, and every job's connection.
 
-    job: str
-    connected: bool
-    reports: int
-    dropped: int
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """What the agent costs its node: CPU time of all threads in seconds, and memory."""
-
-    cpu_s: float
-    resident_bytes: int | None
-
-    @classmethod
-    def now(cls) -> "Footprint":
-        """This process's. Source: https://man7.org/linux/man-pages/man5/proc_pid_statm.5.html"""
-        try:
-            with open("/proc/self/statm", encoding="ascii") as file:
-                resident_bytes = int(file.read().split()[1]) * resource.getpagesize()
-        except (OSError, ValueError, IndexError):
-            resident_bytes = None
-        return cls(time.process_time(), resident_bytes)
-
-
-def write_footprint(page: Page, footprint: Footprint, *, node: str) -> None:
-    """What the agent costs."""
-    page.put("holdfast_agent_cpu_seconds_total", footprint.cpu_s, node)
-    page.put("holdfast_agent_resident_memory_bytes", footprint.resident_bytes, node)
-
-
-def write_itself(page: Page, picture: Picture, lines: Iterable[Line], *, node: str) -> None:
-    """Every source ever met, and every job's line."""
-    for source, readable in sorted(picture.readable.items()):
+    Source of its memory: https://man7.org/linux/man-pages/man5/proc_pid_statm.5.html
+    """
+    page.put("holdfast_agent_cpu_seconds_total", time.process_time(), node)
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as file:
+        resident_bytes = int(file.read().split()[1]) * resource.getpagesize()
+        page.put("holdfast_agent_resident_memory_bytes", resident_bytes, node)
+    for source, readable in sorted(view.readable.items()):
         page.put("holdfast_sensor_up", float(readable), source, node)
-        page.put("holdfast_sensor_failures_total", picture.failures[source], source, node)
-    for sensor, looks in picture.looks.items():
+        page.put("holdfast_sensor_failures_total", view.failures[source], source, node)
+    for sensor, looks in view.looks.items():
         page.put_summary("holdfast_sensor_read_seconds", sensor, node, count=looks.count, total=looks.total_s)
-    for line in lines:
-        labels = (line.job, node)
-        page.put("holdfast_agent_watchdog_connected", float(line.connected), *labels)
-        page.put("holdfast_agent_reports_sent_total", line.reports, *labels)
-        page.put("holdfast_agent_events_dropped_total", line.dropped, *labels)
+    for connection in connections:
+        labels = (connection.job, node)
+        page.put("holdfast_agent_watchdog_connected", float(connection.connected), *labels)
+        page.put("holdfast_agent_reports_sent_total", connection.reports, *labels)
+        page.put("holdfast_agent_events_dropped_total", connection.dropped, *labels)
 
 
 _GAUGES: Final[tuple[tuple[str, Callable[[RankSample], float | None]], ...]] = (
@@ -71,11 +45,13 @@ _GAUGES: Final[tuple[tuple[str, Callable[[RankSample], float | None]], ...]] = (
 )
 
 
-def write_ranks(page: Page, picture: Picture, *, node: str, now: float) -> None:
+def write_ranks(page: Page, view: NodeView, *, node: str, now: float) -> None:
     """Every rank, with its ages as of `now`."""
-    looked_s = max(0.0, now - picture.read_at)
-    for job, reading in picture.jobs.items():
-        for rank in _newest_round(reading.ranks):
+    looked_s = max(0.0, now - view.read_at)
+    for job, reading in view.jobs.items():
+        # A node may hold a leftover record of an older round: the newest round's word on a rank counts.
+        newest = {rank.rank: rank for rank in sorted(reading.ranks, key=lambda rank: rank.round)}
+        for rank in newest.values():
             labels = (job, str(rank.rank), node)
             for name, value_of in _GAUGES:
                 page.put(name, value_of(rank), *labels)
@@ -85,35 +61,30 @@ def write_ranks(page: Page, picture: Picture, *, node: str, now: float) -> None:
             page.put("holdfast_rank_phase", 1, *labels, rank.phase.name.lower())
             page.put("holdfast_rank_process", 1, *labels, rank.process.value)
             if rank.tokens is not None:
-                page.put("holdfast_rank_tokens_total", picture.tokens[job, rank.rank], *labels)
-        page.put("holdfast_fingerprints_total", picture.fingerprints[job], job, node)
-
-
-def _newest_round(ranks: Iterable[RankSample]) -> Iterable[RankSample]:
-    """A node may hold a leftover record of an older round: the newest round's word on a rank counts."""
-    return {rank.rank: rank for rank in sorted(ranks, key=lambda rank: rank.round)}.values()
+                page.put("holdfast_rank_tokens_total", view.tokens[job, rank.rank], *labels)
+        page.put("holdfast_fingerprints_total", view.fingerprints[job], job, node)
 
 
 _BYTES_PER_GIGABIT = 1e9 / 8
 
 
-def write_surroundings(page: Page, picture: Picture, *, node: str, now: float) -> None:
+def write_surroundings(page: Page, view: NodeView, *, node: str, now: float) -> None:
     """The conditions that hold, what befell the node, and the node as it is now."""
-    for condition in picture.node.conditions:
+    for condition in view.node.conditions:
         if condition.state is ConditionState.RAISED:
-            gpu = gpu_labels(picture, condition.gpu)
+            gpu = gpu_labels(view, condition.gpu)
             page.put("holdfast_condition", 1, condition.kind.value, *gpu, condition.device, node)
     for kind in ConditionKind:
-        page.put("holdfast_conditions_raised_total", picture.raised[kind], kind.value, node)
-    page.put("holdfast_oom_kills_total", picture.oom_kills, node)
-    page.put("holdfast_preemption_notices_total", picture.notices, node)
-    page.put("holdfast_kernel_records_lost_total", picture.kernel_records_lost, node)
-    if picture.preempted_at is not None:
-        page.put("holdfast_preemption_seconds", picture.preempted_at - now, node)
-    for port in picture.node.ports:
+        page.put("holdfast_conditions_raised_total", view.raised[kind], kind.value, node)
+    page.put("holdfast_oom_kills_total", view.oom_kills, node)
+    page.put("holdfast_preemption_notices_total", view.notices, node)
+    page.put("holdfast_kernel_records_lost_total", view.kernel_records_lost, node)
+    if view.preempted_at is not None:
+        page.put("holdfast_preemption_seconds", view.preempted_at - now, node)
+    for port in view.node.ports:
         _write_port(page, port, (port.device, str(port.port), node))
-    if picture.node.node is not None:
-        _write_node(page, picture.node.node, node)
+    if view.node.node is not None:
+        _write_node(page, view.node.node, node)
 
 
 def _write_port(page: Page, port: PortDetail, labels: tuple[str, ...]) -> None:
@@ -135,20 +106,12 @@ def _write_node(page: Page, detail: NodeDetail, node: str) -> None:
         page.put("holdfast_node_memory_total_bytes", detail.memory.total_bytes, node)
         page.put("holdfast_node_memory_available_bytes", detail.memory.available_bytes, node)
     if detail.clock is not None:
-        _write_clock(page, detail.clock, node)
+        page.put("holdfast_node_clock_synchronised", float(not detail.clock.unsynchronised), node)
+        page.put("holdfast_node_clock_error_seconds", detail.clock.error_s_max, node)
+        page.put("holdfast_node_clock_offset_seconds", detail.clock.offset_s, node)
     for disk in detail.disks:
-        _write_disk(page, disk, node)
-
-
-def _write_clock(page: Page, clock: ClockDetail, node: str) -> None:
-    page.put("holdfast_node_clock_synchronised", float(not clock.unsynchronised), node)
-    page.put("holdfast_node_clock_error_seconds", clock.error_s_max, node)
-    page.put("holdfast_node_clock_offset_seconds", clock.offset_s, node)
-
-
-def _write_disk(page: Page, disk: DiskDetail, node: str) -> None:
-    labels = (disk.path, node)
-    page.put("holdfast_node_disk_size_bytes", disk.total_bytes, *labels)
-    page.put("holdfast_node_disk_free_bytes", disk.free_bytes, *labels)
-    page.put("holdfast_node_disk_inodes_free", disk.free_inodes, *labels)
-    page.put("holdfast_node_disk_writable", float(disk.writability is Writability.WRITABLE), *labels)
+        labels = (disk.path, node)
+        page.put("holdfast_node_disk_size_bytes", disk.total_bytes, *labels)
+        page.put("holdfast_node_disk_free_bytes", disk.free_bytes, *labels)
+        page.put("holdfast_node_disk_inodes_free", disk.free_inodes, *labels)
+        page.put("holdfast_node_disk_writable", float(disk.writability is Writability.WRITABLE), *labels)

@@ -1,10 +1,10 @@
 """One GPU, asked everything the driver may tell of it.
 
-What changes by the second is asked at every look, what costs more or changes seldom now and then. What the driver
+What changes by the second is asked at every poll, what costs more or changes seldom now and then. What the driver
 does not have is asked once a session.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,28 +15,64 @@ from holdfast.agent.nvml.driver import CallFailed, Driver, NotTold
 from holdfast.agent.nvml.fields import Field, field_values
 from holdfast.agent.reading import GpuDetail, NvlinkDetail
 
+# Counters of errors are judged by minutes and hours; the driver's events say sooner what cannot wait.
+SELDOM_S: Final = 10.0
+_QUICK_FIELDS: Final[tuple[Field, ...]] = (
+    fields.MEMORY_TEMPERATURE_C,
+    fields.ENERGY_MJ,
+    fields.POWER_THROTTLED_NS,
+    fields.THERMAL_THROTTLED_NS,
+    fields.BOARD_LIMIT_THROTTLED_NS,
+    fields.RELIABILITY_THROTTLED_NS,
+    fields.SOFTWARE_THERMAL_NS,
+    fields.HARDWARE_THERMAL_NS,
+    fields.PCIE_REPLAYS,
+    fields.RECOVERY_ACTION,
+    fields.RETIRED_SINGLE_BIT,
+    fields.RETIRED_DOUBLE_BIT,
+    fields.RETIREMENT_PENDING,
+)
 _LINKS_MAX: Final[int] = pynvml.NVML_NVLINK_MAX_LINKS
 _REPLAYS: Final[int] = pynvml.NVML_NVLINK_ERROR_DL_REPLAY
 _RECOVERIES: Final[int] = pynvml.NVML_NVLINK_ERROR_DL_RECOVERY
 _CRC_FLITS: Final[int] = pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT
 
 
-class Links:
-    """Reads them. NVLink 5 counts by fields of a link, older ones by counters of their own."""
+class _Links:
+    """The NVLinks of one GPU. NVLink 5 counts by fields of a link, older ones by counters of their own."""
 
     def __init__(self, driver: Driver, handle: Any) -> None:
         self._driver = driver
         self._handle = handle
         self._count: int | None = None
         self._uncounted: set[int] = set()
-        self._link_fields: list[Field] | None = None
+        self._fields: list[Field] = []
 
-    def look(self) -> tuple[NvlinkDetail, ...]:
+    def poll(self) -> tuple[NvlinkDetail, ...]:
         """Every link, also one that is down; none where the GPU has no NVLink. Raises GpuLost, DriverAbsent."""
         if self._count is None:
             self._count = self._count_links()
-        told = self._counted_by_field()
-        return tuple(self._link(link, told) for link in range(self._count))
+            both = (fields.LINK_RECOVERIES, fields.LINK_RECEIVE_ERRORS)
+            self._fields = [(field, link) for field in both for link in range(self._count)]
+        told: Mapping[Field, int | None] = {}
+        try:
+            told = field_values(self._driver, self._handle, self._fields)
+            self._fields = [field for field in self._fields if field in told]
+        except (NotTold, CallFailed):
+            pass
+        links = []
+        for link in range(self._count):
+            recoveries, crc_errors = self._counter(link, _RECOVERIES), self._counter(link, _CRC_FLITS)
+            links.append(
+                NvlinkDetail(
+                    link=link,
+                    active=self._active(link),
+                    replays=self._counter(link, _REPLAYS),
+                    recoveries=_first(told.get((fields.LINK_RECOVERIES, link)), recoveries),
+                    crc_errors=_first(told.get((fields.LINK_RECEIVE_ERRORS, link)), crc_errors),
+                )
+            )
+        return tuple(links)
 
     def _count_links(self) -> int:
         try:
@@ -45,21 +81,7 @@ class Links:
             told = None
         if told is not None:
             return min(told, _LINKS_MAX)
-        for link in range(_LINKS_MAX):
-            try:
-                self._driver.call("nvmlDeviceGetNvLinkState", self._handle, link)
-            except (NotTold, CallFailed):
-                return link
-        return _LINKS_MAX
-
-    def _link(self, link: int, told: dict[Field, int | None]) -> NvlinkDetail:
-        return NvlinkDetail(
-            link=link,
-            active=self._active(link),
-            replays=self._counter(link, _REPLAYS),
-            recoveries=_known(told.get((fields.LINK_RECOVERIES, link)), self._counter(link, _RECOVERIES)),
-            crc_errors=_known(told.get((fields.LINK_RECEIVE_ERRORS, link)), self._counter(link, _CRC_FLITS)),
-        )
+        return next((link for link in range(_LINKS_MAX) if self._active(link) is None), _LINKS_MAX)
 
     def _active(self, link: int) -> bool | None:
         try:
@@ -79,44 +101,9 @@ class Links:
         except CallFailed:
             return None
 
-    def _counted_by_field(self) -> dict[Field, int | None]:
-        if self._link_fields is None:
-            links = range(self._count or 0)
-            both = (fields.LINK_RECOVERIES, fields.LINK_RECEIVE_ERRORS)
-            self._link_fields = [(field, link) for field in both for link in links]
-        try:
-            told = dict(field_values(self._driver, self._handle, self._link_fields))
-        except (NotTold, CallFailed):
-            return {}
-        self._link_fields = [field for field in self._link_fields if field in told]
-        return told
 
-
-def _known(first: int | None, second: int | None) -> int | None:
-    return second if first is None else first
-
-
-# Counters of errors are judged by minutes and hours; the driver's events say sooner what cannot wait.
-SELDOM_S: Final = 10.0
-_QUICK_FIELDS: Final[tuple[Field, ...]] = (
-    fields.MEMORY_TEMPERATURE_C,
-    fields.ENERGY_MJ,
-    fields.POWER_THROTTLED_NS,
-    fields.THERMAL_THROTTLED_NS,
-    fields.BOARD_LIMIT_THROTTLED_NS,
-    fields.RELIABILITY_THROTTLED_NS,
-    fields.SOFTWARE_THERMAL_NS,
-    fields.HARDWARE_THERMAL_NS,
-    fields.PCIE_REPLAYS,
-    fields.RECOVERY_ACTION,
-    fields.RETIRED_SINGLE_BIT,
-    fields.RETIRED_DOUBLE_BIT,
-    fields.RETIREMENT_PENDING,
-)
-
-
-class GpuLook:
-    """One GPU of a session with the driver. Reading costs calls into the driver: for a thread of its own."""
+class Gpu:
+    """One GPU of a session with the driver. Polling costs calls into the driver: for a thread of its own."""
 
     def __init__(self, driver: Driver, handle: Any, *, uuid: str, index: int) -> None:
         self.uuid = uuid
@@ -125,18 +112,22 @@ class GpuLook:
         self._driver = driver
         self._untold: set[tuple[object, ...]] = set()
         self._fields = list(_QUICK_FIELDS)
-        self._links = Links(driver, handle)
+        self._links = _Links(driver, handle)
         self._base: GpuDetail | None = None
         self._seldom_due_at = float("-inf")
 
-    def hurry(self) -> None:
-        """Let the next look ask everything."""
+    def ask_all_next(self) -> None:
+        """Let the next poll ask everything."""
         self._seldom_due_at = float("-inf")
 
-    def look(self, now: float) -> GpuDetail:
+    def poll(self, now: float) -> GpuDetail:
         """The GPU now. Raises GpuLost, ResetRequired, DriverAbsent; CallFailed when it makes no sense."""
         # A GPU that cannot tell how warm it is answers nothing else in earnest.
-        temperature_c = self._vital("nvmlDeviceGetTemperature", self.handle, pynvml.NVML_TEMPERATURE_GPU)
+        try:
+            told = self._driver.call("nvmlDeviceGetTemperature", self.handle, pynvml.NVML_TEMPERATURE_GPU)
+            temperature_c: float | None = told
+        except NotTold:
+            temperature_c = None
         if self._base is None:
             self._base = self._identity()
         if now >= self._seldom_due_at:
@@ -149,44 +140,51 @@ class GpuLook:
         return field_values(self._driver, self.handle, (fields.RECOVERY_ACTION,)).get(fields.RECOVERY_ACTION)
 
     def _identity(self) -> GpuDetail:
-        handle = self.handle
+        pci = self._ask("nvmlDeviceGetPciInfo")
         return GpuDetail(
             uuid=self.uuid,
             index=self.index,
-            model=self._ask("nvmlDeviceGetName", handle),
-            pci_bus_id=_bus_id(self._ask("nvmlDeviceGetPciInfo", handle)),
-            slowdown_c=self._limit_c(pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-            shutdown_c=self._limit_c(pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
-            pcie_generation_max=self._ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-            pcie_width_max=self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+            model=self._ask("nvmlDeviceGetName"),
+            pci_bus_id=None if pci is None else str(pci.busId).lower(),
+            slowdown_c=self._ask("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+            shutdown_c=self._ask("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+            pcie_generation_max=self._ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+            pcie_width_max=self._ask("nvmlDeviceGetMaxPcieLinkWidth"),
         )
 
     def _quick(self, base: GpuDetail, temperature_c: float | None) -> GpuDetail:
-        handle = self.handle
         told = self._field_values()
-        use = self._ask("nvmlDeviceGetUtilizationRates", handle)
-        thermal_ns = _sum(told.get(fields.SOFTWARE_THERMAL_NS), told.get(fields.HARDWARE_THERMAL_NS))
+        use = self._ask("nvmlDeviceGetUtilizationRates")
+        throttle: int | None = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if throttle is None:  # the name it had before driver 535
+            throttle = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        margin_c: float | None = self._ask("nvmlDeviceGetMarginTemperature")
+        if margin_c is None and base.slowdown_c is not None and temperature_c is not None:
+            margin_c = base.slowdown_c - temperature_c
+        replays = told.get(fields.PCIE_REPLAYS)
+        by_reason = [told.get(fields.SOFTWARE_THERMAL_NS), told.get(fields.HARDWARE_THERMAL_NS)]
+        thermal_ns = [part for part in by_reason if part is not None]
         pending = told.get(fields.RETIREMENT_PENDING)
         return replace(
             base,
             temperature_c=temperature_c,
             memory_temperature_c=told.get(fields.MEMORY_TEMPERATURE_C),
-            margin_c=self._margin_c(base, temperature_c),
-            power_w=_scaled(self._ask("nvmlDeviceGetPowerUsage", handle), 1e-3),
+            margin_c=margin_c,
+            power_w=_scaled(self._ask("nvmlDeviceGetPowerUsage"), 1e-3),
             energy_j=_scaled(told.get(fields.ENERGY_MJ), 1e-3),
-            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM),
-            memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM),
+            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
             utilization_ratio=None if use is None else use.gpu / 100.0,
-            throttle=self._throttle(),
-            thermal_throttled_s=_scaled(_first(thermal_ns, told.get(fields.THERMAL_THROTTLED_NS)), 1e-9),
+            throttle=throttle,
+            thermal_throttled_s=_scaled(
+                sum(thermal_ns) if thermal_ns else told.get(fields.THERMAL_THROTTLED_NS), 1e-9
+            ),
             power_throttled_s=_scaled(told.get(fields.POWER_THROTTLED_NS), 1e-9),
             board_limit_throttled_s=_scaled(told.get(fields.BOARD_LIMIT_THROTTLED_NS), 1e-9),
             reliability_throttled_s=_scaled(told.get(fields.RELIABILITY_THROTTLED_NS), 1e-9),
-            pcie_generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-            pcie_width=self._ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
-            pcie_replays=_first(
-                told.get(fields.PCIE_REPLAYS), lambda: self._ask("nvmlDeviceGetPcieReplayCounter", handle)
-            ),
+            pcie_generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+            pcie_width=self._ask("nvmlDeviceGetCurrPcieLinkWidth"),
+            pcie_replays=self._ask("nvmlDeviceGetPcieReplayCounter") if replays is None else replays,
             retired_pages_single_bit=told.get(fields.RETIRED_SINGLE_BIT),
             retired_pages_double_bit=told.get(fields.RETIRED_DOUBLE_BIT),
             page_retirement_pending=None if pending is None else bool(pending),
@@ -194,52 +192,45 @@ class GpuLook:
         )
 
     def _seldom(self, base: GpuDetail) -> GpuDetail:
-        memory = self._ask("nvmlDeviceGetMemoryInfo", self.handle)
-        rows = self._ask("nvmlDeviceGetRemappedRows", self.handle)
-        processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self.handle)
-        corrected, uncorrected = (
-            pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
-            pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-        )
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        rows = self._ask("nvmlDeviceGetRemappedRows")
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
+        corrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
+        uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+        volatile, aggregate = pynvml.NVML_VOLATILE_ECC, pynvml.NVML_AGGREGATE_ECC
         return replace(
             base,
-            power_limit_w=_scaled(self._ask("nvmlDeviceGetEnforcedPowerLimit", self.handle), 1e-3),
+            power_limit_w=_scaled(self._ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
             memory_used_bytes=None if memory is None else memory.used,
             memory_total_bytes=None if memory is None else memory.total,
-            ecc_corrected=self._ecc(corrected, pynvml.NVML_VOLATILE_ECC),
-            ecc_uncorrected=self._ecc(uncorrected, pynvml.NVML_VOLATILE_ECC),
-            ecc_corrected_aggregate=self._ecc(corrected, pynvml.NVML_AGGREGATE_ECC),
-            ecc_uncorrected_aggregate=self._ecc(uncorrected, pynvml.NVML_AGGREGATE_ECC),
+            ecc_corrected=self._ask("nvmlDeviceGetTotalEccErrors", corrected, volatile),
+            ecc_uncorrected=self._ask("nvmlDeviceGetTotalEccErrors", uncorrected, volatile),
+            ecc_corrected_aggregate=self._ask("nvmlDeviceGetTotalEccErrors", corrected, aggregate),
+            ecc_uncorrected_aggregate=self._ask("nvmlDeviceGetTotalEccErrors", uncorrected, aggregate),
             remapped_rows_correctable=None if rows is None else rows[0],
             remapped_rows_uncorrectable=None if rows is None else rows[1],
             row_remap_pending=None if rows is None else bool(rows[2]),
             row_remap_failed=None if rows is None else bool(rows[3]),
-            nvlinks=self._links.look(),
+            nvlinks=self._links.poll(),
             processes=None if processes is None else len(processes),
         )
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        """The answer, or None: Unknown."""
-        key = (function, *(argument for argument in arguments if argument is not self.handle))
+        """The answer about this GPU, or None: Unknown."""
+        key = (function, *arguments)
         if key in self._untold:
             return None
         try:
-            return self._driver.call(function, *arguments)
+            return self._driver.call(function, self.handle, *arguments)
         except NotTold:
             self._untold.add(key)
             return None
         except CallFailed:
             return None
 
-    def _vital(self, function: str, *arguments: Any) -> Any:
+    def _field_values(self) -> Mapping[Field, int | None]:
         try:
-            return self._driver.call(function, *arguments)
-        except NotTold:
-            return None
-
-    def _field_values(self) -> dict[Field, int | None]:
-        try:
-            told = dict(field_values(self._driver, self.handle, self._fields))
+            told = field_values(self._driver, self.handle, self._fields)
         except NotTold:
             self._fields = []
             return {}
@@ -248,47 +239,16 @@ class GpuLook:
         self._fields = [field for field in self._fields if field in told]
         return told
 
-    def _ecc(self, error: int, counter: int) -> int | None:
-        told: int | None = self._ask("nvmlDeviceGetTotalEccErrors", self.handle, error, counter)
-        return told
 
-    def _limit_c(self, which: int) -> float | None:
-        told: float | None = self._ask("nvmlDeviceGetTemperatureThreshold", self.handle, which)
-        return told
-
-    def _throttle(self) -> int | None:
-        now: int | None = self._ask("nvmlDeviceGetCurrentClocksEventReasons", self.handle)
-        if now is None:  # the name it had before driver 535
-            now = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self.handle)
-        return now
-
-    def _margin_c(self, base: GpuDetail, temperature_c: float | None) -> float | None:
-        told: float | None = self._ask("nvmlDeviceGetMarginTemperature", self.handle)
-        if told is None and base.slowdown_c is not None and temperature_c is not None:
-            return base.slowdown_c - temperature_c
-        return told
-
-
-def identify(driver: Driver, index: int) -> GpuLook:
+def identify(driver: Driver, index: int) -> Gpu:
     """The GPU of that number. Raises NvmlFailure."""
     handle = driver.call("nvmlDeviceGetHandleByIndex", index)
-    return GpuLook(driver, handle, uuid=str(driver.call("nvmlDeviceGetUUID", handle)), index=index)
-
-
-def _bus_id(pci: Any) -> str | None:
-    return None if pci is None else str(pci.busId).lower()
+    return Gpu(driver, handle, uuid=str(driver.call("nvmlDeviceGetUUID", handle)), index=index)
 
 
 def _scaled(value: float | None, unit: float) -> float | None:
     return None if value is None else value * unit
 
 
-def _sum(*parts: int | None) -> int | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None
-
-
-def _first(value: int | None, other: int | Callable[[], Any] | None) -> int | None:
-    if value is not None:
-        return value
-    return other() if callable(other) else other
+def _first(value: int | None, other: int | None) -> int | None:
+    return other if value is None else value

@@ -13,48 +13,20 @@ from typing import Final
 
 from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.agent.nvml.driver import Driver, DriverAbsent
-from holdfast.agent.nvml.session import EventWatch, Session
-from holdfast.agent.nvml.snapshot import NAME, Sighting
+from holdfast.agent.nvml.events import EventWatch
+from holdfast.agent.nvml.session import Session
+from holdfast.agent.nvml.snapshot import NAME, GpuSnapshot
 from holdfast.agent.reading import Reading
-
-_VENDOR: Final = "0x10de"
-_DISPLAY: Final = "0x03"  # the PCI class of GPUs, with or without an output for a screen
-
-
-def has_nvidia_gpus(root: str = "/") -> bool:
-    """Whether this machine has NVIDIA GPUs, asked of the kernel and not of the driver.
-
-    True when one is on the PCI bus, or the driver has made its device files, below `root`.
-    """
-    if os.path.exists(os.path.join(root, "dev/nvidiactl")):
-        return True
-    devices = os.path.join(root, "sys/bus/pci/devices")
-    try:
-        names = os.listdir(devices)
-    except OSError:
-        return False
-    return any(_is_gpu(os.path.join(devices, name)) for name in names)
-
-
-def _is_gpu(device: str) -> bool:
-    return _line(device, "vendor") == _VENDOR and _line(device, "class").startswith(_DISPLAY)
-
-
-def _line(device: str, name: str) -> str:
-    try:
-        with open(os.path.join(device, name), encoding="ascii", errors="replace") as file:
-            return file.read(64).strip()
-    except OSError:
-        return ""
-
 
 _LOG = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 1.0
+POLL_EVERY_S: Final = 1.0
 _STOP_S: Final = 2.0
 _RETRY_S_MIN: Final = 1.0
 _RETRY_S_MAX: Final = 30.0  # a driver that was loaded anew is seen half a minute later at most
 _ANEW_S: Final = 60.0  # how often a lost GPU is looked for: it comes back with a new session only
+_VENDOR: Final = "0x10de"
+_DISPLAY: Final = "0x03"  # the PCI class of GPUs, with or without an output for a screen
 
 
 class NvmlSensor:
@@ -72,19 +44,19 @@ class NvmlSensor:
         self._known = known
         self._clock = clock
         self._driver = Driver(clock)
-        self._sighting = Sighting(clock=clock, hang=self._hang, memory=memory)
+        self._snapshot = GpuSnapshot(clock=clock, hang=self._hang, memory=memory)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
         self._thread.start()
 
     def read(self, now: float) -> Reading:
         """What was seen last, and what happened since the reading before."""
-        return self._sighting.read(now)
+        return self._snapshot.read(now)
 
     def close(self) -> None:
         """End both threads. One whose call hangs is left behind; it does not keep the process alive."""
         self._stop.set()
-        self._sighting.look_now.set()
+        self._snapshot.poll_now.set()
         self._thread.join(2.0 * _STOP_S)
 
     def _run(self) -> None:
@@ -93,22 +65,31 @@ class NvmlSensor:
             try:
                 session = Session(self._driver)
                 retry_s = _RETRY_S_MIN
-                self._attend(session)
+                self._poll(session)
                 continue
             except DriverAbsent as failure:
-                self._say_absent(str(failure))
+                reason = str(failure)
             except Exception as error:  # the binding's own; without this thread the node would be blind for ever
                 _LOG.exception("looking at GPUs failed")
-                self._say_absent(repr(error))
+                reason = repr(error)
+            if self._snapshot.absent(reason, known=self._known):
+                _LOG.warning("no driver: reason=%r", reason)
             self._stop.wait(retry_s)
             retry_s = min(2.0 * retry_s, _RETRY_S_MAX)
 
-    def _attend(self, session: Session) -> None:
-        """Look every second until told to stop or a new session is called for. Raises DriverAbsent."""
-        _LOG.info("driver answers: gpus=%d nameless=%d", len(session.gpus), len(session.nameless))
-        watch = EventWatch(self._driver, session.gpus, self._sighting)
+    def _poll(self, session: Session) -> None:
+        """Poll every second until told to stop or a new session is called for. Raises DriverAbsent."""
+        _LOG.info("driver answers: gpus=%d unidentified=%d", len(session.gpus), len(session.unidentified))
+        watch = EventWatch(self._driver, session.gpus, self._snapshot)
+        began = self._clock()
         try:
-            self._look_again_and_again(session, watch)
+            while not self._stop.is_set():
+                now = self._clock()
+                missing = self._snapshot.sweep(session, now, no_events=watch.unreadable)
+                if (missing or watch.failed) and now - began >= _ANEW_S:
+                    return
+                self._snapshot.poll_now.wait(max(0.0, now + POLL_EVERY_S - self._clock()))
+                self._snapshot.poll_now.clear()
         finally:
             stopped = False
             while not stopped and not self._stop.is_set():
@@ -116,24 +97,33 @@ class NvmlSensor:
             if stopped or watch.stop(_STOP_S):  # the library must not be shut down below a call
                 session.close()
 
-    def _look_again_and_again(self, session: Session, watch: EventWatch) -> None:
-        began = self._clock()
-        look_now = self._sighting.look_now
-        while not self._stop.is_set():
-            now = self._clock()
-            missing = self._sighting.look(session, now, deaf=watch.deaf)
-            if (missing or watch.failed) and now - began >= _ANEW_S:
-                return
-            look_now.wait(max(0.0, now + LOOK_EVERY_S - self._clock()))
-            look_now.clear()
-
-    def _say_absent(self, reason: str) -> None:
-        if self._sighting.absent(reason, known=self._known):
-            _LOG.warning("no driver: reason=%r", reason)
-
     def _hang(self, now: float, longer_than_s: float) -> str:
         """Which call hangs, empty when none does."""
         running = self._driver.longest_running()
         if running is None or now - running.since <= longer_than_s:
             return ""
         return f"{running.function} has not returned for {now - running.since:.0f} s"
+
+
+def has_nvidia_gpus(root: str = "/") -> bool:
+    """Whether this machine has NVIDIA GPUs, asked of the kernel and not of the driver.
+
+    True when one is on the PCI bus, or the driver has made its device files, below `root`.
+    """
+    if os.path.exists(os.path.join(root, "dev/nvidiactl")):
+        return True
+    devices = os.path.join(root, "sys/bus/pci/devices")
+    try:
+        names = os.listdir(devices)
+    except OSError:
+        return False
+    paths = [os.path.join(devices, name) for name in names]
+    return any(_line(path, "vendor") == _VENDOR and _line(path, "class").startswith(_DISPLAY) for path in paths)
+
+
+def _line(device: str, name: str) -> str:
+    try:
+        with open(os.path.join(device, name), encoding="ascii", errors="replace") as file:
+            return file.read(64).strip()
+    except OSError:
+        return ""

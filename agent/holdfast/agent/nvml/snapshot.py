@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from holdfast.agent.conditions.gpus import GpuJudge
 from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.agent.nvml.driver import GpuLost, NvmlFailure, ResetRequired
-from holdfast.agent.nvml.gpu import GpuLook
-from holdfast.agent.nvml.session import Round, Session
+from holdfast.agent.nvml.gpu import Gpu
+from holdfast.agent.nvml.session import Session, Sweep
 from holdfast.agent.reading import GpuDetail, Reading, sample_of
 from holdfast.agent.union import NVML_EVENTS
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
 
 NAME: Final = "nvml"
-STALE_S: Final = 5.0  # five looks that did not come
+STALE_S: Final = 5.0  # five sweeps that did not come
 _HANGS_S: Final = 1.0
 _ACTION_S_MAX: Final = 0.3  # an XID does not wait longer to hear what the driver says the GPU needs
 _EVENTS_MAX: Final = 256
@@ -35,23 +35,23 @@ class _Happened:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One look. `reason`: why there is no present, empty when there is one. `deaf`: why no events come."""
+    """One sweep. `reason`: why there is no present, empty when there is one; `no_events`: why no events come."""
 
     at: float
     reason: str = ""
     details: tuple[GpuDetail, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
-    nameless: tuple[str, ...] = ()
-    deaf: str = ""
+    unidentified: tuple[str, ...] = ()
+    no_events: str = ""
 
     @property
     def all_answer(self) -> bool:
         """Whether the driver answers, for every GPU it lists and every one it listed before."""
-        return bool(self.details) and not (self.failed or self.unknown or self.nameless)
+        return bool(self.details) and not (self.failed or self.unknown or self.unidentified)
 
 
-class Sighting:
+class GpuSnapshot:
     """`clock` is CLOCK_MONOTONIC in seconds. `hang` says which call hangs for longer than so many seconds."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Sighting:
         hang: Callable[[float, float], str],
         memory: ConditionMemory | None = None,
     ) -> None:
-        self.look_now = threading.Event()
+        self.poll_now = threading.Event()
         self._clock = clock
         self._hang = hang
         self._lock = threading.Lock()
@@ -79,7 +79,9 @@ class Sighting:
         with self._lock:
             if self._silent:
                 return Reading()
-            events = self._take_events(now)
+            due = [one for one in self._happened if one.ready or now - one.at > _ACTION_S_MAX]
+            self._happened = [one for one in self._happened if one not in due]
+            events = tuple(replace(one.event, age_s=max(0.0, now - one.at)) for one in due)
             conditions, held = self._judge.book.report(now), self._judge.book.held()
             all_clear = self._judge.book.all_clear() if self._seen.all_answer else ()
             seen, indices = self._seen, dict(self._indices)
@@ -88,12 +90,18 @@ class Sighting:
         if not reason and now - seen.at > STALE_S:
             reason = self._hang(now, _HANGS_S) or f"nobody has looked for {now - seen.at:.0f} s"
         if reason:
-            unknown = tuple(GpuSample(uuid, index, GpuHealth.UNKNOWN) for uuid, index in indices.items())
-            return Reading((), unknown, events, (Unreadable(NAME, reason),), conditions)
+            gpus = tuple(GpuSample(uuid, index, GpuHealth.UNKNOWN) for uuid, index in indices.items())
+            return Reading((), gpus, events, (Unreadable(NAME, reason),), conditions)
+        failed = (GpuSample(uuid, indices.get(uuid, -1), GpuHealth.FAILED) for uuid in seen.failed)
+        unknown = (GpuSample(uuid, indices.get(uuid, -1), GpuHealth.UNKNOWN) for uuid in seen.unknown)
+        unreadable = [Unreadable(uuid, why) for uuid, why in {**seen.failed, **seen.unknown}.items()]
+        unreadable += [Unreadable(NAME, why) for why in seen.unidentified]
+        if no_events := seen.no_events or self._hang(now, STALE_S):
+            unreadable.append(Unreadable(NVML_EVENTS, no_events))
         return Reading(
-            gpus=_samples(seen, indices),
+            gpus=(*map(sample_of, seen.details), *failed, *unknown),
             events=events,
-            unreadable=_unreadable(seen, self._hang(now, STALE_S)),
+            unreadable=tuple(unreadable),
             conditions=conditions,
             all_clear=all_clear,
             details=seen.details,
@@ -101,8 +109,8 @@ class Sighting:
 
     # From the thread that waits for events.
 
-    def xid(self, gpu: GpuLook, xid: int) -> None:
-        """Tell it with what the driver says the GPU needs, if it says so soon."""
+    def xid(self, gpu: Gpu, xid: int) -> None:
+        """The driver reported an XID. It is told with what the driver says the GPU needs, if it says so soon."""
         happened = _Happened(XidRaised(gpu.uuid, xid, 0.0), self._clock(), ready=False)
         with self._lock:
             if len(self._happened) < _EVENTS_MAX:
@@ -114,41 +122,43 @@ class Sighting:
         with self._lock:
             happened.event = XidRaised(gpu.uuid, xid, 0.0, recovery_action=action)
             happened.ready = True
-        self.stirred(gpu)
+        self.changed(gpu)
 
-    def unavailable(self, gpu: GpuLook) -> None:
+    def unavailable(self, gpu: Gpu) -> None:
         """The driver gave it up."""
         with self._lock:
             self._tell_gone(gpu.uuid, "the driver says that the GPU is unavailable")
-        self.stirred(gpu)
+        self.changed(gpu)
 
-    def stirred(self, gpu: GpuLook | None) -> None:
-        """Look at once instead of at the next second."""
+    def changed(self, gpu: Gpu | None) -> None:
+        """Something happened to this GPU, None: to some GPU. Poll at once instead of at the next second."""
         if gpu is not None:
-            gpu.hurry()
-        self.look_now.set()
+            gpu.ask_all_next()
+        self.poll_now.set()
 
     # From the thread that asks.
 
-    def look(self, session: Session, now: float, *, deaf: str = "") -> bool:
-        """Ask every GPU of the session. Returns whether one is missing. Raises DriverAbsent."""
-        look = session.look(now)
+    def sweep(self, session: Session, now: float, *, no_events: str = "") -> bool:
+        """Poll every GPU of the session. Returns whether one is missing. Raises DriverAbsent."""
+        sweep = session.sweep(now)
         with self._lock:
-            self._miss(look, session)
-            for uuid, reason in look.lost.items():
+            self._add_missing(sweep, session)
+            for uuid, reason in sweep.lost.items():
                 self._tell_gone(uuid, reason)
-            self._gone &= look.lost.keys()
-            for detail in look.details:
+            self._gone &= sweep.lost.keys()
+            for detail in sweep.details:
                 self._judge.observe(detail, now)
-            for uuid in look.reset_required:
+            for uuid in sweep.reset_required:
                 self._judge.reset_required(uuid, now)
-            failed = look.lost | look.reset_required
-            nameless = tuple(f"GPU {index} does not answer: {why}" for index, why in session.nameless.items())
+            failed = sweep.lost | sweep.reset_required
+            unidentified = tuple(
+                f"GPU {index} does not answer: {why}" for index, why in session.unidentified.items()
+            )
             self._silent = False
-            self._seen = _Seen(now, "", look.details, failed, look.unknown, nameless, deaf)
+            self._seen = _Seen(now, "", sweep.details, failed, sweep.unknown, unidentified, no_events)
             if self._seen.all_answer:
                 self._judge.all_answer(now)
-        return bool(failed or session.nameless)
+        return bool(failed or session.unidentified)
 
     def absent(self, reason: str, *, known: Callable[[], bool]) -> bool:
         """There is no driver. Returns whether that is news. Silent where no GPU is `known` to be here."""
@@ -159,41 +169,22 @@ class Sighting:
             self._seen = _Seen(at=self._clock(), reason=reason)
         return news
 
-    def _miss(self, look: Round, session: Session) -> None:
-        """Add to the look the GPUs that the session cannot name: one that gives no name is known by its number."""
+    def _add_missing(self, sweep: Sweep, session: Session) -> None:
+        """Add the GPUs that the session cannot identify: one that gives no UUID is known by its number."""
         present = {gpu.uuid: gpu.index for gpu in session.gpus}
         self._indices |= present
         for uuid in self._indices.keys() - present:
-            failure = session.nameless.get(self._indices[uuid])
+            failure = session.unidentified.get(self._indices[uuid])
             if failure is None:
-                look.lost[uuid] = "the driver does not list it any more"
+                sweep.lost[uuid] = "the driver does not list it any more"
             elif isinstance(failure, ResetRequired):
-                look.reset_required[uuid] = str(failure)
+                sweep.reset_required[uuid] = str(failure)
             elif isinstance(failure, GpuLost) or uuid in self._gone:
-                look.lost[uuid] = str(failure)
+                sweep.lost[uuid] = str(failure)
             else:
-                look.unknown[uuid] = str(failure)
+                sweep.unknown[uuid] = str(failure)
 
     def _tell_gone(self, uuid: str, reason: str) -> None:
         if uuid not in self._gone:
             self._gone.add(uuid)
             self._happened.append(_Happened(GpuDisappeared(uuid, 0.0, reason), self._clock(), ready=True))
-
-    def _take_events(self, now: float) -> tuple[NodeEvent, ...]:
-        due = [one for one in self._happened if one.ready or now - one.at > _ACTION_S_MAX]
-        self._happened = [one for one in self._happened if one not in due]
-        return tuple(replace(one.event, age_s=max(0.0, now - one.at)) for one in due)
-
-
-def _samples(seen: _Seen, indices: Mapping[str, int]) -> tuple[GpuSample, ...]:
-    failed = (GpuSample(uuid, indices.get(uuid, -1), GpuHealth.FAILED) for uuid in seen.failed)
-    unknown = (GpuSample(uuid, indices.get(uuid, -1), GpuHealth.UNKNOWN) for uuid in seen.unknown)
-    return (*map(sample_of, seen.details), *failed, *unknown)
-
-
-def _unreadable(seen: _Seen, hang: str) -> tuple[Unreadable, ...]:
-    each = [Unreadable(uuid, reason) for uuid, reason in {**seen.failed, **seen.unknown}.items()]
-    each += [Unreadable(NAME, reason) for reason in seen.nameless]
-    if seen.deaf or hang:
-        each.append(Unreadable(NVML_EVENTS, seen.deaf or hang))
-    return tuple(each)

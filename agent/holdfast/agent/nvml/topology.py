@@ -7,7 +7,7 @@ from typing import Any, Final
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
 from holdfast.agent.nvml.driver import CallFailed, Driver, NotTold, NvmlFailure
-from holdfast.agent.nvml.gpu import GpuLook, identify
+from holdfast.agent.nvml.gpu import Gpu, identify
 from holdfast.api.telemetry import Unreadable
 
 _SWITCH: Final = "switch"  # what all GPUs with links to NVSwitches have in common
@@ -56,7 +56,7 @@ def grouped(ends: Sequence[tuple[str, frozenset[str]]]) -> tuple[tuple[str, ...]
     return tuple(sorted((tuple(uuids) for _, uuids in groups), key=len, reverse=True))
 
 
-def _ends(driver: Driver, gpu: GpuLook) -> frozenset[str]:
+def _ends(driver: Driver, gpu: Gpu) -> frozenset[str]:
     """Its own end and what its active links lead to. Raises NvmlFailure."""
     ends = {_bus_id(driver.call("nvmlDeviceGetPciInfo", gpu.handle))}
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
@@ -75,7 +75,7 @@ def _ends(driver: Driver, gpu: GpuLook) -> frozenset[str]:
     return frozenset(ends)
 
 
-def _check_fabric(driver: Driver, gpu: GpuLook) -> None:
+def _check_fabric(driver: Driver, gpu: Gpu) -> None:
     """Links to a switch carry nothing before the fabric manager has set it up. Raises CallFailed."""
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
     try:

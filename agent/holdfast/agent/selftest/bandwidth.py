@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import torch
 
-from holdfast.agent.selftest.device import Device, DeviceKind
+from holdfast.agent.selftest.device import Device, DeviceKind, model_of
+from holdfast.agent.selftest.station import Bench
 from holdfast.api.selftest import CheckResult, Verdict
 
 RATIO_MIN: Final = 0.5
@@ -61,12 +63,12 @@ def judge_rate(blank: CheckResult, what: str, measured: float, expected: float |
     else:
         says = f"{what} {measured:.1f} GB/s of {expected:.0f} GB/s"
         verdict = Verdict.PASSED if measured >= RATIO_MIN * expected else Verdict.FAILED
-    return CheckResult(blank.check, blank.device, verdict, says, blank.took_s)
+    return msgspec.structs.replace(blank, verdict=verdict, says=says, like="")
 
 
-def check_host(device: Device, model: str, blank: CheckResult) -> CheckResult:
+def check_host(device: Device, bench: Bench) -> CheckResult:
     """Host to device and back, through pinned memory. The slower direction is judged."""
-    expected = expected_of(model)
+    expected = expected_of(model_of(device))
     there = torch.empty(_GPU_BYTES, dtype=torch.uint8, device=device.torch)
     here = torch.empty(_GPU_BYTES, dtype=torch.uint8, pin_memory=True)
     rates = {
@@ -74,30 +76,30 @@ def check_host(device: Device, model: str, blank: CheckResult) -> CheckResult:
         "from the device": _rate(device, _GPU_BYTES, lambda: here.copy_(there, non_blocking=True)),
     }
     slower = min(rates, key=lambda direction: rates[direction])
-    return judge_rate(blank, slower, rates[slower], expected.host if expected else None)
+    return judge_rate(bench.blank, slower, rates[slower], expected.host if expected else None)
 
 
-def check_own_memory(device: Device, model: str, blank: CheckResult) -> CheckResult:
+def check_own_memory(device: Device, bench: Bench) -> CheckResult:
     """From a device's memory into the same memory; read and written bytes both count."""
     size = _GPU_BYTES if device.kind is DeviceKind.CUDA else _CPU_BYTES
     source = torch.ones(size, dtype=torch.uint8, device=device.torch)
     target = torch.empty_like(source)
-    expected = expected_of(model)
+    expected = expected_of(model_of(device))
     rate = 2 * _rate(device, size, lambda: target.copy_(source))
-    return judge_rate(blank, "memory", rate, expected.memory if expected else None)
+    return judge_rate(bench.blank, "memory", rate, expected.memory if expected else None)
 
 
-def check_peer(device: Device, model: str, blank: CheckResult) -> CheckResult:
+def check_peer(device: Device, bench: Bench) -> CheckResult:
     """To the next GPU of this node. Where the GPUs cannot reach each other directly it is Unknown."""
     other = (device.index + 1) % torch.cuda.device_count()
     if not torch.cuda.can_device_access_peer(device.index, other):
         says = f"GPU {device.index} does not reach GPU {other} directly"
-        return CheckResult(blank.check, blank.device, Verdict.UNKNOWN, says, blank.took_s)
+        return msgspec.structs.replace(bench.blank, verdict=Verdict.UNKNOWN, says=says, like="")
     source = torch.ones(_GPU_BYTES, dtype=torch.uint8, device=device.torch)
     target = torch.empty(_GPU_BYTES, dtype=torch.uint8, device=torch.device("cuda", other))
-    expected = expected_of(model)
+    expected = expected_of(model_of(device))
     rate = _rate(device, _GPU_BYTES, lambda: target.copy_(source, non_blocking=True))
-    return judge_rate(blank, f"to GPU {other}", rate, expected.peer if expected else None)
+    return judge_rate(bench.blank, f"to GPU {other}", rate, expected.peer if expected else None)
 
 
 def _rate(device: Device, size: int, copy: Callable[[], object]) -> float:

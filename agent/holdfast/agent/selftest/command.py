@@ -8,7 +8,7 @@ Exit codes: 0 passed, 1 failed, 2 wrong usage, 3 Unknown.
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -21,6 +21,9 @@ from holdfast.api.selftest import CheckResult, Tested, TestLevel, Verdict
 USAGE: Final = 2
 EXIT_CODES: Final[Mapping[Verdict, int]] = {Verdict.PASSED: 0, Verdict.FAILED: 1, Verdict.UNKNOWN: 3}
 _UNAVAILABLE: Final = 3
+BYTES_MAX: Final = 32 << 10  # half of what a frame to the watchdog may weigh
+SAYS_CHARACTERS_MAX: Final = 400
+_KEPT_MAX: Final = 48  # results, should even those that did not pass be too many
 
 
 class Flags(msgspec.Struct, frozen=True):
@@ -50,7 +53,8 @@ def selftest(arguments: Sequence[str] | None = None) -> NoReturn:
         _end(USAGE if isinstance(error, InvalidInput) else _UNAVAILABLE, str(error))
     except OSError as error:
         _end(_UNAVAILABLE, str(error))  # exit code 1 would say that a device failed
-    sys.stdout.write(f"{_json(tested) if flags.as_json else as_text(tested)}\n")
+    as_json = msgspec.json.format(msgspec.json.encode(tested), indent=2).decode() if flags.as_json else None
+    sys.stdout.write(f"{as_json or as_text(tested)}\n")
     sys.exit(EXIT_CODES[tested.verdict])
 
 
@@ -121,19 +125,11 @@ def _run(flags: Flags) -> Tested:
     if flags.record:
         record_golden(Path(flags.record), tested.checks)
     if flags.result:
-        _write(Path(flags.result), msgspec.msgpack.encode(fitted(tested)))
+        # Whole or not at all: whoever reads it may look at any time.
+        fresh = f"{flags.result}.{os.getpid()}"
+        Path(fresh).write_bytes(msgspec.msgpack.encode(fitted(tested)))
+        os.replace(fresh, flags.result)
     return tested
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all: whoever reads it may look at any time."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_bytes(content)
-    os.replace(fresh, path)
-
-
-def _json(tested: Tested) -> str:
-    return msgspec.json.format(msgspec.json.encode(tested), indent=2).decode()
 
 
 def as_text(tested: Tested) -> str:
@@ -146,9 +142,12 @@ def as_text(tested: Tested) -> str:
     return "\n".join([*lines, f"{tested.verdict} in {tested.took_s:.1f} s: {tested.says}"])
 
 
-BYTES_MAX: Final = 32 << 10  # half of what a frame to the watchdog may weigh
-SAYS_CHARACTERS_MAX: Final = 400
-_KEPT_MAX: Final = 48  # results, should even those that did not pass be too many
+# What is shortened first, then second, then last.
+_SHORTER: Final[tuple[Callable[[CheckResult], CheckResult | None], ...]] = (
+    lambda each: msgspec.structs.replace(each, says="") if each.verdict is Verdict.PASSED else each,
+    lambda each: each if each.verdict is not Verdict.PASSED or each.digest else None,
+    lambda each: each if each.verdict is not Verdict.PASSED else None,
+)
 
 
 def fitted(tested: Tested, bytes_max: int = BYTES_MAX) -> Tested:
@@ -157,11 +156,10 @@ def fitted(tested: Tested, bytes_max: int = BYTES_MAX) -> Tested:
     What failed or is Unknown is always kept. Of what passed the words go first, then what nobody compares, then
     the rest, and the answer says how much is missing.
     """
-    tested = msgspec.structs.replace(
-        tested, says=tested.says[:SAYS_CHARACTERS_MAX], checks=tuple(_cut(each) for each in tested.checks)
-    )
+    cut = (msgspec.structs.replace(each, says=each.says[:SAYS_CHARACTERS_MAX]) for each in tested.checks)
+    tested = msgspec.structs.replace(tested, says=tested.says[:SAYS_CHARACTERS_MAX], checks=tuple(cut))
     whole = len(tested.checks)
-    for shorten in (_wordless, _compared_only, _not_passed_only):
+    for shorten in _SHORTER:
         if _weight(tested) <= bytes_max:
             break
         kept = tuple(short for each in tested.checks if (short := shorten(each)) is not None)
@@ -175,19 +173,3 @@ def fitted(tested: Tested, bytes_max: int = BYTES_MAX) -> Tested:
 
 def _weight(tested: Tested) -> int:
     return len(msgspec.msgpack.encode(tested))
-
-
-def _cut(result: CheckResult) -> CheckResult:
-    return msgspec.structs.replace(result, says=result.says[:SAYS_CHARACTERS_MAX])
-
-
-def _wordless(result: CheckResult) -> CheckResult:
-    return msgspec.structs.replace(result, says="") if result.verdict is Verdict.PASSED else result
-
-
-def _compared_only(result: CheckResult) -> CheckResult | None:
-    return result if result.verdict is not Verdict.PASSED or result.digest else None
-
-
-def _not_passed_only(result: CheckResult) -> CheckResult | None:
-    return result if result.verdict is not Verdict.PASSED else None

@@ -13,7 +13,7 @@ import torch
 
 from holdfast.agent.selftest.arithmetic import Arithmetic, Shape, digest, minimodel, products
 from holdfast.agent.selftest.bandwidth import check_host, check_own_memory, check_peer
-from holdfast.agent.selftest.device import Device, DeviceKind, model_of
+from holdfast.agent.selftest.device import Device, DeviceKind
 from holdfast.agent.selftest.judgement import (
     NVLINK_DOMAINS,
     Golden,
@@ -108,7 +108,8 @@ def run(order: Order) -> Tested:
 
 
 def _results(order: Order, limits: Limits) -> Sequence[CheckResult]:
-    found = supervise([_station(order, device) for device in order.devices], limits)
+    """Every device by itself first, then those that are sound together, then their bandwidths."""
+    found = supervise([_station(order, device, _exact_checks(order, device)) for device in order.devices], limits)
     results: Sequence[CheckResult] = [result for station in found for result in station]
     if order.golden is not None:
         results = compare_with_golden(results, order.golden)
@@ -120,47 +121,32 @@ def _results(order: Order, limits: Limits) -> Sequence[CheckResult]:
         for device, station in zip(order.devices, found, strict=True)
         if not any(each.device in failed for each in station)
     ]
-    names = sorted({each.device for each in results})
-    together = (*_all_reduced(order, sound, limits), *_topology(order, names, limits))
+    together = _all_reduced(order, sound, limits)
+    if order.tensor > 1:
+        names = sorted({each.device for each in results})
+        check = Check(NVLINK_DOMAINS, lambda bench: check_topology(order.tensor, names, bench.blank))
+        together += supervise([_station(order, Device(NODE, DeviceKind.CPU), [check])], limits)[0]
     return [*results, *together, *_bandwidths(order, sound, limits)]
 
 
-def _station(order: Order, device: Device) -> Station:
-    checks = [Check(each.name, partial(_repeat, order, device, each)) for each in _arithmetic(order, device)]
-    checks.append(Check("memory", partial(_memory, order, device)))
+def _station(order: Order, device: Device, checks: Sequence[Check]) -> Station:
     return Station(device, tuple(checks), order.terms, order.injections)
 
 
-def _bandwidths(order: Order, sound: Sequence[Device], limits: Limits) -> list[CheckResult]:
-    """One device after the other: a data sheet promises what a link moves that nobody else uses meanwhile."""
-    found = [supervise([_bandwidth_station(order, device)], limits)[0] for device in sound]
-    # These devices were reached before. When there is no time left for it again, the bandwidths alone are Unknown.
+def _exact_checks(order: Order, device: Device) -> list[Check]:
+    """Arithmetic that is repeated and hashed, and memory."""
+    arithmetic = list(products(device, order.size.product, order.seed))
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        model = partial(minimodel, device, order.size.model, order.seed, dtype)
+        arithmetic.append(Arithmetic(f"transformer-{name}", model))
+    share = SHARES[device.kind, order.level]
     return [
-        result
-        for station in found
-        for result in station
-        if (result.check, result.verdict) != (START, Verdict.UNKNOWN)
+        *(Check(each.name, partial(_repeat, order, each)) for each in arithmetic),
+        Check("memory", partial(check_memory, device, share)),
     ]
 
 
-def _bandwidth_station(order: Order, device: Device) -> Station:
-    checks = [Check("bandwidth-device", partial(_own_memory, device))]
-    if device.kind is DeviceKind.CUDA:
-        checks.append(Check("bandwidth-host", partial(_host, device)))
-        if len(order.devices) > 1:
-            checks.append(Check("bandwidth-peer", partial(_peer, device)))
-    return Station(device, tuple(checks), order.terms, order.injections)
-
-
-def _arithmetic(order: Order, device: Device) -> list[Arithmetic]:
-    found = list(products(device, order.size.product, order.seed))
-    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        model = partial(minimodel, device, order.size.model, order.seed, dtype)
-        found.append(Arithmetic(f"transformer-{name}", model))
-    return found
-
-
-def _repeat(order: Order, device: Device, arithmetic: Arithmetic, bench: Bench) -> CheckResult:
+def _repeat(order: Order, arithmetic: Arithmetic, bench: Bench) -> CheckResult:
     kernel = arithmetic.prepare()
     digests = []
     for _ in range(order.runs):
@@ -169,54 +155,36 @@ def _repeat(order: Order, device: Device, arithmetic: Arithmetic, bench: Bench) 
     return judge_runs(bench.blank, digests, order.promise)
 
 
-def _memory(order: Order, device: Device, bench: Bench) -> CheckResult:
-    return check_memory(device, SHARES[device.kind, order.level], bench)
-
-
-def _own_memory(device: Device, bench: Bench) -> CheckResult:
-    return check_own_memory(device, model_of(device), bench.blank)
-
-
-def _host(device: Device, bench: Bench) -> CheckResult:
-    return check_host(device, model_of(device), bench.blank)
-
-
-def _peer(device: Device, bench: Bench) -> CheckResult:
-    return check_peer(device, model_of(device), bench.blank)
-
-
 def _all_reduced(order: Order, sound: Sequence[Device], limits: Limits) -> list[CheckResult]:
-    """An all-reduce among `sound` devices; nothing when they are too few for one."""
-    participants = _participants(sound)
+    """An all-reduce among sound GPUs, or processes of the CPU; nothing when they are too few for one."""
+    participants = list(sound)
+    if sound and sound[0].kind is not DeviceKind.CUDA:  # of the CPU at least two, and not more than make sense
+        most = max(_LEAST_PARTICIPANTS, min(len(sound), _MOST_ON_CPU))
+        participants = (participants * _LEAST_PARTICIPANTS)[:most]
     if len(participants) < _LEAST_PARTICIPANTS:
         return []
     with tempfile.TemporaryDirectory(prefix="holdfast-selftest-") as folder:
-        store = Path(folder) / "store"
-        seats = [Seat(device, rank, len(participants), store) for rank, device in enumerate(participants)]
-        found = supervise([_all_reduce(order, seat) for seat in seats], limits)
+        stations = []
+        for rank, device in enumerate(participants):
+            seat = Seat(device, rank, len(participants), Path(folder) / "store")
+            check = Check(ALL_REDUCE, partial(check_all_reduce, seat, order.runs, order.limit_s))
+            stations.append(_station(order, device, [check]))
+        found = supervise(stations, limits)
     return [merged([result for station in found for result in station])]
 
 
-def _topology(order: Order, names: Sequence[str], limits: Limits) -> Sequence[CheckResult]:
-    if order.tensor <= 1:
-        return ()
-    check = Check(NVLINK_DOMAINS, lambda bench: check_topology(order.tensor, names, bench.blank))
-    node = Station(Device(NODE, DeviceKind.CPU), (check,), order.terms, order.injections)
-    return supervise([node], limits)[0]
-
-
-def _participants(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Every GPU; of the CPU at least two processes, and not more than make sense."""
-    if not devices or devices[0].kind is DeviceKind.CUDA:
-        return tuple(devices)
-    return (tuple(devices) * _LEAST_PARTICIPANTS)[: max(_LEAST_PARTICIPANTS, min(len(devices), _MOST_ON_CPU))]
-
-
-def _all_reduce(order: Order, seat: Seat) -> Station:
-    def run(bench: Bench) -> CheckResult:
-        return check_all_reduce(seat, order.runs, order.limit_s, bench)
-
-    return Station(seat.device, (Check(ALL_REDUCE, run),), order.terms, order.injections)
+def _bandwidths(order: Order, sound: Sequence[Device], limits: Limits) -> list[CheckResult]:
+    """One device after the other: a data sheet promises what a link moves that nobody else uses meanwhile."""
+    found: list[CheckResult] = []
+    for device in sound:
+        checks = [Check("bandwidth-device", partial(check_own_memory, device))]
+        if device.kind is DeviceKind.CUDA:
+            checks.append(Check("bandwidth-host", partial(check_host, device)))
+            if len(order.devices) > 1:
+                checks.append(Check("bandwidth-peer", partial(check_peer, device)))
+        found += supervise([_station(order, device, checks)], limits)[0]
+    # These devices were reached before. When there is no time left for it again, the bandwidths alone are Unknown.
+    return [each for each in found if (each.check, each.verdict) != (START, Verdict.UNKNOWN)]
 
 
 def settle_environment() -> None:

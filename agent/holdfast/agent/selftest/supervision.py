@@ -22,9 +22,18 @@ from holdfast.api.decoding import decode
 from holdfast.api.frame import FrameReader, frame
 from holdfast.api.selftest import CheckResult, Verdict
 
+# Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
+_PR_SET_PDEATHSIG: Final = 1
+_FROM_STATION: Final[msgspec.msgpack.Decoder[FromStation]] = msgspec.msgpack.Decoder(FromStation)
+_READ_BYTES: Final = 1 << 16
+_REAP_S: Final = 2.0  # a process stuck in the driver may not end even by SIGKILL; it must not hold up the answer
+
 
 class Progress:
-    """One station's checks, from the first to the last. Times are seconds on the supervisor's monotonic clock."""
+    """Where one station stands, from its first check to the last, and what is to be said when it hangs or dies.
+
+    Pure: times are seconds on the supervisor's monotonic clock.
+    """
 
     def __init__(self, device: str, checks: Sequence[str], *, limit_s: float, now: float) -> None:
         """`limit_s` is how long it may say nothing: one run of a check, or reaching the device."""
@@ -81,13 +90,6 @@ class Progress:
         self._running, self._to_come = None, []
 
 
-# Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
-_PR_SET_PDEATHSIG: Final = 1
-_FROM_STATION: Final[msgspec.msgpack.Decoder[FromStation]] = msgspec.msgpack.Decoder(FromStation)
-_READ_BYTES: Final = 1 << 16
-_REAP_S: Final = 2.0  # a process stuck in the driver may not end even by SIGKILL; it must not hold up the answer
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`check_s`: how long one run of a check may take. `ends_at`: when all must be over (monotonic seconds)."""
@@ -117,12 +119,19 @@ def supervise(stations: Sequence[Station], limits: Limits) -> list[tuple[CheckRe
         now = time.monotonic()
         next_s = min([limits.ends_at, *(child.progress.deadline for child in running.values())]) - now
         for descriptor, _ in poller.poll(max(0.0, next_s) * 1e3 + 1):
-            if not _listen(running[descriptor]):
+            child = running[descriptor]
+            data = os.read(descriptor, _READ_BYTES)
+            for payload in child.frames.feed(data):
+                child.progress.take(decode(_FROM_STATION, payload), time.monotonic())
+            if not data:
                 poller.unregister(descriptor)
                 _finish(running.pop(descriptor))
         for late in _late(list(running.values()), limits, time.monotonic()):
             poller.unregister(late.descriptor)
-            _end(running.pop(late.descriptor))
+            del running[late.descriptor]
+            os.kill(late.pid, signal.SIGKILL)
+            os.close(late.descriptor)
+            reap(late.pid)
     return [child.progress.results for child in children]
 
 
@@ -161,14 +170,6 @@ def _write(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _listen(child: _Child) -> bool:
-    """Take in what the station said; False when it will say no more."""
-    data = os.read(child.descriptor, _READ_BYTES)
-    for payload in child.frames.feed(data):
-        child.progress.take(decode(_FROM_STATION, payload), time.monotonic())
-    return bool(data)
-
-
 def _late(running: Sequence[_Child], limits: Limits, now: float) -> list[_Child]:
     """Those to end now, already told so."""
     if now >= limits.ends_at:
@@ -186,20 +187,11 @@ def _finish(child: _Child) -> None:
     os.close(child.descriptor)
     status = reap(child.pid)
     if not child.progress.is_complete:
-        child.progress.stopped(_how(status), time.monotonic())
-
-
-def _how(status: int | None) -> str:
-    code = 0 if status is None else os.waitstatus_to_exitcode(status)
-    if code == 0:
-        return "the device could not be reached"
-    return f"the test's process ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
-
-
-def _end(child: _Child) -> None:
-    os.kill(child.pid, signal.SIGKILL)
-    os.close(child.descriptor)
-    reap(child.pid)
+        code = 0 if status is None else os.waitstatus_to_exitcode(status)
+        why = "the device could not be reached"
+        if code != 0:
+            why = f"the test's process ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+        child.progress.stopped(why, time.monotonic())
 
 
 def reap(pid: int) -> int | None:

@@ -196,7 +196,8 @@ class _Gpu:
             if self.last_xid is None and value >= 0:  # a negative one is no XID
                 self.last_xid, self.last_text = int(value), sample.labels.get("err_msg", "")[:200]
         elif sample.name == XID_TOTAL:
-            self._total(sample.labels.get("xid", ""), int(value))
+            if xid := _number(sample.labels.get("xid", "")):
+                self.xid_totals[xid] = max(int(value), self.xid_totals.get(xid, 0))
         elif (filling := filling_of(sample.name)) is not None:
             self._values.setdefault(filling.detail, _value(filling.detail, value * filling.factor))
 
@@ -210,11 +211,6 @@ class _Gpu:
             pci_bus_id=labels.get("pci_bus_id"),
             **self._values,
         )
-
-    def _total(self, label: str, value: int) -> None:
-        xid = _number(label)
-        if xid:
-            self.xid_totals[xid] = max(value, self.xid_totals.get(xid, 0))
 
 
 def _samples(text: str) -> list[Sample]:
@@ -282,10 +278,15 @@ class XidGauge:
         events = []
         for uuid, xids in shown.items():
             for xid, total in xids.totals.items():
-                if self._grew(uuid, xid, total) and self._tell(uuid, xid, "total", now):
+                before = self._totals.get((uuid, xid), total if self._gap else 0)  # it begins with its first error
+                self._totals[uuid, xid] = total
+                if total > before and self._is_news(uuid, xid, "total", now):
                     events.append(XidRaised(uuid, xid, 0.0, f"{total} in all, says the exporter"))
-            if xids.last and self._changed(uuid, xids.last) and self._tell(uuid, xids.last, "gauge", now):
-                events.append(XidRaised(uuid, xids.last, 0.0, xids.text))
+            if xids.last:
+                last = self._last.get(uuid, xids.last if self._gap else None)
+                self._last[uuid] = xids.last
+                if xids.last != last and self._is_news(uuid, xids.last, "gauge", now):
+                    events.append(XidRaised(uuid, xids.last, 0.0, xids.text))
         self._gap = False
         return tuple(events)
 
@@ -293,22 +294,8 @@ class XidGauge:
         """A look failed: the next one may be at an exporter that has started again."""
         self._gap = True
 
-    def _grew(self, uuid: str, xid: int, total: int) -> bool:
-        before = self._totals.get((uuid, xid))
-        self._totals[uuid, xid] = total
-        if before is None:
-            return not self._gap and total > 0  # a series begins with its first error
-        return total > before
-
-    def _changed(self, uuid: str, last: int) -> bool:
-        before = self._last.get(uuid)
-        self._last[uuid] = last
-        if before is None:
-            return not self._gap
-        return last != before
-
-    def _tell(self, uuid: str, xid: int, source: str, now: float) -> bool:
-        """Whether it is news: not when the other source told it lately. What is told twice is paired off."""
+    def _is_news(self, uuid: str, xid: int, source: str, now: float) -> bool:
+        """Not when the other source told it lately. What is told twice is paired off."""
         told = self._told.get((uuid, xid))
         if told is not None and told[0] != source:
             del self._told[uuid, xid]

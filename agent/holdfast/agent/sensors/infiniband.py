@@ -5,7 +5,6 @@ Source: https://www.kernel.org/doc/Documentation/ABI/stable/sysfs-class-infiniba
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -99,24 +98,41 @@ def ports_in(root: str) -> PortsSeen:
 def _port(root: str, device: str, number: int) -> PortDetail:
     adapter = os.path.join(root, device)
     port = os.path.join(adapter, "ports", str(number))
-    state = _number_and_word(_text(port, "state"))
-    physical = _number_and_word(_text(port, "phys_state"))
-    interface = _interface(adapter, port)
-    counters = dict(_counters(port))
-    carrier = _carrier_downs(adapter, interface) if interface else None
-    if carrier is not None:
-        counters[PortCounter.CARRIER_DOWN] = carrier
+    words = []
+    for name in ("state", "phys_state"):  # `4: ACTIVE`
+        text = _text(port, name)
+        match = re.fullmatch(r"\d+: (\w+)", text)
+        if match is None:
+            raise ValueError(f"not a state: {text[:40]!r}")
+        words.append(match[1])
+    # The port's network interface. A GID table's entries name it; the adapter's own list is of its first port.
+    interface = _optional(os.path.join(port, "gid_attrs", "ndevs"), "0")
+    interface = interface or next(iter(_names(os.path.join(adapter, "device", "net"))), "")
+    counters: dict[PortCounter, int] = {}
+    for counter in PortCounter:
+        for folder in ("counters", "hw_counters"):
+            value = _number(os.path.join(port, folder), counter)
+            if value is not None:
+                counters[counter] = value
+                break
+    if interface:
+        # How often it lost its carrier; older kernels count both directions together.
+        folder = os.path.join(adapter, "device", "net", interface)
+        downs, changes = _number(folder, "carrier_down_count"), _number(folder, "carrier_changes")
+        if downs is not None or changes is not None:
+            counters[PortCounter.CARRIER_DOWN] = downs if downs is not None else (changes or 0) // 2
+    rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", _optional(port, "rate"))  # `400 Gb/sec (4X NDR)`
     sent = _number(os.path.join(port, "counters"), "port_xmit_data")
     received = _number(os.path.join(port, "counters"), "port_rcv_data")
     return PortDetail(
         device=device,
         port=number,
-        state=PortState.UP if state[1] == "ACTIVE" and physical[1] == "LinkUp" else PortState.DOWN,
-        state_text=f"{state[1]}, {physical[1]}",
+        state=PortState.UP if words == ["ACTIVE", "LinkUp"] else PortState.DOWN,
+        state_text=", ".join(words),
         link_layer=_optional(port, "link_layer"),
         model=_optional(adapter, "hca_type"),
         interface=interface,
-        rate_gbps=_rate_gbps(_optional(port, "rate")),
+        rate_gbps=float(rate[1]) if rate else None,
         sent_bytes=None if sent is None else sent * _WORD_BYTES,
         received_bytes=None if received is None else received * _WORD_BYTES,
         counters=counters,
@@ -129,43 +145,6 @@ def _names(folder: str) -> list[str]:
         return sorted(os.listdir(folder))
     except FileNotFoundError:
         return []
-
-
-def _counters(port: str) -> Iterator[tuple[PortCounter, int]]:
-    for counter in PortCounter:
-        for folder in ("counters", "hw_counters"):
-            value = _number(os.path.join(port, folder), counter)
-            if value is not None:
-                yield counter, value
-                break
-
-
-def _interface(adapter: str, port: str) -> str:
-    """The port's network interface. A GID table's entries name it; the adapter's own list is of its first port."""
-    named = _optional(os.path.join(port, "gid_attrs", "ndevs"), "0")
-    return named or next(iter(_names(os.path.join(adapter, "device", "net"))), "")
-
-
-def _carrier_downs(adapter: str, interface: str) -> int | None:
-    """How often the interface lost its carrier; older kernels count both directions together."""
-    folder = os.path.join(adapter, "device", "net", interface)
-    downs = _number(folder, "carrier_down_count")
-    changes = _number(folder, "carrier_changes")
-    return downs if downs is not None else None if changes is None else changes // 2
-
-
-def _number_and_word(text: str) -> tuple[int, str]:
-    """`4: ACTIVE`. Raises ValueError."""
-    match = re.fullmatch(r"(\d+): (\w+)", text)
-    if match is None:
-        raise ValueError(f"not a state: {text[:40]!r}")
-    return int(match[1]), match[2]
-
-
-def _rate_gbps(text: str) -> float | None:
-    """`400 Gb/sec (4X NDR)`; None for anything else."""
-    match = re.match(r"(\d+(?:\.\d+)?) Gb/sec", text)
-    return float(match[1]) if match else None
 
 
 def _text(folder: str, name: str) -> str:

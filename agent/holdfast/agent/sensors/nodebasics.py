@@ -1,8 +1,10 @@
 """The node itself: memory, load, clock, and the file systems that training writes to."""
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import psutil
@@ -10,7 +12,7 @@ import psutil
 from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.agent.conditions.nodes import NodeJudge
 from holdfast.agent.reading import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Reading, Writability
-from holdfast.agent.sensors.background import Polled, Sight
+from holdfast.agent.sensors.background import Polled
 from holdfast.api.telemetry import Unreadable
 
 _STA_UNSYNC: Final = 0x0040
@@ -35,7 +37,15 @@ class NodeBasics:
         self._judge = NodeJudge()
         self._memory = memory or ConditionMemory()
         self._begun = False
-        self._disks = {path: _polled_disk(path) for path in disks}
+        self._disks = {
+            path: Polled(
+                partial(disk_at, path),
+                name=f"disk {path}",
+                interval_s=DISK_INTERVAL_S,
+                patience_s=DISK_PATIENCE_S,
+            )
+            for path in disks
+        }
         self._looked_at = float("-inf")
         self._node = NodeDetail()
         self._unreadable: tuple[Unreadable, ...] = ()
@@ -47,11 +57,12 @@ class NodeBasics:
             self._judge.take_up(self._memory.recall(now), disks=self._disks, now=now)
         if now - self._looked_at >= LOOK_INTERVAL_S:
             self._look(now)
+        sees_all = not self._unreadable and len(self._node.disks) == len(self._disks)
         return Reading(
             node=self._node,
             unreadable=self._unreadable,
             conditions=self._judge.book.report(now),
-            all_clear=self._judge.book.all_clear() if self._sees_all else (),
+            all_clear=self._judge.book.all_clear() if sees_all else (),
         )
 
     def close(self) -> None:
@@ -62,31 +73,30 @@ class NodeBasics:
     def _look(self, now: float) -> None:
         self._looked_at = now
         unreadable: list[Unreadable] = []
-        disks = self._read_disks(now, unreadable)
-        self._node = NodeDetail(
-            memory=_memory(unreadable),
-            load=_load(),
-            uptime_s=now,  # CLOCK_MONOTONIC counts from the boot
-            clock=_clock(unreadable),
-            disks=disks,
-        )
-        self._judge.observe(self._node, now)
-        self._unreadable = tuple(unreadable)
-        self._memory.keep(self._judge.book.held(), now)
-
-    @property
-    def _sees_all(self) -> bool:
-        return not self._unreadable and len(self._node.disks) == len(self._disks)
-
-    def _read_disks(self, now: float, unreadable: list[Unreadable]) -> tuple[DiskDetail, ...]:
-        seen = []
+        memory = clock = load = None
+        disks = []
         for polled in self._disks.values():
             latest = polled.latest(now)
             if isinstance(latest, Unreadable):
                 unreadable.append(latest)
-            elif isinstance(latest, Sight):
-                seen.append(latest.seen)
-        return tuple(seen)
+            elif latest is not None:
+                disks.append(latest.seen)
+        try:
+            machine = psutil.virtual_memory()
+            memory = MemoryDetail(total_bytes=machine.total, available_bytes=machine.available)
+        except (OSError, ValueError) as error:
+            unreadable.append(Unreadable("memory", str(error)))
+        try:
+            clock = kernel_clock()
+        except (OSError, AttributeError) as error:
+            unreadable.append(Unreadable("clock", str(error)))
+        with contextlib.suppress(OSError):
+            load = os.getloadavg()[0]
+        # CLOCK_MONOTONIC counts from the boot.
+        self._node = NodeDetail(memory=memory, load=load, uptime_s=now, clock=clock, disks=tuple(disks))
+        self._judge.observe(self._node, now)
+        self._unreadable = tuple(unreadable)
+        self._memory.keep(self._judge.book.held(), now)
 
 
 def disk_at(path: str) -> DiskDetail:
@@ -100,36 +110,6 @@ def disk_at(path: str) -> DiskDetail:
         free_inodes=stat.f_favail if stat.f_files else None,
         writability=Writability.READ_ONLY if stat.f_flag & os.ST_RDONLY else Writability.WRITABLE,
     )
-
-
-def _polled_disk(path: str) -> Polled[DiskDetail]:
-    return Polled(
-        lambda: disk_at(path), name=f"disk {path}", interval_s=DISK_INTERVAL_S, patience_s=DISK_PATIENCE_S
-    )
-
-
-def _memory(unreadable: list[Unreadable]) -> MemoryDetail | None:
-    try:
-        machine = psutil.virtual_memory()
-        return MemoryDetail(total_bytes=machine.total, available_bytes=machine.available)
-    except (OSError, ValueError) as error:
-        unreadable.append(Unreadable("memory", str(error)))
-        return None
-
-
-def _clock(unreadable: list[Unreadable]) -> ClockDetail | None:
-    try:
-        return kernel_clock()
-    except (OSError, AttributeError) as error:
-        unreadable.append(Unreadable("clock", str(error)))
-        return None
-
-
-def _load() -> float | None:
-    try:
-        return os.getloadavg()[0]
-    except OSError:
-        return None
 
 
 # What the kernel says of its own clock: adjtimex, asking without changing anything.

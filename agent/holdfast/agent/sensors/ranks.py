@@ -71,15 +71,17 @@ class RankSensor:
         present = {name: present[name] for name in sorted(present)[:_RECORDS_MAX]}
         self._drop_all_but(present)
         looks = {name: self._look_at(name, present[name], now) for name in present}
+        unreadable = [
+            Unreadable(f"{self._member}/{name}" if self._member else name, look.problem)
+            for name, look in looks.items()
+            if look.problem is not None
+        ]
+        if too_many > 0:
+            unreadable.append(Unreadable(self.name, f"{too_many} records more than are read in one directory"))
         return Reading(
             ranks=tuple(look.sample for look in looks.values() if look.sample is not None),
             events=tuple(itertools.chain.from_iterable(look.told for look in looks.values())),
-            unreadable=tuple(
-                Unreadable(f"{self._member}/{name}" if self._member else name, look.problem)
-                for name, look in looks.items()
-                if look.problem is not None
-            )
-            + _left_out(self.name, too_many),
+            unreadable=tuple(unreadable),
         )
 
     def close(self) -> None:
@@ -109,10 +111,6 @@ class RankSensor:
                 return _Look(problem=f"cannot open: {error.strerror}")
             followed = self._followed[file_name] = _FollowedRank(record, inode, self._locate, self._member)
         return followed.look(now)
-
-
-def _left_out(source: str, count: int) -> tuple[Unreadable, ...]:
-    return (Unreadable(source, f"{count} records more than are read in one directory"),) if count > 0 else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +270,19 @@ def sample_of(
     """A record's content as a sample taken at `now` (CLOCK_MONOTONIC, seconds). What is Unknown is None."""
     if health is not None and health.round != step.round:
         health = None  # A round began between two zones.
+    nonfinite = skipped = None
+    if health is not None and health.count:
+        nonfinite = NonFinite(
+            step=health.step,
+            age_s=_age_s(health.at_ns, now),
+            last=health.last,
+            count=health.count,
+            loss=health.loss.word,
+            grad_norm=health.grad_norm.word,
+        )
+    if health is not None and health.skipped_count:
+        words = health.skipped_loss.word, health.skipped_grad_norm.word
+        skipped = SkippedSteps(health.skipped, health.skipped_count, *words)
     return RankSample(
         round=step.round,
         rank=step.rank,
@@ -288,25 +299,8 @@ def sample_of(
         tokens=_known(step.tokens),
         collective_sequence=_known(pulse.collective_sequence) if pulse else None,
         snapshot_step=_known(step.snapshot_step),
-        nonfinite=_nonfinite(health, now) if health is not None and health.count else None,
-        skipped=_skipped(health) if health is not None and health.skipped_count else None,
-    )
-
-
-def _nonfinite(health: HealthZone, now: float) -> NonFinite:
-    return NonFinite(
-        step=health.step,
-        age_s=_age_s(health.at_ns, now),
-        last=health.last,
-        count=health.count,
-        loss=health.loss.word,
-        grad_norm=health.grad_norm.word,
-    )
-
-
-def _skipped(health: HealthZone) -> SkippedSteps:
-    return SkippedSteps(
-        health.skipped, health.skipped_count, health.skipped_loss.word, health.skipped_grad_norm.word
+        nonfinite=nonfinite,
+        skipped=skipped,
     )
 
 
@@ -314,5 +308,5 @@ def _age_s(at_ns: int, now: float) -> float:
     return max(0.0, now - at_ns / _NANOSECONDS)
 
 
-def _known(value: int, *, unknown: int = UNKNOWN_INT) -> int | None:
-    return None if value == unknown else value
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN_INT else value

@@ -3,6 +3,7 @@
 import math
 import os
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -62,7 +63,7 @@ class SimulatedGpus:
             # It stays reported: what the line asked for is Unknown from then on.
             reason = f"{self._bad_lines} bad lines, the last: {self._last_bad_line}"
             unreadable.append(Unreadable(FILE_NAME, reason))
-        unreadable.extend(gpu.unreadable() for gpu in self._gpus if gpu.failure)
+        unreadable.extend(Unreadable(gpu.uuid, gpu.failure) for gpu in self._gpus if gpu.failure)
         return Reading(
             gpus=tuple(gpu.sample(now) for gpu in self._gpus),
             events=tuple(events),
@@ -99,7 +100,13 @@ class _SimulatedGpu:
         if fault.taken_away_in_s is not None:
             events.append(PreemptionNoticed("simulated", fault.taken_away_in_s, age_s, fault.text))
         if fault.xid is not None:
-            events.append(self._raise(fault, fault.xid, age_s))
+            # As the driver would word it: its text may hold status words or a recovery action.
+            said = parse_message(f"NVRM: Xid (PCI:0000:00:00): {fault.xid}, {fault.text}")
+            link_fault, action = None, fault.recovery_action
+            if isinstance(said, XidLogged):
+                link_fault = said.link_fault
+                action = said.recovery_action if action is None else action
+            events.append(XidRaised(self.uuid, fault.xid, age_s, fault.text, action, link_fault))
         if fault.xid == _FELL_OFF_THE_BUS:
             self.failure = fault.text or "the GPU has fallen off the bus"
         if fault.lost and not self.failure:
@@ -107,31 +114,13 @@ class _SimulatedGpu:
             events.append(GpuDisappeared(self.uuid, age_s, self.failure))
         return events
 
-    def _raise(self, fault: Fault, xid: int, age_s: float) -> XidRaised:
-        """The error as the driver would word it: its text may hold status words or a recovery action."""
-        said = parse_message(f"NVRM: Xid (PCI:0000:00:00): {xid}, {fault.text}")
-        link_fault = said.link_fault if isinstance(said, XidLogged) else None
-        action = said.recovery_action if isinstance(said, XidLogged) else None
-        if fault.recovery_action is not None:
-            action = fault.recovery_action
-        return XidRaised(self.uuid, xid, age_s, fault.text, action, link_fault)
-
-    def conditions(self, now: float) -> list[Condition]:
+    def conditions(self, now: float) -> Iterator[Condition]:
         """What holds, and what cleared within the last minute."""
-        return [
-            Condition(kind, state, max(0.0, now - since), says, *self._place(kind))
-            for kind, (state, since, says) in self.held.items()
-            if state is ConditionState.RAISED or now - since < CLEARED_TOLD_S
-        ]
-
-    def _place(self, kind: ConditionKind) -> tuple[str, str]:
-        """The GPU and the device that a condition is of."""
-        if kind in PORT_KINDS:
-            return "", "simulated-port"
-        return ("", "") if kind in OF_THE_NODE else (self.uuid, "")
-
-    def unreadable(self) -> Unreadable:
-        return Unreadable(self.uuid, self.failure)
+        for kind, (state, since, says) in self.held.items():
+            if state is ConditionState.RAISED or now - since < CLEARED_TOLD_S:
+                gpu = "" if kind in OF_THE_NODE or kind in PORT_KINDS else self.uuid
+                device = "simulated-port" if kind in PORT_KINDS else ""
+                yield Condition(kind, state, max(0.0, now - since), says, gpu, device)
 
     def sample(self, now: float) -> GpuSample:
         """Invented but plausible: a busy GPU whose temperature and power wander slowly, each GPU on its own."""

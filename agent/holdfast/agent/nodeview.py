@@ -30,7 +30,7 @@ class Looks:
 
 
 @dataclass(slots=True)
-class Picture:
+class NodeView:
     """Written by the sensing loop, read by the exporter, both on the event loop's thread.
 
     `node` is the newest reading of the node's own sensors, `jobs` that of each job's ranks. `xids` counts errors
