@@ -1,19 +1,18 @@
 """The node as the agent sees it now: the newest readings, and what has been counted since the agent started."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.agent.reading import Reading
-from holdfast.api.condition import Condition, ConditionKind, ConditionState
+from holdfast.api.condition import ConditionKind, ConditionState
 from holdfast.api.telemetry import (
     GpuDisappeared,
     NodeEvent,
     ParametersFingerprinted,
     PreemptionNoticed,
     ProcessKilledForMemory,
-    RankSample,
     XidRaised,
 )
 
@@ -70,16 +69,33 @@ class NodeView:
 
     def observe(self, node: Reading, jobs: Mapping[str, Reading], now: float) -> None:
         """Take in the newest readings, made at `now`."""
-        self._count_tokens(jobs)
+        for job, reading in jobs.items():
+            self.fingerprints[job] += sum(isinstance(each, ParametersFingerprinted) for each in reading.events)
+            # A look may miss steps; those between two looks are taken to be like the newest.
+            before = self.jobs.get(job, Reading())
+            steps = {(each.round, each.rank): each.step for each in before.ranks}
+            for rank in reading.ranks:
+                step = steps.get((rank.round, rank.rank))
+                if rank.tokens is not None and rank.step is not None and step is not None:
+                    self.tokens[job, rank.rank] += max(0, rank.step - step) * rank.tokens
         self.node, self.jobs, self.read_at = node, jobs, now
         self.indices.update((gpu.uuid, gpu.index) for gpu in node.gpus)
         self.indices.update((gpu.uuid, gpu.index) for gpu in node.details)
         for event in node.events:
             self._count(event, now)
-        for job, reading in jobs.items():
-            self.fingerprints[job] += sum(isinstance(each, ParametersFingerprinted) for each in reading.events)
-        self._count_raised(node.conditions)
-        self._follow_sources()
+        # A condition holds in many readings and was raised in the first of them.
+        raised = (each for each in node.conditions if each.state is ConditionState.RAISED)
+        holding = frozenset((each.kind, each.gpu, each.device) for each in raised)
+        for kind, _, _ in holding - self._holding:
+            self.raised[ConditionKind(kind)] += 1
+        self._holding = holding
+        unreadable = {each.source for each in node.unreadable}
+        if any(reading.unreadable for reading in jobs.values()):
+            unreadable.add(RANKS)
+        for source in unreadable:
+            self.failures[source] += self.readable.get(source, True)
+        sources = self.readable.keys() | self.looks.keys() | unreadable
+        self.readable = {source: source not in unreadable for source in sources}
 
     def _count(self, event: NodeEvent, now: float) -> None:
         at = now - event.age_s
@@ -96,36 +112,3 @@ class NodeView:
             case PreemptionNoticed(within_s=within_s):
                 self.notices += 1
                 self.preempted_at = at + within_s
-
-    def _count_raised(self, conditions: Iterable[Condition]) -> None:
-        """A condition holds in many readings and was raised in the first of them."""
-        holding = frozenset(
-            (each.kind, each.gpu, each.device) for each in conditions if each.state is ConditionState.RAISED
-        )
-        for kind, _, _ in holding - self._holding:
-            self.raised[ConditionKind(kind)] += 1
-        self._holding = holding
-
-    def _count_tokens(self, jobs: Mapping[str, Reading]) -> None:
-        """A look may miss steps; those between two looks are taken to be like the newest."""
-        for job, reading in jobs.items():
-            before = self.jobs.get(job)
-            steps = {(each.round, each.rank): each.step for each in before.ranks} if before else {}
-            for sample in reading.ranks:
-                self.tokens[job, sample.rank] += _new_tokens(sample, steps.get((sample.round, sample.rank)))
-
-    def _follow_sources(self) -> None:
-        dumb = {each.source for each in self.node.unreadable}
-        if any(reading.unreadable for reading in self.jobs.values()):
-            dumb.add(RANKS)
-        for source in dumb:
-            self.failures[source] += self.readable.get(source, True)
-        self.readable = {
-            source: source not in dumb for source in (self.readable.keys() | self.looks.keys() | dumb)
-        }
-
-
-def _new_tokens(sample: RankSample, step_before: int | None) -> int:
-    if sample.tokens is None or sample.step is None or step_before is None:
-        return 0
-    return max(0, sample.step - step_before) * sample.tokens

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.agent.conditions.book import CLEARED_KEPT_S
 from holdfast.agent.reading import Reading
-from holdfast.api.condition import AllClear, Condition, ConditionState
+from holdfast.api.condition import AllClear, ConditionState
 from holdfast.api.telemetry import (
     NodeEvent,
     NodeReport,
@@ -175,6 +175,8 @@ class Outbox:
         if len(carried) == len(unsent):
             # Regular reports stay on their grid, as a look comes somewhat later than the moment it is due for.
             self._due_at = max(self._due_at + self._interval_s, now + self._interval_s / 2)
+        by_s = max(0.0, now - self._read_at)
+        older = (replace(one, age_s=one.age_s + by_s) for one in self._reading.conditions)
         ranks, left_out = fitting_ranks(self._reading.ranks)
         unreadable = fitting_problems(self._reading.unreadable) + left_out
         if self._dropped:
@@ -192,7 +194,9 @@ class Outbox:
             gpus=self._reading.gpus,
             events=_aged(carried, now),
             unreadable=unreadable,
-            conditions=_standing(self._reading.conditions, now - self._read_at),
+            conditions=tuple(
+                one for one in older if one.state is ConditionState.RAISED or one.age_s <= CLEARED_KEPT_S
+            ),
             all_clear=all_clear,
         )
 
@@ -241,12 +245,6 @@ def _oldest_of_loudest(statements: Sequence[_KeptEvent]) -> _KeptEvent:
 
 def _aged(kept: Sequence[_KeptEvent], now: float) -> tuple[NodeEvent, ...]:
     return tuple(replace(one.event, age_s=max(0.0, now - one.happened_at)) for one in kept)
-
-
-def _standing(conditions: Sequence[Condition], by_s: float) -> tuple[Condition, ...]:
-    """What holds, and what was cleared not long ago, as of `by_s` seconds later."""
-    older = (replace(one, age_s=one.age_s + max(0.0, by_s)) for one in conditions)
-    return tuple(one for one in older if one.state is ConditionState.RAISED or one.age_s <= CLEARED_KEPT_S)
 
 
 def _older(ranks: tuple[RankSample, ...], by_s: float) -> tuple[RankSample, ...]:

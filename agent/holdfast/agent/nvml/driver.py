@@ -66,14 +66,9 @@ _FAILURES: Final[dict[int, type[NvmlFailure]]] = {
 
 def failure_of(function: str, code: int) -> NvmlFailure:
     """The error for a return code other than success."""
-    kind = _FAILURES.get(code, CallFailed)
-    return kind(f"{function}: {_words(code)}")
-
-
-def _words(code: int) -> str:
-    if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        return "libnvidia-ml.so.1 is not found"
-    return str(pynvml.NVMLError(code))
+    absent = code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    words = "libnvidia-ml.so.1 is not found" if absent else pynvml.NVMLError(code)
+    return _FAILURES.get(code, CallFailed)(f"{function}: {words}")
 
 
 @dataclass(frozen=True, slots=True)

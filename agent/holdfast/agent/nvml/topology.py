@@ -1,5 +1,6 @@
 """Which of this node's GPUs reach each other over NVLink."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,7 +42,8 @@ def nvlink_domains(driver: Driver) -> Domains | Unreadable:
     except NvmlFailure as failure:
         return Unreadable("nvml", str(failure))
     finally:
-        _shut_down(driver)
+        with contextlib.suppress(NvmlFailure):
+            driver.call("nvmlShutdown")
 
 
 def grouped(ends: Sequence[tuple[str, frozenset[str]]]) -> tuple[tuple[str, ...], ...]:
@@ -88,10 +90,3 @@ def _check_fabric(driver: Driver, gpu: Gpu) -> None:
 
 def _bus_id(pci: Any) -> str:
     return str(pci.busId).lower()
-
-
-def _shut_down(driver: Driver) -> None:
-    try:
-        driver.call("nvmlShutdown")
-    except NvmlFailure:
-        return

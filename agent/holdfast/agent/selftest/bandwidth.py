@@ -103,26 +103,20 @@ def check_peer(device: Device, bench: Bench) -> CheckResult:
 
 
 def _rate(device: Device, size: int, copy: Callable[[], object]) -> float:
-    """GB/s of copies of `size` bytes."""
+    """GB/s of copies of `size` bytes, by the clock of the device that makes them."""
     copy()  # the first one pays for what is set up
-    seconds = _gpu_seconds(device, copy) if device.kind is DeviceKind.CUDA else _cpu_seconds(copy)
-    return _COPIES * size / seconds / 1e9
-
-
-def _gpu_seconds(device: Device, copy: Callable[[], object]) -> float:
-    """How long `_COPIES` copies take by the device's own clock."""
-    with torch.cuda.device(device.index):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
+    if device.kind is DeviceKind.CUDA:
+        with torch.cuda.device(device.index):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            for _ in range(_COPIES):
+                copy()
+            end.record()
+            end.synchronize()
+        seconds = float(begin.elapsed_time(end)) * 1e-3
+    else:
+        began = time.perf_counter()
         for _ in range(_COPIES):
             copy()
-        end.record()
-        end.synchronize()
-    return float(begin.elapsed_time(end)) * 1e-3
-
-
-def _cpu_seconds(copy: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    for _ in range(_COPIES):
-        copy()
-    return time.perf_counter() - began
+        seconds = time.perf_counter() - began
+    return _COPIES * size / seconds / 1e9

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
+from msgspec.structs import replace
 
 from holdfast.agent.selftest.device import Device, DeviceKind
 from holdfast.agent.selftest.station import Bench
@@ -52,13 +53,9 @@ def check_memory(device: Device, share: Share, bench: Bench) -> CheckResult:
     tested = f"{words * WORD_BYTES // _MIB} MiB of {free_bytes // _MIB} MiB free"
     for name, pattern in _patterns(device, share.walks, min(_PIECE_WORDS, words)):
         if damage := _damage(pieces, pattern, bench.spoiler):
-            return _judged(bench.blank, Verdict.FAILED, f"{name}: {damage}; {tested}")
+            return replace(bench.blank, verdict=Verdict.FAILED, says=f"{name}: {damage}; {tested}", like="")
         bench.pulse()
-    return _judged(bench.blank, Verdict.PASSED, f"{tested} held every pattern")
-
-
-def _judged(blank: CheckResult, verdict: Verdict, says: str) -> CheckResult:
-    return CheckResult(blank.check, blank.device, verdict, says, blank.took_s)
+    return replace(bench.blank, verdict=Verdict.PASSED, says=f"{tested} held every pattern", like="")
 
 
 def _patterns(device: Device, walks: int, words: int) -> Iterator[tuple[str, Pattern]]:
@@ -91,7 +88,9 @@ def _damage(pieces: list[torch.Tensor], pattern: Pattern, spoiler: Spoiler) -> s
     """What is wrong after the pattern was written everywhere; nothing when nothing is."""
     for place, piece in enumerate(pieces):
         piece.copy_(pattern(place * _PIECE_WORDS, len(piece)))
-    _spoil(pieces, spoiler)
+    if pieces and not spoiler.is_idle:
+        for bit in spoiler.flipped_bits(64 * len(pieces[0])):
+            pieces[0][bit // 64] ^= 1 << bit % 63  # a Python integer above 63 bits is no int64
     for place, piece in enumerate(pieces):
         first = place * _PIECE_WORDS
         wanted = pattern(first, len(piece))
@@ -101,12 +100,6 @@ def _damage(pieces: list[torch.Tensor], pattern: Pattern, spoiler: Spoiler) -> s
             bits = (int(piece[word]) ^ int(wanted[word])) & (2**64 - 1)
             return f"{len(wrong)} words read back wrong, the first is {first + word} with bits {bits:#x}"
     return ""
-
-
-def _spoil(pieces: list[torch.Tensor], spoiler: Spoiler) -> None:
-    if pieces and not spoiler.is_idle:
-        for bit in spoiler.flipped_bits(64 * len(pieces[0])):
-            pieces[0][bit // 64] ^= 1 << bit % 63  # a Python integer above 63 bits is no int64
 
 
 def _free_bytes(device: Device) -> int:

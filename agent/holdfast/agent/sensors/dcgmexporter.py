@@ -71,7 +71,8 @@ class DcgmExporter:
         conditions = self._judge.book.report(now)
         if now - since > self._patience_s:
             unknown = tuple(GpuSample(each.uuid, each.index, GpuHealth.UNKNOWN) for each in samples)
-            return Reading(gpus=unknown, events=aged, conditions=conditions, unreadable=(self._unreadable(),))
+            unreadable = (Unreadable(_NAME, self._failure),)
+            return Reading(gpus=unknown, events=aged, conditions=conditions, unreadable=unreadable)
         return Reading(
             gpus=samples,
             details=self._scrape.details,
@@ -83,9 +84,6 @@ class DcgmExporter:
     def close(self) -> None:
         """Stop asking."""
         self._background.close()
-
-    def _unreadable(self) -> Unreadable:
-        return Unreadable(_NAME, self._failure)
 
     async def _watch(self) -> None:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -99,7 +97,8 @@ class DcgmExporter:
             text = await _body(session, self._url)
             scrape = await asyncio.to_thread(scrape_of, text)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            self._fail(_reason(error))
+            late = isinstance(error, TimeoutError)
+            self._fail(f"no answer within {TIMEOUT_S:.0f} s" if late else str(error) or type(error).__name__)
             return
         now = self._clock()
         self._events = [
@@ -107,7 +106,11 @@ class DcgmExporter:
             *((event, now) for event in self._gauge.observe(scrape.xids, now)),
         ][-EVENTS_MAX:]
         self._answered_at = now
-        self._scrape = _with_those_gone(self._scrape, scrape)
+        # Of the GPUs that it does not name any more the names stay, with nothing known of them.
+        named = {detail.uuid for detail in scrape.details}
+        gone = [each for each in self._scrape.details if each.uuid not in named]
+        details = (*scrape.details, *(GpuDetail(uuid=each.uuid, index=each.index) for each in gone))
+        self._scrape = replace(scrape, details=details[:GPUS_MAX])
         if now - self._judged_at >= JUDGE_EVERY_S:
             self._judged_at = now
             for detail in scrape.details:
@@ -129,16 +132,3 @@ async def _body(session: aiohttp.ClientSession, url: str) -> str:
             if len(body) > BODY_MAX_BYTES:
                 raise NotDcgm(f"its answer is longer than {BODY_MAX_BYTES} bytes")
         return body.decode("utf-8", "replace")
-
-
-def _with_those_gone(before: Scrape, after: Scrape) -> Scrape:
-    """`after`, and of the GPUs that it does not name any more the names, with nothing known of them."""
-    named = {detail.uuid for detail in after.details}
-    gone = tuple(GpuDetail(uuid=each.uuid, index=each.index) for each in before.details if each.uuid not in named)
-    return replace(after, details=(*after.details, *gone)[:GPUS_MAX])
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no answer within {TIMEOUT_S:.0f} s"
-    return str(error) or type(error).__name__

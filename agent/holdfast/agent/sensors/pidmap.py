@@ -47,26 +47,19 @@ class PidMap:
         if waiting is not None and now < waiting.again_at:
             return None
         if now - self._listed_at >= _FRESH_S:
-            self._list()
-            self._listed_at = now
+            self._listed_at, self._outer_of = now, {}
+            for name in os.listdir(self._proc):
+                if name.isdecimal() and (inner := self._inner_of(int(name))) is not None:
+                    self._outer_of.setdefault(inner, []).append(int(name))
         found = [outer for outer in self._outer_of.get(pid, ()) if self._is_of(outer, tenant, pid)]
         if len(found) == 1:
             self._waiting.pop(asked, None)
             return found[0]
-        self._wait(asked, waiting, now)
-        return None
-
-    def _wait(self, asked: tuple[str, int], before: _Waiting | None, now: float) -> None:
-        pause_s = min(2 * before.pause_s, _PAUSE_S_MAX) if before is not None else _FRESH_S
+        pause_s = min(2 * waiting.pause_s, _PAUSE_S_MAX) if waiting is not None else _FRESH_S
         if len(self._waiting) >= _WAITING_MAX:
             self._waiting.clear()
         self._waiting[asked] = _Waiting(now + pause_s, pause_s)
-
-    def _list(self) -> None:
-        self._outer_of = {}
-        for name in os.listdir(self._proc):
-            if name.isdecimal() and (inner := self._inner_of(int(name))) is not None:
-                self._outer_of.setdefault(inner, []).append(int(name))
+        return None
 
     def _inner_of(self, outer: int) -> int | None:
         """The process's id in its innermost namespace; None for one that is in ours, or gone."""
@@ -85,7 +78,10 @@ class PidMap:
             return False
 
     def _is_in_its_pod(self, outer: int, tenant: Tenant) -> bool:
-        return _is_in_pod(self._read(outer, "cgroup"), tenant.pod)
+        """Whether the kubelet put it into that pod's control group; its two drivers write the UID apart."""
+        parts = self._read(outer, "cgroup").replace(b"\n", b"/").split(b"/")
+        whole, ending = f"pod{tenant.pod}".encode(), f"pod{tenant.pod.replace('-', '_')}.slice".encode()
+        return bool(tenant.pod) and any(part == whole or part.endswith(ending) for part in parts)
 
     def _namespace_of(self, outer: int) -> int:
         return os.stat(f"{self._proc}/{outer}/ns/pid").st_ino
@@ -99,11 +95,3 @@ class PidMap:
                 os.close(descriptor)
         except OSError:
             return b""
-
-
-def _is_in_pod(cgroups: bytes, uid: str) -> bool:
-    """Whether the kubelet put the process into that pod's control group; its two drivers write the UID apart."""
-    names = (f"pod{uid}".encode(), f"pod{uid.replace('-', '_')}.slice".encode())
-    return bool(uid) and any(
-        part == names[0] or part.endswith(names[1]) for part in cgroups.replace(b"\n", b"/").split(b"/")
-    )
