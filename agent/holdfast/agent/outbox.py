@@ -28,6 +28,23 @@ from holdfast.api.telemetry import (
     Unreadable,
 )
 
+_WORTH_A_REPORT = (ProcessState.STOPPED, ProcessState.GONE)
+# A sample takes 0.8 KiB at most, without its member's name: together less than half of what the watchdog accepts.
+RANKS_MAX: Final = 512
+UNREADABLE_MAX: Final = 256
+Said = TypeVar("Said")
+# A node whose GPUs fall over raises some dozen errors. Past the bound the newest are dropped, as the first
+# error is the one that names the cause.
+EVENTS_KEPT_MAX: Final = 256
+# A statement is of use only as long as those of other ranks are: of them the oldest are dropped, without a word.
+STATEMENTS_PER_RANK_MAX: Final = 16  # of a kind
+EVENTS_PER_REPORT_MAX: Final = 64  # keeps the largest report far below what the watchdog accepts
+INTERVAL_S_MIN: Final = 0.1  # the records are looked at no more often
+INTERVAL_S_MAX: Final = 60.0
+# It changes by the minute at most; whoever missed it, or is new, hears it soon enough.
+ALL_CLEAR_EVERY_S: Final = 30.0
+_UNSENT: Final = 0
+
 
 class Urgent(StrEnum):
     """Why a report goes out early. It chooses when to send; the watchdog alone judges what it means."""
@@ -49,7 +66,6 @@ class _Seen:
 
 
 _NOTHING_SEEN = _Seen(stepped=False, stalled=False, process=ProcessState.UNKNOWN)
-_WORTH_A_REPORT = (ProcessState.STOPPED, ProcessState.GONE)
 
 
 class Urgency:
@@ -87,24 +103,6 @@ class Urgency:
                 urgent.add(Urgent.PROCESS)
         self._before, self._raised = seen, raised
         return frozenset(urgent)
-
-
-# A sample takes 0.8 KiB at most, without its member's name: together less than half of what the watchdog accepts.
-RANKS_MAX: Final = 512
-UNREADABLE_MAX: Final = 256
-Said = TypeVar("Said")
-
-# A node whose GPUs fall over raises some dozen errors. Past the bound the newest are dropped, as the first
-# error is the one that names the cause.
-EVENTS_KEPT_MAX: Final = 256
-# A statement is of use only as long as those of other ranks are: of them the oldest are dropped, without a word.
-STATEMENTS_PER_RANK_MAX: Final = 16  # of a kind
-EVENTS_PER_REPORT_MAX: Final = 64  # keeps the largest report far below what the watchdog accepts
-INTERVAL_S_MIN: Final = 0.1  # the records are looked at no more often
-INTERVAL_S_MAX: Final = 60.0
-# It changes by the minute at most; whoever missed it, or is new, hears it soon enough.
-ALL_CLEAR_EVERY_S: Final = 30.0
-_UNSENT: Final = 0
 
 
 @dataclass(slots=True)

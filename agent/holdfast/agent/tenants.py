@@ -10,6 +10,10 @@ from holdfast.api.errors import Damaged, Unavailable
 from holdfast.api.telemetry import Unreadable
 
 _PARTS: Final = 3  # none of them may have an underscore
+RUN_VOLUME: Final = "holdfast-run"
+"""The name of the emptyDir volume, in a pod, that is its launcher's run directory."""
+_PATH_IN_POD: Final = f"volumes/kubernetes.io~empty-dir/{RUN_VOLUME}"
+_LOOK_INTERVAL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,6 @@ class PodNames:
         with os.scandir(self._directory) as entries:
             parts = [entry.name.split("_") for entry in entries]
         self._known = {each[2]: PodName(each[0], each[1]) for each in parts if len(each) == _PARTS}
-
-
-RUN_VOLUME: Final = "holdfast-run"
-"""The name of the emptyDir volume, in a pod, that is its launcher's run directory."""
-_PATH_IN_POD: Final = f"volumes/kubernetes.io~empty-dir/{RUN_VOLUME}"
-_LOOK_INTERVAL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)

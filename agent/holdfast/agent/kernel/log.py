@@ -47,7 +47,7 @@ _FIXES: Final = {
 
 
 class Bookmark(msgspec.Struct, frozen=True):
-    """`boot` is the kernel's id of the boot that positions and times are of.
+    """How far the log was read, and what held then. `boot` is the kernel's id of the boot that the times are of.
 
     `read_at` is when the position was reached (CLOCK_MONOTONIC, seconds): what lies behind it was said later.
     `whole`: everything that the kernel said in this boot up to the position was read.

@@ -15,6 +15,13 @@ from typing import Final
 PCI_PATTERN: Final = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2,4}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 
 _WHOLE: Final = re.compile(rf"(?:PCI:)?({PCI_PATTERN})")
+ROOT: Final = "/proc/driver/nvidia/gpus"
+_UUID: Final = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4})\s*$", re.MULTILINE)
+_READ_BYTES_MAX: Final = 4096
+_GPUS_MAX: Final = 256
+# A healthy driver answers in milliseconds; what it has not told by then is learnt while the agent runs.
+_WAIT_S: Final = 1.0
+_AGAIN_S: Final = 30.0
 
 
 def slot_of(text: str) -> str | None:
@@ -29,15 +36,6 @@ def slot_of(text: str) -> str | None:
 def unnamed(slot: str) -> str:
     """The name of a GPU whose UUID nobody knows."""
     return f"PCI:{slot}"
-
-
-ROOT: Final = "/proc/driver/nvidia/gpus"
-_UUID: Final = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4})\s*$", re.MULTILINE)
-_READ_BYTES_MAX: Final = 4096
-_GPUS_MAX: Final = 256
-# A healthy driver answers in milliseconds; what it has not told by then is learnt while the agent runs.
-_WAIT_S: Final = 1.0
-_AGAIN_S: Final = 30.0
 
 
 class GpuNames:

@@ -31,6 +31,11 @@ _SYSLOG: Final = re.compile(
     r"(?:<\d{1,3}>)?(?:[A-Z][a-z]{2} +\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,30}) \S{1,255} kernel: "
     rf"(?:{_STAMP})?(?P<text>.*)"
 )
+DEVICE: Final = "/dev/kmsg"
+# The kernel refuses to give a record to a smaller buffer than it needs, which is 8 KiB at most.
+_RECORD_BYTES: Final = 16384
+_FILE_BYTES: Final = 1 << 14  # per look: 160 KB a second
+_LINE_BYTES_MAX: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +79,6 @@ def parse_line(line: bytes) -> KernelRecord | None:
 
 def _text(raw: bytes) -> str:
     return raw[: 4 * TEXT_CHARACTERS_MAX].decode("utf-8", "replace")[:TEXT_CHARACTERS_MAX]
-
-
-DEVICE: Final = "/dev/kmsg"
-# The kernel refuses to give a record to a smaller buffer than it needs, which is 8 KiB at most.
-_RECORD_BYTES: Final = 16384
-_FILE_BYTES: Final = 1 << 14  # per look: 160 KB a second
-_LINE_BYTES_MAX: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)

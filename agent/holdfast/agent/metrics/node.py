@@ -14,6 +14,15 @@ from holdfast.api.condition import ConditionKind, ConditionState
 from holdfast.api.exposition import Page
 from holdfast.api.telemetry import RankSample
 
+_GAUGES: Final[tuple[tuple[str, Callable[[RankSample], float | None]], ...]] = (
+    ("holdfast_rank_step", lambda rank: rank.step),
+    ("holdfast_rank_loss", lambda rank: rank.loss),
+    ("holdfast_rank_grad_norm", lambda rank: rank.grad_norm),
+    ("holdfast_rank_step_seconds", lambda rank: rank.step_time_s),
+    ("holdfast_rank_step_tokens", lambda rank: rank.tokens),
+)
+_BYTES_PER_GIGABIT = 1e9 / 8
+
 
 def write_itself(page: Page, view: NodeView, connections: Iterable[Connection], *, node: str) -> None:
     """What the agent costs, every source ever met, and every job's connection.
@@ -36,15 +45,6 @@ def write_itself(page: Page, view: NodeView, connections: Iterable[Connection], 
         page.put("holdfast_agent_events_dropped_total", connection.dropped, *labels)
 
 
-_GAUGES: Final[tuple[tuple[str, Callable[[RankSample], float | None]], ...]] = (
-    ("holdfast_rank_step", lambda rank: rank.step),
-    ("holdfast_rank_loss", lambda rank: rank.loss),
-    ("holdfast_rank_grad_norm", lambda rank: rank.grad_norm),
-    ("holdfast_rank_step_seconds", lambda rank: rank.step_time_s),
-    ("holdfast_rank_step_tokens", lambda rank: rank.tokens),
-)
-
-
 def write_ranks(page: Page, view: NodeView, *, node: str, now: float) -> None:
     """Every rank, with its ages as of `now`."""
     looked_s = max(0.0, now - view.read_at)
@@ -63,9 +63,6 @@ def write_ranks(page: Page, view: NodeView, *, node: str, now: float) -> None:
             if rank.tokens is not None:
                 page.put("holdfast_rank_tokens_total", view.tokens[job, rank.rank], *labels)
         page.put("holdfast_fingerprints_total", view.fingerprints[job], job, node)
-
-
-_BYTES_PER_GIGABIT = 1e9 / 8
 
 
 def write_surroundings(page: Page, view: NodeView, *, node: str, now: float) -> None:

@@ -21,6 +21,11 @@ from holdfast.api.drill import Spoiler
 
 _GOLDEN_GAMMA: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
+Kernel = Callable[[], Sequence[torch.Tensor]]
+"""One run of a check's arithmetic; returns what it computed, on the device."""
+_FLOATS: Final = (("bf16", torch.bfloat16), ("fp16", torch.float16))
+_FP8_CAPABILITY: Final = (8, 9)  # source: https://docs.pytorch.org/ao/stable/api_ref_float8.html
+_WEIGHTS_A_LAYER: Final = 4
 
 
 def numbers(shape: Sequence[int], seed: int) -> torch.Tensor:
@@ -64,10 +69,6 @@ def _bytes(output: torch.Tensor) -> memoryview:
     return output.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().data
 
 
-Kernel = Callable[[], Sequence[torch.Tensor]]
-"""One run of a check's arithmetic; returns what it computed, on the device."""
-
-
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """A check that is repeated and hashed. `prepare` makes its inputs, in the child, and returns one run."""
@@ -76,16 +77,12 @@ class Arithmetic:
     prepare: Callable[[], Kernel]
 
 
-_FLOATS: Final = (("bf16", torch.bfloat16), ("fp16", torch.float16))
-_FP8_CAPABILITY: Final = (8, 9)  # source: https://docs.pytorch.org/ao/stable/api_ref_float8.html
-
-
 class NotHere(Exception):
     """The device cannot do this by its make: nothing to test."""
 
 
 def products(device: Device, size: int, seed: int) -> Iterator[Arithmetic]:
-    """The products to test on `device`; one it has no hardware for raises NotHere when prepared."""
+    """Products of matrices of `size` by `size`; one the device has no hardware for raises NotHere when prepared."""
     yield Arithmetic("product-fp32", partial(_fp32, device, size, seed, "highest"))
     for name, dtype in _FLOATS:
         yield Arithmetic(f"product-{name}", partial(_float, device, size, seed, dtype))
@@ -129,9 +126,6 @@ def _pair(device: Device, size: int, seed: int, dtype: torch.dtype) -> tuple[tor
     return left.to(device.torch, dtype), right.to(device.torch, dtype)
 
 
-_WEIGHTS_A_LAYER: Final = 4
-
-
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How large the model is."""
@@ -145,7 +139,11 @@ class Shape:
 
 
 def minimodel(device: Device, shape: Shape, seed: int, dtype: torch.dtype) -> Kernel:
-    """One run is a loss and all gradients."""
+    """A small transformer, forward and backward on fixed input: one run is a loss and all gradients.
+
+    Every step is deterministic: rows are looked up by a product with one-hot rows, not by scattering.
+    Shapes: B batch, T tokens, D width, H heads, V vocabulary.
+    """
     weights = [weight.to(device.torch, dtype).requires_grad_() for weight in _weights(shape, seed)]
     ids_BT = numbers((shape.batch, shape.tokens + 1), seed).to(torch.int64).remainder(shape.vocabulary)
     rows_BTV = functional.one_hot(ids_BT, shape.vocabulary).to(device.torch, dtype)

@@ -25,6 +25,12 @@ from holdfast.api.selftest import TOPOLOGY, CheckResult, TestLevel, Verdict
 CONFIDENCE: Final = 0.95
 CAUGHT_ONE_IN: Final[Mapping[TestLevel, int]] = {TestLevel.LIGHT: 50, TestLevel.FULL: 500}
 """The rarest fault each level is made for: wrong in one run of so many."""
+Golden = Mapping[str, Mapping[str, str]]
+"""What devices known to be good answered, by likeness and check: {"GH100 ...": {"product-bf16": "6f1c..."}}."""
+NVLINK_DOMAINS: Final = "nvlink-domains"
+"""Asking the driver which GPUs share a domain. It has a result of its own only when the driver does not answer."""
+INEXACT: Final = frozenset({"bandwidth-host", "bandwidth-device", "bandwidth-peer", NVLINK_DOMAINS, TOPOLOGY})
+"""Checks that prove nothing about arithmetic: when one is Unknown, the whole may still pass."""
 
 
 def chance_to_catch(probability: float, repeats: int) -> float:
@@ -47,16 +53,6 @@ def promise(level: TestLevel, repeats: int) -> str:
     one_in = CAUGHT_ONE_IN[level]
     chance = chance_to_catch(1.0 / one_in, repeats)
     return f"a device that computes wrongly one time in {one_in} is seen with {chance:.1%}"
-
-
-Golden = Mapping[str, Mapping[str, str]]
-"""What devices known to be good answered, by likeness and check: {"GH100 ...": {"product-bf16": "6f1c..."}}."""
-
-NVLINK_DOMAINS: Final = "nvlink-domains"
-"""Asking the driver which GPUs share a domain. It has a result of its own only when the driver does not answer."""
-
-INEXACT: Final = frozenset({"bandwidth-host", "bandwidth-device", "bandwidth-peer", NVLINK_DOMAINS, TOPOLOGY})
-"""Checks that prove nothing about arithmetic: when one is Unknown, the whole may still pass."""
 
 
 def judge_runs(blank: CheckResult, digests: Sequence[str], promise: str) -> CheckResult:

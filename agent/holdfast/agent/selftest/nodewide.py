@@ -84,7 +84,9 @@ def merged(results: Sequence[CheckResult]) -> CheckResult:
 
 
 def judge_domains(blank: CheckResult, tensor: int, largest: int | Unreadable) -> CheckResult:
-    """`largest`: how many of the GPUs that are tested share one NVLink domain at most. Pure.
+    """Whether the ranks that must share one NVLink domain can: between domains links are ten times slower. Pure.
+
+    `largest`: how many of the GPUs that are tested share one domain at most.
 
     The result is `TOPOLOGY`'s, whatever the check is called that asks the driver: that one failing is a fault.
     """

@@ -13,6 +13,7 @@ from holdfast.api.telemetry import Unreadable
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+AGAIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,6 @@ class Polled(Generic[T]):
                 self._logged.add(type(error))
                 _LOG.exception("a source's look failed: source=%s", self._name)
             return _Failed(Unreadable(self._name, f"the look failed: {error!r}"[:200]), self._clock())
-
-
-AGAIN_S: Final = 5.0
 
 
 class Background:

@@ -27,6 +27,29 @@ from holdfast.api.telemetry import XidRaised
 PREFIX: Final = "DCGM_FI_DEV_"
 XID_GAUGES: Final = ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR")
 XID_TOTAL: Final = "DCGM_EXP_XID_ERRORS_TOTAL"
+# The suffix of a base unit, how a detail in its unit is named, and the factor between the two.
+_SUFFIXES: Final[tuple[tuple[str, str, float], ...]] = (
+    ("_CELSIUS", "_c", 1.0),
+    ("_WATTS", "_w", 1.0),
+    ("_HERTZ", "_mhz", 1e-6),
+    ("_JOULES_TOTAL", "_j", 1.0),
+    ("_RATIO", "_ratio", 1.0),
+    ("_BYTES", "_bytes", 1.0),
+    ("_SECONDS_TOTAL", "_s", 1.0),
+)
+# DCGM says "no value", and why, with the largest numbers its types hold.
+# Source: DCGM_INT32_BLANK, DCGM_FP64_BLANK and DCGM_INT64_BLANK in https://github.com/NVIDIA/DCGM, dcgm_structs.h
+_BLANKS: Final = (range(0x7FFF_FFF0, 0x8000_0000), range(2**47, 2**47 + 16), range(0x7FFF_FFFF_FFFF_FC00, 2**64))
+GPUS_MAX: Final = 64
+_BEYOND: Final = float(WHOLE_MAX)  # no GPU counts that far, and nobody would be told of one that does
+_DIGITS_MAX: Final = 9  # of a GPU's or an XID's number
+_WHOLE: Final = frozenset(
+    name for name, kind in GpuDetail.__annotations__.items() if kind in (int | None, "int | None")
+)
+_YES_OR_NO: Final = frozenset(
+    name for name, kind in GpuDetail.__annotations__.items() if kind in (bool | None, "bool | None")
+)
+TOLD_FOR_S: Final = 120.0  # gauge and totals are gathered at their own paces, half a minute apart by default
 
 
 class Filling(NamedTuple):
@@ -99,16 +122,6 @@ _NEWER: Final[Mapping[str, Filling]] = MappingProxyType(
         "GPU_RECOVERY_ACTION": Filling("recovery_action"),
     }
 )
-# The suffix of a base unit, how a detail in its unit is named, and the factor between the two.
-_SUFFIXES: Final[tuple[tuple[str, str, float], ...]] = (
-    ("_CELSIUS", "_c", 1.0),
-    ("_WATTS", "_w", 1.0),
-    ("_HERTZ", "_mhz", 1e-6),
-    ("_JOULES_TOTAL", "_j", 1.0),
-    ("_RATIO", "_ratio", 1.0),
-    ("_BYTES", "_bytes", 1.0),
-    ("_SECONDS_TOTAL", "_s", 1.0),
-)
 
 
 def filling_of(metric: str) -> Filling | None:
@@ -124,20 +137,6 @@ def filling_of(metric: str) -> Filling | None:
         if first is not None and first.detail.endswith(ending):
             return Filling(first.detail, factor)
     return None
-
-
-# DCGM says "no value", and why, with the largest numbers its types hold.
-# Source: DCGM_INT32_BLANK, DCGM_FP64_BLANK and DCGM_INT64_BLANK in https://github.com/NVIDIA/DCGM, dcgm_structs.h
-_BLANKS: Final = (range(0x7FFF_FFF0, 0x8000_0000), range(2**47, 2**47 + 16), range(0x7FFF_FFFF_FFFF_FC00, 2**64))
-GPUS_MAX: Final = 64
-_BEYOND: Final = float(WHOLE_MAX)  # no GPU counts that far, and nobody would be told of one that does
-_DIGITS_MAX: Final = 9  # of a GPU's or an XID's number
-_WHOLE: Final = frozenset(
-    name for name, kind in GpuDetail.__annotations__.items() if kind in (int | None, "int | None")
-)
-_YES_OR_NO: Final = frozenset(
-    name for name, kind in GpuDetail.__annotations__.items() if kind in (bool | None, "bool | None")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +249,6 @@ def _value(detail: str, value: float) -> float | int | bool | None:
     if detail in _YES_OR_NO:
         return value > 0
     return round(value) if detail in _WHOLE else value
-
-
-TOLD_FOR_S: Final = 120.0  # gauge and totals are gathered at their own paces, half a minute apart by default
 
 
 class XidGauge:

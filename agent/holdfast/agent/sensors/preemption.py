@@ -37,6 +37,10 @@ DMI: Final = "/sys/class/dmi/id"
 TIMEOUT_S: Final = 3.0
 BODY_MAX_BYTES: Final = 2**18
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+_LOG = logging.getLogger(__name__)
+_NAME: Final = "preemption"
+_RETRY_S: Final = 5.0
+_REMEMBERED_MAX: Final = 256
 
 
 class CloudName(StrEnum):
@@ -231,12 +235,6 @@ def _good(answer: Answer) -> Answer:
     if answer.status != 200:
         raise NotNotice(f"it answers {answer.status}")
     return answer
-
-
-_LOG = logging.getLogger(__name__)
-_NAME: Final = "preemption"
-_RETRY_S: Final = 5.0
-_REMEMBERED_MAX: Final = 256
 
 
 class PreemptionNotices:
