@@ -82,7 +82,7 @@ class NotHere(Exception):
 
 
 def products(device: Device, size: int, seed: int) -> Iterator[Arithmetic]:
-    """Products of matrices of `size` by `size`; one the device has no hardware for raises NotHere when prepared."""
+    """Products of matrices of `size` by `size`; one it has no hardware for raises NotHere when prepared."""
     yield Arithmetic("product-fp32", partial(_fp32, device, size, seed, "highest"))
     for name, dtype in _FLOATS:
         yield Arithmetic(f"product-{name}", partial(_float, device, size, seed, dtype))
