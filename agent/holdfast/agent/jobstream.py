@@ -80,24 +80,21 @@ class JobStreams:
                 sensors[tenant] = RankSensor(tenant.run_dir, member=tenant.member, locate=locate)
         present = set(tenants)
         for stream in self:
-            self._drop_gone(stream, present, now)
+            stream.check()
+            for tenant in [tenant for tenant in stream.sensors if tenant not in present]:
+                stream.sensors.pop(tenant).close()
+            if stream.sensors:
+                stream.empty_since = None
+            elif stream.empty_since is None:
+                stream.empty_since = now
+            elif now - stream.empty_since >= _LINGER_S:
+                self._end(stream.job)
 
     async def close(self) -> None:
         """End every stream."""
         for job in tuple(self._streams):
             self._end(job)
         await asyncio.gather(*self._ending, return_exceptions=True)
-
-    def _drop_gone(self, stream: JobStream, present: set[Tenant], now: float) -> None:
-        stream.check()
-        for tenant in [tenant for tenant in stream.sensors if tenant not in present]:
-            stream.sensors.pop(tenant).close()
-        if stream.sensors:
-            stream.empty_since = None
-        elif stream.empty_since is None:
-            stream.empty_since = now
-        elif now - stream.empty_since >= _LINGER_S:
-            self._end(stream.job)
 
     def _end(self, job: str) -> None:
         task = self._streams.pop(job).close()

@@ -1,7 +1,6 @@
 """Whose run directories are on this node: one that was named, or those of all pods that the kubelet runs here."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -135,35 +134,32 @@ class KubeletPods:
     def look(self, now: float) -> tuple[Tenant, ...]:
         if now >= self._next_look_at:
             self._next_look_at = now + _LOOK_INTERVAL_S
-            self._look()
+            try:
+                with os.scandir(self._directory) as entries:
+                    uids = [entry.name for entry in entries]
+                self._problem = None
+                present = ((uid, self._pod(uid)) for uid in uids)
+                self._known = {uid: pod for uid, pod in present if pod is not None}
+            except OSError as error:
+                # Who was there is not gone for that: their records are open.
+                self._problem = f"cannot list {self._directory}: {error.strerror}"
         return tuple(each.tenant for each in self._known.values() if each.tenant is not None)
 
-    def _look(self) -> None:
+    def _pod(self, uid: str) -> "_Pod | None":
+        """What is in a pod's volume now; None for a pod that holds no launcher."""
+        run_dir = f"{self._directory}/{uid}/{_PATH_IN_POD}"
         try:
-            with os.scandir(self._directory) as entries:
-                names = [entry.name for entry in entries]
+            # Not os.path.exists: most pods are no launchers, and this is the cheapest way to learn it.
+            found = os.lstat(f"{run_dir}/{FILE_NAME}")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as error:
-            # Who was there is not gone for that: their records are open.
-            self._problem = f"cannot list {self._directory}: {error.strerror}"
-            return
-        self._problem = None
-        self._known = dict(self._present(names))
-
-    def _present(self, names: list[str]) -> Iterator[tuple[str, "_Pod"]]:
-        for uid in names:
-            run_dir = f"{self._directory}/{uid}/{_PATH_IN_POD}"
-            try:
-                # Not os.path.exists: most pods are no launchers, and this is the cheapest way to learn it.
-                found = os.lstat(f"{run_dir}/{FILE_NAME}")
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                yield uid, _Pod((0, 0, 0), problem=f"cannot look at its run directory: {error.strerror}")
-                continue
-            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
-            known = self._known.get(uid)
-            is_same = known is not None and known.seen == seen and known.pod is not None
-            yield uid, known if known is not None and is_same else _read(uid, self._names.of(uid), run_dir, seen)
+            return _Pod((0, 0, 0), problem=f"cannot look at its run directory: {error.strerror}")
+        seen = (found.st_ino, found.st_mtime_ns, found.st_size)
+        known = self._known.get(uid)
+        if known is not None and known.seen == seen and known.pod is not None:
+            return known
+        return _read(uid, self._names.of(uid), run_dir, seen)
 
 
 @dataclass(frozen=True, slots=True)

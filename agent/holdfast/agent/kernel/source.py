@@ -130,12 +130,21 @@ class KernelDevice:
         records: list[KernelRecord] = []
         lost, ended = 0, False
         for _ in range(most):
-            record = self._next(self._descriptor)
-            if record is None:
+            try:
+                raw = self._read(self._descriptor, _RECORD_BYTES)
+            except BlockingIOError:
+                raw = b""
+            except OSError as error:
+                if error.errno == errno.EPIPE:
+                    continue  # how many were overwritten is told by the next one's sequence
+                self.close()
+                raise
+            if not raw:
                 ended = True
                 break
-            if isinstance(record, _Overrun) or record.sequence is None:
-                continue  # how many were overwritten is told by the next one's sequence
+            record = parse_record(raw)
+            if record is None or record.sequence is None:
+                continue
             if self.place is not None:
                 if record.sequence <= self.place.position:
                     continue
@@ -148,22 +157,6 @@ class KernelDevice:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def _next(self, descriptor: int) -> "KernelRecord | _Overrun | None":
-        try:
-            raw = self._read(descriptor, _RECORD_BYTES)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                return _Overrun()
-            self.close()
-            raise
-        return (parse_record(raw) or KernelRecord("")) if raw else None
-
-
-class _Overrun:
-    """The kernel has overwritten the record that was to be read next."""
 
 
 class LogFile:
@@ -178,9 +171,12 @@ class LogFile:
         self._partial = b""
 
     def look(self, most: int) -> Found:
-        if self._descriptor is None:
-            self._open()
-        found = self._chunk()
+        descriptor = self._open() if self._descriptor is None else self._descriptor
+        try:
+            found = os.read(descriptor, _FILE_BYTES)
+        except OSError:
+            self.close()
+            raise
         if not found and self._was_replaced():
             self.close()
             self.place = Place(0, os.stat(self.path).st_ino)
@@ -198,7 +194,7 @@ class LogFile:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _open(self) -> None:
+    def _open(self) -> int:
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
@@ -211,14 +207,7 @@ class LogFile:
             os.close(descriptor)
             raise
         self._descriptor, self._inode, self._partial = descriptor, status.st_ino, b""
-
-    def _chunk(self) -> bytes:
-        assert self._descriptor is not None
-        try:
-            return os.read(self._descriptor, _FILE_BYTES)
-        except OSError:
-            self.close()
-            raise
+        return descriptor
 
     def _was_replaced(self) -> bool:
         """Whether another file has taken its place, or it was cut."""

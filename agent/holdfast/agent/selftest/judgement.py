@@ -74,17 +74,18 @@ def judge_runs(blank: CheckResult, digests: Sequence[str], promise: str) -> Chec
 
 def compare_with_golden(results: Sequence[CheckResult], golden: Golden) -> tuple[CheckResult, ...]:
     """Fail what differs from the table. What it does not know stays as it is, and that is said."""
-    return tuple(_golden(each, golden) if _is_comparable(each) else each for each in results)
-
-
-def _golden(result: CheckResult, golden: Golden) -> CheckResult:
-    known = golden.get(result.like, {}).get(result.check)
-    if known is None:
-        return msgspec.structs.replace(result, says=f"{result.says}; the golden table does not know it")
-    if known == result.digest:
-        return msgspec.structs.replace(result, says=f"{result.says}; equal to the golden result")
-    says = f"every run gave {result.digest}, the golden result for {result.like} is {known}"
-    return msgspec.structs.replace(result, verdict=Verdict.FAILED, says=says)
+    compared = []
+    for each in results:
+        known = golden.get(each.like, {}).get(each.check)
+        if not _is_comparable(each):
+            compared.append(each)
+        elif known is None or known == each.digest:
+            says = "the golden table does not know it" if known is None else "equal to the golden result"
+            compared.append(msgspec.structs.replace(each, says=f"{each.says}; {says}"))
+        else:
+            says = f"every run gave {each.digest}, the golden result for {each.like} is {known}"
+            compared.append(msgspec.structs.replace(each, verdict=Verdict.FAILED, says=says))
+    return tuple(compared)
 
 
 def compare_devices(results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:

@@ -82,22 +82,22 @@ class RankRecord:
     def _zone(self, sequence_offset: int, unpack: Callable[[bytes], Zone]) -> Zone | None:
         published = False
         for attempt in range(_ATTEMPTS):
-            before = self._sequence(sequence_offset)
-            published = published or before != 0
+            before = self._bytes(SEQUENCE.size, sequence_offset)
+            sequence: int = SEQUENCE.unpack(before)[0]
+            published = published or sequence != 0
             if attempt and not published:
                 return None  # most ranks never publish a fingerprint, and are looked at ten times a second
             # Zero is also what a writer whose store is not one instruction (struct's pack_into clears the bytes
             # first) shows for a moment, so it never counts as unlocked.
-            if before == 0 or before % 2:
+            if sequence == 0 or sequence % 2:
                 continue
             record = self._bytes(SIZE, 0)
-            if self._sequence(sequence_offset) == before:
-                return _unpacked(record, unpack)
+            if self._bytes(SEQUENCE.size, sequence_offset) == before:
+                try:
+                    return unpack(record)
+                except ValueError as error:
+                    raise RecordUnreadable(str(error)) from error
         raise RecordUnreadable("the writer is in the middle of a publication")
-
-    def _sequence(self, offset: int) -> int:
-        value: int = SEQUENCE.unpack(self._bytes(SEQUENCE.size, offset))[0]
-        return value
 
     def _bytes(self, size: int, offset: int) -> bytes:
         try:
@@ -107,10 +107,3 @@ class RankRecord:
         if len(found) < size:
             raise RecordUnreadable(f"record ends at byte {offset + len(found)}, expected {SIZE}")
         return found
-
-
-def _unpacked(record: bytes, unpack: Callable[[bytes], Zone]) -> Zone:
-    try:
-        return unpack(record)
-    except ValueError as error:
-        raise RecordUnreadable(str(error)) from error
