@@ -32,7 +32,7 @@ class Use(Enum):
 
 
 class Cloud(Enum):
-    """Whose notices of machines that are taken away are heeded. AUTO: the machine's own firmware says."""
+    """The cloud whose preemption notices to act on. AUTO: the one that the machine's own firmware names."""
 
     AUTO = "auto"
     NONE = "none"
@@ -62,8 +62,8 @@ class AgentSettings:
     Either `job` and `run_dir` are given (one job's agent) or `kubelet_pods` (the agent of a node where any job's
     pods may run; a `run_dir` is then its own, for what others on the node want to know of it or tell it).
     `kubelet_pod_logs` tells which pod each of those is.
-    `watchdog_ca_file` names who may have signed the watchdog's certificate; without, it is spoken to plainly.
-    `metrics_token_file` holds what a reader of the metrics must show. `listen` is where metrics are served: by
+    `watchdog_ca_file` has the CA certificates (PEM) to trust, and enables TLS. `metrics_token_file` has the bearer
+    token that grants access to the metrics. `listen` is where metrics are served: by
     default on loopback and any free port, as several agents may share a machine. With `simulated_gpus` the machine
     is somebody's own and nothing else of it is sensed.
 
@@ -202,10 +202,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--watchdog-ca-file",
         metavar="FILE",
-        help="who may have signed the watchdog's certificate (default: no TLS)",
+        help="CA certificates (PEM) to trust; enables TLS (default: no TLS)",
     )
     parser.add_argument(
-        "--metrics-token-file", metavar="FILE", help="what a reader of metrics must show (default: --token-file)"
+        "--metrics-token-file",
+        metavar="FILE",
+        help="bearer token that grants access to /metrics (default: --token-file)",
     )
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="metrics (0: a free port)")
     parser.add_argument("--simulated-gpus", type=int, default=0, metavar="N", help="pretend to have N GPUs")
@@ -224,7 +226,9 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--dcgm-exporter", metavar="URL", help="a dcgm-exporter that runs beside the agent")
     clouds = [cloud.value for cloud in Cloud]
-    group.add_argument("--preemption", choices=clouds, default="auto", help="whose notices are heeded")
+    group.add_argument(
+        "--preemption", choices=clouds, default="auto", help="cloud whose preemption notices to act on"
+    )
     group.add_argument("--infiniband", choices=uses, default="auto", help="network ports for training")
     group.add_argument("--node-checks", choices=uses, default="auto", help="memory, disks and clock")
     group.add_argument("--disk", action="append", default=[], metavar="PATH", help="must not fill up; repeatable")

@@ -25,7 +25,7 @@ class DcgmNames(Enum):
 class NodeMetrics:
     """Turns the view into metrics when it is scraped.
 
-    `clock` is CLOCK_MONOTONIC in seconds, `lines` gives the jobs' lines to the watchdog.
+    `clock` is CLOCK_MONOTONIC in seconds, `connections` gives the jobs' connections to the watchdog.
     """
 
     def __init__(

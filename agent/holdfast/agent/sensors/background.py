@@ -24,12 +24,6 @@ class Sight(Generic[T]):
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    why: Unreadable
-    at: float
-
-
 class Polled(Generic[T]):
     """Calls `look` every `interval_s` and keeps what it gave last.
 
@@ -53,7 +47,7 @@ class Polled(Generic[T]):
         self._interval_s = interval_s
         self._patience_s = patience_s
         self._clock = clock
-        self._latest: Sight[T] | _Failed | None = None
+        self._latest: tuple[Sight[T] | Unreadable, float] | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._began_at = 0.0
@@ -65,13 +59,10 @@ class Polled(Generic[T]):
             self._began_at = now
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
-        latest = self._latest
-        since = self._began_at if latest is None else latest.at
+        latest, since = self._latest or (None, self._began_at)
         if now - since > self._patience_s:
             return Unreadable(self._name, f"it has not answered for {now - since:.0f} s")
-        if latest is None:
-            return None
-        return latest.why if isinstance(latest, _Failed) else latest
+        return latest
 
     def close(self) -> None:
         """Ask the thread to end; it does after the look it is at."""
@@ -79,20 +70,20 @@ class Polled(Generic[T]):
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            self._latest = self._one_look()
+            self._latest = (self._one_look(), self._clock())
             self._ending.wait(self._interval_s)
 
-    def _one_look(self) -> Sight[T] | _Failed:
+    def _one_look(self) -> Sight[T] | Unreadable:
         try:
             return Sight(self._look(), self._clock())
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            return _Failed(Unreadable(self._name, reason), self._clock())
+            return Unreadable(self._name, reason)
         except Exception as error:  # unforeseen; without this thread the source would be blind for ever
             if type(error) not in self._logged:
                 self._logged.add(type(error))
                 _LOG.exception("a source's look failed: source=%s", self._name)
-            return _Failed(Unreadable(self._name, f"the look failed: {error!r}"[:200]), self._clock())
+            return Unreadable(self._name, f"the look failed: {error!r}"[:200])
 
 
 class Background:
