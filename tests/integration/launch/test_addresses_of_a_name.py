@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import socket
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from fake_watchdog import JOB, TOKEN, FakeWatchdog
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.credential import Credential
 from holdfast.api.membership import Join
+from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
+from holdfast.cli.directline import DirectLine
+from holdfast.watchdog.servicepeer import ServicePeer
 
 NAME, GONE, THERE = "watchdogs.test", "127.0.0.2", "127.0.0.1"
 
@@ -61,3 +66,41 @@ async def test_a_launcher_passes_an_address_that_does_not_answer(
             await met.wait()
             running.cancel()
     assert "away" not in caplog.text, "the first try met the watchdog that is there"
+
+
+class Answering(BaseHTTPRequestHandler):
+    """A standby, or a leader where that is its address."""
+
+    def do_GET(self) -> None:
+        leads = self.server.server_address[0] == THERE
+        body = b'{"status": "leading", "fence": 7}' if leads else b'{"status": "standby"}'
+        self.send_response(200 if leads else STANDBY_STATUS)
+        self.send_header(STANDING_HEADER, Standing.LEADING if leads else Standing.STANDBY)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def pair() -> Iterator[int]:
+    """A standby at the first address and a leader at the second; their port."""
+    with ThreadingHTTPServer((GONE, 0), Answering) as standby:
+        port = standby.server_port
+        with ThreadingHTTPServer((THERE, port), Answering) as leader:
+            for each in (standby, leader):
+                threading.Thread(target=each.serve_forever, daemon=True).start()
+            yield port
+            for each in (standby, leader):
+                each.shutdown()
+
+
+async def test_a_watchdog_that_asks_who_leads_meets_all_of_a_name(names: None, pair: int) -> None:
+    assert await ServicePeer(f"http://{NAME}:{pair}", None).fence() == 7
+
+
+def test_a_command_meets_the_leader_behind_a_name(names: None, pair: int) -> None:
+    answer = DirectLine(NAME, pair, TOKEN, token_of="a test").ask("GET", "/readyz")
+    assert b"leading" in answer
