@@ -65,7 +65,7 @@ class DirectLine:
     def _connected(self) -> socket.socket:
         """To any of the name's addresses: behind one is the leader. Raises OSError."""
         *_, address = random.choice(socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM))
-        connected = socket.create_connection(address[:2], timeout=ANSWER_TIMEOUT_S)
+        connected = socket.create_connection((str(address[0]), self._port), timeout=ANSWER_TIMEOUT_S)
         if self._trusted is None:
             return connected
         try:
