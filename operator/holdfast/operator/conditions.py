@@ -13,18 +13,20 @@ import msgspec
 
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, JobStatus
+from holdfast.operator.admission import TRAINS
 from holdfast.operator.case import Case
 from holdfast.operator.edition import difference, earlier, is_rolled
 from holdfast.operator.objects import Condition
 from holdfast.operator.observed import Mode
 from holdfast.operator.podbuilder import edition_of
 from holdfast.operator.podstate import late_in_s, unschedulable, why_pending
-from holdfast.operator.timestamp import text_of
+from holdfast.operator.timestamp import seconds_of, text_of
 from holdfast.operator.turns import TURN_S, Standing
 
 ITS_TURN = "its pods are made again by themselves when its turn comes"
 SILENT_S = 10.0
 """A watchdog that fails over is back before; nothing is said of such a gap."""
+UNSEEN = "Unseen"
 MARGIN_S = 0.1
 MESSAGE_LENGTH_MAX = 2000
 STALE_INTERVALS = 3
@@ -76,8 +78,8 @@ def verdicts(case: Case, would: tuple[str, ...]) -> list[Verdict]:
     """All of them. `would` is what an operator that only observes would have done."""
     seen = [
         _ready(case),
-        _progressing(case),
-        _degraded(case),
+        _doubted(case, _progressing(case)),
+        _doubted(case, _degraded(case)),
         _checkpoint_healthy(case),
         _capacity_available(case),
         _admitted(case),
@@ -110,7 +112,38 @@ def _said_last(case: Case, type_: str) -> Verdict | None:
     return Verdict(type_, Truth(known.status), known.reason, known.message)
 
 
+def is_unseen(case: Case) -> bool:
+    """Whether the job trained when the watchdog was last heard, too long ago to say that it still does."""
+    last = case.report.status.phase if case.report is not None else case.recorded.phase
+    trained = case.ended is None and last in TRAINS
+    return trained and case.observed.heard_age_s > SILENT_S
+
+
+def _unseen(case: Case, type_: str) -> Verdict:
+    """The time in it is told once: it would be later with every restart of the operator."""
+    known = _said_last(case, type_)
+    if known is not None and known.reason == UNSEEN:
+        return known
+    since = case.now - case.observed.heard_age_s
+    if case.report is not None:
+        since -= case.report.status.step_age_s or 0.0
+    else:
+        progressed_at = case.written.get("progressedAt")
+        at = seconds_of(progressed_at) if isinstance(progressed_at, str) else None
+        since = since if at is None else min(since, at)
+    says = f"nobody has seen a step since {text_of(since)}: the watchdog is away"
+    return Verdict(type_, Truth.UNKNOWN, UNSEEN, says)
+
+
+def _doubted(case: Case, verdict: Verdict) -> Verdict:
+    """That nothing is amiss holds only of what somebody sees. What was amiss when last seen still stands."""
+    doubtful = verdict.truth is Truth.FALSE and is_unseen(case)
+    return _unseen(case, verdict.type) if doubtful else verdict
+
+
 def _ready(case: Case) -> Verdict:
+    if is_unseen(case):
+        return _unseen(case, "Ready")
     if case.report is None:
         return _unknown(case, "Ready")
     status = case.report.status

@@ -25,6 +25,7 @@ from operator_builders import (
 
 from holdfast.api.incident import IncidentState
 from holdfast.api.jobstatus import TrainingJobStatus
+from holdfast.api.plan import JobReport
 from holdfast.api.status import Checkpoint, JobPhase, Membership
 from holdfast.operator.belongings import budget_of, service_of
 from holdfast.operator.conditions import Truth, Verdict, renew
@@ -159,13 +160,74 @@ def test_what_the_watchdog_knew_stays_while_it_is_away() -> None:
     restarted = after(seen, plan=None, report=None, heard_age_s=60.0)
     status = status_of(restarted, NOW + 60)
     before = status_of(seen)
-    kept = ("phase", "round", "members", "worldSize", "step", "restarts", "lastCheckpoint", "goodput", "startedAt")
+    kept = ("round", "worldSize", "step", "restarts", "lastCheckpoint", "startedAt")
     assert {key: status[key] for key in kept} == {key: before[key] for key in kept}
     found = {each["type"]: each for each in status["conditions"]}
     old = {each["type"]: each for each in before["conditions"]}
-    assert found["Ready"] == old["Ready"]
+    assert found["CheckpointHealthy"] == old["CheckpointHealthy"]
     assert found["WatchdogReachable"]["status"] == "False"
     assert "what trains is not touched" in found["WatchdogReachable"]["message"]
+
+
+RESTARTED: dict[str, Any] = {"plan": None, "report": None}
+
+
+@pytest.mark.parametrize("missing", [{}, RESTARTED], ids=["the same operator", "a restarted one"])
+@pytest.mark.parametrize("phase", [JobPhase.RUNNING, JobPhase.STALLED])
+def test_a_job_that_nobody_sees_is_not_told_of_as_well(missing: dict[str, Any], phase: JobPhase) -> None:
+    seen = observed(report=report(phase))
+    away = after(seen, heard_age_s=3600.0, **missing)
+    status = status_of(away, NOW + 3600)
+    assert (status["phase"], status["members"]) == ("Stalled", {"wanted": 2, "spares": 0, "pods": 2})
+    assert "goodput" not in status
+    TrainingJobStatus.model_validate_json(json.dumps(dict(status)))
+    told = {each["type"]: (each["status"], each["reason"], each["message"]) for each in status["conditions"]}
+    says = f"nobody has seen a step since {text_of(NOW)}: the watchdog is away"
+    assert {told[type_] for type_ in ("Ready", "Progressing", "Degraded")} == {("Unknown", "Unseen", says)}
+    later = decide(
+        msgspec.structs.replace(away, job=job_object(status=status), **RESTARTED, heard_age_s=20.0), NOW + 7200
+    )
+    assert (later.status, later.events) == (None, ())
+    still_away = decide(msgspec.structs.replace(away, job=job_object(status=status)), NOW + 7200)
+    assert (still_away.status, still_away.events) == (None, ())
+
+
+def test_a_job_that_is_seen_again_is_told_of_as_before() -> None:
+    away = after(observed(), heard_age_s=11.0)
+    back = after(away, heard_age_s=0.0)
+    status = status_of(back, NOW + 1)
+    assert (status["phase"], status["members"]["ready"], status["goodput"]) == ("Running", 2, {"ettr": 0.988})
+    assert {each["type"]: each["status"] for each in status["conditions"]}["Ready"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("seen", "phase", "ready"),
+    [
+        (report(JobPhase.FORMING), "Forming", "False"),
+        (report(JobPhase.SUSPENDED), "Suspended", "False"),
+        (report(JobPhase.SUCCEEDED), "Succeeded", "False"),
+    ],
+)
+def test_a_job_that_did_not_train_stays_as_it_was_while_nobody_sees_it(
+    seen: JobReport, phase: str, ready: str
+) -> None:
+    status = status_of(after(observed(report=seen), heard_age_s=3600.0), NOW + 3600)
+    assert (status["phase"], status["members"]["ready"]) == (phase, 2)
+    assert {each["type"]: each["status"] for each in status["conditions"]}["Ready"] == ready
+
+
+def test_what_was_amiss_stands_while_nobody_sees_the_job() -> None:
+    away = after(observed(report=report(incidents=[incident()])), heard_age_s=60.0)
+    assert condition_of(away, "Degraded")[:2] == ("True", "IncidentOpen")
+
+
+def test_nobody_saw_a_step_since_the_last_one_that_the_watchdog_saw() -> None:
+    away = after(observed(report=report(step_age_s=45.0)), heard_age_s=15.0)
+    assert condition_of(away, "Ready")[2].startswith(f"nobody has seen a step since {text_of(NOW - 60)}")
+
+
+def test_a_stalled_job_has_no_member_that_trains() -> None:
+    assert status_of(observed(report=report(JobPhase.STALLED)))["members"]["ready"] == 0
 
 
 def test_nothing_is_written_when_nothing_changed() -> None:
