@@ -16,10 +16,10 @@ from holdfast.api.status import JobPhase, JobStatus
 from holdfast.operator.admission import TRAINS
 from holdfast.operator.case import Case
 from holdfast.operator.edition import difference, earlier, is_rolled
-from holdfast.operator.objects import Condition
+from holdfast.operator.objects import Condition, Pod
 from holdfast.operator.observed import Mode
 from holdfast.operator.podbuilder import edition_of
-from holdfast.operator.podstate import late_in_s, unschedulable, why_pending
+from holdfast.operator.podstate import is_running, joins_late_in_s, late_in_s, unschedulable, why_pending
 from holdfast.operator.timestamp import seconds_of, text_of
 from holdfast.operator.turns import TURN_S, Standing
 
@@ -172,7 +172,7 @@ def _progressing(case: Case) -> Verdict:
 
 
 def _held_up(case: Case) -> Iterator[str]:
-    """What keeps a pod that has a node from starting. A pod without one is the condition CapacityAvailable."""
+    """What keeps a pod that has a node from taking part. One without a node is the condition CapacityAvailable."""
     for pod in case.roll.live:
         name, node = pod.metadata.name, pod.spec.node_name
         if not node or pod.status.phase != "Pending":
@@ -181,11 +181,47 @@ def _held_up(case: Case) -> Iterator[str]:
             yield f"{name} on {node}: {why}"
         elif late_in_s(pod, case.now) == 0:
             yield f"{name} on {node}: waits for an image or a volume; look at: kubectl describe pod {name}"
+    yield from _not_joined(case)
+
+
+def _not_joined(case: Case) -> Iterator[str]:
+    """Pods that run, and the watchdog counts fewer members. It tells how many there are, not which."""
+    late = [pod for pod, left_s in _joining(case) if left_s == 0]
+    missing = len(late) - _joined(case)
+    if missing <= 0:
+        return
+    says = "not joined, or is being tested; look at: kubectl logs"
+    if missing == len(late):
+        for pod in late:
+            yield f"{pod.metadata.name} on {pod.spec.node_name}: runs and has {says} {pod.metadata.name}"
+        return
+    names = ", ".join(pod.metadata.name for pod in late)
+    yield f"{missing} of the pods that run has {says} POD, where POD is one of {names}"
+
+
+def _joining(case: Case) -> list[tuple[Pod, float]]:
+    """The pods that run, and for how long each may yet take to join; none while as many have joined."""
+    waits = (JobPhase.PREFLIGHT, JobPhase.SUSPENDED)
+    if case.report is None or not case.connected or case.ended is not None or case.report.status.phase in waits:
+        return []
+    if case.report.status.phase in TRAINS and not _joined(case):
+        return []  # a watchdog that has just taken over, and that nobody has joined anew yet
+    running = [pod for pod in case.roll.live if is_running(pod)]
+    if len(running) <= _joined(case):
+        return []
+    left = [(pod, joins_late_in_s(pod, case.now)) for pod in running]
+    return [(pod, left_s) for pod, left_s in left if left_s is not None]
+
+
+def _joined(case: Case) -> int:
+    members = case.report.status.members if case.report is not None else None
+    return 0 if members is None else members.ready + members.spares
 
 
 def held_up_in_s(case: Case) -> float | None:
-    """When the next pod's start will be late, if nothing comes before: nobody else asks for that look."""
+    """When the next pod's start or joining is late, if nothing comes before: nobody else asks for that look."""
     left = [left_s for pod in case.roll.live if (left_s := late_in_s(pod, case.now))]
+    left += [left_s for _, left_s in _joining(case) if left_s]
     return min(left) + MARGIN_S if left else None
 
 

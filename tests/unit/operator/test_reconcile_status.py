@@ -428,6 +428,62 @@ def test_a_member_that_does_not_start_is_told_of_after_a_while_though_nothing_ha
     assert says.endswith("kubectl describe pod gpt-1")
 
 
+def joining(*joined: int, runs_for_s: float = 20.0, phase: JobPhase = JobPhase.PENDING, **fields: Any) -> Observed:
+    """Two pods that run; `joined` are ready and spare members."""
+    ready, spares = joined
+    pods = (pod(0, runs_for_s=3600.0), pod(1, runs_for_s=runs_for_s))
+    return observed(pods=pods, report=report(phase, members=Membership(2, ready, spares)), **fields)
+
+
+def test_pods_that_run_and_do_not_join_are_named() -> None:
+    truth, reason, says = condition_of(joining(0, 0), "Progressing")
+    assert (truth, reason) == ("True", "MemberCannotStart")
+    told = "{0} on {1}: runs and has not joined, or is being tested; look at: kubectl logs {0}"
+    assert says == "; ".join((told.format("gpt-0", "n0"), told.format("gpt-1", "n1")))
+
+
+@pytest.mark.parametrize("phase", [JobPhase.PENDING, JobPhase.FORMING, JobPhase.RECOVERING, JobPhase.RUNNING])
+def test_of_pods_of_which_one_did_not_join_it_is_said_that_it_is_one_of_them(phase: JobPhase) -> None:
+    truth, reason, says = condition_of(joining(1, 0, phase=phase), "Progressing")
+    assert (truth, reason) == ("True", "MemberCannotStart")
+    assert says.startswith("1 of the pods that run has not joined")
+    assert says.endswith("kubectl logs POD, where POD is one of gpt-0, gpt-1")
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        joining(2, 0),
+        joining(1, 1),
+        joining(1, 0, runs_for_s=19.0),
+        joining(0, 0, phase=JobPhase.PREFLIGHT),
+        joining(0, 0, phase=JobPhase.RUNNING),
+        joining(0, 0, phase=JobPhase.FAILED),
+        joining(0, 0, heard_age_s=1.0),
+        observed(report=report(JobPhase.PENDING, members=Membership(2, 0, 0))),
+    ],
+    ids=[
+        "joined",
+        "spare",
+        "just begun",
+        "in tests",
+        "a new leader",
+        "over",
+        "watchdog away",
+        "nobody knows since when",
+    ],
+)
+def test_nobody_is_said_to_be_late_who_is_there_or_on_its_way(seen: Observed) -> None:
+    assert condition_of(seen, "Progressing")[1] != "MemberCannotStart"
+
+
+def test_a_pod_that_just_began_is_looked_at_again_when_it_should_have_joined() -> None:
+    again_s = decide(joining(1, 0, runs_for_s=5.0)).requeue_after_s
+    assert again_s is not None
+    assert 15.0 < again_s < 16.0
+    assert decide(after(joining(2, 0, runs_for_s=5.0, spec=spec_of(document(nodes=4))))).requeue_after_s is None
+
+
 def test_the_watchdog_is_missed_after_ten_seconds_or_when_it_says_so_itself() -> None:
     assert condition_of(observed(heard_age_s=10.0), "WatchdogReachable")[0] == "True"
     assert condition_of(observed(heard_age_s=10.1), "WatchdogReachable")[:2] == ("False", "Away")
