@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from embeddedrun import holdfast, interrupt, job_file, running
 
 TRAINS = """
@@ -150,3 +151,21 @@ def test_of_twenty_faults_it_is_told_what_would_be_done_and_nothing_is(tmp_path:
     assert "out of service" not in said
     assert "takes the place" not in said
     assert "default/toy failed: observing only, so that this was not healed: signal 9 (SIGKILL)" in said
+
+
+ENDS_IT = {
+    "end-launcher, rank: 1": ("Condition", "launcher left", "CollectiveFailed"),
+}
+
+
+@pytest.mark.parametrize("verb", ENDS_IT)
+def test_a_fault_that_leaves_the_round_without_a_process_is_told_and_ends_it(tmp_path: Path, verb: str) -> None:
+    kind, cause, last = ENDS_IT[verb]
+    said, incidents = drilled(tmp_path, [f"at: {{step: 10}}, do: {verb}"], "--observe")
+    assert "NOT INJECTED" not in said
+    assert (incidents[0]["kind"], incidents[-1]["kind"]) == (kind, last), said
+    assert cause in incidents[0]["cause"]
+    assert {each["state"] for each in incidents} == {"Observed"}
+    assert "default/toy failed: observing only, so that this was not healed: " in said
+    assert said.count("s  round ") == 1, said
+    assert "takes the place" not in said
