@@ -48,8 +48,11 @@ ALIKE_S_MIN = 2.0
 ALIKE_SHARE = 0.25
 # And after it: ranks that trained are within a step of each other, and their interpreters end within this.
 ALIKE_TRAINED_S = 1.0
-# Signals that others send, as the kernel does when memory is short, say nothing about what the ranks share.
+# Signals that others send, as the kernel does when memory is short. Of ranks that trained they say nothing about
+# what the ranks share; before that, what the script loads may be too much on every node.
 _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM)
+# Ranks of large jobs that are named beside the first one.
+ALSO_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,8 @@ class _Death:
         other ranks."""
         exit = self.exit
         known = exit.exit_code is not None or exit.signal is not None
-        if not known or self.names_a_peer or self.is_of_the_checkpoints or exit.signal in _SENT_BY_OTHERS:
+        sent = exit.began and exit.signal in _SENT_BY_OTHERS
+        if not known or self.names_a_peer or self.is_of_the_checkpoints or sent:
             return ""
         if exit.raised:
             kind = exit.raised.partition(":")[0]
@@ -117,6 +121,15 @@ class _Death:
 
 
 @dataclass(frozen=True, slots=True)
+class _Company:
+    """Who died with the culprit: every rank in one way (`alike`, `spread` over nodes), or some by the same signal."""
+
+    alike: str = ""
+    spread: bool = False
+    also: tuple[Subject, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class _Killing:
     """The kernel killed a process for want of memory."""
 
@@ -136,13 +149,13 @@ class ProcessExitDetector:
         self._job = policy.job
         self._round = RoundInForce(policy.job)
         self._culprit: _Death | None = None
-        self._dead: set[int] = set()
+        self._dead: dict[int, tuple[Subject, int | None]] = {}  # who, and by which signal, if that is its own
         self._ended_well = False  # a rank of the round did, so that others may miss it
         self._began_at = 0.0
         self._ways: dict[int, str] = {}  # of the ranks that died: in which way
         self._held_until: float | None = None  # the culprit is not told yet
         # Outlives its round: the next one is shown at once, often before the agent tells of the killing.
-        self._unexplained: _Death | None = None
+        self._unexplained: tuple[_Death, _Company] | None = None
         self._killings: OrderedDict[str, deque[_Killing]] = OrderedDict()  # by node
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
@@ -160,9 +173,9 @@ class ProcessExitDetector:
         if sample.exit.exit_code == 0:
             self._ended_well = True
             return ()
-        self._dead.add(sample.exit.rank)
         subject = Subject(self._job, node=sample.node, member=sample.member, rank=sample.exit.rank)
         death = _Death(sample.exit, subject, at=now - max(0.0, sample.exit.age_s))
+        self._dead[sample.exit.rank] = subject, None if death.names_a_peer else sample.exit.signal
         self._ways[sample.exit.rank] = death.way
         if self._ended_well and death.names_a_peer:
             return ()  # it missed the one that ended, and `EarlyExitDetector` says so
@@ -214,25 +227,31 @@ class ProcessExitDetector:
         assert self._culprit is not None
         self._held_until = None
         explained = self._in_the_light_of_killings(self._culprit)
-        self._unexplained = self._culprit if explained.killing is None else None
-        shared = self._round.world_size > 0 and len(self._dead) == self._round.world_size and self._all_alike()
-        if not shared:
-            return (_finding(explained),)
-        return (_finding(explained, alike=self._culprit.way, spread=len(self._round.shares) > 1),)
+        company = self._company(self._culprit)
+        self._unexplained = (self._culprit, company) if explained.killing is None else None
+        return (_finding(explained, company),)
+
+    def _company(self, culprit: _Death) -> _Company:
+        """Who died with it, as far as it is known now."""
+        if self._round.world_size > 0 and len(self._dead) == self._round.world_size and self._all_alike():
+            return _Company(culprit.way, len(self._round.shares) > 1)
+        number, rank = culprit.exit.signal, culprit.exit.rank
+        also = [who for who, by in self._dead.values() if number is not None and by == number and who.rank != rank]
+        return _Company(also=tuple(also[:ALSO_MAX]))
 
     def _explained(self, report: NodeReport, now: float) -> Sequence[Finding]:
         """The culprit's finding again, when a report says that the kernel killed it."""
         for event in report.events:
             if isinstance(event, ProcessKilledForMemory):
                 self._remember(report.node, _Killing(event, now - max(0.0, event.age_s)))
-        death = self._unexplained
-        if death is None or death.subject.node != report.node:
+        if self._unexplained is None or self._unexplained[0].subject.node != report.node:
             return ()
+        death, company = self._unexplained
         explained = self._in_the_light_of_killings(death)
         if explained.killing is None:
             return ()
         self._unexplained = None
-        return (_finding(explained),)
+        return (_finding(explained, company),)
 
     def _in_the_light_of_killings(self, death: _Death) -> _Death:
         killings = self._killings.get(death.subject.node or "", ())
@@ -267,9 +286,8 @@ def _signal_name(number: int) -> str:
         return ""  # a real-time signal has no name
 
 
-def _finding(death: _Death, *, alike: str = "", spread: bool = False) -> Finding:
-    """`alike`: every rank failed in this way, `spread`: on more than one node."""
-    cause = cause_of(death.exit)
+def _finding(death: _Death, company: _Company) -> Finding:
+    cause, alike = cause_of(death.exit), company.alike
     evidence = [
         Evidence(f"launcher {death.subject.member}", f"rank {death.exit.rank} ended with {cause}", death.at)
     ]
@@ -301,7 +319,7 @@ def _finding(death: _Death, *, alike: str = "", spread: bool = False) -> Finding
     if death.is_of_the_checkpoints:
         kind, cause = FindingKind.NOTHING_TO_RESTORE, NOTHING_TO_RESTORE.sub("", death.exit.raised, 1)
         cause = cause[:CAUSE_CHARACTERS_MAX]
-    if kind is not FindingKind.PROCESS_EXIT or (spread and not death.tells_of_device):
+    if kind is not FindingKind.PROCESS_EXIT or (company.spread and not death.tells_of_device):
         subject = Subject(death.subject.job, rank=death.subject.rank)
     return Finding(
         kind=kind,
@@ -312,6 +330,7 @@ def _finding(death: _Death, *, alike: str = "", spread: bool = False) -> Finding
         began_at=death.at,
         round=death.exit.round,
         error=death.exit.error,
+        also=company.also,
         # What lies outside the script may mend itself once training has shown that it can work.
         alike=alike if kind is not FindingKind.PROCESS_EXIT or not death.exit.began else "",
     )
