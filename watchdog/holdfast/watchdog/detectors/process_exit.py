@@ -6,7 +6,7 @@ What is heard first is nearly always what happened first; when a later message t
 that died earlier, or the first one to be no victim itself), the finding is made again, naming that one.
 
 A Python exception that nothing outside the script explains is the script's own (`user_code`), and names no node;
-so is an exit code that all ranks share.
+so is an exit code, which the script chose as it does when it ends with success.
 
 One exception is neither a node's nor the script's: that checkpoints are there and none can be restored. All ranks
 raise it alike, so the first is told at once.
@@ -51,6 +51,8 @@ ALIKE_TRAINED_S = 1.0
 # Signals that others send, as the kernel does when memory is short. Of ranks that trained they say nothing about
 # what the ranks share; before that, what the script loads may be too much on every node.
 _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM)
+# What a shell, or a program between, ends with when a signal ended what it ran.
+_SIGNALS_AS_CODES = range(129, 193)
 # Ranks of large jobs that are named beside the first one.
 ALSO_MAX = 64
 
@@ -73,6 +75,13 @@ class _Death:
         """Whether the script raised an exception that nothing outside it explains."""
         exit = self.exit
         return bool(exit.exit_code and exit.raised) and outside_of(exit.raised, exit.error) is None
+
+    @property
+    def chose_its_code(self) -> bool:
+        """Whether the script ended with a code of its own and nothing outside it explains why."""
+        code = self.exit.exit_code
+        chosen = bool(code) and code not in _SIGNALS_AS_CODES
+        return chosen and outside_of(self.exit.raised, self.exit.error) is None
 
     @property
     def is_of_the_checkpoints(self) -> bool:
@@ -122,7 +131,7 @@ class _Death:
 
 @dataclass(frozen=True, slots=True)
 class _Company:
-    """Who died with the culprit: every rank in one way (`alike`, `spread` over nodes), or some by the same signal."""
+    """Who died with the culprit: every rank in one way (`alike`, `spread` over nodes), or some by one signal."""
 
     alike: str = ""
     spread: bool = False
@@ -302,20 +311,15 @@ def _finding(death: _Death, company: _Company) -> Finding:
     if alike:
         says = f"every rank failed so: {alike}"
         evidence.append(Evidence("process exits", says, death.at))
-    shared = (
-        bool(alike)
-        and death.exit.exit_code is not None
-        and outside_of(death.exit.raised, death.exit.error) is None
-    )
     subject = death.subject
     if death.is_user_code:
         cause = f"{death.exit.raised[:CAUSE_CHARACTERS_MAX]}{f' ({death.exit.place})' if death.exit.place else ''}"
         says = "the script raised it, and it names no device, network or storage: no node is to blame"
         evidence.append(Evidence("worker error", says, death.at))
-    elif shared:
-        says = "the ranks share it, and it names no device, network or storage: no node is to blame"
+    elif death.chose_its_code:
+        says = "the script ended with this code, and names no device, network or storage: no node is to blame"
         evidence.append(Evidence("worker error", says, death.at))
-    kind = FindingKind.USER_CODE if death.is_user_code or shared else FindingKind.PROCESS_EXIT
+    kind = FindingKind.USER_CODE if death.is_user_code or death.chose_its_code else FindingKind.PROCESS_EXIT
     if death.is_of_the_checkpoints:
         kind, cause = FindingKind.NOTHING_TO_RESTORE, NOTHING_TO_RESTORE.sub("", death.exit.raised, 1)
         cause = cause[:CAUSE_CHARACTERS_MAX]
