@@ -183,7 +183,7 @@ def test_every_field_command_and_flag_does_what_it_says_to_one_run(
         script=TRAINS,
         words=[str(tmp_path)],
         nodes="{min: 2, max: 4, spares: 1}",
-        startup="{preflight: none, timeout: 6s}",
+        startup=f"{{preflight: none, timeout: {patient(6):.0f}s}}",
         more=SPEC[1:],
     )
     with running("run", job, "--nodes", "2", "--state-dir", surface.state):
