@@ -6,10 +6,6 @@ from pathlib import Path
 import pytest
 from embeddedrun import holdfast, job_file
 
-from holdfast.trainer import Run
-
-# Until saves say whether they are healthy, retention knows no better than to keep the newest.
-KEEP = 1 if hasattr(Run, "standing") else 8
 SKIPS_UNTIL = 40
 
 TRAIN = f"""
@@ -56,7 +52,7 @@ def test_a_nan_is_skipped_then_gone_back_for_once_and_the_same_again_pages(tmp_p
         script=TRAIN,
         words=[str(steps)],
         nodes="{min: 2, max: 2}",
-        more=f"  checkpoint: {{keep: {KEEP}}}\n",
+        more="  checkpoint: {keep: 1}\n",
     )
     faults = tmp_path / "faults.yaml"
     faults.write_text(
@@ -88,3 +84,56 @@ def test_a_nan_is_skipped_then_gone_back_for_once_and_the_same_again_pages(tmp_p
     fault = max(int(each["cause"] and each["error"].split("step ")[1].split(":")[0]) for each in incidents[2:])
     kept = [int(each.name.removeprefix("step-")) for each in (state / "checkpoints").glob("step-*")]
     assert any(step < fault for step in kept), "no healthy checkpoint is left"
+
+
+LAST = """
+import math, sys
+import torch, torch.distributed as dist
+from holdfast.checkpoint import Checkpointer
+from holdfast.trainer import Run
+
+run = Run(backend="gloo")
+
+def train(part):
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    saves = Checkpointer(run, model=model, optimizer=optimizer, every_steps=10)
+    batches = (torch.ones(2, 4) for _ in iter(int, 1))
+    for step, batch in saves.steps(batches, until=20):
+        loss = model(batch).square().mean()
+        loss.backward()
+        for each in model.parameters():
+            dist.all_reduce(each.grad)
+            if step == 20 and sys.argv[1] == "gradient":
+                each.grad.fill_(math.nan)
+        optimizer.step()
+        optimizer.zero_grad()
+        is_odd = step == 20 and part.rank == 1 and sys.argv[1] == "loss"
+        run.step(step, loss=math.nan if is_odd else loss)
+    saves.close()
+
+run.enter(train)
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("where", "culprit", "cause"),
+    [("loss", 1, "loss is nan"), ("gradient", None, "the parameters are not finite")],
+)
+def test_a_nan_in_the_last_step_is_no_success(tmp_path: Path, where: str, culprit: int | None, cause: str) -> None:
+    job = job_file(
+        tmp_path, script=LAST, words=[where], nodes="{min: 2, max: 2}", more="  checkpoint: {keep: 1}\n"
+    )
+    state = tmp_path / "state"
+    ended = holdfast("run", job, "--state-dir", state)
+    assert ended.returncode == 1, ended.stderr
+    assert f"{cause} at step 20: the job went back for the same at step 20" in ended.stderr
+    incidents = json.loads(holdfast("incidents", "--state-dir", state, "-o", "json").stdout)
+    assert [(each["kind"], each["culprit"].get("rank"), each["state"]) for each in incidents] == [
+        ("NonFinite", culprit, "Recovered"),
+        ("NonFinite", culprit, "Paged"),
+    ]
+    kept = {each.name for each in (state / "checkpoints").glob("step-*")}
+    assert "step-00000010" in kept, "no healthy checkpoint is left"
