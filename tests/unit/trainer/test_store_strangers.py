@@ -1,9 +1,12 @@
 """What a stranger sends to the port of a round's store costs it its connection, and nobody anything."""
 
 import contextlib
+import os
 import random
+import resource
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -11,6 +14,7 @@ import pytest
 
 from holdfast.api.frame import FrameReader, frame
 from holdfast.api.round import Endpoint
+from holdfast.trainer import storeserver
 from holdfast.trainer.storeserver import STORE_FRAME_BYTES_MAX, StoreServer
 from holdfast.trainer.storetable import Add, Answer, Append, Await, Count, Hello, Request, Set, StoreTable
 
@@ -30,8 +34,7 @@ def enter(port: int) -> Iterator[Enter]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        free: int = probe.getsockname()[1]
+    free = free_port()
     server = StoreServer(StoreTable(JOB, 3), Endpoint("127.0.0.1", free))
     yield free
     server.close()
@@ -135,3 +138,85 @@ def test_random_bytes_of_many_strangers_cost_nobody_anything(port: int, enter: E
             noise = dice.randbytes(dice.randrange(64))
             stranger.sendall((framed(body) if body else b"") + framed(noise) + dice.randbytes(dice.randrange(8)))
     assert rank.ask(Count()).number == 0
+
+
+def opened(port: int, stack: contextlib.ExitStack, count: int) -> list[socket.socket]:
+    """Connections that say nothing."""
+    return [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10.0)) for _ in range(count)]
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.settimeout(0)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def test_strangers_that_say_nothing_leave_the_script_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storeserver, "open_files_max", lambda: 64)
+    free = free_port()
+    server = StoreServer(StoreTable(JOB, 3), Endpoint("127.0.0.1", free))
+    with contextlib.closing(server), contextlib.ExitStack() as stack:
+        rank = Rank(stack.enter_context(socket.create_connection(("127.0.0.1", free), timeout=10.0)))
+        strangers = opened(free, stack, 40)
+        # The last one of another address is heard as well; by then all before it have been taken in.
+        late = socket.create_connection(("127.0.0.1", free), timeout=10.0, source_address=("127.0.0.2", 0))
+        Rank(stack.enter_context(late))
+        assert rank.ask(Count()).number == 0
+        assert [is_open(each) for each in strangers] == [False] * 36 + [True] * 4
+
+
+def test_a_stranger_has_only_so_long_to_say_hello() -> None:
+    free = free_port()
+    server = StoreServer(StoreTable(JOB, 3), Endpoint("127.0.0.1", free), hello_s=0.1)
+    with contextlib.closing(server), contextlib.ExitStack() as stack:
+        rank = Rank(stack.enter_context(socket.create_connection(("127.0.0.1", free), timeout=10.0)))
+        (stranger,) = opened(free, stack, 1)
+        assert stranger.recv(1) == b""
+        assert rank.ask(Count()).number == 0
+
+
+def test_out_of_descriptors_the_store_waits_and_burns_no_processor(
+    port: int, enter: Enter, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank = enter()
+    late = socket.socket()
+    late.settimeout(10.0)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(late)
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
+        held = hold_all_descriptors()
+        stack.callback(lambda: [os.close(each) for each in held])
+        late.connect(("127.0.0.1", port))
+        before_s = time.process_time()
+        time.sleep(0.5)
+        spent_s = time.process_time() - before_s
+        assert rank.ask(Count()).number == 0
+        for each in held:
+            os.close(each)
+        held.clear()
+        Rank(late)
+    assert spent_s < 0.1
+    assert caplog.text.count("ranks wait for the round's store") == 1
+
+
+def hold_all_descriptors() -> list[int]:
+    """Lower the limit to little more than what is open, and take the rest."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(int(each) for each in os.listdir("/proc/self/fd")) + 8
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    held = []
+    while True:
+        try:
+            held.append(os.dup(0))
+        except OSError:
+            return held
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        free: int = probe.getsockname()[1]
+    return free

@@ -1,6 +1,6 @@
 """The server of a round's store: one thread in the process of rank 0."""
 
-import contextlib
+import logging
 import os
 import selectors
 import socket
@@ -12,25 +12,35 @@ import msgspec
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.frame import FrameReader, frame
+from holdfast.api.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES, open_files_max
 from holdfast.api.round import Endpoint
+from holdfast.api.strangers import HELLO_S, Strangers
 from holdfast.trainer.storetable import Answer, Hello, Request, StoreTable
 
 STORE_FRAME_BYTES_MAX = 1 << 24
 HELLO_BYTES_MAX = 4096  # What a stranger can make the server hold.
 _READ_BYTES = 1 << 16
 _BACKLOG = 4096  # All ranks of a large round come at once.
+_STRANGERS_MAX = 1024
+
+logger = logging.getLogger(__name__)
 
 
 class StoreServer:
     """Serves `table` at `endpoint` from construction until `close`."""
 
-    def __init__(self, table: StoreTable, endpoint: Endpoint) -> None:
+    def __init__(self, table: StoreTable, endpoint: Endpoint, *, hello_s: float = HELLO_S) -> None:
         """Raises Unavailable when the endpoint cannot be listened at."""
         self._table = table
         self._listener = _listen(endpoint)
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, _Client] = {}
+        # The training script needs the descriptors; an eighth of them is for who has not said Hello.
+        strangers = min(_STRANGERS_MAX, max(8, open_files_max() // 8))
+        self._strangers: Strangers[int] = Strangers(strangers, strangers // 2, hello_s)
+        self._accepts_again_at: float | None = None
+        self._is_short_of_files = False
         self._thread = threading.Thread(target=self._serve, name="holdfast-store", daemon=True)
         self._thread.start()
 
@@ -52,22 +62,46 @@ class StoreServer:
                 elif key.data is not None and self._clients.get(key.fd) is key.data:
                     # Not so when an answer to an earlier one of this pass found its connection broken.
                     self._hear(key.fd)
-            self._tell(self._table.settle(time.monotonic()))
+            now = time.monotonic()
+            self._tell(self._table.settle(now))
+            for silent in self._strangers.overdue(now):
+                self._drop(silent)
+            if self._accepts_again_at is not None and now >= self._accepts_again_at:
+                self._accepts_again_at = None
+                self._selector.register(self._listener, selectors.EVENT_READ)
         for descriptor in tuple(self._clients):
             self._drop(descriptor)
         self._listener.close()
         self._selector.close()
 
     def _pause_s(self) -> float | None:
-        wakeup = self._table.next_wakeup()
+        wakeups = (self._table.next_wakeup(), self._strangers.next_wakeup(), self._accepts_again_at)
+        wakeup = min((at for at in wakeups if at is not None), default=None)
         return None if wakeup is None else max(0.0, wakeup - time.monotonic())
 
     def _admit(self) -> None:
-        with contextlib.suppress(OSError):  # The client gave up before it was accepted.
-            connection, _ = self._listener.accept()
+        try:
+            connection, source = self._listener.accept()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            client = self._clients[connection.fileno()] = _Client(connection)
-            self._selector.register(connection, selectors.EVENT_READ, client)
+        except OSError as error:
+            if error.errno in OUT_OF_FILES:
+                self._rest(error)
+            return  # Otherwise the client gave up before it was accepted.
+        self._is_short_of_files = False
+        descriptor = connection.fileno()
+        client = self._clients[descriptor] = _Client(connection)
+        self._selector.register(connection, selectors.EVENT_READ, client)
+        gives_way = self._strangers.come(descriptor, source[0], time.monotonic())
+        if gives_way is not None:
+            self._drop(gives_way)
+
+    def _rest(self, error: OSError) -> None:
+        """Callers wait outside for a moment: the selector would tell of them again and again."""
+        if not self._is_short_of_files:
+            logger.warning("ranks wait for the round's store reason=%s", error.strerror)
+        self._is_short_of_files = True
+        self._selector.unregister(self._listener)
+        self._accepts_again_at = time.monotonic() + ACCEPT_AGAIN_S
 
     def _hear(self, descriptor: int) -> None:
         client = self._clients[descriptor]
@@ -76,6 +110,7 @@ class StoreServer:
                 self._tell(self._table.ask(descriptor, request, time.monotonic()))
                 if not client.is_known:
                     raise _Stranger
+                self._strangers.forget(descriptor)
         except (OSError, Damaged, Malformed, _Stranger):
             self._drop(descriptor)
 
@@ -90,6 +125,7 @@ class StoreServer:
         client = self._clients.pop(descriptor, None)
         if client is not None:
             self._table.forget(descriptor)
+            self._strangers.forget(descriptor)
             self._selector.unregister(client.connection)
             client.connection.close()
 
