@@ -16,7 +16,18 @@ from holdfast.api.frame import FrameReader, frame
 from holdfast.api.round import Endpoint
 from holdfast.trainer import storeserver
 from holdfast.trainer.storeserver import STORE_FRAME_BYTES_MAX, StoreServer
-from holdfast.trainer.storetable import Add, Answer, Append, Await, Count, Hello, Request, Set, StoreTable
+from holdfast.trainer.storetable import (
+    Add,
+    Answer,
+    Append,
+    Await,
+    Count,
+    Hello,
+    Request,
+    Set,
+    StoreTable,
+    proof_of,
+)
 
 JOB = "research/gpt"
 HELLO = msgspec.msgpack.encode(Hello(JOB, 3))
@@ -220,3 +231,37 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         free: int = probe.getsockname()[1]
     return free
+
+
+def test_who_takes_no_answers_keeps_nobody_waiting_and_loses_its_connection(port: int, enter: Enter) -> None:
+    rank = enter()
+    rank.ask(Set("big", bytes(12 << 20)))
+    greedy = [enter() for _ in range(3)]
+    for each in greedy:
+        each.say(msgspec.msgpack.encode(Await(("big",), 1.0)))
+    began = time.monotonic()
+    assert rank.ask(Count()).number == 1
+    assert time.monotonic() - began < 1.0
+    # A second answer is more than a rank ever has to take; what it asks after it counts no more.
+    for _ in range(2):
+        greedy[0].say(msgspec.msgpack.encode(Await(("big", "more"), 60.0)))
+    rank.ask(Set("more", bytes(12 << 20)))
+    assert rank.ask(Count()).number == 2
+    with contextlib.suppress(ConnectionError):  # closed while much of it lay unread
+        while greedy[0].hear() is not None:
+            pass
+    answer = greedy[1].hear()
+    assert answer is not None
+    assert len(answer.value) == 12 << 20
+
+
+def test_who_does_not_know_the_life_of_the_job_does_not_get_in() -> None:
+    free = free_port()
+    server = StoreServer(StoreTable(JOB, 3, "uid-1"), Endpoint("127.0.0.1", free))
+    with contextlib.closing(server):
+        for proof in (b"", proof_of("uid-2", JOB, 3), proof_of("uid-1", JOB, 2)):
+            assert is_dropped(free, framed(msgspec.msgpack.encode(Hello(JOB, 3, proof))))
+        with socket.create_connection(("127.0.0.1", free), timeout=10.0) as member:
+            hello = Hello(JOB, 3, proof_of("uid-1", JOB, 3))
+            member.sendall(framed(msgspec.msgpack.encode(hello)) + framed(msgspec.msgpack.encode(Count())))
+            assert member.recv(1) != b""

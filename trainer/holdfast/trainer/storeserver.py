@@ -1,5 +1,6 @@
 """The server of a round's store: one thread in the process of rank 0."""
 
+import contextlib
 import logging
 import os
 import selectors
@@ -20,6 +21,8 @@ from holdfast.trainer.storetable import Answer, Hello, Request, StoreTable
 STORE_FRAME_BYTES_MAX = 1 << 24
 HELLO_BYTES_MAX = 4096  # What a stranger can make the server hold.
 _READ_BYTES = 1 << 16
+_SEND_BYTES = 1 << 20
+_UNSENT_BYTES_MAX = STORE_FRAME_BYTES_MAX + 4096
 _BACKLOG = 4096  # All ranks of a large round come at once.
 _STRANGERS_MAX = 1024
 
@@ -53,15 +56,15 @@ class StoreServer:
         self._selector.register(self._stop, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
         while True:
-            ready = [key for key, _ in self._selector.select(self._pause_s())]
-            if any(key.fd == self._stop for key in ready):
+            ready = self._selector.select(self._pause_s())
+            if any(key.fd == self._stop for key, _ in ready):
                 break
-            for key in ready:
+            for key, events in ready:
                 if key.fileobj is self._listener:
                     self._admit()
                 elif key.data is not None and self._clients.get(key.fd) is key.data:
                     # Not so when an answer to an earlier one of this pass found its connection broken.
-                    self._hear(key.fd)
+                    self._attend(key.fd, events)
             now = time.monotonic()
             self._tell(self._table.settle(now))
             for silent in self._strangers.overdue(now):
@@ -103,11 +106,31 @@ class StoreServer:
         self._selector.unregister(self._listener)
         self._accepts_again_at = time.monotonic() + ACCEPT_AGAIN_S
 
+    def _attend(self, descriptor: int, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self._send(descriptor)
+        if events & selectors.EVENT_READ and descriptor in self._clients:
+            self._hear(descriptor)
+
+    def _send(self, descriptor: int) -> None:
+        """What the client takes now; the rest once it takes more. It must not keep the others waiting."""
+        client = self._clients[descriptor]
+        try:
+            client.send()
+        except (OSError, _Greedy):
+            self._drop(descriptor)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unsent else 0)
+        if self._selector.get_key(descriptor).events != events:
+            self._selector.modify(descriptor, events, client)
+
     def _hear(self, descriptor: int) -> None:
         client = self._clients[descriptor]
         try:
             for request in client.receive():
                 self._tell(self._table.ask(descriptor, request, time.monotonic()))
+                if self._clients.get(descriptor) is not client:
+                    return  # It has not taken its answers.
                 if not client.is_known:
                     raise _Stranger
                 self._strangers.forget(descriptor)
@@ -116,10 +139,15 @@ class StoreServer:
 
     def _tell(self, answers: list[tuple[int, Answer]]) -> None:
         for asker, answer in answers:
+            client = self._clients.get(asker)
+            if client is None:  # An answer before this one cost it its connection.
+                continue
             try:
-                self._clients[asker].answer(answer)
-            except (OSError, Damaged):
+                client.answer(answer)
+            except Damaged:
                 self._drop(asker)
+            else:
+                self._send(asker)
 
     def _drop(self, descriptor: int) -> None:
         client = self._clients.pop(descriptor, None)
@@ -134,11 +162,15 @@ class _Stranger(Exception):
     """A connection that did not begin with Hello, or was refused at it, or has ended."""
 
 
+class _Greedy(Exception):
+    """It asks on and takes no answer."""
+
+
 class _Client:
     def __init__(self, connection: socket.socket) -> None:
-        # A client that does not take its answers must not keep the others waiting for long.
-        connection.settimeout(5.0)
+        connection.settimeout(0)
         self.connection = connection
+        self.unsent = bytearray()
         self._reader = FrameReader(HELLO_BYTES_MAX)
         self.is_known = False
         self._decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -155,7 +187,17 @@ class _Client:
     def answer(self, answer: Answer) -> None:
         if not self.is_known and not answer.refused:
             self.is_known, self._reader.max_bytes = True, STORE_FRAME_BYTES_MAX
-        self.connection.sendall(frame(msgspec.msgpack.encode(answer), STORE_FRAME_BYTES_MAX))
+        self.unsent += frame(msgspec.msgpack.encode(answer), STORE_FRAME_BYTES_MAX)
+
+    def send(self) -> None:
+        """Raises OSError, and _Greedy when more than one answer is left: a rank asks one thing at a time."""
+        with contextlib.suppress(BlockingIOError):
+            while self.unsent:
+                with memoryview(self.unsent) as content:
+                    sent = self.connection.send(content[:_SEND_BYTES])
+                del self.unsent[:sent]
+        if len(self.unsent) > _UNSENT_BYTES_MAX:
+            raise _Greedy
 
 
 def _listen(endpoint: Endpoint) -> socket.socket:
