@@ -19,14 +19,14 @@ from patience import patient
 from peers import JOB, LauncherPeer, bearer, join, policy_of
 from silent_strangers import silent_strangers, with_few_files
 
-from holdfast.api.event import WatchdogStarted
+from holdfast.api.event import JobSubmitted, MemberJoined, MemberLeft, WatchdogStarted
 from holdfast.api.membership import Beat, WorkerExited
 from holdfast.api.policy import RestartBudget
 from holdfast.api.round import Seat
 from holdfast.watchdog import brain
 from holdfast.watchdog.replay import Verdict, replay
 from holdfast.watchdog.store.sqlite import SqliteStore
-from holdfast.watchdog.store.store import START
+from holdfast.watchdog.store.store import START, Snapshot
 
 PATIENCE_S = patient(30.0)
 NEVER_S = 600.0  # for peers that do not beat, in tests that take no silence for a loss
@@ -318,3 +318,28 @@ async def test_strangers_that_say_nothing_close_its_port_to_nobody(installation:
     process.terminate()
     said = process.communicate(timeout=PATIENCE_S)[0]
     assert said.count("connections of strangers give way") == 1
+
+
+async def test_a_full_journal_behind_a_torn_snapshot_is_applied_at_the_start(installation: Installation) -> None:
+    """How long that takes, `bench/restart.py` measures: here it is that a process does it, and goes on."""
+    lines = 10_000  # as many as a journal keeps
+    joined = MemberJoined("m1", "node-m1", "b", "10.0.0.1", 8, (7000, 7001), warm=True)
+    coming_and_going = [joined, MemberLeft("m1", "rescheduled")] * (lines // 2)
+    store = SqliteStore(installation.store)
+    fence = store.claim()
+    events = (JobSubmitted(policy_of(nodes=2)), *coming_and_going[: lines - 2], joined)
+    assert len(store.append(JOB, events, at=1.0, after=START, fence=fence)) == lines
+    store.save(JOB, Snapshot(lines, 1.0, b"\xc1"), fence=fence)
+    store.close()
+    process = installation.start()
+    base = await installation.listening(process)
+    async with installation.http.get(f"{base}/v1/jobs/{JOB}/status", headers=bearer(installation.token)) as answer:
+        said = await answer.json()
+    assert said["members"]["wanted"] == 2  # from the first of all lines
+    await installation.launcher(base, "m2")
+    process.terminate()
+    assert "a snapshot is not readable, going back further" in process.communicate(timeout=PATIENCE_S)[0]
+    assert process.returncode == 0
+    store = SqliteStore(installation.store)
+    assert store.last(JOB) > lines
+    store.close()
