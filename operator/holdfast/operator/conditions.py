@@ -226,6 +226,8 @@ def held_up_in_s(case: Case) -> float | None:
 
 
 def _degraded(case: Case) -> Verdict:
+    if case.forgotten is not None:
+        return Verdict("Degraded", Truth.TRUE, "Forgotten", case.forgotten)
     if case.report is None:
         return _unknown(case, "Degraded")
     status, loop = case.report.status, case.crash_loop.newest
