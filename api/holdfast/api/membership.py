@@ -72,7 +72,7 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     Exactly one of `exit_code` (0 is no failure) and `signal` is set. `error` is the tail a human wants to read.
     `raised` is the Python exception that ended it, in one line, and `place` the innermost line of the user's own
     files that it came through; both are empty when none was seen. `began`: the process had shown a sign of
-    training.
+    training. `own_limit`: the kernel killed it because its pod had reached the memory limit of its own.
     """
 
     round: Whole
@@ -84,6 +84,7 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     raised: Text = ""
     place: Text = ""
     began: bool = False
+    own_limit: bool = False
 
 
 class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):

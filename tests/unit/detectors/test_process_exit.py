@@ -228,3 +228,13 @@ def test_some_ranks_that_are_killed_before_any_sign_of_training_are_named_with_t
     (finding,) = detector.observe(exited(1, code=1, error=GLOO, began=False), 10.1)
     assert (finding.subject.node, finding.alike) == ("n0", "")
     assert finding.also == (Subject(JOB, node="n1", member="m1", rank=3),)
+
+
+def test_a_worker_that_reached_its_pods_own_memory_limit_blames_no_node() -> None:
+    (found,) = in_round().observe(exited(1, signal=9, own_limit=True), 100.0)
+    assert (found.kind, found.cause, found.innocent) == (
+        FindingKind.PROCESS_EXIT,
+        "out of memory: the pod's own limit",
+        True,
+    )
+    assert found.evidence[-1].source == "control group of pod m0"

@@ -241,6 +241,7 @@ class LocalSet:
             raised=exit.raised,
             place=exit.place,
             began=began,
+            own_limit=exit.own_limit,
         )
         return [Report(failure)]
 

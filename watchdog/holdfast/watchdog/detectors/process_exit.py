@@ -37,6 +37,7 @@ from holdfast.watchdog.sample import CollectiveBroke, Exited, Reported, RoundSta
 SYMPTOM_WINDOW_S = 5.0
 CAUSE_CHARACTERS_MAX = 200
 OUT_OF_MEMORY = "out of memory"
+OWN_LIMIT = "out of memory: the pod's own limit"
 # Killing and death are told by two programs on one node, each with its age.
 KILLING_WINDOW_S = 5.0
 NODES_REMEMBERED = 1024
@@ -304,6 +305,10 @@ def _finding(death: _Death, company: _Company) -> Finding:
         cause = OUT_OF_MEMORY
         says = f"process {killing.event.pid} ({killing.event.name}) was killed by the kernel for memory"
         evidence.append(Evidence(f"kernel of node {death.subject.node}", says, killing.at))
+    if death.exit.own_limit:
+        cause = OWN_LIMIT
+        says = "the kernel killed it when its pod had reached the memory limit of its own: no node is to blame"
+        evidence.append(Evidence(f"control group of pod {death.subject.member}", says, death.at))
     if death.confidence is Confidence.UNKNOWN and death.exit.error:
         evidence.append(
             Evidence("worker error", "it names a peer's failure: the worker may be a victim", death.at)
@@ -337,4 +342,5 @@ def _finding(death: _Death, company: _Company) -> Finding:
         also=company.also,
         # What lies outside the script may mend itself once training has shown that it can work.
         alike=alike if kind is not FindingKind.PROCESS_EXIT or not death.exit.began else "",
+        innocent=death.exit.own_limit,
     )
