@@ -7,13 +7,10 @@ from math import prod
 
 from holdfast.api.checkpoint import Health, health_of, restore_order
 from holdfast.api.errors import Damaged, InvalidInput, Problem
-from holdfast.checkpoint.dating import committed_at
-from holdfast.checkpoint.discovery import Found, discover, lineage
-from holdfast.checkpoint.index import Stored, StoredTensor
-from holdfast.checkpoint.naming import committed_step
-from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.retention import Retention, Why, judge
-from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.commit.discovery import Found, committed_at, committed_step, discover, lineage
+from holdfast.checkpoint.commit.retention import Need, Retention, Why, judge
+from holdfast.checkpoint.commit.storage import Storage
+from holdfast.checkpoint.format.index import Stored, StoredTensor
 
 
 class Place(StrEnum):

@@ -9,14 +9,12 @@ import pytest
 from patience import patient
 
 from holdfast.api.errors import Fenced
-from holdfast.checkpoint import manifest
-from holdfast.checkpoint.dating import Dated
-from holdfast.checkpoint.discovery import discover
-from holdfast.checkpoint.manifest import BLOCK_BYTES, FORMAT, Manifest
-from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.openfile import open_file
-from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.storage import Entered, Storage
+from holdfast.checkpoint.commit.discovery import Dated, discover
+from holdfast.checkpoint.commit.retention import Need, Retention
+from holdfast.checkpoint.commit.storage import Entered, Storage
+from holdfast.checkpoint.format import manifest
+from holdfast.checkpoint.format.files import open_file
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES, FORMAT, Manifest
 
 OpenStorage = Callable[[], Storage]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from holdfast.checkpoint.manifest import FORMAT, FileRecord, Manifest, encode, record_of
+from holdfast.checkpoint.format.manifest import FORMAT, FileRecord, Manifest, encode, record_of
 
 
 class PowerCut(Exception):

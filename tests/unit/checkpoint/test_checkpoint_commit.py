@@ -2,12 +2,11 @@ import pytest
 from drawer import Drawer, PowerCut, manifest_of, put
 
 from holdfast.api.errors import Damaged, Fenced
-from holdfast.checkpoint import fence
-from holdfast.checkpoint import need as needs
-from holdfast.checkpoint.commit import FolderCommits, commit, open_directory, retire
-from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage, read_manifest
-from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.retention import TOLD_WITHIN_S, Dates, Retention, judge
+from holdfast.checkpoint.commit import fence
+from holdfast.checkpoint.commit import retention as needs
+from holdfast.checkpoint.commit.discovery import Found, Unreadable, discover, lineage, read_manifest
+from holdfast.checkpoint.commit.folder import FolderCommits, commit, open_directory, retire
+from holdfast.checkpoint.commit.retention import TOLD_WITHIN_S, Dates, Need, Retention, judge
 
 
 def surplus(whole: list[Found], broken: list[Unreadable], retention: Retention, dates: Dates) -> list[str]:
@@ -333,7 +332,7 @@ def test_what_cannot_be_deleted_does_not_keep_the_need_from_being_left() -> None
     drawer.removals_until_success = 1
     with pytest.raises(OSError, match="busy"):
         retire(drawer, Retention(1), round=7, token="aa", need=Need(100, 400))
-    assert needs.read(drawer) == Need(100, 400)
+    assert needs.read_need(drawer) == Need(100, 400)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"{", b"[]", b'{"verified": "2"}', b'{"compared_every": -1}'])
@@ -341,9 +340,9 @@ def test_a_need_that_cannot_be_read_is_told_and_replaced_by_the_next(content: by
     drawer = Drawer()
     drawer.content["need.json"] = content
     with pytest.raises(Damaged, match=r"what a rewind needs cannot be read from drawer:/need\.json"):
-        needs.read(drawer)
-    needs.leave(drawer, Need(0, 2))
-    assert needs.read(drawer) == Need(0, 2)
+        needs.read_need(drawer)
+    needs.leave_need(drawer, Need(0, 2))
+    assert needs.read_need(drawer) == Need(0, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-from holdfast.checkpoint import index, metadata
-from holdfast.checkpoint.index import Box, StoredChunk, StoredTensor
-from holdfast.checkpoint.manifest import record_of
-from holdfast.checkpoint.part import Listing, Part, pack
-from holdfast.checkpoint.persist import Description
+from holdfast.checkpoint.format import archive, index
+from holdfast.checkpoint.format.index import Box, StoredChunk, StoredTensor
+from holdfast.checkpoint.format.manifest import record_of
+from holdfast.checkpoint.save.persister import Description, Listing, Part, pack
 
 
 def part(name: str, content: bytes) -> Part:
@@ -15,7 +14,7 @@ def part(name: str, content: bytes) -> Part:
 def test_what_lies_elsewhere_is_described_anew_and_nothing_else() -> None:
     description = Description()
     first = description.files([part("weight", b"1")])
-    assert set(first) == {index.FILE_NAME, metadata.FILE_NAME}
+    assert set(first) == {index.FILE_NAME, archive.METADATA_FILE}
     assert description.files([part("weight", b"2")]) is first
     other = description.files([part("bias", b"2")])
     assert list(index.decode(other[index.FILE_NAME]).entries) == ["bias"]

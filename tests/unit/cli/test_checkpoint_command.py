@@ -6,14 +6,13 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.checkpoint.commit import commit, open_directory
-from holdfast.checkpoint.index import Box, Index, StoredChunk, StoredObject, StoredTensor, encode
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.manifest import BLOCK_BYTES, FORMAT, FileRecord, Manifest
-from holdfast.checkpoint.manifest import encode as encode_manifest
-from holdfast.checkpoint.naming import staged_name
-from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.commit.discovery import staged_name
+from holdfast.checkpoint.commit.folder import commit, open_directory
+from holdfast.checkpoint.commit.retention import Need, Retention
+from holdfast.checkpoint.format.index import Box, Index, StoredChunk, StoredObject, StoredTensor, encode
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES, FORMAT, FileRecord, Manifest
+from holdfast.checkpoint.format.manifest import encode as encode_manifest
+from holdfast.checkpoint.storage.local import LocalStorage
 from holdfast.cli.commands.checkpoint import checkpoint
 from holdfast.cli.main import answer, holdfast
 from holdfast.cli.target import Program

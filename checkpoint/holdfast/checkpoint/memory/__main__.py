@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from holdfast.checkpoint.memory.channel import PATIENCE_S
-from holdfast.checkpoint.memory.holdings import Holdings
+from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots
 from holdfast.checkpoint.memory.protocol import parse_address
-from holdfast.checkpoint.memory.server import LOOK_EVERY_S, Server
+from holdfast.checkpoint.memory.server import LOOK_EVERY_S, TransferServer
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,8 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
     lock = _lock(options.folder)
     try:
         with socket.create_server(options.listen, family=_family(options.listen[0]), backlog=256) as listener:
-            server = Server(
-                Holdings(options.folder, key), ceiling_bytes_s=options.mb_s * 1e6, patience_s=options.patience_s
+            server = TransferServer(
+                NodeSnapshots(options.folder, key),
+                ceiling_bytes_s=options.mb_s * 1e6,
+                patience_s=options.patience_s,
             )
             asyncio.run(_serve(server, listener, options.port_file, parent=options.parent or parent))
     finally:
@@ -102,7 +104,7 @@ def _write_whole(path: Path, text: str) -> None:
     os.replace(unfinished, path)
 
 
-async def _serve(server: Server, listener: socket.socket, port_file: Path | None, *, parent: int) -> None:
+async def _serve(server: TransferServer, listener: socket.socket, port_file: Path | None, *, parent: int) -> None:
     """Until a signal, or until the launcher that started this has died: the next one starts another."""
     serving = asyncio.create_task(server.serve(listener))
     loop = asyncio.get_running_loop()

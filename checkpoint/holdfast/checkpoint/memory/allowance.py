@@ -13,7 +13,7 @@ from typing import Final
 
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _OWN: Final = Path("/proc/self/cgroup")
-_SPARED_BYTES: Final = 256 << 20  # The workers grow a little as well, and several make arenas at the same time.
+_SPARED_BYTES: Final = 256 << 20  # The workers grow a little as well, and several make buffers at the same time.
 
 
 @dataclass(frozen=True, slots=True)

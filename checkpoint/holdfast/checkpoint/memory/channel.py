@@ -22,7 +22,7 @@ _CHUNK_BYTES = 4 << 20  # What is asked of the socket at once: with a quarter of
 _NONCE_BYTES = 32
 
 
-class Misspoken(ConnectionError):
+class ProtocolError(ConnectionError):
     """The other side said what makes no sense here, or refused."""
 
 
@@ -45,13 +45,13 @@ class Channel:
         await self.receive(length, idle_s=idle_s)
         size = int.from_bytes(length, "little")
         if size > limit:
-            raise Misspoken(f"a message of {size} bytes is longer than the {limit} expected here")
+            raise ProtocolError(f"a message of {size} bytes is longer than the {limit} expected here")
         words = memoryview(bytearray(size))
         await self.receive(words)
         try:
             return decode(decoder, words)
         except Malformed as error:
-            raise Misspoken(f"not a message that is expected here: {error}") from error
+            raise ProtocolError(f"not a message that is expected here: {error}") from error
 
     async def send(self, content: memoryview) -> None:
         for start in range(0, content.nbytes, _CHUNK_BYTES):
@@ -82,7 +82,7 @@ async def welcome(channel: Channel, key: str) -> None:
     hello = await channel.hear(protocol.HELLOS, limit=protocol.GREETING_BYTES_MAX)
     if not protocol.is_proof(hello.proof, key, nonce):
         await channel.say(Refused("the key of the job is not this one"))
-        raise Misspoken("a caller does not know the key")
+        raise ProtocolError("a caller does not know the key")
     await channel.say(Welcome())
 
 
@@ -91,7 +91,7 @@ async def call(address: str, key: str, *, patience_s: float = PATIENCE_S) -> Cha
     try:
         host, port = protocol.parse_address(address)
     except ValueError as error:
-        raise Misspoken(str(error)) from error
+        raise ProtocolError(str(error)) from error
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(patience_s):
         family, kind, number, _, where = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
@@ -114,8 +114,8 @@ async def call(address: str, key: str, *, patience_s: float = PATIENCE_S) -> Cha
 async def _greet(channel: Channel, key: str) -> None:
     challenge = await channel.hear(protocol.GREETINGS, limit=protocol.GREETING_BYTES_MAX)
     if not isinstance(challenge, Challenge) or challenge.version != protocol.VERSION:
-        raise Misspoken(f"no transfer server of version {protocol.VERSION} is there")
+        raise ProtocolError(f"no transfer server of version {protocol.VERSION} is there")
     await channel.say(Hello(proof=protocol.prove(key, challenge.nonce)))
     answer = await channel.hear(protocol.GREETINGS, limit=protocol.GREETING_BYTES_MAX)
     if not isinstance(answer, Welcome):
-        raise Misspoken(answer.reason if isinstance(answer, Refused) else "it did not say welcome")
+        raise ProtocolError(answer.reason if isinstance(answer, Refused) else "it did not say welcome")

@@ -1,5 +1,6 @@
-"""Finding the newest step of which every rank's snapshot is in some node's memory."""
+"""The images of one step, read as if they were the files of a checkpoint."""
 
+import errno
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,23 +10,116 @@ import msgspec
 
 from holdfast.api.checkpoint import Health, health_of
 from holdfast.api.control import Assignment
+from holdfast.api.errors import Damaged
 from holdfast.api.memory import NodeMemory
 from holdfast.api.round import Tier
-from holdfast.checkpoint import manifest
-from holdfast.checkpoint.candidate import Candidate
-from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.discovery import Found, lineage
+from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.commit.discovery import Found, committed_name, lineage
 from holdfast.checkpoint.errors import SaveFailed
-from holdfast.checkpoint.manifest import FileRecord, Manifest, hash_block
-from holdfast.checkpoint.memory.arena import hashes
-from holdfast.checkpoint.memory.holdings import Holdings
-from holdfast.checkpoint.memory.images import Images
-from holdfast.checkpoint.memory.peers import PATIENCE_S, Peers
+from holdfast.checkpoint.format import manifest
+from holdfast.checkpoint.format.manifest import FileRecord, Manifest, hash_block
+from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots
+from holdfast.checkpoint.memory.peers import RESTORE_PATIENCE_S, Peers
 from holdfast.checkpoint.memory.protocol import Item, Which
 from holdfast.checkpoint.memory.record import SnapshotRecord
-from holdfast.checkpoint.naming import committed_name
-from holdfast.checkpoint.part import Listing, merge
-from holdfast.checkpoint.stored import StoredCheckpoint
+from holdfast.checkpoint.memory.sharedbuffer import hashes
+from holdfast.checkpoint.restore.stored import Candidate, StoredCheckpoint
+from holdfast.checkpoint.save.persister import Listing, merge
+
+
+class Images:
+    """A `Files` that only reads: from the node's own memory, else from the peers that hold the image.
+
+    What no peer gives is lost with the node that held it, not away for a while: it raises Damaged, so that an
+    older candidate is tried.
+    """
+
+    def __init__(
+        self,
+        snapshots: NodeSnapshots,
+        peers: Peers,
+        whiches: Mapping[str, Which],
+        servers: Mapping[str, Sequence[str]],
+    ) -> None:
+        """`whiches` and `servers` by file: whose image it is, and which servers hold it, the nearest first."""
+        self._snapshots = snapshots
+        self._peers = peers
+        self._whiches = whiches
+        self._servers = servers
+
+    def read(self, name: str, offset: int, length_bytes: int) -> bytes:
+        own = self.view(name, offset, length_bytes)
+        if own is not None:
+            return bytes(own)
+        found = bytearray(length_bytes)
+        return bytes(found[: self.read_into(name, offset, memoryview(found))])
+
+    def view(self, name: str, offset: int, length_bytes: int) -> memoryview | None:
+        """The bytes where they lie in this node's memory; None when the image is elsewhere."""
+        found = self._snapshots.find(self._whiches[_file_of(name)])
+        if found is None:
+            return None
+        file, held = found
+        return file.buffer.image[: held.record.image_bytes][offset : offset + length_bytes]
+
+    def read_into(self, name: str, offset: int, into: memoryview) -> int:
+        """Fill `into`; how many bytes there were."""
+        own = self.view(name, offset, into.nbytes)
+        if own is not None:
+            into[: own.nbytes] = own
+            return own.nbytes
+        which, reasons = self._whiches[_file_of(name)], []
+        for server in self._servers[_file_of(name)]:
+            try:
+                return self._peers.ask(server, lambda peer: peer.read(which, offset, into))
+            except OSError as error:
+                reasons.append(f"{server}: {error or type(error).__name__}")
+        raise Damaged(f"{name} is out of reach ({'; '.join(reasons) or 'no server is known'})")
+
+    def open(self, name: str) -> "_ImageFile":
+        """For reading into memory that is there already."""
+        return _ImageFile(self, name)
+
+    def size_bytes(self, name: str) -> int:
+        raise _read_only(name)
+
+    def names(self, folder: str = "") -> list[str]:
+        return sorted(self._whiches)
+
+    def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
+        raise _read_only(name)
+
+    def free_bytes(self) -> int:
+        return 0
+
+
+class _ImageFile:
+    """An `OpenFile`."""
+
+    def __init__(self, images: Images, name: str) -> None:
+        self._images = images
+        self._name = name
+
+    def read_into(self, offset: int, memory: memoryview) -> int:
+        return self._images.read_into(self._name, offset, memory)
+
+    def expect(self, offset: int, length_bytes: int) -> None:
+        """It is in memory already, here or there."""
+
+    def close(self) -> None:
+        """Connections are kept for the next one."""
+
+
+def _file_of(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _read_only(name: str) -> OSError:
+    return OSError(errno.EROFS, "images in memory are only read", name)
+
+
+# Finding the newest step of which every rank's snapshot is in some node's memory.
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -91,15 +185,15 @@ class _Whole:
 class Recollection:
     """What the memory of the job's nodes holds: candidates, newest first, and blocks by their hash."""
 
-    def __init__(self, holdings: Holdings, peers: Peers, servers: Sequence[str]) -> None:
+    def __init__(self, snapshots: NodeSnapshots, peers: Peers, servers: Sequence[str]) -> None:
         self.candidates: tuple[Candidate, ...] = ()
-        self._holdings = holdings
+        self._snapshots = snapshots
         self._peers = peers
         self._servers = servers
 
     def fetch(self, block_hash: str) -> bytes | None:
         """A block of any image in memory, verified; None when nobody that was asked has it."""
-        own = self._holdings.find_block(block_hash)
+        own = self._snapshots.find_block(block_hash)
         if own is not None and hash_block(own) == block_hash:
             return bytes(own)
         return self._peers.block(block_hash, self._servers)
@@ -118,7 +212,7 @@ class Recollection:
         except SaveFailed as error:
             _LOG.warning("a step in memory is not whole step=%d reason=%s", whole.step, error)
             return None
-        images = Images(self._holdings, self._peers, whiches, servers)
+        images = Images(self._snapshots, self._peers, whiches, servers)
         name = _name(whole.round, whole.step)
         return Candidate(name, lambda: StoredCheckpoint(images, name, found, index), Tier.MEMORY)
 
@@ -128,31 +222,31 @@ class Recollection:
 
 
 def recollect(
-    council: Council,
+    group: SaveGroup,
     assignment: Assignment,
     *,
     after: tuple[int, int] | None = None,
     limit: int = LIMIT,
-    patience_s: float = PATIENCE_S,
+    patience_s: float = RESTORE_PATIENCE_S,
 ) -> Recollection:
     """Collective: every rank of a round that may restore from memory calls it, also one whose node keeps none.
 
     `after` is the (round, step) of the newest checkpoint in storage, as `Opening.newest`; only what is newer
     counts. A step counts when every rank of the world that took it is found, in a round that was not given up, and
     was finite, and no unhealthy step is known up to it.
-    Raises what a collective of `council` raises, and nothing else.
+    Raises what a collective of `group` raises, and nothing else.
     """
     memory, owner = assignment.memory, assignment.restore.owner
-    holdings = Holdings(Path("" if memory is None else memory.folder), owner)
-    said = _look(holdings, memory, speaks=assignment.local_rank == 0)
-    nodes = [_NODES.decode(words) for words in council.exchange(msgspec.msgpack.encode(said))]
+    snapshots = NodeSnapshots(Path("" if memory is None else memory.folder), owner)
+    said = _look(snapshots, memory, speaks=assignment.local_rank == 0)
+    nodes = [_NODES.decode(words) for words in group.exchange(msgspec.msgpack.encode(said))]
     keepers = () if memory is None else memory.order.keepers
     servers = dict.fromkeys([*keepers, *(node.server for node in nodes if node.items and node.server)])
-    recollection = Recollection(holdings, Peers(owner, patience_s=patience_s), tuple(servers))
+    recollection = Recollection(snapshots, Peers(owner, patience_s=patience_s), tuple(servers))
     candidates = []
     for whole in _wholes(nodes, after, assignment.restore.unhealthy_from)[:limit]:
-        mine = tuple(_describe(holdings, whole, council.rank))
-        heard = council.exchange(msgspec.msgpack.encode(mine))
+        mine = tuple(_describe(snapshots, whole, group.rank))
+        heard = group.exchange(msgspec.msgpack.encode(mine))
         described = [each for words in heard for each in _DESCRIPTIONS.decode(words)]
         candidate = recollection.candidate(whole, described)
         if candidate is not None:
@@ -161,14 +255,14 @@ def recollect(
     return recollection
 
 
-def _look(holdings: Holdings, memory: NodeMemory | None, *, speaks: bool) -> _Node:
+def _look(snapshots: NodeSnapshots, memory: NodeMemory | None, *, speaks: bool) -> _Node:
     if memory is None:
         return _Node()
     try:
-        holdings.look()
+        snapshots.look()
     except OSError:
         return _Node(since_round=memory.order.since_round)
-    items = holdings.items() if speaks else ()
+    items = snapshots.items() if speaks else ()
     return _Node(server=memory.server, since_round=memory.order.since_round, items=items)
 
 
@@ -193,16 +287,16 @@ def _wholes(
     return [wholes[each.name] for each in line]
 
 
-def _describe(holdings: Holdings, whole: _Whole, rank: int) -> Iterator[_Description]:
+def _describe(snapshots: NodeSnapshots, whole: _Whole, rank: int) -> Iterator[_Description]:
     """Those images of the step that this rank speaks for."""
     for which, places in whole.ranks():
         if min(places, key=_order).speaker != rank:
             continue
-        found = holdings.find(which)
+        found = snapshots.find(which)
         if found is None:  # Gone since; nobody else speaks for it, so this step is left out on all ranks.
             continue
-        holding, held = found
-        yield _Description(held.record, held.blocks or tuple(hashes(holding.arena, held.record.image_bytes)))
+        file, held = found
+        yield _Description(held.record, held.blocks or tuple(hashes(file.buffer, held.record.image_bytes)))
 
 
 def _which(described: _Description | None) -> Which | None:

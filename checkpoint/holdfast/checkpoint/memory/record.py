@@ -3,8 +3,8 @@
 import msgspec
 
 from holdfast.api.decoding import decode as read
-from holdfast.checkpoint.index import Path, Stored
-from holdfast.checkpoint.manifest import Count, FileName, World
+from holdfast.checkpoint.format.index import Path, Stored
+from holdfast.checkpoint.format.manifest import Count, FileName, World
 
 
 class SnapshotRecord(msgspec.Struct, frozen=True):

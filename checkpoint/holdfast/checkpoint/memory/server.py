@@ -6,21 +6,11 @@ import socket
 import time
 
 from holdfast.checkpoint.memory import protocol
-from holdfast.checkpoint.memory.arena import Held
-from holdfast.checkpoint.memory.channel import PATIENCE_S, Channel, Misspoken, welcome
-from holdfast.checkpoint.memory.copier import Copier
-from holdfast.checkpoint.memory.holdings import Holding, Holdings, outdated
-from holdfast.checkpoint.memory.keeper import Keeper
-from holdfast.checkpoint.memory.protocol import (
-    Block,
-    Content,
-    Listing,
-    Put,
-    Question,
-    Read,
-    Refused,
-    Which,
-)
+from holdfast.checkpoint.memory.channel import PATIENCE_S, Channel, ProtocolError, welcome
+from holdfast.checkpoint.memory.copies import CopyReceiver, CopySender
+from holdfast.checkpoint.memory.nodesnapshots import BufferFile, NodeSnapshots, outdated
+from holdfast.checkpoint.memory.protocol import Block, Content, Listing, Put, Question, Read, Refused, Which
+from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,13 +22,15 @@ _IDLE_S = 600.0  # A rank that restores may have much to do between two question
 _REST_S = 0.2
 
 
-class Server:
-    """Serves `holdings` on a listening socket until the folder is gone or `serve` is cancelled."""
+class TransferServer:
+    """Serves `snapshots` on a listening socket until the folder is gone or `serve` is cancelled."""
 
-    def __init__(self, holdings: Holdings, *, ceiling_bytes_s: float, patience_s: float = PATIENCE_S) -> None:
-        self._holdings = holdings
-        self._keeper = Keeper(holdings)
-        self._copier = Copier(holdings, ceiling_bytes_s=ceiling_bytes_s, patience_s=patience_s)
+    def __init__(
+        self, snapshots: NodeSnapshots, *, ceiling_bytes_s: float, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._snapshots = snapshots
+        self._receiver = CopyReceiver(snapshots)
+        self._sender = CopySender(snapshots, ceiling_bytes_s=ceiling_bytes_s, patience_s=patience_s)
         self._patience_s = patience_s
         self._callers: set[asyncio.Task[None]] = set()
 
@@ -47,7 +39,7 @@ class Server:
         accepting = asyncio.create_task(self._accept(listener))
         try:
             if self._look():
-                self._holdings.drop(self._holdings.strays())
+                self._snapshots.drop(self._snapshots.strays())
             while self._look():  # noqa: ASYNC110 - shared memory tells nobody that it has changed
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
@@ -55,16 +47,16 @@ class Server:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._copier.stop()
+            await self._sender.stop()
 
     def _look(self) -> bool:
         """False when the folder is gone."""
         try:
-            self._holdings.look()
+            self._snapshots.look()
         except FileNotFoundError:
             return False
-        self._holdings.drop(outdated(self._holdings.all()))
-        self._copier.look(time.monotonic())
+        self._snapshots.drop(outdated(self._snapshots.all()))
+        self._sender.look(time.monotonic())
         return True
 
     async def _accept(self, listener: socket.socket) -> None:
@@ -87,11 +79,11 @@ class Server:
     async def _attend(self, connection: socket.socket) -> None:
         peer = Channel(connection, patience_s=self._patience_s)
         try:
-            await welcome(peer, self._holdings.owner)
+            await welcome(peer, self._snapshots.owner)
             while True:
                 question = await peer.hear(protocol.QUESTIONS, limit=protocol.REQUEST_BYTES_MAX, idle_s=_IDLE_S)
                 await self._answer(peer, question)
-        except Misspoken as error:
+        except ProtocolError as error:
             _LOG.warning("a caller was turned away reason=%s", error)
         except OSError as error:  # Gone, or it hangs: it will call again.
             _LOG.debug("a caller has left reason=%s", error)
@@ -103,28 +95,28 @@ class Server:
     async def _answer(self, peer: Channel, question: Question) -> None:
         match question:
             case Listing():
-                self._holdings.look()
-                await peer.say(protocol.Holdings(self._holdings.items()))
+                self._snapshots.look()
+                await peer.say(protocol.Holdings(self._snapshots.items()))
             case Read(which, offset, length_bytes):
                 await self._read(peer, which, offset, length_bytes)
             case Block(wanted):
-                await _show(peer, self._holdings.find_block(wanted))
+                await _show(peer, self._snapshots.find_block(wanted))
             case Put():
-                await peer.say(await self._keeper.keep(peer, question))
+                await peer.say(await self._receiver.keep(peer, question))
 
     async def _read(self, peer: Channel, which: Which, offset: int, length_bytes: int) -> None:
         found = self._find(which)
         if found is None or offset < 0 or not 0 <= length_bytes <= protocol.READ_BYTES_MAX:
             await peer.say(_ABSENT)
             return
-        holding, held = found
-        await _show(peer, holding.arena.image[: held.record.image_bytes][offset : offset + length_bytes])
+        file, held = found
+        await _show(peer, file.buffer.image[: held.record.image_bytes][offset : offset + length_bytes])
 
-    def _find(self, which: Which) -> tuple[Holding, Held] | None:
-        found = self._holdings.find(which)
+    def _find(self, which: Which) -> tuple[BufferFile, HeldSnapshot] | None:
+        found = self._snapshots.find(which)
         if found is None:
-            self._holdings.look()
-            found = self._holdings.find(which)
+            self._snapshots.look()
+            found = self._snapshots.find(which)
         return found
 
 

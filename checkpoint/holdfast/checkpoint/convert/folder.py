@@ -1,0 +1,126 @@
+"""A `.distcp` file, written from front to back, one tensor after the other."""
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from holdfast.checkpoint.commit.discovery import committed_name
+from holdfast.checkpoint.convert.content import Origin, Source, bytes_of
+from holdfast.checkpoint.convert.fresh import fresh, sync_folder, write_whole
+from holdfast.checkpoint.format import archive, index, manifest
+from holdfast.checkpoint.format.index import Box, Index, Stored, StoredChunk, StoredObject, StoredTensor
+from holdfast.checkpoint.format.manifest import (
+    FAST,
+    FileRecord,
+    Hashing,
+    Manifest,
+    Recorder,
+    given_keys,
+    hashing_with,
+)
+
+IMAGE_FILE = "__0_0.distcp"
+_ALIGNMENT_BYTES = 64  # As in the images that training writes.
+
+
+def write_image(path: Path, source: Source, hashing: Hashing = FAST) -> tuple[Index, FileRecord]:
+    """All of `source` in one durable file: what lies where, and the file's record. Raises as `source` does, and
+    OSError.
+    """
+    contents = source.contents
+    entries: dict[str, Stored] = {}
+    with open(path, "xb") as file:
+        image = _Image(file, hashing)
+        for name in contents.tensors:
+            entries[name] = image.add_tensor(name, source)
+        for name in contents.objects:
+            entries[name] = image.add_object(source.value(name))
+        file.flush()
+        os.fsync(file.fileno())
+    paths = {name: contents.path_of(name) for name in entries}
+    return Index(entries=entries, paths=paths), image.recorder.record()
+
+
+class _Image:
+    def __init__(self, file: BinaryIO, hashing: Hashing) -> None:
+        self._file = file
+        self._end = 0
+        self.recorder = Recorder(hashing)
+
+    def add_tensor(self, name: str, source: Source) -> StoredTensor:
+        shape = source.contents.tensors[name]
+        frame = archive.frame(shape.dtype, shape.sizes)
+        start = self._end
+        self._add(frame.before)
+        self._add(bytes_of(source.tensor(name)))
+        self._add(frame.after)
+        self._add(bytes(-self._end % _ALIGNMENT_BYTES))
+        chunk = StoredChunk(
+            file=IMAGE_FILE,
+            start=start,
+            length_bytes=frame.length_bytes,
+            payload=start + len(frame.before),
+            box=Box(offsets=(0,) * len(shape.sizes), sizes=shape.sizes),
+        )
+        return StoredTensor(str(shape.dtype).removeprefix("torch."), shape.sizes, (chunk,))
+
+    def add_object(self, value: object) -> StoredObject:
+        packed = archive.pack_object(value)
+        start = self._end
+        self._add(packed)
+        return StoredObject(file=IMAGE_FILE, start=start, length_bytes=len(packed))
+
+    def _add(self, part: bytes | memoryview) -> None:
+        self._file.write(part)
+        self.recorder.add(memoryview(part))
+        self._end += len(part)
+
+
+# Writing checkpoints in folders: of stock torch.distributed.checkpoint, and ours, which is that and more.
+
+
+def write_dcp(source: Source, target: Path) -> None:
+    """A directory that torch.distributed.checkpoint loads. Raises as `source` does, and OSError."""
+    with fresh(target) as folder:
+        folder.mkdir()
+        _fill(folder, source)
+        sync_folder(folder)
+
+
+def write_holdfast(source: Source, target: Path) -> None:
+    """A directory of checkpoints with one in it, which any round restores: it is of round 0, before every other.
+    It is signed where the environment names keys. Raises as `source` does, and OSError.
+    """
+    origin, keys = source.contents.origin, given_keys(os.environ)
+    hashing = hashing_with(keys)
+    with fresh(target) as root:
+        folder = root / committed_name(origin.step)
+        folder.mkdir(parents=True)
+        found, record = _fill(folder, source, hashing)
+        document = index.encode(found)
+        write_whole(folder / index.FILE_NAME, document)
+        files = {IMAGE_FILE: record, index.FILE_NAME: manifest.record_of([memoryview(document)], hashing)}
+        described = (folder / archive.METADATA_FILE).read_bytes()
+        files[archive.METADATA_FILE] = manifest.record_of([memoryview(described)], hashing)
+        write_whole(folder / manifest.FILE_NAME, manifest.encode(_manifest(origin, files), keys))
+        sync_folder(folder)
+        sync_folder(root)
+
+
+def _fill(folder: Path, source: Source, hashing: Hashing = FAST) -> tuple[Index, FileRecord]:
+    """What both kinds have."""
+    found, record = write_image(folder / IMAGE_FILE, source, hashing)
+    write_whole(folder / archive.METADATA_FILE, archive.encode_metadata(found))
+    return found, record
+
+
+def _manifest(origin: Origin, files: dict[str, FileRecord]) -> Manifest:
+    return Manifest(
+        format=manifest.FORMAT,
+        step=origin.step,
+        round=0,
+        parent=None,
+        world_size=origin.world_size,
+        batches=origin.batches,
+        files=files,
+    )
