@@ -35,17 +35,6 @@ _KEEP = 3  # The newest may be cut short by what ended the round, the one before
 Batch = TypeVar("Batch")
 
 
-def _require_nothing_there(restore: Restore, opening: Opening, position: Position) -> None:
-    """Nothing was restored. Raises NothingToRestore unless that is as it should be: nothing was asked for, and
-    storage holds nothing. What is lost otherwise may be months of work, so nobody starts over without being told.
-    """
-    reasons = "; ".join(position.skipped) or "there is none"
-    if restore.step:
-        raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
-    if opening.candidates or opening.unreadable:
-        raise NothingToRestore(f"checkpoints are there and none can be used: {reasons}")
-
-
 class _At(NamedTuple):
     """How far the loop is: completed steps, and batches each rank has taken."""
 
@@ -214,7 +203,12 @@ class Checkpointer:
             opening = open_together(self.storage, self._group, round=part.round, restore=restore)
         position = restore_newest(state, self._group, part, storage=self.storage, opening=opening)
         if position.step is None and restore.tier is not Tier.NONE:
-            _require_nothing_there(restore, opening, position)
+            # What is lost otherwise may be months of work, so nobody starts over without being told.
+            reasons = "; ".join(position.skipped) or "there is none"
+            if restore.step:
+                raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
+            if opening.candidates or opening.unreadable:
+                raise NothingToRestore(f"checkpoints are there and none can be used: {reasons}")
         if self._equivalence is not None:
             self._equivalence.check(self._group)
         report = None

@@ -16,9 +16,8 @@ from patience import patient
 
 from holdfast.checkpoint.format.manifest import record_of
 from holdfast.checkpoint.memory import protocol
-from holdfast.checkpoint.memory.channel import ProtocolError
 from holdfast.checkpoint.memory.peers import Peer
-from holdfast.checkpoint.memory.protocol import Which
+from holdfast.checkpoint.memory.protocol import ProtocolError, Which
 
 SLOWLY = ("--mb-s", "8", "--patience-s", "3")
 

@@ -10,7 +10,7 @@ from holdfast.api.control import Assignment
 from holdfast.api.round import Endpoint, Restore, Tier
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.commit.discovery import Found, Unreadable
-from holdfast.checkpoint.commit.folder import FolderCommits, open_directory, retire
+from holdfast.checkpoint.commit.folder import FolderCommits
 from holdfast.checkpoint.commit.retention import Need, Retention, Why, Writer, judge
 from holdfast.checkpoint.format.manifest import FileRecord
 from holdfast.checkpoint.restore.opening import Opening, open_together
@@ -134,9 +134,9 @@ def test_what_stays_is_said_by_whoever_deletes_and_left_for_whoever_deletes_by_h
     drawer = Drawer()
     for step in (10, 20, 30):
         put(drawer, f"step-{step:08d}", manifest_of(step, healthy=step < 20))
-    open_directory(drawer, round=7)
+    FolderCommits(drawer).enter(owner="", round=7)
     retention = Retention(1, unhealthy_from=15)
-    line = retire(drawer, retention, round=7, token="aa", need=retention.need)
+    line = FolderCommits(drawer).retire(retention, round=7, token="aa", need=retention.need)
     assert [each.step for each in line] == [30, 10]
     assert FolderCommits(drawer).entered().need == Need(0, None, 15, 1)
 

@@ -176,16 +176,12 @@ def estimated_bytes(model: Module, optimizer: Optimizer, *, world_size: int) -> 
     states = len(settings.get("betas", ())) or int(bool(settings.get("momentum")))
     total = 0.0
     for parameter in model.parameters():
-        local = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
-        total += local.nbytes / _holders(parameter, world_size) * (1 + states * parameter.requires_grad)
+        local: torch.Tensor = parameter
+        holders = world_size  # How many ranks hold the same of it.
+        if isinstance(parameter, DTensor):
+            local = parameter._local_tensor
+            placed = zip(parameter.device_mesh.shape, parameter.placements, strict=True)
+            replicas = prod(size for size, placement in placed if placement.is_replicate())
+            holders = replicas * max(1, world_size // parameter.device_mesh.size())
+        total += local.nbytes / holders * (1 + states * parameter.requires_grad)
     return int(total)
-
-
-def _holders(parameter: object, world_size: int) -> int:
-    """How many ranks hold the same of it."""
-    if not isinstance(parameter, DTensor):
-        return world_size
-    sizes = parameter.device_mesh.shape
-    placed = zip(sizes, parameter.placements, strict=True)
-    replicas = prod(size for size, placement in placed if placement.is_replicate())
-    return replicas * max(1, world_size // parameter.device_mesh.size())

@@ -68,17 +68,24 @@ class Equivalence:
         """
         if self.batch is None:
             return
-        _require_plain(self.batch)
+        leaves = tree_leaves(self.batch)
+        for leaf in leaves:
+            if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
+                fix = "give batches made of tensors, numbers and strings, in dicts, lists and tuples"
+                raise InvalidInput(Problem(field="equivalence.batch", value=type(leaf).__name__, fix=fix))
         loss = self._loss(self.batch, step)
-        size_bytes = sum(leaf.nbytes for leaf in tree_leaves(self.batch) if isinstance(leaf, torch.Tensor))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        size_bytes = sum(tensor.nbytes for tensor in tensors)
         if size_bytes > BATCH_BYTES_MAX:
             _LOG.warning("batch too large to be kept with its loss rank=%d bytes=%d", self._rank, size_bytes)
             return
         self._record = {
             "step": step,
             "loss": loss,
-            "device": _device(self.batch),
-            "batch": tree_map(_on_cpu, self.batch),
+            "device": tensors[0].device.type if tensors else "cpu",
+            "batch": tree_map(
+                lambda leaf: leaf.detach().cpu().clone() if isinstance(leaf, torch.Tensor) else leaf, self.batch
+            ),
         }
 
     def forget(self) -> None:
@@ -99,11 +106,15 @@ class Equivalence:
         found, self._found = self._found, {}
         if not all(said.can_tell for said in _exchange(group, _Word(can_tell=bool(found)))):
             return
-        batch = tree_map(lambda leaf: _on_device(leaf, found["device"]), found["batch"])
-        loss = self._loss(batch, found["step"])
-        difference = ""
-        if not self._is_same(found["loss"], loss):
-            difference = f"{loss!r} instead of {found['loss']!r}"
+        batch = tree_map(
+            lambda leaf: leaf.to(found["device"]) if isinstance(leaf, torch.Tensor) else leaf, found["batch"]
+        )
+        before, now = found["loss"], self._loss(batch, found["step"])
+        kinds = {parameter.dtype for parameter in self._model.parameters()}
+        tolerance = max((_TOLERANCES.get(kind, _TOLERANCE_MAX) for kind in kinds), default=_TOLERANCE_MAX)
+        # Compared as text first: a loss that is no number does not equal itself.
+        is_same = before.hex() == now.hex() or abs(before - now) <= tolerance * max(abs(before), abs(now))
+        difference = "" if is_same else f"{now!r} instead of {before!r}"
         for rank, said in enumerate(_exchange(group, _Word(difference=difference))):
             if said.difference:
                 raise NotEquivalent(
@@ -111,17 +122,9 @@ class Equivalence:
                     f"saved: {said.difference}"
                 )
 
-    def _is_same(self, before: float, loss: float) -> bool:
-        # Compared as text first: a loss that is no number does not equal itself.
-        return before.hex() == loss.hex() or abs(before - loss) <= self._tolerance() * max(abs(before), abs(loss))
-
     def _loss(self, batch: Any, step: int) -> float:
         with _undisturbed(self._model, seed=step), torch.no_grad():
             return float(self._loss_of(batch))
-
-    def _tolerance(self) -> float:
-        kinds = {parameter.dtype for parameter in self._model.parameters()}
-        return max((_TOLERANCES.get(kind, _TOLERANCE_MAX) for kind in kinds), default=_TOLERANCE_MAX)
 
 
 def _exchange(group: SaveGroup, word: _Word) -> list[_Word]:
@@ -144,23 +147,3 @@ def _undisturbed(model: Module, *, seed: int) -> Iterator[None]:
             for buffer, content in buffers:
                 buffer.copy_(content)
         randomness.reinstate(before)
-
-
-def _require_plain(batch: Any) -> None:
-    for leaf in tree_leaves(batch):
-        if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
-            fix = "give batches made of tensors, numbers and strings, in dicts, lists and tuples"
-            raise InvalidInput(Problem(field="equivalence.batch", value=type(leaf).__name__, fix=fix))
-
-
-def _device(batch: Any) -> str:
-    kinds = [leaf.device.type for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-    return kinds[0] if kinds else "cpu"
-
-
-def _on_cpu(leaf: Any) -> Any:
-    return leaf.detach().cpu().clone() if isinstance(leaf, torch.Tensor) else leaf
-
-
-def _on_device(leaf: Any, kind: str) -> Any:
-    return leaf.to(kind) if isinstance(leaf, torch.Tensor) else leaf

@@ -146,7 +146,11 @@ class _Plan:
 
     def __init__(self, state: TrainingState, flat: FlatState) -> None:
         """Raises LookupError with a name when something of the flat state is not found in its place."""
-        if _has_state_dict_of_its_own(state.optimizer):
+        optimizer = state.optimizer
+        hooks = ("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks")
+        if type(optimizer).state_dict is not Optimizer.state_dict or any(
+            getattr(optimizer, each, None) for each in hooks
+        ):
             raise LookupError("optimizer.state_dict")
         places = dict(_places(state.model, state.optimizer))
         self.held = _Held()
@@ -185,7 +189,13 @@ class _Plan:
                 raise LookupError(name)
             self._values[name] = place
             return
-        if not isinstance(there, torch.Tensor) or not _is_same_memory(there, value):
+        # Two tensors are one, but for what autograd knows of them.
+        memory = value._local_tensor if isinstance(value, DTensor) else value
+        if (
+            not isinstance(there, torch.Tensor)
+            or _kinds([there]) != _kinds([value])
+            or (memory.data_ptr() == 0 and memory.numel() > 0)
+        ):
             raise LookupError(name)
         self.held.add(name, place, shard_of(name, value))
 
@@ -242,14 +252,6 @@ def _members(objects: Mapping[str, object]) -> groups.Members:
     return {name: value for name, value in objects.items() if isinstance(value, list) and groups.is_list(name)}
 
 
-def _is_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are one, but for what autograd knows of them."""
-    if _kinds([one]) != _kinds([other]):
-        return False
-    memory = other._local_tensor if isinstance(other, DTensor) else other
-    return memory.data_ptr() != 0 or memory.numel() == 0
-
-
 def _signature(name: str, shard: Shard | None) -> tuple[object, ...]:
     return (name,) if shard is None else (name, shard.local.dtype, shard.shape, shard.box)
 
@@ -272,13 +274,6 @@ def _known_as(model: Module, name: str) -> str:
     if len(names) != 1:
         raise LookupError(name)
     return next(iter(names))
-
-
-def _has_state_dict_of_its_own(optimizer: Optimizer) -> bool:
-    hooks = ("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks")
-    return type(optimizer).state_dict is not Optimizer.state_dict or any(
-        getattr(optimizer, each, None) for each in hooks
-    )
 
 
 def _structure(model: Module, optimizer: Optimizer) -> Iterator[object]:

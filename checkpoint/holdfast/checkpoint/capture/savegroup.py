@@ -25,7 +25,12 @@ class SaveGroup:
         self.world_size = assignment.world_size
         self._process_group: dist.ProcessGroup | None = None
         if self.world_size > 1:
-            self._process_group = _open_group(self.world_size)
+            if not dist.is_initialized() or dist.get_world_size() != self.world_size:
+                fix = "initialise torch.distributed with that many ranks before the Checkpointer is made"
+                raise InvalidInput(Problem(field="world_size", value=self.world_size, fix=fix))
+            opened = dist.new_group(backend="gloo", timeout=_PATIENCE)
+            assert isinstance(opened, dist.ProcessGroup)
+            self._process_group = opened
 
     def exchange(self, words: bytes) -> list[bytes]:
         """What every rank says, in rank order."""
@@ -83,15 +88,6 @@ class SaveGroup:
         sizes = [torch.empty(1, dtype=torch.int64) for _ in range(self.world_size)]
         dist.all_gather(sizes, torch.tensor([len(words)]), group=self._process_group)
         return [int(size) for size in sizes]
-
-
-def _open_group(world_size: int) -> dist.ProcessGroup:
-    if not dist.is_initialized() or dist.get_world_size() != world_size:
-        fix = "initialise torch.distributed with that many ranks before the Checkpointer is made"
-        raise InvalidInput(Problem(field="world_size", value=world_size, fix=fix))
-    group = dist.new_group(backend="gloo", timeout=_PATIENCE)
-    assert isinstance(group, dist.ProcessGroup)
-    return group
 
 
 def _over(memory: memoryview) -> torch.Tensor:

@@ -29,7 +29,14 @@ class FolderCommits:
         self._storage = storage
 
     def enter(self, *, owner: str, round: int) -> int:
-        return open_directory(self._storage, owner=owner, round=round)
+        """The clearing comes first, so that what the dead left on a full disk cannot keep the living out."""
+        storage = self._storage
+        storage.make()
+        with storage.exclusive():
+            number = fence.admit(storage, owner=owner, round=round)
+            _delete(storage, _leftovers(storage, number))
+            fence.enter(storage, owner=owner, round=round)
+        return number
 
     def entered(self) -> Entered:
         return Entered(fence.current(self._storage), read_need(self._storage))
@@ -39,90 +46,53 @@ class FolderCommits:
         return staged_name(step, round=round, token=token)
 
     def publish(self, folder: str, *, step: int, round: int) -> str:
-        commit(self._storage, folder, step=step, round=round)
-        return committed_name(step)
+        """A checkpoint of that step may be there already: of a round whose history this one gave up, or one that a
+        restore passed over as damaged. Either way the newer one is right, so it takes the place. The older is set
+        aside first and deleted last; a death between the two renames leaves it, and `enter` puts it back. An older
+        one that cannot be deleted is no failure: the newer stands, and `retire` clears the older away.
+        """
+        storage, final = self._storage, committed_name(step)
+        # Fresh each time: what an earlier attempt has set aside and not deleted is not in the way.
+        aside = set_aside_name(final, secrets.token_hex(4))
+        with storage.exclusive():
+            fence.require(storage, round)
+            replaces = final in storage.names()
+            if replaces:
+                storage.rename(final, aside)
+            try:
+                storage.rename(folder, final)
+            except OSError:
+                if replaces:
+                    storage.rename(aside, final)
+                raise
+            storage.sync()
+            if replaces:
+                try:
+                    storage.remove(aside)
+                except OSError as error:
+                    _LOG.warning("replaced checkpoint not deleted folder=%s reason=%s", aside, error)
+        return final
 
     def retire(
         self, retention: Retention, *, round: int, token: str, need: Need | None = None
     ) -> tuple[Found, ...]:
-        return retire(self._storage, retention, round=round, token=token, need=need)
-
-
-def open_directory(storage: Tree, *, owner: str = "", round: int) -> int:
-    """Enter the directory as `owner`'s `round` and clear away what rounds that died have left.
-
-    Returns the number that the round has in this directory, for everything it does there.
-
-    The clearing comes first, so that what the dead left on a full disk cannot keep the living out.
-
-    Raises Fenced when a newer round has entered before, OSError when the storage fails.
-    """
-    storage.make()
-    with storage.exclusive():
-        number = fence.admit(storage, owner=owner, round=round)
-        _delete(storage, _leftovers(storage, number))
-        fence.enter(storage, owner=owner, round=round)
-    return number
-
-
-def commit(storage: Tree, staged: str, *, step: int, round: int) -> None:
-    """Make the complete, durable folder `staged` the checkpoint of `step`.
-
-    A checkpoint of that step may be there already: of a round whose history this one gave up, or one that a
-    restore passed over as damaged. Either way the newer one is right, so it takes the place. The older is set
-    aside first and deleted last; a death between the two renames leaves it, and `open_directory` puts it back.
-
-    Raises Fenced when a newer round has entered, OSError when the storage fails. An older one that cannot be
-    deleted is no failure: the newer stands, and `retire` clears the older away.
-    """
-    final = committed_name(step)
-    # Fresh each time: what an earlier attempt has set aside and not deleted is not in the way.
-    aside = set_aside_name(final, secrets.token_hex(4))
-    with storage.exclusive():
-        fence.require(storage, round)
-        replaces = final in storage.names()
-        if replaces:
-            storage.rename(final, aside)
-        try:
-            storage.rename(staged, final)
-        except OSError:
-            if replaces:
-                storage.rename(aside, final)
-            raise
-        storage.sync()
-        if replaces:
-            _remove_aside(storage, aside)
-
-
-def _remove_aside(storage: Tree, aside: str) -> None:
-    try:
-        storage.remove(aside)
-    except OSError as error:
-        _LOG.warning("replaced checkpoint not deleted folder=%s reason=%s", aside, error)
-
-
-def retire(
-    storage: Tree, retention: Retention, *, round: int, token: str, need: Need | None = None
-) -> tuple[Found, ...]:
-    """Delete what `judged` dooms and whatever could not be deleted before. For while `token` saves nothing. `need`
-    is left behind, unless it is None. Returns what stays of the history that goes on, newest first.
-
-    Readers see each checkpoint whole or not at all, also after a loss of power. Raises Fenced when a newer round
-    has entered, OSError when the storage fails.
-    """
-    with storage.exclusive():
-        fence.require(storage, round)
-        doomed = _leftovers(storage, round, token)
-        verdict = judged(storage, retention)
-        for name in verdict.doomed:
-            storage.rename(name, doomed_name(name, token))
-            doomed.append(doomed_name(name, token))
-        try:
-            _delete(storage, doomed)
-        finally:
-            if need is not None:
-                leave_need(storage, need)  # Last: a full disk may have had no room for it before.
-    return verdict.line
+        """Also deletes whatever could not be deleted before. For while `token` saves nothing. Readers see each
+        checkpoint whole or not at all, also after a loss of power.
+        """
+        storage = self._storage
+        with storage.exclusive():
+            fence.require(storage, round)
+            doomed = _leftovers(storage, round, token)
+            verdict = judged(storage, retention)
+            for name in verdict.doomed:
+                storage.rename(name, doomed_name(name, token))
+                doomed.append(doomed_name(name, token))
+            try:
+                _delete(storage, doomed)
+            finally:
+                if need is not None:
+                    leave_need(storage, need)  # Last: a full disk may have had no room for it before.
+        return verdict.line
 
 
 def _leftovers(storage: Tree, round: int, token: str = "") -> list[str]:
@@ -132,11 +102,12 @@ def _leftovers(storage: Tree, round: int, token: str = "") -> list[str]:
     names = storage.names()
     found: list[str] = []
     for name in tuple(names):
-        final = set_aside_from(name)
+        final, staged = set_aside_from(name), staged_by(name)
+        is_dead = staged is not None and (staged[0] < round or staged == (round, token))
         if final is not None and final not in names:
             storage.rename(name, final)
             names.append(final)
-        elif final is not None or is_doomed(name) or _is_leftover(name, round, token):
+        elif final is not None or is_doomed(name) or is_dead:
             found.append(name)
     return found
 
@@ -153,8 +124,3 @@ def _delete(storage: Tree, names: Sequence[str]) -> None:
             errors.append(error)
     for failure in errors:
         raise failure
-
-
-def _is_leftover(name: str, round: int, token: str) -> bool:
-    staged = staged_by(name)
-    return staged is not None and (staged[0] < round or staged == (round, token))

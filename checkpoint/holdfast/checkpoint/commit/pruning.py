@@ -6,7 +6,6 @@ goes while a save is being written; and nothing goes before one of those that st
 """
 
 import secrets
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from holdfast.api.errors import Damaged, Unavailable
@@ -48,7 +47,11 @@ def prune(storage: Storage, retention: Retention) -> list[str]:
     doomed = plan(storage, retention).doomed
     if not doomed:
         return []
-    _require_an_intact_one(storage, doomed)
+    staying = [each.name for each in lineage(discover(storage)[0]) if each.name not in doomed]
+    if not any(verify(storage, name).is_intact for name in staying):
+        raise Damaged(
+            f"nothing was deleted: of what would stay in {storage.uri}, nothing is intact ({', '.join(staying)})"
+        )
     before = set(_committed(storage))
     _refuse_while_saving(storage, number)  # Verifying takes a while, and the job may need something else by now.
     needed = _minding(retention, storage.commits.entered().need)
@@ -70,15 +73,6 @@ def _refuse_while_saving(storage: Storage, number: int) -> None:
                 f"a save is being written to {storage.uri}/{name}: wait for it, or delete that folder when the "
                 "run that wrote it is dead"
             )
-
-
-def _require_an_intact_one(storage: Storage, doomed: Collection[str]) -> None:
-    found, _ = discover(storage)
-    staying = [each.name for each in lineage(found) if each.name not in doomed]
-    if not any(verify(storage, name).is_intact for name in staying):
-        raise Damaged(
-            f"nothing was deleted: of what would stay in {storage.uri}, nothing is intact ({', '.join(staying)})"
-        )
 
 
 def _committed(storage: Storage) -> list[str]:

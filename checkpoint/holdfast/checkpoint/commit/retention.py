@@ -196,19 +196,18 @@ def _old_enough(line: Sequence[Found], need: Need, dates: Dates, newest: Found) 
     """The newest that is old enough to be verified; newer ones may hold what is found wrong only later."""
     if not need.reaches_back:
         return []
-    known_to = next((each.step for each in line if _is_settled(each, newest, dates)), 0)
-    oldest_doubt = known_to - need.reaches_back
+    # Settled is what was committed so long before the newest that all comparisons up to it have been decided on.
+    # Steps alone have to tell where the storage keeps no dates; what it merely cannot tell now is not settled.
+    now = dates(newest.name)
+    settled = (
+        each.step
+        for each in line
+        if now is None or ((then := dates(each.name)) is not None and now - then >= TOLD_WITHIN_S)
+    )
+    oldest_doubt = next(settled, 0) - need.reaches_back
     stones: dict[int, Found] = {}  # one for each interval between comparisons, so that one grows old enough
     for each in line:
         if each.step <= oldest_doubt:
             return [*stones.values(), each]
         stones.setdefault(-(-each.step // need.compared_every), each)
     return [*stones.values()]
-
-
-def _is_settled(one: Found, newest: Found, dates: Dates) -> bool:
-    """Whether it was committed so long before the newest that all comparisons up to it have been decided on. Steps
-    alone have to tell where the storage keeps no dates; where it merely cannot tell now, it is not settled.
-    """
-    then, now = dates(one.name), dates(newest.name)
-    return now is None or (then is not None and now - then >= TOLD_WITHIN_S)

@@ -8,7 +8,7 @@ from holdfast.api.errors import Damaged
 from holdfast.checkpoint.commit.discovery import read_index, read_manifest
 from holdfast.checkpoint.format import index
 from holdfast.checkpoint.format.files import Files
-from holdfast.checkpoint.format.manifest import BLOCK_BYTES, Manifest
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES
 from holdfast.checkpoint.format.verifiedfile import NoSource, Tally, VerifiedFile
 
 THREADS = 4  # A hash is taken at the speed of memory: a few keep a fast disk busy.
@@ -67,7 +67,11 @@ def verify(files: Files, name: str, *, progress: Progress = lambda size: None, t
     with ThreadPoolExecutor(threads, thread_name_prefix="holdfast-verify") as pool:
         flaws = [flaw for found in pool.map(look, strides) for flaw in found]
     if not any(flaw.file == index.FILE_NAME for flaw in flaws):
-        flaws += _contradictions(files, name, manifest)
+        try:
+            read_index(files, name, manifest)
+        except Damaged as damage:
+            # An intact index says something that the files cannot hold: that is no accident of a disk.
+            flaws.append(Flaw(name, index.FILE_NAME, None, str(damage)))
     size = sum(record.size_bytes for record in manifest.files.values())
     return Looked(name, size, tuple(flaws))
 
@@ -84,11 +88,3 @@ def _damaged(
             except Damaged:
                 yield Flaw(name, file, number * BLOCK_BYTES, "the block differs from what was written")
             progress(block.nbytes)
-
-
-def _contradictions(files: Files, name: str, manifest: Manifest) -> Iterator[Flaw]:
-    """Where an intact index says something that the files cannot hold: that is no accident of a disk."""
-    try:
-        read_index(files, name, manifest)
-    except Damaged as damage:
-        yield Flaw(name, index.FILE_NAME, None, str(damage))

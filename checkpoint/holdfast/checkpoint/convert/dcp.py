@@ -20,9 +20,8 @@ from holdfast.api.errors import Damaged
 from holdfast.checkpoint.convert import content
 from holdfast.checkpoint.convert.content import Contents, Shape
 from holdfast.checkpoint.errors import Unfit
+from holdfast.checkpoint.format.archive import METADATA_FILE
 from holdfast.checkpoint.format.index import Box
-
-METADATA_FILE: Final = ".metadata"
 
 _DATA: Final[dict[tuple[str, str], Any]] = {
     **{
@@ -90,19 +89,23 @@ def _describe(found: Any) -> Described:
     objects: dict[str, Place] = {}
     for name, each in found.state_dict_metadata.items():
         if isinstance(each, TensorStorageMetadata):
-            shapes[_text(name)] = Shape(_dtype(each.properties.dtype), tuple(map(_count, each.size)))
-            chunks[name] = tuple(_chunk(name, chunk, found.storage_data) for chunk in each.chunks)
+            dtype = each.properties.dtype
+            if not isinstance(dtype, torch.dtype):
+                raise Damaged(f"{METADATA_FILE} has {dtype!r} for a dtype")
+            shapes[_text(name)] = Shape(dtype, tuple(map(_count, each.size)))
+            boxes = [Box(tuple(map(_count, one.offsets)), tuple(map(_count, one.sizes))) for one in each.chunks]
+            chunks[name] = tuple(
+                (box, _place(found.storage_data[MetadataIndex(name, box.offsets)])) for box in boxes
+            )
             _require_whole(name, shapes[name], chunks[name])
         else:
             objects[_text(name)] = _place(found.storage_data[MetadataIndex(name)])
     planned = found.planner_data if isinstance(found.planner_data, dict) else {}
-    paths = {_text(name): tuple(map(_step, path)) for name, path in planned.items()}
+    paths = {
+        _text(name): tuple(step if isinstance(step, int) else _text(step) for step in path)
+        for name, path in planned.items()
+    }
     return Described(shapes, chunks, objects, paths)
-
-
-def _chunk(name: str, chunk: Any, places: Any) -> tuple[Box, Place]:
-    box = Box(tuple(map(_count, chunk.offsets)), tuple(map(_count, chunk.sizes)))
-    return box, _place(places[MetadataIndex(name, box.offsets)])
 
 
 def _place(info: Any) -> Place:
@@ -134,24 +137,14 @@ def _count(value: object) -> int:
     return value
 
 
-def _step(value: object) -> str | int:
-    return value if isinstance(value, int) else _text(value)
-
-
-def _dtype(value: object) -> torch.dtype:
-    if not isinstance(value, torch.dtype):
-        raise Damaged(f"{METADATA_FILE} has {value!r} for a dtype")
-    return value
-
-
-# A directory of stock torch.distributed.checkpoint. It has no hashes: what is damaged there may show or not.
-
-
 _REMARK = "a checkpoint of torch.distributed.checkpoint has no hashes: nobody can tell whether it is intact"
 
 
 class DcpSource:
-    """Raises Damaged or Unfit when its metadata cannot be used."""
+    """A directory of stock torch.distributed.checkpoint. It has no hashes: what is damaged there may show or not.
+
+    Raises Damaged or Unfit when its metadata cannot be used.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -184,16 +177,13 @@ class DcpSource:
         if place.transformed:
             raise Unfit(f"{name} in {self._folder} is stored transformed ({place.transformed})")
         try:
-            archive = self._read(place)
-            return torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
+            with open(self._folder / place.file, "rb") as file:
+                if place.start + place.length_bytes > os.fstat(file.fileno()).st_size:
+                    raise EOFError(f"{place.file} ends before {place.start + place.length_bytes}")
+                file.seek(place.start)
+                packed = file.read(place.length_bytes)
+            return torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             raise Unfit(f"{name} in {self._folder} is not made of plain values and tensors: {error}") from error
         except (RuntimeError, EOFError, FileNotFoundError) as error:
             raise Damaged(f"{name} in {self._folder} cannot be read: {error}") from error
-
-    def _read(self, place: Place) -> bytes:
-        with open(self._folder / place.file, "rb") as file:
-            if place.start + place.length_bytes > os.fstat(file.fileno()).st_size:
-                raise EOFError(f"{place.file} ends before {place.start + place.length_bytes}")
-            file.seek(place.start)
-            return file.read(place.length_bytes)

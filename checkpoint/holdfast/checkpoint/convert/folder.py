@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from holdfast.checkpoint.commit.discovery import committed_name
 from holdfast.checkpoint.convert.content import Origin, Source, bytes_of
-from holdfast.checkpoint.convert.fresh import fresh, sync_folder, write_whole
+from holdfast.checkpoint.convert.fresh import fresh, write_whole
 from holdfast.checkpoint.format import archive, index, manifest
 from holdfast.checkpoint.format.index import Box, Index, Stored, StoredChunk, StoredObject, StoredTensor
 from holdfast.checkpoint.format.manifest import (
@@ -18,6 +18,7 @@ from holdfast.checkpoint.format.manifest import (
     given_keys,
     hashing_with,
 )
+from holdfast.checkpoint.storage.local import sync_folder
 
 IMAGE_FILE = "__0_0.distcp"
 _ALIGNMENT_BYTES = 64  # As in the images that training writes.

@@ -96,13 +96,20 @@ class SafetensorsSource:
         paths: dict[str, NamePath] = {}
         for file in files:
             opened = _open(file)
-            paths |= _paths_of(file, opened)
+            try:
+                paths |= paths_in(opened.metadata())
+            except ValueError as error:
+                raise Damaged(f"{file} says nothing readable of how its names are nested: {error}") from error
             for name in opened.keys():  # noqa: SIM118 - it is no mapping
                 if name in tensors:
                     fix = f"{file.name} and another file of the directory both hold it; convert them one by one"
                     raise InvalidInput(Problem(field="name", value=name, fix=fix))
                 self._homes[name] = opened
-                tensors[name] = _shape(name, opened.get_slice(name))
+                cut = opened.get_slice(name)
+                dtype = DTYPES.get(cut.get_dtype())
+                if dtype is None:
+                    raise Unfit(f"{name} is of dtype {cut.get_dtype()}, which this torch does not have")
+                tensors[name] = Shape(dtype, tuple(cut.get_shape()))
         self.contents = Contents(tensors=tensors, paths=paths, remarks=(_REMARK,))
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -124,26 +131,9 @@ def _open(file: Path) -> Any:
         raise Damaged(f"{file} is no whole safetensors file: {error}") from error
 
 
-def _paths_of(file: Path, opened: Any) -> dict[str, NamePath]:
-    try:
-        return paths_in(opened.metadata())
-    except ValueError as error:
-        raise Damaged(f"{file} says nothing readable of how its names are nested: {error}") from error
-
-
-def _shape(name: str, cut: Any) -> Shape:
-    dtype = DTYPES.get(cut.get_dtype())
-    if dtype is None:
-        raise Unfit(f"{name} is of dtype {cut.get_dtype()}, which this torch does not have")
-    return Shape(dtype, tuple(cut.get_shape()))
-
-
-# Writing a safetensors file, one tensor after the other.
-
-
 def write_safetensors(source: Source, target: Path) -> None:
-    """Raises Unfit, with the names, when there is anything that such a file cannot hold; else as `source` does,
-    and OSError.
+    """One tensor after the other. Raises Unfit, with the names, when there is anything that such a file cannot
+    hold; else as `source` does, and OSError.
     """
     contents = source.contents
     if contents.objects:

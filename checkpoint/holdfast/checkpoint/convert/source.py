@@ -7,11 +7,11 @@ import torch
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.catalogue import catalogue, choose
 from holdfast.checkpoint.commit.discovery import committed_step, read_index, read_manifest
-from holdfast.checkpoint.convert import dcp
 from holdfast.checkpoint.convert.content import Contents, Origin, Shape, Source
 from holdfast.checkpoint.convert.dcp import DcpSource
 from holdfast.checkpoint.convert.safetensorsfile import SafetensorsSource
 from holdfast.checkpoint.convert.torchfile import TorchSource
+from holdfast.checkpoint.format.archive import METADATA_FILE
 from holdfast.checkpoint.format.files import Files
 from holdfast.checkpoint.restore.stored import StoredCheckpoint
 from holdfast.checkpoint.storage.address import is_local, read_address
@@ -75,7 +75,7 @@ def _foreign(uri: str, path: Path) -> Source:
     if not path.is_dir():
         raise InvalidInput(Problem(field="source", value=uri, fix="name a file or directory that exists"))
     names = {each.name for each in path.iterdir()}
-    if dcp.METADATA_FILE in names:
+    if METADATA_FILE in names:
         return DcpSource(path)
     parts = sorted(path / name for name in names if Path(name).suffix == _SUFFIX)
     if parts:

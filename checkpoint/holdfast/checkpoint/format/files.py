@@ -102,7 +102,7 @@ class Scattering(Protocol):
 
 
 @runtime_checkable
-class Opening(Protocol):
+class Openable(Protocol):
     """What `Files` may offer besides: reading without a copy."""
 
     def open(self, name: str) -> OpenFile:
@@ -111,7 +111,7 @@ class Opening(Protocol):
 
 def open_file(files: Files, name: str) -> OpenFile:
     """Raises FileNotFoundError when there is none, at the latest when it is read."""
-    return files.open(name) if isinstance(files, Opening) else _Copied(files, name)
+    return files.open(name) if isinstance(files, Openable) else _Copied(files, name)
 
 
 class _Copied:

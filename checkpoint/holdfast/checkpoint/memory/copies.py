@@ -11,8 +11,8 @@ from functools import partial
 from holdfast.api.errors import InvalidInput
 from holdfast.checkpoint.format.manifest import hash_block
 from holdfast.checkpoint.memory import channel, protocol
-from holdfast.checkpoint.memory.channel import Channel, ProtocolError
-from holdfast.checkpoint.memory.nodesnapshots import BufferFile, NodeSnapshots, block_of, copy_name
+from holdfast.checkpoint.memory.channel import Channel
+from holdfast.checkpoint.memory.nodesnapshots import BufferFile, NodeSnapshots, copy_name
 from holdfast.checkpoint.memory.protocol import Kept, Put, Ready, Refused, Sealed, Which
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer, block_count, capacity_for
@@ -54,7 +54,7 @@ _LOG = logging.getLogger(__name__)
 HOLD_S = 5.0
 """For how long the rank leaves a buffer alone after the last block that was read of it."""
 
-_CLEARING_BYTES_S = 200e6
+_CLEARING_BYTES_S = 200e6  # A keeper makes room first: memory is cleared at 1 GB/s, more slowly on a busy node.
 
 
 @dataclass(slots=True)
@@ -84,10 +84,26 @@ class CopySender:
 
     def look(self, now_s: float) -> None:
         """Start on what each worker's newest lacks of hashes and copies, unless it is under way."""
-        found = self._found()
+        # Each worker's newest snapshot of those that are to be copied; where none is, its newest.
+        found: dict[int, tuple[BufferFile, HeldSnapshot]] = {}
+        for file, held in self._snapshots.all():
+            if file.slot is not None:
+                known = found.setdefault(file.slot, (file, held))
+                if held.record.keepers and not known[1].record.keepers:
+                    found[file.slot] = (file, held)
         for slot, (file, held) in found.items():
-            newest = self._notice(slot, held, now_s)
-            keepers = self._missing(newest, held, now_s)
+            newest = self._newest.get(slot)
+            if newest is None or newest.age != held.record.age:
+                is_same_round = newest is not None and newest.age[0] == held.record.round
+                interval_s = now_s - newest.seen_s if newest is not None and is_same_round else None
+                newest = self._newest[slot] = _Newest(held.record.age, now_s, interval_s)
+            keepers = []
+            if held.copies < len(held.record.keepers):
+                keepers = [
+                    each
+                    for each in held.record.keepers
+                    if each not in newest.kept_by and self._paused_until_s.get(each, 0) <= now_s
+                ]
             if slot in self._running or newest.is_doubtful or (held.blocks is not None and not keepers):
                 continue
             sending_bytes = held.record.image_bytes * max(len(keepers), 1)
@@ -95,17 +111,6 @@ class CopySender:
             task = asyncio.create_task(self._copy(file, held, newest, keepers, Pace(rate)))
             self._running[slot] = task
             task.add_done_callback(partial(self._ended, slot))
-
-    def _found(self) -> dict[int, tuple[BufferFile, HeldSnapshot]]:
-        """Each worker's newest snapshot of those that are to be copied; where none is, its newest."""
-        found: dict[int, tuple[BufferFile, HeldSnapshot]] = {}
-        for file, held in self._snapshots.all():
-            if file.slot is None:
-                continue
-            known = found.setdefault(file.slot, (file, held))
-            if held.record.keepers and not known[1].record.keepers:
-                found[file.slot] = (file, held)
-        return found
 
     async def stop(self) -> None:
         tasks = list(self._running.values())
@@ -117,24 +122,6 @@ class CopySender:
         del self._running[slot]
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("a copy failed slot=%d", slot, exc_info=task.exception())
-
-    def _notice(self, slot: int, held: HeldSnapshot, now_s: float) -> _Newest:
-        known = self._newest.get(slot)
-        if known is None or known.age != held.record.age:
-            interval_s = None
-            if known is not None and known.age[0] == held.record.round:
-                interval_s = now_s - known.seen_s
-            known = self._newest[slot] = _Newest(held.record.age, now_s, interval_s)
-        return known
-
-    def _missing(self, newest: _Newest, held: HeldSnapshot, now_s: float) -> list[str]:
-        """The keepers that are to be tried now."""
-        wanted = held.record.keepers
-        if held.copies >= len(wanted):
-            return []
-        return [
-            each for each in wanted if each not in newest.kept_by and self._paused_until_s.get(each, 0) <= now_s
-        ]
 
     async def _copy(
         self, file: BufferFile, held: HeldSnapshot, newest: _Newest, keepers: Sequence[str], pace: Pace
@@ -177,11 +164,14 @@ class CopySender:
             return None
         try:
             await peer.say(Put(held.record))
-            answer = await peer.hear(protocol.ANSWERS, limit=protocol.GREETING_BYTES_MAX, idle_s=_making_s(held))
+            answer = await peer.hear(
+                protocol.ANSWERS,
+                limit=protocol.GREETING_BYTES_MAX,
+                idle_s=held.record.image_bytes / _CLEARING_BYTES_S,
+            )
             if isinstance(answer, Ready):
                 return peer
-            if not isinstance(answer, Kept):
-                raise ProtocolError(answer.reason if isinstance(answer, Refused) else "it said what was not asked")
+            kept = protocol.require(answer, Kept)
         except OSError as error:
             peer.close()
             self._pause(keeper, error)
@@ -190,7 +180,7 @@ class CopySender:
             peer.close()
             raise
         peer.close()
-        return answer
+        return kept
 
     async def _send(
         self, buffer: SharedBuffer, held: HeldSnapshot, sending: dict[str, Channel], pace: Pace
@@ -198,7 +188,7 @@ class CopySender:
         """Read the image once, for its hashes and for everybody; who fails is taken out of `sending`."""
         blocks: list[str] = []
         for number in range(block_count(held.record.image_bytes)):
-            block = block_of(buffer, number, held.record.image_bytes)
+            block = buffer.block(number, held.record.image_bytes)
             await asyncio.sleep(pace.delay_s(block.nbytes * max(len(sending), 1), time.monotonic()))
             self._hold(buffer, held)
             blocks.append(hash_block(block))
@@ -223,12 +213,12 @@ class CopySender:
         try:
             await peer.say(Sealed(blocks))
             answer = await peer.hear(protocol.ANSWERS, limit=protocol.GREETING_BYTES_MAX)
-            if not isinstance(answer, Kept):
-                raise ProtocolError(answer.reason if isinstance(answer, Refused) else "it said what was not asked")
+            protocol.require(answer, Kept)
         except OSError as error:
             self._pause(keeper, error)
             return None
-        self._praise(keeper)
+        if self._paused_until_s.pop(keeper, None) is not None:
+            _LOG.info("copies of snapshots again keeper=%s", keeper)
         return keeper
 
     def _pause(self, keeper: str, error: OSError) -> None:
@@ -236,18 +226,8 @@ class CopySender:
             _LOG.warning("no copies of snapshots keeper=%s reason=%s", keeper, error or type(error).__name__)
         self._paused_until_s[keeper] = time.monotonic() + self._patience_s / 2
 
-    def _praise(self, keeper: str) -> None:
-        if self._paused_until_s.pop(keeper, None) is not None:
-            _LOG.info("copies of snapshots again keeper=%s", keeper)
 
-
-def _making_s(held: HeldSnapshot) -> float:
-    """How long a keeper may take to make room: memory is cleared at about 1 GB/s, more slowly on a busy node."""
-    return held.record.image_bytes / _CLEARING_BYTES_S
-
-
-# Keeps copies for ranks of other nodes: two buffers a rank, so that the newest whole one is never overwritten.
-
+# The receiving side: two buffers a rank, so that the newest whole copy is never overwritten.
 
 COPIES_MAX = 2
 _RANKS_MAX = 10**9 - 1  # As many digits as a copy's file name has.
@@ -341,7 +321,7 @@ async def _receive(peer: Channel, buffer: SharedBuffer, record: SnapshotRecord) 
     buffer.begin()
     blocks = []
     for number in range(block_count(record.image_bytes)):
-        block = block_of(buffer, number, record.image_bytes)
+        block = buffer.block(number, record.image_bytes)
         await peer.receive(block, idle_s=SENDING_S)
         blocks.append(hash_block(block))
     sealed = await peer.hear(protocol.SEALS, limit=protocol.REQUEST_BYTES_MAX, idle_s=SENDING_S)

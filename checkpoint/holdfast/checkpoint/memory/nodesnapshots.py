@@ -2,11 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint.format.manifest import BLOCK_BYTES
 from holdfast.checkpoint.memory.protocol import Item, Which
 from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer
 
@@ -68,13 +67,18 @@ class NodeSnapshots:
 
     def look(self) -> None:
         """Take what came, drop what went. Raises FileNotFoundError when the folder itself is gone."""
-        names = {name for name in os.listdir(self.folder) if _is_buffer(name)}
+        names = {
+            name for name in os.listdir(self.folder) if slot_of(name) is not None or copied_rank(name) is not None
+        }
         for name in set(self._found) - names:
             del self._found[name]
         for name in sorted(names):
             known = self._found.get(name)
             if known is None or not known.buffer.is_at_path:
-                self._take(name)
+                try:
+                    self.add(SharedBuffer.open(self.folder / name))
+                except (Damaged, OSError):
+                    self._found.pop(name, None)
 
     def add(self, buffer: SharedBuffer) -> BufferFile:
         """One that was made here."""
@@ -89,11 +93,17 @@ class NodeSnapshots:
 
     def strays(self) -> list[BufferFile]:
         """What counts for nobody: another owner's, and copies that never were complete."""
-        return [each for each in self._found.values() if self._is_stray(each)]
+        found = []
+        for file in self._found.values():
+            held = file.held()
+            if file.is_copy if held is None else held.record.owner != self.owner:
+                found.append(file)
+        return found
 
     def find(self, which: Which) -> tuple[BufferFile, HeldSnapshot] | None:
         for file, held in self.all():
-            if which_of(held) == which:
+            record = held.record
+            if (record.rank, record.round, record.step) == (which.rank, which.round, which.step):
                 return file, held
         return None
 
@@ -101,7 +111,7 @@ class NodeSnapshots:
         """A block of a sealed image, by its hash. What is there is for the asker to verify."""
         for file, held in self.all():
             if held.blocks is not None and wanted in held.blocks:
-                return block_of(file.buffer, held.blocks.index(wanted), held.record.image_bytes)
+                return file.buffer.block(held.blocks.index(wanted), held.record.image_bytes)
         return None
 
     def copies_of(self, rank: int) -> list[BufferFile]:
@@ -114,23 +124,21 @@ class NodeSnapshots:
             self._found.pop(each.buffer.path.name, None)
 
     def items(self) -> tuple[Item, ...]:
-        return tuple(_item(file, held) for file, held in self.all())
-
-    def _take(self, name: str) -> None:
-        try:
-            self.add(SharedBuffer.open(self.folder / name))
-        except (Damaged, OSError):
-            self._found.pop(name, None)
-
-    def _is_stray(self, file: BufferFile) -> bool:
-        held = file.held()
-        if held is None:
-            return file.is_copy
-        return held.record.owner != self.owner
-
-
-def which_of(held: HeldSnapshot) -> Which:
-    return Which(rank=held.record.rank, round=held.record.round, step=held.record.step)
+        return tuple(
+            Item(
+                round=held.record.round,
+                step=held.record.step,
+                rank=held.record.rank,
+                world_size=held.record.world_size,
+                image_bytes=held.record.image_bytes,
+                is_copy=file.is_copy,
+                is_sealed=held.blocks is not None,
+                copies=held.copies,
+                parent=held.record.parent,
+                healthy=held.record.healthy,
+            )
+            for file, held in self.all()
+        )
 
 
 def outdated(pairs: Iterable[tuple[BufferFile, HeldSnapshot]]) -> list[BufferFile]:
@@ -142,39 +150,11 @@ def outdated(pairs: Iterable[tuple[BufferFile, HeldSnapshot]]) -> list[BufferFil
     pairs = list(pairs)
     newest = max((held.record.round for _, held in pairs), default=0)
     current = [(file, held) for file, held in pairs if held.record.round == newest]
-    if len(_settled_steps(current)) < 2:
+    is_copied = any(file.is_copy or held.record.keepers for file, held in current)
+    settled = {held.record.step for file, held in current if not is_copied or file.is_copy or held.copies}
+    if len(settled) < 2:
         return []
     alive = {file.slot for file, _ in current}
     return [
         file for file, held in pairs if held.record.round < newest and (file.is_copy or file.slot not in alive)
     ]
-
-
-def _settled_steps(pairs: Sequence[tuple[BufferFile, HeldSnapshot]]) -> set[int]:
-    is_copied = any(file.is_copy or held.record.keepers for file, held in pairs)
-    return {held.record.step for file, held in pairs if not is_copied or file.is_copy or held.copies}
-
-
-def block_of(buffer: SharedBuffer, number: int, image_bytes: int) -> memoryview:
-    start = number * BLOCK_BYTES
-    return buffer.image[start : min(start + BLOCK_BYTES, image_bytes)]
-
-
-def _is_buffer(name: str) -> bool:
-    return slot_of(name) is not None or copied_rank(name) is not None
-
-
-def _item(file: BufferFile, held: HeldSnapshot) -> Item:
-    record = held.record
-    return Item(
-        round=record.round,
-        step=record.step,
-        rank=record.rank,
-        world_size=record.world_size,
-        image_bytes=record.image_bytes,
-        is_copy=file.is_copy,
-        is_sealed=held.blocks is not None,
-        copies=held.copies,
-        parent=record.parent,
-        healthy=record.healthy,
-    )

@@ -1,4 +1,4 @@
-"""A worker's connection to a transfer server: blocking, with a bound on every wait."""
+"""A worker's connections to transfer servers: blocking, with a bound on every wait, and each used again."""
 
 import socket
 import threading
@@ -8,23 +8,16 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.api.decoding import decode
-from holdfast.api.errors import Malformed
 from holdfast.checkpoint.format.manifest import hash_block
 from holdfast.checkpoint.memory import channel, protocol
-from holdfast.checkpoint.memory.channel import ProtocolError
 from holdfast.checkpoint.memory.protocol import (
     Block,
-    Challenge,
     Content,
-    Greeting,
-    Hello,
     Item,
     Listing,
+    ProtocolError,
     Question,
     Read,
-    Refused,
-    Welcome,
     Which,
 )
 
@@ -44,7 +37,9 @@ class Peer:
         self._socket = socket.create_connection(where, timeout=patience_s)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._greet(key)
+            challenge = self._hear(protocol.GREETINGS, protocol.GREETING_BYTES_MAX)
+            self._say(protocol.hello_to(challenge, key))
+            protocol.require_welcome(self._hear(protocol.GREETINGS, protocol.GREETING_BYTES_MAX))
         except BaseException:
             self._socket.close()
             raise
@@ -75,21 +70,9 @@ class Peer:
     def close(self) -> None:
         self._socket.close()
 
-    def _greet(self, key: str) -> None:
-        challenge = self._hear(protocol.GREETINGS, protocol.GREETING_BYTES_MAX)
-        if not isinstance(challenge, Challenge) or challenge.version != protocol.VERSION:
-            raise ProtocolError(f"no transfer server of version {protocol.VERSION} is there")
-        self._say(Hello(proof=protocol.prove(key, challenge.nonce)))
-        answer: Greeting = self._hear(protocol.GREETINGS, protocol.GREETING_BYTES_MAX)
-        if not isinstance(answer, Welcome):
-            raise ProtocolError(answer.reason if isinstance(answer, Refused) else "it did not say welcome")
-
     def _ask(self, question: Question, kind: type[T]) -> T:
         self._say(question)
-        answer = self._hear(protocol.ANSWERS, protocol.ANSWER_BYTES_MAX)
-        if not isinstance(answer, kind):
-            raise ProtocolError(answer.reason if isinstance(answer, Refused) else "it said what was not asked")
-        return answer
+        return protocol.require(self._hear(protocol.ANSWERS, protocol.ANSWER_BYTES_MAX), kind)
 
     def _say(self, message: msgspec.Struct) -> None:
         self._socket.sendall(protocol.frame(message))
@@ -97,15 +80,9 @@ class Peer:
     def _hear(self, decoder: msgspec.msgpack.Decoder[T], limit: int) -> T:
         length = bytearray(protocol.LENGTH_BYTES)
         self._receive(memoryview(length))
-        size = int.from_bytes(length, "little")
-        if size > limit:
-            raise ProtocolError(f"a message of {size} bytes is longer than the {limit} expected here")
-        words = bytearray(size)
+        words = bytearray(protocol.length_in(length, limit))
         self._receive(memoryview(words))
-        try:
-            return decode(decoder, words)
-        except Malformed as error:
-            raise ProtocolError(f"not a message that is expected here: {error}") from error
+        return protocol.message_in(decoder, words)
 
     def _receive(self, into: memoryview) -> None:
         while into.nbytes:
@@ -113,9 +90,6 @@ class Peer:
             if count == 0:
                 raise ConnectionResetError("the transfer server has hung up")
             into = into[count:]
-
-
-# Every transfer server a worker may ask, each connection used again, and nobody waited for twice.
 
 
 RESTORE_PATIENCE_S = 5.0

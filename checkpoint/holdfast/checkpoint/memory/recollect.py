@@ -1,4 +1,4 @@
-"""The images of one step, read as if they were the files of a checkpoint."""
+"""Finding the newest step of which every rank's snapshot is in some node's memory, and reading its images."""
 
 import errno
 import logging
@@ -11,7 +11,6 @@ import msgspec
 from holdfast.api.checkpoint import Health, health_of
 from holdfast.api.control import Assignment
 from holdfast.api.errors import Damaged
-from holdfast.api.memory import NodeMemory
 from holdfast.api.round import Tier
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.commit.discovery import Found, committed_name, lineage
@@ -26,9 +25,15 @@ from holdfast.checkpoint.memory.sharedbuffer import hashes
 from holdfast.checkpoint.restore.stored import Candidate, StoredCheckpoint
 from holdfast.checkpoint.save.persister import Listing, merge
 
+_LOG = logging.getLogger(__name__)
+
+LIMIT = 2
+"""So many steps are described to all ranks. When both turn out damaged, something is wrong with the memory."""
+
 
 class Images:
-    """A `Files` that only reads: from the node's own memory, else from the peers that hold the image.
+    """The images of one step as if they were the files of a checkpoint: a `Files` that only reads, from the node's
+    own memory, else from the peers that hold the image.
 
     What no peer gives is lost with the node that held it, not away for a while: it raises Damaged, so that an
     older candidate is tried.
@@ -118,15 +123,6 @@ def _read_only(name: str) -> OSError:
     return OSError(errno.EROFS, "images in memory are only read", name)
 
 
-# Finding the newest step of which every rank's snapshot is in some node's memory.
-
-
-_LOG = logging.getLogger(__name__)
-
-LIMIT = 2
-"""So many steps are described to all ranks. When both turn out damaged, something is wrong with the memory."""
-
-
 class _Node(msgspec.Struct, frozen=True):
     """What one rank says: its node's transfer server and what lies in its node's memory. One rank of a node speaks
     for it; the others say nothing.
@@ -201,12 +197,19 @@ class Recollection:
     def candidate(self, whole: _Whole, described: Sequence[_Description]) -> Candidate | None:
         """None when an image's description is missing, or they do not add up to one state."""
         by_rank = {each.record.rank: each for each in described}
-        if any(_which(by_rank.get(which.rank)) != which for which, _ in whole.ranks()):
-            return None
-        records = [by_rank[rank] for rank in range(whole.world_size)]
+        records: list[_Description] = []
+        whiches: dict[str, Which] = {}
+        servers: dict[str, tuple[str, ...]] = {}
+        for which, places in whole.ranks():
+            one = by_rank.get(which.rank)
+            if one is None or (one.record.round, one.record.step) != (which.round, which.step):
+                return None
+            records.append(one)
+            whiches[one.record.file] = which
+            # An image's own node is asked first.
+            nearest = sorted(places, key=lambda place: (place.item.is_copy, place.speaker))
+            servers[one.record.file] = tuple(place.server for place in nearest if place.server)
         found = whole.manifest(records)
-        whiches = {by_rank[which.rank].record.file: which for which, _ in whole.ranks()}
-        servers = {by_rank[which.rank].record.file: _servers(places) for which, places in whole.ranks()}
         try:
             index = merge(Listing(each.record.entries, each.record.paths) for each in records)
         except SaveFailed as error:
@@ -238,7 +241,15 @@ def recollect(
     """
     memory, owner = assignment.memory, assignment.restore.owner
     snapshots = NodeSnapshots(Path("" if memory is None else memory.folder), owner)
-    said = _look(snapshots, memory, speaks=assignment.local_rank == 0)
+    said = _Node()
+    if memory is not None:
+        try:
+            snapshots.look()
+        except OSError:
+            said = _Node(since_round=memory.order.since_round)
+        else:
+            items = snapshots.items() if assignment.local_rank == 0 else ()
+            said = _Node(server=memory.server, since_round=memory.order.since_round, items=items)
     nodes = [_NODES.decode(words) for words in group.exchange(msgspec.msgpack.encode(said))]
     keepers = () if memory is None else memory.order.keepers
     servers = dict.fromkeys([*keepers, *(node.server for node in nodes if node.items and node.server)])
@@ -253,17 +264,6 @@ def recollect(
             candidates.append(candidate)
     recollection.candidates = tuple(candidates)
     return recollection
-
-
-def _look(snapshots: NodeSnapshots, memory: NodeMemory | None, *, speaks: bool) -> _Node:
-    if memory is None:
-        return _Node()
-    try:
-        snapshots.look()
-    except OSError:
-        return _Node(since_round=memory.order.since_round)
-    items = snapshots.items() if speaks else ()
-    return _Node(server=memory.server, since_round=memory.order.since_round, items=items)
 
 
 def _wholes(
@@ -290,30 +290,15 @@ def _wholes(
 def _describe(snapshots: NodeSnapshots, whole: _Whole, rank: int) -> Iterator[_Description]:
     """Those images of the step that this rank speaks for."""
     for which, places in whole.ranks():
-        if min(places, key=_order).speaker != rank:
+        # Hashes taken long ago come before those taken now, a rank's own before a copy.
+        speaks = min(places, key=lambda place: (not place.item.is_sealed, place.item.is_copy, place.speaker))
+        if speaks.speaker != rank:
             continue
         found = snapshots.find(which)
         if found is None:  # Gone since; nobody else speaks for it, so this step is left out on all ranks.
             continue
         file, held = found
         yield _Description(held.record, held.blocks or tuple(hashes(file.buffer, held.record.image_bytes)))
-
-
-def _which(described: _Description | None) -> Which | None:
-    if described is None:
-        return None
-    return Which(rank=described.record.rank, round=described.record.round, step=described.record.step)
-
-
-def _servers(places: Sequence[_Place]) -> tuple[str, ...]:
-    """Who may be asked for an image, its rank's own node first."""
-    ordered = sorted(places, key=lambda place: (place.item.is_copy, place.speaker))
-    return tuple(place.server for place in ordered if place.server)
-
-
-def _order(place: _Place) -> tuple[bool, bool, int]:
-    """Who speaks for an image: hashes taken long ago come before those taken now, a rank's own before a copy."""
-    return not place.item.is_sealed, place.item.is_copy, place.speaker
 
 
 def _name(round: int, step: int) -> str:

@@ -6,11 +6,19 @@ import socket
 import time
 
 from holdfast.checkpoint.memory import protocol
-from holdfast.checkpoint.memory.channel import PATIENCE_S, Channel, ProtocolError, welcome
+from holdfast.checkpoint.memory.channel import PATIENCE_S, Channel, welcome
 from holdfast.checkpoint.memory.copies import CopyReceiver, CopySender
-from holdfast.checkpoint.memory.nodesnapshots import BufferFile, NodeSnapshots, outdated
-from holdfast.checkpoint.memory.protocol import Block, Content, Listing, Put, Question, Read, Refused, Which
-from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot
+from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots, outdated
+from holdfast.checkpoint.memory.protocol import (
+    Block,
+    Content,
+    Listing,
+    ProtocolError,
+    Put,
+    Question,
+    Read,
+    Refused,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -98,35 +106,25 @@ class TransferServer:
                 self._snapshots.look()
                 await peer.say(protocol.Holdings(self._snapshots.items()))
             case Read(which, offset, length_bytes):
-                await self._read(peer, which, offset, length_bytes)
+                found = self._snapshots.find(which)
+                if found is None:
+                    self._snapshots.look()
+                    found = self._snapshots.find(which)
+                content = None
+                if found is not None and offset >= 0 and 0 <= length_bytes <= protocol.READ_BYTES_MAX:
+                    file, held = found
+                    content = file.buffer.image[: held.record.image_bytes][offset : offset + length_bytes]
+                await _show(peer, content)
             case Block(wanted):
                 await _show(peer, self._snapshots.find_block(wanted))
             case Put():
                 await peer.say(await self._receiver.keep(peer, question))
 
-    async def _read(self, peer: Channel, which: Which, offset: int, length_bytes: int) -> None:
-        found = self._find(which)
-        if found is None or offset < 0 or not 0 <= length_bytes <= protocol.READ_BYTES_MAX:
-            await peer.say(_ABSENT)
-            return
-        file, held = found
-        await _show(peer, file.buffer.image[: held.record.image_bytes][offset : offset + length_bytes])
-
-    def _find(self, which: Which) -> tuple[BufferFile, HeldSnapshot] | None:
-        found = self._snapshots.find(which)
-        if found is None:
-            self._snapshots.look()
-            found = self._snapshots.find(which)
-        return found
-
-
-_ABSENT = Refused("no such snapshot is here")
-
 
 async def _show(peer: Channel, content: memoryview | None) -> None:
     """What is overwritten meanwhile arrives mixed: who reads has the hashes, and finds out."""
     if content is None:
-        await peer.say(_ABSENT)
+        await peer.say(Refused("no such snapshot is here"))
         return
     await peer.say(Content(content.nbytes))
     await peer.send(content)

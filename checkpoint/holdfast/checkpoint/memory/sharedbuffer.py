@@ -27,7 +27,6 @@ import xxhash
 from holdfast.api.errors import Damaged, InvalidInput, Malformed, Problem
 from holdfast.checkpoint.format.manifest import BLOCK_BYTES, hash_block
 from holdfast.checkpoint.memory import record as wire
-from holdfast.checkpoint.memory.allowance import allowance_bytes
 from holdfast.checkpoint.memory.record import SnapshotRecord
 
 _MAGIC: Final = int.from_bytes(b"HOLDFAST", "little")
@@ -178,12 +177,20 @@ class SharedBuffer:
             return None
         if record.image_bytes > self.capacity_bytes:
             return None
-        blocks = self._blocks(generation, record.image_bytes)
+        blocks = None
+        hashes = self._region(self._seal, _AT_SEAL_LENGTH, _AT_SEAL_DIGEST, generation)
+        if hashes is not None and len(hashes) == _HASH_BYTES * block_count(record.image_bytes):
+            blocks = tuple(hashes[at : at + _HASH_BYTES].hex() for at in range(0, len(hashes), _HASH_BYTES))
         copies = self._words[_AT_COPIES]
         if self.generation != generation:
             return None
         count = copies % (_COPIES_MAX + 1) if copies >> 8 == generation else 0
         return HeldSnapshot(generation=generation, record=record, blocks=blocks, copies=count)
+
+    def block(self, number: int, image_bytes: int) -> memoryview:
+        """A block of the image that is in the buffer, which is that large."""
+        start = number * BLOCK_BYTES
+        return self.image[start : min(start + BLOCK_BYTES, image_bytes)]
 
     def seal(self, generation: int, blocks: Sequence[str]) -> None:
         """Say the hashes of the image's blocks, as in a manifest. Nothing happens when the buffer has moved on."""
@@ -230,12 +237,6 @@ class SharedBuffer:
         except BufferError:
             return
 
-    def _blocks(self, generation: int, image_bytes: int) -> tuple[str, ...] | None:
-        hashes = self._region(self._seal, _AT_SEAL_LENGTH, _AT_SEAL_DIGEST, generation)
-        if hashes is None or len(hashes) != _HASH_BYTES * block_count(image_bytes):
-            return None
-        return tuple(hashes[at : at + _HASH_BYTES].hex() for at in range(0, len(hashes), _HASH_BYTES))
-
     def _region(self, region: memoryview, at_length: int, at_digest: int, generation: int) -> bytes | None:
         length = self._words[at_length]
         if length > region.nbytes:
@@ -246,8 +247,8 @@ class SharedBuffer:
 
 def hashes(buffer: SharedBuffer, image_bytes: int) -> Iterator[str]:
     """The hash of each block of the image, as it is read."""
-    for start in range(0, image_bytes, BLOCK_BYTES):
-        yield hash_block(buffer.image[start : min(start + BLOCK_BYTES, image_bytes)])
+    for number in range(block_count(image_bytes)):
+        yield hash_block(buffer.block(number, image_bytes))
 
 
 def block_count(image_bytes: int) -> int:
@@ -290,7 +291,12 @@ def _allocate(path: Path, size: int) -> tuple[mmap.mmap, int]:
         raise OSError(errno.ENOSPC, reason, str(path)) from error
     finally:
         os.close(descriptor)
-    _populate(memory)
+    # Map every page now. A kernel before 5.14 does not know how; pages are then mapped when first written. The
+    # mmap module's own madvise keeps the interpreter's lock; a call through ctypes does not.
+    start_of = ctypes.c_char.from_buffer(memory)
+    ctypes.CDLL(None).madvise(
+        ctypes.c_void_p(ctypes.addressof(start_of)), ctypes.c_size_t(len(memory)), ctypes.c_int(_POPULATE_WRITE)
+    )
     return memory, inode
 
 
@@ -305,15 +311,61 @@ def _check(size: int, free: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _populate(memory: mmap.mmap) -> None:
-    """Map every page now. A kernel before 5.14 does not know how; pages are then mapped when first written."""
-    start = ctypes.c_char.from_buffer(memory)
-    # The mmap module's own madvise keeps the interpreter's lock; a call through ctypes does not.
-    ctypes.CDLL(None).madvise(
-        ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(len(memory)), ctypes.c_int(_POPULATE_WRITE)
-    )
-
-
 def _too_large(what: str, size: int, room: int) -> InvalidInput:
     fix = f"this buffer has room for {room} bytes; make a larger one"
     return InvalidInput(Problem(field=f"snapshot.{what}_bytes", value=size, fix=fix))
+
+
+# How much more memory the cgroups of this process leave it.
+#
+# A file system that is full says so. A memory limit that is reached has the kernel kill a process: files in memory
+# count against it, and the /dev/shm of a pod is as large as its limit.
+# Source: https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files,
+# https://docs.kernel.org/admin-guide/cgroup-v1/memory.html
+
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_OWN: Final = Path("/proc/self/cgroup")
+_SPARED_BYTES: Final = 256 << 20  # The workers grow a little as well, and several make buffers at the same time.
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The files of one version of cgroups; `reclaimable` are lines of memory.stat: what is freed when needed."""
+
+    limit: str
+    used: str
+    reclaimable: tuple[str, ...]
+
+
+_V2: Final = _Names("memory.max", "memory.current", ("active_file", "inactive_file", "slab_reclaimable"))
+_V1: Final = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file"))
+
+
+def allowance_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int | None:
+    """May be negative. None: there is no limit, or nothing can be told of it."""
+    left = [each for folder, names in _limited(groups, own) if (each := _left(folder, names)) is not None]
+    return min(left, default=None)
+
+
+def _limited(groups: Path, own: Path) -> Iterator[tuple[Path, _Names]]:
+    """Every group this process is in. A container may see its own at the top, whatever path it is told."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, names = (groups / "memory", _V1) if controllers else (groups, _V2)
+        folder = top / path.lstrip("/")
+        yield from ((each, names) for each in (folder, *folder.parents) if each.is_relative_to(top))
+
+
+def _left(folder: Path, names: _Names) -> int | None:
+    try:
+        limit, used = (int((folder / name).read_text()) for name in (names.limit, names.used))
+        stat = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
+        return limit - used + sum(int(stat.get(name, 0)) for name in names.reclaimable) - _SPARED_BYTES
+    except (OSError, ValueError):  # "max", which is no limit, is no number either.
+        return None

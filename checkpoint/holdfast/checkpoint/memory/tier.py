@@ -1,9 +1,4 @@
-"""Which snapshots are taken into memory, and which of them are copied: the same on all ranks.
-
-A lost node's part is restored from its copy, the others' from their own memory. So the copies must be of a step
-that everybody still holds. Where a copy takes longer than the steps between two snapshots, each rank's copies
-would be of steps of its own; the ranks then agree on which steps are copied, each before the next of them comes.
-"""
+"""A rank's snapshots in its node's memory: when they are taken, where they go, and what they say of themselves."""
 
 import logging
 import threading
@@ -21,15 +16,32 @@ from holdfast.checkpoint.memory.nodesnapshots import own_name
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer, capacity_for
 
+_LOG = logging.getLogger(__name__)
+
+BUFFERS = 3
+"""The newest snapshot, the newest that has its copies, and one to write to."""
+
+SPARES = 2
+"""More of them while copies take longer than the time between two snapshots, and while a durable save reads one. A
+rank that left a snapshot out would have no step in common with those that did not.
+"""
+
 SETTLED_AFTER = 8
 """After so many steps of a round their time is known, and how long copies take."""
 
+_RECORD_BYTES = 512  # Of one tensor: its name and how it is nested, its dtype, shape and place.
 _STRIDE_MAX = 1000
 _SLACK = 1.25  # Copies do not all take alike long.
 
 
 class SnapshotSchedule:
-    """A snapshot after every `every_steps` steps; copies of each of them, or of some."""
+    """A snapshot after every `every_steps` steps; copies of each of them, or of some: the same on all ranks.
+
+    A lost node's part is restored from its copy, the others' from their own memory. So the copies must be of a
+    step that everybody still holds. Where a copy takes longer than the steps between two snapshots, each rank's
+    copies would be of steps of its own; the ranks then agree on which steps are copied, each before the next of
+    them comes.
+    """
 
     def __init__(self, group: SaveGroup, every_steps: int) -> None:
         self._group = group
@@ -62,22 +74,8 @@ class SnapshotSchedule:
         self._stride = max(int(said) for said in self._group.exchange(str(stride).encode()))
 
 
-# A worker's own buffers: which of them the next snapshot may overwrite.
-
-
-BUFFERS = 3
-"""The newest snapshot, the newest that has its copies, and one to write to."""
-
-SPARES = 2
-"""More of them while copies take longer than the time between two snapshots, and while a durable save reads one. A
-rank that left a snapshot out would have no step in common with those that did not.
-"""
-
-_LOG = logging.getLogger(__name__)
-
-
 class MemoryStore:
-    """The buffers of one worker, found again when the worker starts anew.
+    """The buffers of one worker, found again when the worker starts anew, and which of them may be overwritten.
 
     Only snapshots of this `owner` and of rounds from `since_round` on are worth keeping.
     """
@@ -87,7 +85,12 @@ class MemoryStore:
         self._owner = owner
         self._since_round = since_round
         self._paths = [folder / own_name(slot, number) for number in range(BUFFERS + SPARES)]
-        self._buffers = [_find(path) for path in self._paths]
+        self._buffers: list[SharedBuffer | None] = []
+        for path in self._paths:
+            try:
+                self._buffers.append(SharedBuffer.open(path))
+            except (Damaged, OSError):
+                self._buffers.append(None)
         self._pinned: list[SharedBuffer] = []
         self._making = threading.Lock()
         self._spare: threading.Thread | None = None
@@ -116,7 +119,11 @@ class MemoryStore:
             self._buffers = [
                 buffer if buffer is not None and buffer.is_at_path else None for buffer in self._buffers
             ]
-            held = {number: found for number, buffer in enumerate(self._buffers) if (found := self._worth(buffer))}
+            held = {}
+            for number, buffer in enumerate(self._buffers):
+                found = None if buffer is None else buffer.read()
+                if found and found.record.owner == self._owner and found.record.round >= self._since_round:
+                    held[number] = found
             kept = _kept(held, keepers)
             spent = [
                 number
@@ -124,7 +131,9 @@ class MemoryStore:
                 if buffer is not None and not (number in kept or buffer in self._pinned or buffer.is_held(now_s))
             ]
             if spent:
-                number = min(spent, key=lambda each: _worth_of(held.get(each)))
+                # Given up first: what counts for nothing, then what has no copies, then what is old.
+                worths = {each: (held[each].copies > 0, held[each].record.age) for each in spent if each in held}
+                number = min(spent, key=lambda each: (each in worths, worths.get(each, (False, (0, 0)))))
                 return self._with_room(number, capacity_bytes, record_bytes)
             missing = [number for number, buffer in enumerate(self._buffers) if buffer is None]
             if missing and missing[0] < BUFFERS:
@@ -147,12 +156,6 @@ class MemoryStore:
 
     def unpin(self, buffer: SharedBuffer) -> None:
         self._pinned.remove(buffer)
-
-    def _worth(self, buffer: SharedBuffer | None) -> HeldSnapshot | None:
-        found = None if buffer is None else buffer.read()
-        if found is None or found.record.owner != self._owner or found.record.round < self._since_round:
-            return None
-        return found
 
     def _make_spare(self, number: int, capacity_bytes: int, record_bytes: int) -> None:
         """Without holding anybody up. When there is no memory for a spare, it is not tried again."""
@@ -190,24 +193,6 @@ def _kept(held: Mapping[int, HeldSnapshot], keepers: int) -> set[int]:
     copied = [number for number in newest if held[number].copies]
     waiting = [number for number in newest if held[number].record.keepers and not held[number].copies]
     return {*newest[-1:], *copied[-1:], *waiting[-1:]}
-
-
-def _worth_of(held: HeldSnapshot | None) -> tuple[bool, bool, tuple[int, int]]:
-    """What is given up first: what counts for nothing, then what has no copies, then what is old."""
-    return (held is not None, held is not None and held.copies > 0, held.record.age if held else (0, 0))
-
-
-def _find(path: Path) -> SharedBuffer | None:
-    try:
-        return SharedBuffer.open(path)
-    except (Damaged, OSError):
-        return None
-
-
-# A rank's snapshots in its node's memory: where they go, and what they say of themselves.
-
-
-_RECORD_BYTES = 512  # Of one tensor: its name and how it is nested, its dtype, shape and place.
 
 
 def open_memory(assignment: Assignment, group: SaveGroup, *, parent: int | None) -> "MemoryTier | None":

@@ -1,4 +1,4 @@
-"""Whether a checkpoint holds what a model asks for, and everything that is in the way, said at once."""
+"""What a rank restores of one checkpoint, where each piece of it belongs, and what does not fit."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,9 @@ _ROOTS = ("model.", "optimizer.state.", "extra.")
 
 
 class Fitting:
-    """Looks at one name after the other; `finish` raises when one did not fit."""
+    """Whether a checkpoint holds what a model asks for, looked at name by name; `finish` raises when one did not
+    fit, and says everything that is in the way at once.
+    """
 
     def __init__(self, checkpoint: StoredCheckpoint) -> None:
         self._checkpoint = checkpoint
@@ -92,9 +94,6 @@ def _differences(dtype: torch.dtype, shape: Sequence[int], shard: Shard) -> str:
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_SHOWN])
     return f"{len(names)} names: {shown}" + (", …" if len(names) > _SHOWN else "")
-
-
-# What a rank restores of one checkpoint, and where each piece of it belongs.
 
 
 _MODEL, _PREFIX = "model.", "optimizer.state."
@@ -251,13 +250,10 @@ def _place(nested: Any, path: _Path, value: object) -> None:
     nested[path[-1]] = value
 
 
-# Objects out of archives, each content unpacked once.
-#
-# An optimizer's settings are one object per parameter and setting, nearly all of them equal.
-
-
 class Unpacker:
-    """Never runs code from an archive; see `archive.unpack_object`."""
+    """Objects out of archives, each content unpacked once: an optimizer's settings are one object per parameter
+    and setting, nearly all of them equal. Never runs code from an archive; see `archive.unpack_object`.
+    """
 
     def __init__(self) -> None:
         self._known: dict[bytes, object] = {}
@@ -267,30 +263,28 @@ class Unpacker:
         if packed in self._known:
             return self._known[packed]
         value = archive.unpack_object(packed)
-        if isinstance(value, _IMMUTABLE) or _is_plain_tuple(value):
+        each = value if isinstance(value, tuple) else (value,)
+        if all(isinstance(one, _IMMUTABLE) for one in each):
             self._known[packed] = value
         return value
 
 
-def _is_plain_tuple(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(each, _IMMUTABLE) for each in value)
-
-
-# Room for an optimizer's state, made without a step.
-#
-# Stock torch makes an optimizer's state by stepping it once with zero gradients, which for a DTensor model takes
-# longer than the whole restore. What the state consists of can be read off the checkpoint instead.
-
-
 def make_room(model: Module, optimizer: Optimizer, checkpoint: StoredCheckpoint) -> None:
     """Give an optimizer that never stepped empty state tensors of the names and kinds in `checkpoint`.
+
+    Stock torch makes an optimizer's state by stepping it once with zero gradients, which for a DTensor model takes
+    longer than the whole restore. What the state consists of can be read off the checkpoint instead.
 
     A state tensor either is a scalar or has its parameter's shape, and then its sharding. When the checkpoint
     holds anything else, nothing is done and the stock way is left to do it.
     """
     if optimizer.state or not all(checkpoint.has_tensor(name) for name in checkpoint.names(_PREFIX)):
         return
-    kinds = _kinds(checkpoint)
+    # By parameter: what its state tensors are called, their dtype and their whole shape.
+    kinds: dict[str, list[tuple[str, torch.dtype, tuple[int, ...]]]] = {}
+    for name in checkpoint.names(_PREFIX):
+        known_as, _, key = name.removeprefix(_PREFIX).rpartition(".")
+        kinds.setdefault(known_as, []).append((key, *checkpoint.shape_of(name)))
     state = {}
     for name, parameter in model.named_parameters():
         (known_as,) = _get_fqns(model, name)
@@ -307,12 +301,3 @@ def make_room(model: Module, optimizer: Optimizer, checkpoint: StoredCheckpoint)
     is_understood = all(checkpoint.has_tensor(f"{_MODEL}{known_as}") for known_as in kinds)
     if is_understood and held >= state.keys():
         optimizer.state.update(state.items())
-
-
-def _kinds(checkpoint: StoredCheckpoint) -> dict[str, list[tuple[str, torch.dtype, tuple[int, ...]]]]:
-    """By parameter: what its state tensors are called, their dtype and their whole shape."""
-    kinds: dict[str, list[tuple[str, torch.dtype, tuple[int, ...]]]] = {}
-    for name in checkpoint.names(_PREFIX):
-        parameter, _, key = name.removeprefix(_PREFIX).rpartition(".")
-        kinds.setdefault(parameter, []).append((key, *checkpoint.shape_of(name)))
-    return kinds

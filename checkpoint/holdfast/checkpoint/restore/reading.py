@@ -1,4 +1,7 @@
-"""What is small and needed by several ranks: whoever reads the block it lies in tells all others."""
+"""Reading what all ranks want of one checkpoint, each block once, and putting it where it belongs.
+
+Memory stays bounded: two blocks for what a rank reads alone, and the slots of the `blockpool`.
+"""
 
 import logging
 import mmap
@@ -23,7 +26,9 @@ _SAID_BYTES = 1 << 20  # By each rank at a time, so that what is heard at once s
 
 
 class SmallEntries:
-    """Filled with `pin` as blocks are read, told with `exchange` once all are."""
+    """What is small and needed by several ranks: whoever reads the block it lies in tells all others. Filled with
+    `pin` as blocks are read, told with `exchange` once all are.
+    """
 
     def __init__(self, map: BlockMap, duties: Duties, rank: int) -> None:
         self._map = map
@@ -74,11 +79,6 @@ def _exchange_all(group: SaveGroup, words: bytes) -> list[bytes]:
             whole += part
         start += _SAID_BYTES
     return [bytes(each) for each in heard]
-
-
-# Reading what all ranks want of one checkpoint, each block once, and putting it where it belongs.
-#
-# Memory stays bounded: two blocks for what a rank reads alone, and the slots of the `blockpool`.
 
 
 _LOG = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class _Reading:
         self._wants = wants
         self._duties = duties
         self._blocks = blocks
-        self._board = SmallEntries(checkpoint.map, duties, group.rank)
+        self._small = SmallEntries(checkpoint.map, duties, group.rank)
         self._tallies: list[Tally] = []
         self.error: Exception | None = None
 
@@ -156,7 +156,7 @@ class _Reading:
             return
         if pool is not None and not self._read_waves(pool, threads):
             return
-        for number, content in self._board.exchange(self._group):
+        for number, content in self._small.exchange(self._group):
             self._wants.put_small(number, content)
         self._wants.finish()
 
@@ -195,7 +195,11 @@ class _Reading:
             # All ranks have put the wave before this one to use: its half may be filled again.
             if number + 1 < len(waves):
                 ahead = self._read_wave(pool, threads, number + 1)
-            self._use(seats)
+            for each in wave:
+                for carrier in filter(pool.is_near, each.carriers):  # None where nobody on this host needs it.
+                    array = np.frombuffer(self._seen(seats, each.block, carrier), dtype=np.uint8)
+                    self._wants.put(each.block, array)
+                    self._small.pin(each.block, array)
         return True
 
     def _read_wave(self, pool: BlockPool, threads: ThreadPoolExecutor, number: int) -> "Future[None]":
@@ -236,7 +240,7 @@ class _Reading:
         else:
             file.load(source, number, beside, self._blocks, tally)
             self._wants.put(block, np.frombuffer(beside, dtype=np.uint8))
-        self._board.pin(block, np.frombuffer(beside, dtype=np.uint8))
+        self._small.pin(block, np.frombuffer(beside, dtype=np.uint8))
 
     def _transfer(self, seats: "_Seats") -> None:
         """Send and receive what goes from host to host."""
@@ -253,22 +257,13 @@ class _Reading:
         for work in works:
             work.wait()
         for each in received:
-            self._verify(each.block, self._seen(seats, each.block, group.rank), tally)
-
-    def _verify(self, block: int, content: memoryview, tally: Tally) -> None:
-        file, number = self._checkpoint.locate(block)
-        tally.received += content.nbytes
-        try:
-            file.verify(number, [content], self._blocks, tally)
-        except Damaged as damage:
-            self.error = damage.with_traceback(None)
-
-    def _use(self, seats: "_Seats") -> None:
-        for each in seats.wave:
-            for carrier in filter(seats.is_near, each.carriers):  # None where nobody on this host needs it.
-                array = np.frombuffer(self._seen(seats, each.block, carrier), dtype=np.uint8)
-                self._wants.put(each.block, array)
-                self._board.pin(each.block, array)
+            content = self._seen(seats, each.block, group.rank)
+            file, number = self._checkpoint.locate(each.block)
+            tally.received += content.nbytes
+            try:
+                file.verify(number, [content], self._blocks, tally)
+            except Damaged as damage:
+                self.error = damage.with_traceback(None)
 
     def _seen(self, seats: "_Seats", block: int, carrier: int) -> memoryview:
         """The block where its carrier has it."""
@@ -310,6 +305,3 @@ class _Seats:
     def memory(self, block: int, rank: int) -> memoryview:
         """The slot of the block at a rank of this host."""
         return self._pool.slot(rank, self._half, self._numbers[block, rank])
-
-    def is_near(self, rank: int) -> bool:
-        return self._pool.is_near(rank)

@@ -7,8 +7,7 @@ none, the round ends: nobody trains on from what is half of two states.
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
@@ -142,7 +141,10 @@ class Restorer:
 
     def _open(self, candidate: Candidate) -> tuple[Plan | None, list[Demand], str | None]:
         """The plan, what all ranks need, and why the candidate is passed over if it is. Touches nothing."""
-        plan = _attempt(candidate.name, lambda: self._plan(candidate))
+        group = self._group
+        plan = _attempt(
+            candidate.name, lambda: Plan.of(candidate.open(), self._state, group.rank, group.world_size)
+        )
         if isinstance(plan, _Word):
             offer = _Offer(word=plan)
         else:
@@ -156,15 +158,18 @@ class Restorer:
                 raise Unavailable(f"rank {rank} and rank 0 see two different checkpoints at {candidate.name}")
         return plan, [each.demand for each in heard if each.demand is not None], None
 
-    def _plan(self, candidate: Candidate) -> Plan:
-        return Plan.of(candidate.open(), self._state, self._group.rank, self._group.world_size)
-
     def _read(
         self, plan: Plan, demands: Sequence[Demand], tier: Tier, passed_over: Sequence[str]
     ) -> tuple[Position | None, str | None]:
         """Where training goes on, or why the candidate is passed over."""
         tally, error = read_together(plan.checkpoint, self._group, plan.wants, demands, self._blocks)
-        taken = _attempt(plan.checkpoint.name, lambda: _unpack(plan, error))
+
+        def unpack() -> Contents:
+            if error is not None:
+                raise error
+            return plan.unpack()
+
+        taken = _attempt(plan.checkpoint.name, unpack)
         word = taken if isinstance(taken, _Word) else _Word(healed=tuple(tally.healed))
         heard = [_WORDS.decode(each) for each in self._group.exchange(msgspec.msgpack.encode(word))]
         reason = _agree(heard)
@@ -225,42 +230,31 @@ def _agree(words: Sequence[_Word]) -> str | None:
     return None
 
 
-def _unpack(plan: Plan, error: Exception | None) -> Contents:
-    if error is not None:
-        raise error
-    return plan.unpack()
-
-
-# Where a round's state comes from: the nodes' memory where that is newer, else the storage.
-
-
 def restore_newest(
     state: TrainingState, group: SaveGroup, assignment: Assignment, *, storage: Storage | None, opening: Opening
 ) -> Position:
-    """Apply the newest state that the round may have and that is intact. Collective; raises as `Restorer` does.
+    """Apply the newest state that the round may have and that is intact: of the nodes' memory where that is newer,
+    else of the storage. Collective; raises as `Restorer` does.
 
     A round that may not go on from memory still has damaged blocks from there: their hashes say what they are.
     """
-    with _uncollected():
-        return _restore_newest(state, group, assignment, storage, opening)
-
-
-def _restore_newest(
-    state: TrainingState, group: SaveGroup, assignment: Assignment, storage: Storage | None, opening: Opening
-) -> Position:
     stored = [committed(storage, name) for name in opening.candidates] if storage is not None else []
     may_remember = assignment.restore.tier is Tier.MEMORY
-    recollection = recollect(group, assignment, after=opening.newest, limit=LIMIT if may_remember else 0)
+    # A restore makes many small objects and few cycles. Python would look through all that the process holds for
+    # them, torch's own hundreds of thousands again and again.
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
-        restorer = Restorer(group, state, blocks=recollection)
-        position = restorer.restore([*recollection.candidates, *stored], skipped=opening.unreadable)
+        recollection = recollect(group, assignment, after=opening.newest, limit=LIMIT if may_remember else 0)
+        try:
+            restorer = Restorer(group, state, blocks=recollection)
+            position = restorer.restore([*recollection.candidates, *stored], skipped=opening.unreadable)
+        finally:
+            recollection.close()
     finally:
-        recollection.close()
-    return replace(position, skipped=(*position.skipped, *_unhealthy(opening, position)))
-
-
-def _unhealthy(opening: Opening, position: Position) -> list[str]:
-    """What is said of the checkpoints that were not finite when they were saved: passed over, or all there is."""
+        if was_enabled:
+            gc.enable()
+    # What is said of the checkpoints that were not finite when they were saved: passed over, or all there is.
     newer = [
         (name, step) for name, step in opening.last_resort if position.step is not None and step >= position.step
     ]
@@ -270,18 +264,4 @@ def _unhealthy(opening: Opening, position: Position) -> list[str]:
             "nothing healthy is left to restore, this was not finite when it was saved step=%d", position.step
         )
         said.append(f"every healthy one: none is left, and that of step {position.step} was not finite when saved")
-    return said
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """A restore makes many small objects and few cycles. Python would look through all that the process holds for
-    them, torch's own hundreds of thousands again and again.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    return replace(position, skipped=(*position.skipped, *said))

@@ -1,4 +1,9 @@
-"""The names an object store holds.
+"""The journal: everything that was ever decided about the checkpoints of one bucket, in one order.
+
+Each entry is an object that is created once and holds all that counts from then on: the fence and the names of
+what is committed. Whoever wants to change something writes down the whole anew, as the entry after the one that it
+has read. Of several who do, the store lets one succeed; the others read on and decide again. So no commit can come
+between a round's entering and what the round then reads, and no lock or clock is needed. The store holds:
 
 step-00000012.7-<token>_<attempt>/...     a save of step 12 by round 7; whether it is a checkpoint says the journal
 journal/000000000042.json                 the journal's entry 42
@@ -21,6 +26,12 @@ from holdfast.checkpoint.commit.retention import Need, Retention, judged
 from holdfast.checkpoint.commit.storage import Entered
 from holdfast.checkpoint.format.files import Files
 from holdfast.checkpoint.storage.bucket import Bucket, read
+
+_LOG = logging.getLogger(__name__)
+
+_KEPT = 100  # How far behind the newest a writer may have stopped and still find out; more only costs listing.
+_DELETED_AT_ONCE = 20
+_ENTRY_BYTES_MAX = 1 << 20
 
 JOURNAL = "journal"
 _SAVE = re.compile(r"step-\d{8,}\.(\d+)-(\w+)_\d+")
@@ -45,21 +56,6 @@ def entry_number(name: str) -> int | None:
     """Which of the journal's entries has this name, None for any other name."""
     match = _ENTRY.fullmatch(name)
     return int(match[1]) if match else None
-
-
-# The journal: everything that was ever decided about the checkpoints of one bucket, in one order.
-#
-# Each entry is an object that is created once and holds all that counts from then on: the fence and the names of
-# what is committed. Whoever wants to change something writes down the whole anew, as the entry after the one that
-# it has read. Of several who do, the store lets one succeed; the others read on and decide again. So no commit can
-# come between a round's entering and what the round then reads, and no lock or clock is needed.
-
-
-_LOG = logging.getLogger(__name__)
-
-_KEPT = 100  # How far behind the newest a writer may have stopped and still find out; more only costs listing.
-_DELETED_AT_ONCE = 20
-_ENTRY_BYTES_MAX = 1 << 20
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -128,7 +128,7 @@ class LocalStorage:
         missing = [each for each in (self._root, *self._root.parents) if not each.exists()]
         os.makedirs(self._root / folder, exist_ok=True)
         for made in missing:
-            _sync(made.parent)
+            sync_folder(made.parent)
 
     def rename(self, source: str, target: str) -> None:
         os.rename(self._root / source, self._root / target)
@@ -146,7 +146,7 @@ class LocalStorage:
                 return
 
     def sync(self, folder: str = "") -> None:
-        _sync(self._root / folder)
+        sync_folder(self._root / folder)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -158,7 +158,8 @@ class LocalStorage:
             os.close(descriptor)  # Closing gives the lock back, also when the process dies.
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the folder's list of names durable. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
