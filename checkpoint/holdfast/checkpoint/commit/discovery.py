@@ -1,4 +1,4 @@
-"""The names a checkpoint directory holds.
+"""The names a checkpoint directory holds, and which committed checkpoints a round may restore, newest first.
 
 step-00000012                     committed
 step-00000012.7-<token>_<attempt> committed by round 7 in an object store, also where it was copied from there
@@ -6,16 +6,18 @@ step-00000012.tmp-7-<token>       being written by round 7
 step-00000012.old-<token>         set aside while its successor takes its place
 step-00000012.gone-<token>        being deleted
 fence, fence.lock                 the highest round that entered, and what guards it
+
+Newest is not the highest step: a round that went back to step 8 and committed 9 gave up the 12 of the round before
+it. Each manifest names its round and the step that round had restored, so the line of descent is known.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint.format import index, manifest
-from holdfast.checkpoint.format.files import Files, keys_of
+from holdfast.checkpoint.format.files import Files
 from holdfast.checkpoint.format.index import Index, require_whole
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.verifiedfile import VerifiedFile
@@ -68,31 +70,12 @@ def manifest_path(name: str) -> str:
     return f"{name}/{manifest.FILE_NAME}"
 
 
-# When checkpoints were committed, by the clock of the storage.
-
-
-@runtime_checkable
-class Dated(Protocol):
-    """What `Files` may offer besides: when something was stored."""
-
-    def modified_at(self, name: str) -> float:
-        """Unix time in seconds. Raises OSError when the storage cannot tell."""
-
-
 def committed_at(files: Files, name: str) -> float | None:
     """Unix time in seconds, None where nobody can tell. The manifest is the last file before the commit."""
-    if not isinstance(files, Dated):
-        return None
     try:
         return files.modified_at(manifest_path(name))
     except OSError:
         return None
-
-
-# Which committed checkpoints a round may restore, newest first.
-#
-# Newest is not the highest step: a round that went back to step 8 and committed 9 gave up the 12 of the round
-# before it. Each manifest names its round and the step that round had restored, so the line of descent is known.
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +110,7 @@ def read_manifest(files: Files, name: str) -> Manifest:
     try:
         path = manifest_path(name)
         size = min(files.size_bytes(path), manifest.BYTES_MAX + 1)
-        found = manifest.decode(files.read(path, 0, size), keys_of(files))
+        found = manifest.decode(files.read(path, 0, size), files.keys)
         if found.step != committed_step(name.partition(".")[0]):
             raise Damaged(f"its manifest is of step {found.step}")
         for file, record in found.files.items():

@@ -1,5 +1,6 @@
-"""What a rewind may need of the checkpoints. The job that writes them leaves it for whoever deletes by hand.
+"""Which checkpoints stay once a new one is committed, and why each of them does.
 
+What a rewind may need of them, the job that writes them leaves for whoever deletes by hand.
 In a directory it is a file beside the fence, in an object store it stands in the journal.
 """
 
@@ -68,9 +69,6 @@ def leave_need(storage: Tree, need: Need) -> None:
     storage.write(_NEED_WRITING, [memoryview(msgspec.json.encode(need) + b"\n")])
     storage.rename(_NEED_WRITING, NEED_FILE)
     storage.sync()
-
-
-# Which checkpoints stay once a new one is committed, and why each of them does.
 
 
 TOLD_WITHIN_S = 30.0

@@ -62,9 +62,6 @@ def convert(
     )
 
 
-# A part of a checkpoint, as a checkpoint.
-
-
 class Selection:
     """What of `source` begins with `prefix`, under names without it, and without objects if `tensors_only`.
 

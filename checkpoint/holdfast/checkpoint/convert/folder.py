@@ -1,4 +1,6 @@
-"""A `.distcp` file, written from front to back, one tensor after the other."""
+"""Writing checkpoints in folders, one tensor after the other: of stock torch.distributed.checkpoint, and ours,
+which is that and more.
+"""
 
 import os
 from pathlib import Path
@@ -75,9 +77,6 @@ class _Image:
         self._file.write(part)
         self.recorder.add(memoryview(part))
         self._end += len(part)
-
-
-# Writing checkpoints in folders: of stock torch.distributed.checkpoint, and ours, which is that and more.
 
 
 def write_dcp(source: Source, target: Path) -> None:

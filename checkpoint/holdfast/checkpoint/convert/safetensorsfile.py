@@ -1,4 +1,4 @@
-"""The header of a safetensors file: what it can hold, and how we write what it has no word for.
+"""Files of safetensors, read and written: what they can hold, and how we write what they have no word for.
 
 A file is the header's length (8 bytes, little-endian), the header (JSON, padded with spaces), and the tensors'
 content without gaps. Source: https://github.com/huggingface/safetensors#format
@@ -79,14 +79,13 @@ def _encode_paths(contents: Contents) -> str:
     return json.dumps({name: contents.path_of(name) for name in contents.tensors if name in contents.paths})
 
 
-# Tensors of one safetensors file, or of several that are one model.
-
-
 _REMARK = "a safetensors file has no hashes: nobody can tell whether it is intact"
 
 
 class SafetensorsSource:
-    """Raises Damaged when a file is none, InvalidInput when two hold the same name, Unfit for a dtype that torch
+    """Tensors of one file, or of several that are one model.
+
+    Raises Damaged when a file is none, InvalidInput when two hold the same name, Unfit for a dtype that torch
     has not got, Unavailable when the safetensors package is not installed.
     """
 

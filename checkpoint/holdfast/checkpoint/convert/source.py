@@ -1,4 +1,4 @@
-"""A checkpoint of ours, every block verified before it is used."""
+"""A checkpoint of any format that is known, opened."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from holdfast.checkpoint.storage.local import parse_uri
 
 
 class HoldfastSource:
-    """Raises Damaged when it cannot be opened."""
+    """A checkpoint of ours, every block verified before it is used. Raises Damaged when it cannot be opened."""
 
     def __init__(self, files: Files, name: str) -> None:
         manifest = read_manifest(files, name)
@@ -38,9 +38,6 @@ class HoldfastSource:
 
     def value(self, name: str) -> object:
         return self._stored.read_object(name)
-
-
-# A checkpoint of any format that is known, opened.
 
 
 _SUFFIX = ".safetensors"

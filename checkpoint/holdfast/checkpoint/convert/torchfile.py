@@ -1,8 +1,8 @@
-"""Nested state to flat names and back, so that the way there and back changes nothing.
+"""Files of torch.save, read and written: a dictionary, nested as it likes, under flat names.
 
-A dictionary is nested, and so is a list with a tensor or a dictionary anywhere in it. All else is one object:
-plain lists, tuples, empty dictionaries. Names are joined with dots. But for what is empty, these are the names
-that torch.distributed.checkpoint gives.
+The way to flat names and back changes nothing. A dictionary is nested, and so is a list with a tensor or a
+dictionary anywhere in it. All else is one object: plain lists, tuples, empty dictionaries. Names are joined with
+dots. But for what is empty, these are the names that torch.distributed.checkpoint gives.
 """
 
 import io
@@ -89,9 +89,6 @@ def _contradiction(name: str) -> InvalidInput:
     return InvalidInput(Problem(field="name", value=name, fix=fix))
 
 
-# A file of torch.save: a dictionary, nested as it likes.
-
-
 _RENAMED = "keys that are numbers have become text, as torch.distributed.checkpoint does it"
 
 
@@ -142,17 +139,14 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return is_plain and tensor.layout is torch.strided and not tensor.is_quantized
 
 
-# Writing a file of torch.save that is larger than memory.
-#
-# torch writes the file with room for its tensors and nothing in it; then each tensor is put into its place.
-
-
 _SETTINGS: Any = config  # torch installs its methods at run time, where no type checker sees them
 _open_archive: Any = torch._C.PyTorchFileReader
 
 
 def write_torch(source: Source, target: Path) -> None:
-    """One dictionary, nested as it was. Raises as `source` does, and OSError."""
+    """One dictionary, nested as it was, larger than memory if need be: torch writes the file with room for its
+    tensors and nothing in it; then each tensor is put into its place. Raises as `source` does, and OSError.
+    """
     contents = source.contents
     # Memory that is never touched is never taken, however large the tensors are.
     empty = {name: torch.empty(shape.sizes, dtype=shape.dtype) for name, shape in contents.tensors.items()}

@@ -1,7 +1,8 @@
-"""The bytes of a `torch.save`d tensor, without saving it: what stands before and after its payload.
+"""What stock torch reads of a checkpoint: its tensors and objects as archives of `torch.save`, and `.metadata`.
 
-The stock reader of torch.distributed.checkpoint expects one such archive per chunk. All but the payload depends
-only on dtype and shape, so it is made once and the payload can be copied straight to its final place.
+The stock reader of torch.distributed.checkpoint expects one archive per chunk of a tensor. All but its payload
+depends only on dtype and shape, so it is made once, without saving the tensor, and the payload can be copied
+straight to its final place.
 """
 
 import io
@@ -77,14 +78,11 @@ def unpack_object(archive: bytes | bytearray) -> object:
     return torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
 
 
-# The `.metadata` file: the index in the form torch.distributed.checkpoint reads.
-
-
 METADATA_FILE = ".metadata"
 
 
 def encode_metadata(index: Index) -> bytes:
-    """The file's bytes: a pickle, which only stock readers open."""
+    """The index in the form torch.distributed.checkpoint reads: a pickle, which only stock readers open."""
     metadata = Metadata(
         state_dict_metadata={name: _metadata_of(stored) for name, stored in index.entries.items()},
         planner_data=dict(index.paths),

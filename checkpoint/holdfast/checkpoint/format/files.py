@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
-from holdfast.checkpoint.format.manifest import NO_KEYS, FileRecord, Keyring
+from holdfast.checkpoint.format.manifest import FileRecord, Keyring
+
+PARTS_MAX = 1024  # Source: UIO_MAXIOV, linux/include/uapi/linux/uio.h
 
 
 class Files(Protocol):
@@ -30,20 +32,18 @@ class Files(Protocol):
     def free_bytes(self) -> int:
         """How much can still be written."""
 
+    def open(self, name: str) -> "OpenFile":
+        """The file, to be read piece by piece into memory that is there already: fresh memory for every piece
+        would cost more than reading it from the page cache. Raises FileNotFoundError when there is none, at the
+        latest when it is read.
+        """
 
-@runtime_checkable
-class Keyed(Protocol):
-    """What `Files` may have besides: the keys that its manifests are signed with. The records of `write` have the
-    hashes that go with them.
-    """
+    def modified_at(self, name: str) -> float:
+        """When it was stored: Unix time in seconds, by the clock of the storage."""
 
     @property
-    def keys(self) -> Keyring: ...
-
-
-def keys_of(files: Files) -> Keyring:
-    """None, where the files know of none."""
-    return files.keys if isinstance(files, Keyed) else NO_KEYS
+    def keys(self) -> Keyring:
+        """What its manifests are signed with. The records of `write` have the hashes that go with them."""
 
 
 class Folders(Protocol):
@@ -72,14 +72,6 @@ class Tree(Files, Folders, Protocol):
         """Hold the root against every other process that asks for the same."""
 
 
-# Files that are read piece by piece into memory that is there already.
-#
-# Fresh memory for every piece would cost more than reading it from the page cache.
-
-
-PARTS_MAX = 1024  # Source: UIO_MAXIOV, linux/include/uapi/linux/uio.h
-
-
 class OpenFile(Protocol):
     """One file, for one thread. Every method raises OSError when the storage fails."""
 
@@ -99,35 +91,3 @@ class Scattering(Protocol):
 
     def read_across(self, offset: int, parts: Sequence[memoryview]) -> int:
         """Fill `parts`, `PARTS_MAX` at the most, one after the other; returns and raises as `read_into`."""
-
-
-@runtime_checkable
-class Openable(Protocol):
-    """What `Files` may offer besides: reading without a copy."""
-
-    def open(self, name: str) -> OpenFile:
-        """Raises FileNotFoundError when there is none."""
-
-
-def open_file(files: Files, name: str) -> OpenFile:
-    """Raises FileNotFoundError when there is none, at the latest when it is read."""
-    return files.open(name) if isinstance(files, Openable) else _Copied(files, name)
-
-
-class _Copied:
-    """For storage that only hands out bytes."""
-
-    def __init__(self, files: Files, name: str) -> None:
-        self._files = files
-        self._name = name
-
-    def read_into(self, offset: int, memory: memoryview) -> int:
-        found = self._files.read(self._name, offset, memory.nbytes)
-        memory[: len(found)] = found
-        return len(found)
-
-    def expect(self, offset: int, length_bytes: int) -> None:
-        """Such storage fetches nothing ahead."""
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -1,8 +1,15 @@
-"""Signed manifests, for storage that others can write to as well.
+"""The manifest: what a committed checkpoint consists of, down to a hash of every block of every file.
 
-A signature is the HMAC-SHA-256 (RFC 2104) of the manifest's body. It covers the whole checkpoint, since a signed
-manifest lists the SHA-256 of every block. Where keys are given, nothing is read but what is signed with one of
-them; where none is, signatures are not looked at.
+It is a JSON document `{"seal": ..., "body": {...}}`; the seal is the hash of the body's bytes, so that damage to
+the manifest itself shows as well. Hashes are XXH3-128: they find accidents, not forgeries.
+
+Whoever can seal a manifest can write any. So every number has a bound, names name files of the folder, and each
+file has as many blocks as it is long: what is read by a manifest takes no more time and memory than its files.
+
+For storage that others can write to as well, manifests are signed. A signature is the HMAC-SHA-256 (RFC 2104) of
+the manifest's body. It covers the whole checkpoint, since a signed manifest lists the SHA-256 of every block.
+Where keys are given, nothing is read but what is signed with one of them; where none is, signatures are not looked
+at.
 """
 
 import hashlib
@@ -74,16 +81,6 @@ def given_keys(environment: Mapping[str, str]) -> Keyring:
 
 def _signature(key: bytes, body: bytes) -> str:
     return hmac.new(key, _PURPOSE + body, "sha256").hexdigest()
-
-
-# The manifest: what a committed checkpoint consists of, down to a hash of every block of every file.
-#
-# It is a JSON document `{"seal": ..., "body": {...}}`; the seal is the hash of the body's bytes, so that damage to
-# the manifest itself shows as well. Hashes are XXH3-128: they find accidents, not forgeries. In a signed manifest
-# they are SHA-256, see `signing.py`.
-#
-# Whoever can seal a manifest can write any. So every number has a bound, names name files of the folder, and each
-# file has as many blocks as it is long: what is read by a manifest takes no more time and memory than its files.
 
 
 FILE_NAME = "manifest.json"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint.format.files import Files, OpenFile, Scattering, open_file
+from holdfast.checkpoint.format.files import Files, OpenFile, Scattering
 from holdfast.checkpoint.format.manifest import BLOCK_BYTES, FileRecord, is_hash_of
 
 _LOG = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class VerifiedFile:
     def opened(self) -> Iterator[OpenFile]:
         """For `load`. Raises Damaged when there is no such file."""
         try:
-            file = open_file(self._files, self.name)
+            file = self._files.open(self.name)
         except FileNotFoundError as error:
             raise Damaged(f"{self.name} is missing") from error
         try:

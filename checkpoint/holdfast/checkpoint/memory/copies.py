@@ -1,4 +1,6 @@
-"""Copies a node's newest snapshots to their keepers, in the background and no faster than needed."""
+"""Copies of a node's newest snapshots: sent to their keepers in the background, no faster than needed, and
+received.
+"""
 
 import asyncio
 import logging
@@ -24,11 +26,11 @@ _SLOWEST_BYTES_S = 64 * MIB
 # How far a bucket may run ahead after a pause: sending waits for whole blocks, not for single bytes.
 _BURST_S = 0.05
 
-# How fast copies leave a node: so that they are done in time, and disturb training as little as they can.
-
 
 def rate_for(image_bytes: int, interval_s: float | None, ceiling_bytes_s: float) -> float:
-    """Bytes a second for one rank's snapshot, when one comes every `interval_s` (None: not known yet)."""
+    """Bytes a second for one rank's snapshot, when one comes every `interval_s` (None: not known yet), so that
+    copies are done in time, and disturb training as little as they can.
+    """
     if interval_s is None:
         return ceiling_bytes_s / 4
     wanted = image_bytes / max(interval_s * _SHARE_OF_INTERVAL, 1e-3)
@@ -240,7 +242,7 @@ SENDING_S = 30.0
 
 
 class CopyReceiver:
-    """The receiving side of `copier`."""
+    """The receiving side of `CopySender`."""
 
     def __init__(self, snapshots: NodeSnapshots) -> None:
         self._snapshots = snapshots

@@ -16,7 +16,7 @@ from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.commit.discovery import Found, committed_name, lineage
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.format import manifest
-from holdfast.checkpoint.format.manifest import FileRecord, Manifest, hash_block
+from holdfast.checkpoint.format.manifest import NO_KEYS, FileRecord, Keyring, Manifest, hash_block
 from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots
 from holdfast.checkpoint.memory.peers import RESTORE_PATIENCE_S, Peers
 from holdfast.checkpoint.memory.protocol import Item, Which
@@ -96,6 +96,14 @@ class Images:
 
     def free_bytes(self) -> int:
         return 0
+
+    def modified_at(self, name: str) -> float:
+        raise _read_only(name)
+
+    @property
+    def keys(self) -> Keyring:
+        """What lies in memory is not signed."""
+        return NO_KEYS
 
 
 class _ImageFile:

@@ -1,4 +1,4 @@
-"""The blocks of all files of a checkpoint, numbered through, and the small entries in them."""
+"""The blocks of all files of a checkpoint, numbered through, and which bytes of which a rank wants where."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,8 +27,8 @@ class Small(NamedTuple):
 
 
 class BlockMap:
-    """Numbers are the same on every rank that has the same manifest and index. The index itself is not among them:
-    every rank has read it already.
+    """The blocks, and the small entries in them. Numbers are the same on every rank that has the same manifest and
+    index. The index itself is not among them: every rank has read it already.
     """
 
     def __init__(self, manifest: Manifest, entries: Mapping[str, Stored]) -> None:
@@ -76,9 +76,6 @@ def _smalls(stored: Stored) -> Iterator[Small]:
         size = prod(chunk.box.sizes) * dtype.itemsize if isinstance(dtype, torch.dtype) else 0
         if 0 < size <= SMALL_BYTES:
             yield Small(chunk.file, chunk.payload, size)
-
-
-# What one rank wants of a checkpoint: which bytes of which blocks belong where.
 
 
 class Wants:

@@ -140,12 +140,11 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-# What a round may restore: a checkpoint in storage, or the snapshots of one step in the ranks' memory.
-
-
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Opened on every rank, when its turn comes. `open` raises Damaged when what it finds is not what was written,
+    """What a round may restore: a checkpoint in storage, or the snapshots of one step in the ranks' memory.
+
+    Opened on every rank, when its turn comes. `open` raises Damaged when what it finds is not what was written,
     and OSError when it cannot tell now.
     """
 

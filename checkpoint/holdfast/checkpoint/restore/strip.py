@@ -122,14 +122,13 @@ def _dot(places: list[int] | tuple[int, ...], strides: list[int]) -> int:
     return sum(place * stride for place, stride in zip(places, strides, strict=False))
 
 
-# The memory that a stored tensor is read into: the live parameter itself.
-
-
 Bytes = npt.NDArray[np.uint8]
 
 
 class Target:
-    """A tensor, or a part of one, as plain bytes. What is not contiguous is read beside and copied by `finish`."""
+    """The memory that a stored tensor is read into, the live parameter itself, as plain bytes. What is not
+    contiguous is read beside and copied by `finish`.
+    """
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._live = tensor

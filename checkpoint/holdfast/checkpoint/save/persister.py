@@ -21,7 +21,6 @@ from holdfast.checkpoint.commit.retention import Retention, Writer, descent
 from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.format import archive, index, manifest
-from holdfast.checkpoint.format.files import keys_of
 from holdfast.checkpoint.format.index import Index, Stored, StoredTensor, find_gap
 from holdfast.checkpoint.format.manifest import FileRecord, Manifest
 
@@ -223,7 +222,7 @@ class Persister:
                 files=files,
                 healthy=all_finite(parts),
             )
-            document = manifest.encode(whole, keys_of(self._storage))
+            document = manifest.encode(whole, self._storage.keys)
             self._storage.write(f"{folder}/{manifest.FILE_NAME}", [memoryview(document)])
             self._storage.sync(folder)
             self._reached(SavePoint.MANIFEST_WRITTEN)

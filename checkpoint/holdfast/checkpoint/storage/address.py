@@ -1,4 +1,4 @@
-"""Which kind of storage a uri names."""
+"""Which storage a uri names, and what a person writes to name a checkpoint in it."""
 
 import os
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _CLOUD = ("s3", "gs", "az", "abfs", "abfss")
 def storage_at(uri: str) -> Storage:
     """The storage that `uri` names: a path, file:///path, s3://, gs:// or az://bucket/prefix, or any other uri
     that an fsspec driver is installed for. Nothing is asked of it yet. Its manifests are signed with the keys that
-    the environment names, if it does (`signing.KEY_FILE_VARIABLE`).
+    the environment names, if it does (`manifest.KEY_FILE_VARIABLE`).
 
     Raises InvalidInput when the uri names no place, what is needed to get there is not installed, or the keys
     cannot be used.
@@ -42,9 +42,6 @@ def storage_at(uri: str) -> Storage:
     except ValueError as error:
         fix = f"write a path, file:///path, or s3://, gs:// or az://bucket/prefix ({error})"
         raise InvalidInput(Problem(field="checkpoint.uri", value=uri, fix=fix)) from error
-
-
-# What a person writes to name a directory of checkpoints, or one of them.
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,14 +134,11 @@ class Journal:
         return sorted(number for number in found if number is not None)
 
 
-# The `Commits` of an object store.
-
-
 _TRIES_MAX = 50  # Each one lost is one that somebody else has won.
 
 
 class JournalCommits:
-    """`files` shows what is committed in `bucket`."""
+    """The `Commits` of an object store. `files` shows what is committed in `bucket`."""
 
     def __init__(self, bucket: Bucket, files: Files) -> None:
         self._bucket = bucket

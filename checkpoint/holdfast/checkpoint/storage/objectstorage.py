@@ -8,11 +8,11 @@ from holdfast.checkpoint.format.manifest import BLOCK_BYTES, NO_KEYS, FileRecord
 from holdfast.checkpoint.storage.bucket import Bucket, read
 from holdfast.checkpoint.storage.journal import JournalCommits
 
-# Reading an object piece by piece, several pieces at once: a store answers late, and many requests at a time.
-
 
 class ObjectFile:
-    """An `OpenFile`. What is expected is fetched by `readers`, a block at a time, and kept until it is read."""
+    """An `OpenFile`: a store answers late, and many requests at a time. What is expected is fetched by `readers`,
+    a block at a time, and kept until it is read.
+    """
 
     def __init__(self, bucket: Bucket, name: str, readers: Executor) -> None:
         """Raises FileNotFoundError when there is no such object."""
