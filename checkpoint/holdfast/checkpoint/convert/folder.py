@@ -4,7 +4,6 @@ which is that and more.
 
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 from holdfast.checkpoint.commit.discovery import committed_name
 from holdfast.checkpoint.convert.content import Origin, Source, bytes_of
@@ -27,56 +26,35 @@ _ALIGNMENT_BYTES = 64  # As in the images that training writes.
 
 
 def write_image(path: Path, source: Source, hashing: Hashing = FAST) -> tuple[Index, FileRecord]:
-    """All of `source` in one durable file: what lies where, and the file's record. Raises as `source` does, and
-    OSError.
+    """All of `source` in one durable `.distcp` file, from front to back: what lies where, and the file's record.
+    Raises as `source` does, and OSError.
     """
-    contents = source.contents
+    contents, recorder, end = source.contents, Recorder(hashing), 0
     entries: dict[str, Stored] = {}
     with open(path, "xb") as file:
-        image = _Image(file, hashing)
-        for name in contents.tensors:
-            entries[name] = image.add_tensor(name, source)
+
+        def add(part: bytes | memoryview) -> None:
+            nonlocal end
+            file.write(part)
+            recorder.add(memoryview(part))
+            end += len(part)
+
+        for name, shape in contents.tensors.items():
+            start, frame = end, archive.frame(shape.dtype, shape.sizes)
+            for part in (frame.before, bytes_of(source.tensor(name)), frame.after):
+                add(part)
+            add(bytes(-end % _ALIGNMENT_BYTES))
+            box = Box(offsets=(0,) * len(shape.sizes), sizes=shape.sizes)
+            chunk = StoredChunk(IMAGE_FILE, start, frame.length_bytes, start + len(frame.before), box)
+            entries[name] = StoredTensor(str(shape.dtype).removeprefix("torch."), shape.sizes, (chunk,))
         for name in contents.objects:
-            entries[name] = image.add_object(source.value(name))
+            packed = archive.pack_object(source.value(name))
+            entries[name] = StoredObject(file=IMAGE_FILE, start=end, length_bytes=len(packed))
+            add(packed)
         file.flush()
         os.fsync(file.fileno())
     paths = {name: contents.path_of(name) for name in entries}
-    return Index(entries=entries, paths=paths), image.recorder.record()
-
-
-class _Image:
-    def __init__(self, file: BinaryIO, hashing: Hashing) -> None:
-        self._file = file
-        self._end = 0
-        self.recorder = Recorder(hashing)
-
-    def add_tensor(self, name: str, source: Source) -> StoredTensor:
-        shape = source.contents.tensors[name]
-        frame = archive.frame(shape.dtype, shape.sizes)
-        start = self._end
-        self._add(frame.before)
-        self._add(bytes_of(source.tensor(name)))
-        self._add(frame.after)
-        self._add(bytes(-self._end % _ALIGNMENT_BYTES))
-        chunk = StoredChunk(
-            file=IMAGE_FILE,
-            start=start,
-            length_bytes=frame.length_bytes,
-            payload=start + len(frame.before),
-            box=Box(offsets=(0,) * len(shape.sizes), sizes=shape.sizes),
-        )
-        return StoredTensor(str(shape.dtype).removeprefix("torch."), shape.sizes, (chunk,))
-
-    def add_object(self, value: object) -> StoredObject:
-        packed = archive.pack_object(value)
-        start = self._end
-        self._add(packed)
-        return StoredObject(file=IMAGE_FILE, start=start, length_bytes=len(packed))
-
-    def _add(self, part: bytes | memoryview) -> None:
-        self._file.write(part)
-        self.recorder.add(memoryview(part))
-        self._end += len(part)
+    return Index(entries=entries, paths=paths), recorder.record()
 
 
 def write_dcp(source: Source, target: Path) -> None:

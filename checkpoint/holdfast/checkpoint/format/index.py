@@ -47,20 +47,6 @@ class Box(msgspec.Struct, frozen=True):
         starts = [mine - its for mine, its in zip(self.offsets, other.offsets, strict=True)]
         return tuple(slice(start, start + size) for start, size in zip(starts, self.sizes, strict=True))
 
-    def rows_of(self, other: "Box") -> "Box":
-        """The part of `other`, which contains this box, that has the same extent in the first dimension."""
-        return Box(offsets=self.offsets[:1] + other.offsets[1:], sizes=self.sizes[:1] + other.sizes[1:])
-
-    @property
-    def first(self) -> int:
-        """Where it starts in the first dimension; a scalar starts at 0."""
-        return self.offsets[0] if self.offsets else 0
-
-    @property
-    def rows(self) -> int:
-        """How far it reaches in the first dimension; a scalar is one row."""
-        return self.sizes[0] if self.sizes else 1
-
     @property
     def ends(self) -> tuple[int, ...]:
         return tuple(offset + size for offset, size in zip(self.offsets, self.sizes, strict=True))

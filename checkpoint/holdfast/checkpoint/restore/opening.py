@@ -1,7 +1,6 @@
 """What rank 0 finds when its round opens a checkpoint directory, told to every rank."""
 
 import secrets
-from enum import StrEnum
 
 import msgspec
 
@@ -30,22 +29,14 @@ class Opening(msgspec.Struct, frozen=True, tag=True):
     line: tuple[StoredCheckpoint, ...] = ()
 
 
-class _Kind(StrEnum):
-    FENCED = "Fenced"
-    DAMAGED = "Damaged"
-    UNAVAILABLE = "Unavailable"
-
-
 class _Refusal(msgspec.Struct, frozen=True, tag=True):
-    """Rank 0 may not, or cannot, use the directory."""
+    """Rank 0 may not, or cannot, use the directory: the name of the error, and why."""
 
-    kind: _Kind
+    error: str
     reason: str
 
 
-_ERRORS = {_Kind.FENCED: Fenced, _Kind.DAMAGED: Damaged, _Kind.UNAVAILABLE: Unavailable}
-
-
+_ERRORS = {each.__name__: each for each in (Fenced, Damaged, Unavailable)}
 _DECODER = msgspec.msgpack.Decoder(Opening | _Refusal)
 
 
@@ -59,7 +50,7 @@ def open_together(storage: Storage, group: SaveGroup, *, round: int, restore: Re
     brief = msgspec.structs.replace(said, line=()) if isinstance(said, Opening) else said
     heard: Opening | _Refusal = _DECODER.decode(group.broadcast(msgspec.msgpack.encode(brief)))
     if isinstance(heard, _Refusal):
-        raise _ERRORS[heard.kind](heard.reason)
+        raise _ERRORS[heard.error](heard.reason)
     return said if isinstance(said, Opening) else heard
 
 
@@ -73,11 +64,11 @@ def _open(storage: Storage, round: int, restore: Restore) -> Opening | _Refusal:
             return Opening(token=token, number=number)
         found, unreadable = discover(storage)
     except Fenced as error:
-        return _Refusal(kind=_Kind.FENCED, reason=str(error))
+        return _Refusal(Fenced.__name__, str(error))
     except Damaged as error:
-        return _Refusal(kind=_Kind.DAMAGED, reason=str(error))
+        return _Refusal(Damaged.__name__, str(error))
     except OSError as error:
-        return _Refusal(kind=_Kind.UNAVAILABLE, reason=f"{storage.uri} cannot be opened: {error}")
+        return _Refusal(Unavailable.__name__, f"{storage.uri} cannot be opened: {error}")
     line = lineage(found, limit=restore.step)
     order = restore_order(line, restore.unhealthy_from)
     earlier = number - round

@@ -4,7 +4,7 @@ A group keeps its own parameters. Where they were is known once the saved lists 
 read, beside the state; they are small.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -32,51 +32,37 @@ class Regrouping:
         """Where what belongs, once all was read. Raises Unfit when parameters that are in one group were saved in
         several that differ, or in one that has not got a setting.
         """
-        homes = dict(_homes({name: unpack(name, target) for name, target in self.lists.items()}))
-        values = {
-            name: unpack(name, each) if isinstance(each, Target) else each for name, each in self.saved.items()
-        }
+        # Each parameter with the number of the group it was saved in.
+        homes: dict[str, str] = {}
+        for name, target in self.lists.items():
+            parameters = unpack(name, target)
+            if isinstance(parameters, list | tuple):
+                homes |= dict.fromkeys(parameters, groups.number_of(name))
         sources = {
             groups.number_of(name): list(dict.fromkeys(homes[each] for each in parameters if each in homes))
             for name, parameters in self.members.items()
         }
+        values = {
+            name: unpack(name, each) if isinstance(each, Target) else each for name, each in self.saved.items()
+        }
         found = []
         for name, place in self.own.items():
             number = groups.number_of(name)
-            # Where nobody has saved the list of another stage of a pipeline, the number is all there is to go by.
-            named = [groups.named_in(source, name) for source in sources.get(number) or [number]]
-            value = _only(name, named, values)
-            _require_kind(name, value, place)
+            # Where nobody has saved the list of another stage of a pipeline, there is only the number to go by.
+            first, *others = (groups.named_in(source, name) for source in sources.get(number) or [number])
+            for each in (first, *others):
+                if each not in values:
+                    raise Unfit(f"{name}: its parameters were saved in a group without it, there is no {each}")
+            value, one = values[first], groups.as_text(values[first])
+            for other in others:
+                two = groups.as_text(values[other])
+                if one != two:
+                    raise Unfit(
+                        f"{name}: its parameters were saved in groups that differ, {first} is {one} and {other} "
+                        f"is {two}; give the optimizer the parameter groups it was saved with"
+                    )
+            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else None
+            if shape != (place.shape if isinstance(place, Shard) else None):
+                raise Unfit(f"{name}: its parameters were saved with another kind of value, {one}")
             found.append((place, value))
         return found
-
-
-def _homes(lists: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Each parameter with the number of the group it was saved in."""
-    for name, parameters in lists.items():
-        if isinstance(parameters, list | tuple):
-            for each in parameters:
-                yield each, groups.number_of(name)
-
-
-def _only(name: str, named: Sequence[str], values: Mapping[str, object]) -> object:
-    """What all of `named` are."""
-    for each in named:
-        if each not in values:
-            raise Unfit(f"{name}: its parameters were saved in a group without it, there is no {each}")
-    first = named[0]
-    for other in named[1:]:
-        one, two = groups.as_text(values[first]), groups.as_text(values[other])
-        if one != two:
-            raise Unfit(
-                f"{name}: its parameters were saved in groups that differ, {first} is {one} and {other} is {two}; "
-                "give the optimizer the parameter groups it was saved with"
-            )
-    return values[first]
-
-
-def _require_kind(name: str, value: object, place: Place) -> None:
-    shape = tuple(value.shape) if isinstance(value, torch.Tensor) else None
-    wanted = place.shape if isinstance(place, Shard) else None
-    if shape != wanted:
-        raise Unfit(f"{name}: its parameters were saved with another kind of value, {groups.as_text(value)}")

@@ -12,7 +12,7 @@ journal/000000000042.json                 the journal's entry 42
 import logging
 import re
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
@@ -81,7 +81,12 @@ class Journal:
         numbers = self._numbers()
         if not numbers:
             return 0, Head()
-        return numbers[-1], self._entry(numbers[-1])
+        name = f"{JOURNAL}/{entry_name(numbers[-1])}"
+        found = read(self._bucket, name, 0, _ENTRY_BYTES_MAX)
+        try:
+            return numbers[-1], decode_json(found, Head)
+        except Malformed as error:
+            raise Damaged(f"{self._bucket.uri}/{name} cannot be read: {error}") from error
 
     def append(self, number: int, head: Head) -> bool:
         """Make `head` entry `number`, after the newest that was read. False: somebody else was first.
@@ -89,7 +94,9 @@ class Journal:
         After an OSError nobody knows whether it did; the next `append` of that number will tell.
         """
         document = msgspec.json.encode(msgspec.structs.replace(head, writer=secrets.token_hex(8)))
-        if not self._create(number, document):
+        name = f"{JOURNAL}/{entry_name(number)}"
+        # The store may have heard of it twice, where the first answer was lost.
+        if not self._bucket.create(name, document) and read(self._bucket, name, 0, _ENTRY_BYTES_MAX) != document:
             return False
         # Entries are deleted in order. Where the one before is gone, this one was created in the place of one that
         # has been deleted since: it is not the newest, and nobody reads it.
@@ -114,20 +121,6 @@ class Journal:
             raise OSError(
                 f"{self._bucket.uri} does not honour conditional writes, so rounds could not be told apart there"
             )
-
-    def _create(self, number: int, document: bytes) -> bool:
-        name = f"{JOURNAL}/{entry_name(number)}"
-        if self._bucket.create(name, document):
-            return True
-        # The store may have heard of it twice, where the first answer was lost.
-        return read(self._bucket, name, 0, _ENTRY_BYTES_MAX) == document
-
-    def _entry(self, number: int) -> Head:
-        found = read(self._bucket, f"{JOURNAL}/{entry_name(number)}", 0, _ENTRY_BYTES_MAX)
-        try:
-            return decode_json(found, Head)
-        except Malformed as error:
-            raise Damaged(f"{self._bucket.uri}/{JOURNAL}/{entry_name(number)} cannot be read: {error}") from error
 
     def _numbers(self) -> list[int]:
         found = (entry_number(name) for name in self._bucket.names(JOURNAL))
@@ -230,13 +223,11 @@ class JournalCommits:
     def _sweep(self, head: Head, *, round: int, token: str = "") -> None:
         """Delete what is no checkpoint, is nobody's save in flight, and is surely not to become one."""
         for name in self._bucket.names(""):
-            if name not in head.committed and _is_left(name, head.leaving, round, token):
+            by = saved_by(name)
+            if by is None or name in head.committed:
+                continue
+            if name in head.leaving or by[0] < round or by == (round, token):
                 try:
                     self._bucket.delete(name)
                 except OSError as error:
                     _LOG.warning("old checkpoint not deleted uri=%s/%s reason=%s", self._bucket.uri, name, error)
-
-
-def _is_left(name: str, leaving: Collection[str], round: int, token: str) -> bool:
-    by = saved_by(name)
-    return by is not None and (name in leaving or by[0] < round or by == (round, token))
