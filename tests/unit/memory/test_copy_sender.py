@@ -35,7 +35,7 @@ async def test_the_time_in_which_a_job_did_not_train_is_no_time_between_snapshot
     copier = CopySender(holdings, ceiling_bytes_s=1e9, patience_s=10.0)
     for round, step, now_s in ((1, 1, 0.0), (1, 2, 2.0), (1, 3, 4.0), (2, 4, 300.0), (2, 5, 303.0)):
         leave(tmp_path, round=round, step=step)
-        holdings.look()
-        copier.look(now_s)
+        holdings.refresh()
+        copier.poll(now_s)
         await asyncio.gather(*copier._running.values())
     assert intervals == [None, 2.0, 2.0, None, 3.0]

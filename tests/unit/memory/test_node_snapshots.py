@@ -40,7 +40,7 @@ def holdings(tmp_path: Path) -> NodeSnapshots:
 
 
 def dropped(holdings: NodeSnapshots) -> set[str]:
-    holdings.look()
+    holdings.refresh()
     return {each.buffer.path.name for each in outdated(holdings.all())}
 
 
@@ -84,7 +84,7 @@ def test_only_what_counts_for_nobody_is_a_stray(holdings: NodeSnapshots) -> None
     leave(folder, copy_name(3, 1)).begin()  # Copies are written by this server, which has only started.
     (folder / copy_name(4, 0)).write_bytes(b"no buffer")
     (folder / "something else").write_bytes(b"")
-    holdings.look()
+    holdings.refresh()
     assert {each.buffer.path.name for each in holdings.strays()} == {own_name(0, 1), copy_name(3, 1)}
     assert len(holdings.all()) == 2
 
@@ -94,7 +94,7 @@ def test_the_newest_comes_first_and_a_ranks_own_before_the_copy(holdings: NodeSn
     leave(folder, copy_name(3, 0), round=2, step=10)
     leave(folder, own_name(0, 0), round=2, step=10)
     leave(folder, own_name(0, 1), round=1, step=99)
-    holdings.look()
+    holdings.refresh()
     assert [(held.record.age, holding.is_copy) for holding, held in holdings.all()] == [
         ((2, 10), False),
         ((2, 10), True),
@@ -104,15 +104,15 @@ def test_the_newest_comes_first_and_a_ranks_own_before_the_copy(holdings: NodeSn
 
 def test_an_arena_that_was_replaced_is_looked_at_anew(holdings: NodeSnapshots) -> None:
     leave(holdings.folder, OWN, step=10)
-    holdings.look()
+    holdings.refresh()
     leave(holdings.folder, OWN, step=11)
-    holdings.look()
+    holdings.refresh()
     assert [held.record.step for _, held in holdings.all()] == [11]
 
 
 def test_a_folder_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        NodeSnapshots(tmp_path / "gone", "life").look()
+        NodeSnapshots(tmp_path / "gone", "life").refresh()
 
 
 def test_names_of_copies_tell_whose_they_are() -> None:
@@ -141,7 +141,7 @@ async def test_what_cannot_be_kept_is_refused_with_the_reason(
     holdings: NodeSnapshots, changes: dict[str, object], reason: str
 ) -> None:
     leave(holdings.folder, copy_name(3, 0))
-    holdings.look()
+    holdings.refresh()
     answer = await CopyReceiver(holdings).keep(NO_PEER, Put(a_record(**changes)))
     assert isinstance(answer, Refused)
     assert reason in answer.reason
@@ -149,7 +149,7 @@ async def test_what_cannot_be_kept_is_refused_with_the_reason(
 
 async def test_what_is_here_already_is_not_sent_again(holdings: NodeSnapshots) -> None:
     leave(holdings.folder, copy_name(3, 0))
-    holdings.look()
+    holdings.refresh()
     assert await CopyReceiver(holdings).keep(NO_PEER, Put(a_record())) == Kept()
 
 
@@ -168,7 +168,7 @@ async def test_copies_of_an_older_round_make_room_for_those_of_a_newer_one(
     leave(holdings.folder, copy_name(1, 0), rank=1, round=1)
     leave(holdings.folder, copy_name(2, 0), rank=2, round=2)
     leave(holdings.folder, own_name(0, 0), rank=0, round=1)
-    holdings.look()
+    holdings.refresh()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 << 20, 40 << 20, 60 << 20))
     assert isinstance(await CopyReceiver(holdings).keep(NO_PEER, Put(a_record())), Refused)
     assert {each.name for each in holdings.folder.iterdir()} == {copy_name(2, 0), own_name(0, 0)}

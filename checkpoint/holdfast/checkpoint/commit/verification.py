@@ -28,7 +28,7 @@ class Flaw:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Verification:
     """One checkpoint after every byte of it was read: intact when nothing is flawed."""
 
     name: str
@@ -44,7 +44,9 @@ Progress = Callable[[int], None]
 """Called, from any thread, with the number of bytes that were just verified."""
 
 
-def verify(files: Files, name: str, *, progress: Progress = lambda size: None, threads: int = THREADS) -> Looked:
+def verify(
+    files: Files, name: str, *, progress: Progress = lambda size: None, threads: int = THREADS
+) -> Verification:
     """Compare every block of every file with its hash, and the index with the files.
 
     Raises OSError when the storage fails: that says nothing about the checkpoint.
@@ -52,7 +54,7 @@ def verify(files: Files, name: str, *, progress: Progress = lambda size: None, t
     try:
         manifest = read_manifest(files, name)
     except Damaged as damage:
-        return Looked(name, 0, (Flaw(name, "", None, str(damage)),))
+        return Verification(name, 0, (Flaw(name, "", None, str(damage)),))
     whole = {file: VerifiedFile(files, f"{name}/{file}", record) for file, record in manifest.files.items()}
     strides = [
         (file, range(first, min(first + _STRIDE_BLOCKS, len(each.record.blocks))))
@@ -73,7 +75,7 @@ def verify(files: Files, name: str, *, progress: Progress = lambda size: None, t
             # An intact index says something that the files cannot hold: that is no accident of a disk.
             flaws.append(Flaw(name, index.FILE_NAME, None, str(damage)))
     size = sum(record.size_bytes for record in manifest.files.values())
-    return Looked(name, size, tuple(flaws))
+    return Verification(name, size, tuple(flaws))
 
 
 def _damaged(

@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.checkpoint.memory.channel import PATIENCE_S
 from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots
 from holdfast.checkpoint.memory.protocol import parse_address
-from holdfast.checkpoint.memory.server import LOOK_EVERY_S, TransferServer
+from holdfast.checkpoint.memory.server import POLL_EVERY_S, TransferServer
 
 _LOG = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ async def _serve(server: TransferServer, listener: socket.socket, port_file: Pat
     while not serving.done():
         if os.getppid() != parent:
             serving.cancel()
-        await asyncio.wait([serving], timeout=LOOK_EVERY_S)
+        await asyncio.wait([serving], timeout=POLL_EVERY_S)
     with contextlib.suppress(asyncio.CancelledError):
         await serving
 

@@ -74,7 +74,7 @@ class _Newest:
 
 
 class CopySender:
-    """Level-triggered: `look` starts what is missing now, whatever happened before."""
+    """Level-triggered: `poll` starts what is missing now, whatever happened before."""
 
     def __init__(self, snapshots: NodeSnapshots, *, ceiling_bytes_s: float, patience_s: float) -> None:
         self._snapshots = snapshots
@@ -84,7 +84,7 @@ class CopySender:
         self._newest: dict[int, _Newest] = {}
         self._paused_until_s: dict[str, float] = {}  # A keeper that failed is left alone for a while.
 
-    def look(self, now_s: float) -> None:
+    def poll(self, now_s: float) -> None:
         """Start on what each worker's newest lacks of hashes and copies, unless it is under way."""
         # Each worker's newest snapshot of those that are to be copied; where none is, its newest.
         found: dict[int, tuple[BufferFile, HeldSnapshot]] = {}

@@ -58,14 +58,14 @@ class BufferFile:
 
 
 class NodeSnapshots:
-    """The folder as it was at the last `look`. Only snapshots of `owner` count."""
+    """The folder as it was at the last `refresh`. Only snapshots of `owner` count."""
 
     def __init__(self, folder: Path, owner: str) -> None:
         self.folder = folder
         self.owner = owner
         self._found: dict[str, BufferFile] = {}
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Take what came, drop what went. Raises FileNotFoundError when the folder itself is gone."""
         names = {
             name for name in os.listdir(self.folder) if slot_of(name) is not None or copied_rank(name) is not None

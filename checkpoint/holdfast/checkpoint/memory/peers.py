@@ -93,7 +93,7 @@ class Peer:
 
 
 RESTORE_PATIENCE_S = 5.0
-_SHUNNED_S = 30.0
+_AVOIDED_S = 30.0
 _ASKED_MAX = 16  # A block is with its rank's node and keepers, or nowhere: a large job is not searched through.
 
 
@@ -104,7 +104,7 @@ class Peers:
         self._key = key
         self._patience_s = patience_s
         self._idle: dict[str, list[Peer]] = {}
-        self._shunned_until_s: dict[str, float] = {}
+        self._avoided_until_s: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def ask(self, address: str, question: Callable[[Peer], T]) -> T:
@@ -117,7 +117,7 @@ class Peers:
             raise
         except OSError:
             peer.close()
-            self._shun(address)
+            self._avoid(address)
             raise
         except BaseException:
             peer.close()
@@ -149,16 +149,16 @@ class Peers:
 
     def _take(self, address: str) -> Peer:
         with self._lock:
-            if self._shunned_until_s.get(address, 0.0) > time.monotonic():
+            if self._avoided_until_s.get(address, 0.0) > time.monotonic():
                 raise ConnectionError(f"{address} did not answer a moment ago")
             if self._idle.get(address):
                 return self._idle[address].pop()
         try:
             return Peer(address, self._key, patience_s=self._patience_s)
         except OSError:
-            self._shun(address)
+            self._avoid(address)
             raise
 
-    def _shun(self, address: str) -> None:
+    def _avoid(self, address: str) -> None:
         with self._lock:
-            self._shunned_until_s[address] = time.monotonic() + _SHUNNED_S
+            self._avoided_until_s[address] = time.monotonic() + _AVOIDED_S

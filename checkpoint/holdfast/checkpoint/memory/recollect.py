@@ -43,13 +43,13 @@ class Images:
         self,
         snapshots: NodeSnapshots,
         peers: Peers,
-        whiches: Mapping[str, Which],
+        by_file: Mapping[str, Which],
         servers: Mapping[str, Sequence[str]],
     ) -> None:
-        """`whiches` and `servers` by file: whose image it is, and which servers hold it, the nearest first."""
+        """`by_file` and `servers` by file: whose image it is, and which servers hold it, the nearest first."""
         self._snapshots = snapshots
         self._peers = peers
-        self._whiches = whiches
+        self._by_file = by_file
         self._servers = servers
 
     def read(self, name: str, offset: int, length_bytes: int) -> bytes:
@@ -61,7 +61,7 @@ class Images:
 
     def view(self, name: str, offset: int, length_bytes: int) -> memoryview | None:
         """The bytes where they lie in this node's memory; None when the image is elsewhere."""
-        found = self._snapshots.find(self._whiches[_file_of(name)])
+        found = self._snapshots.find(self._by_file[_file_of(name)])
         if found is None:
             return None
         file, held = found
@@ -73,7 +73,7 @@ class Images:
         if own is not None:
             into[: own.nbytes] = own
             return own.nbytes
-        which, reasons = self._whiches[_file_of(name)], []
+        which, reasons = self._by_file[_file_of(name)], []
         for server in self._servers[_file_of(name)]:
             try:
                 return self._peers.ask(server, lambda peer: peer.read(which, offset, into))
@@ -89,7 +89,7 @@ class Images:
         raise _read_only(name)
 
     def names(self, folder: str = "") -> list[str]:
-        return sorted(self._whiches)
+        return sorted(self._by_file)
 
     def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
         raise _read_only(name)
@@ -206,14 +206,14 @@ class Recollection:
         """None when an image's description is missing, or they do not add up to one state."""
         by_rank = {each.record.rank: each for each in described}
         records: list[_Description] = []
-        whiches: dict[str, Which] = {}
+        by_file: dict[str, Which] = {}
         servers: dict[str, tuple[str, ...]] = {}
         for which, places in whole.ranks():
             one = by_rank.get(which.rank)
             if one is None or (one.record.round, one.record.step) != (which.round, which.step):
                 return None
             records.append(one)
-            whiches[one.record.file] = which
+            by_file[one.record.file] = which
             # An image's own node is asked first.
             nearest = sorted(places, key=lambda place: (place.item.is_copy, place.speaker))
             servers[one.record.file] = tuple(place.server for place in nearest if place.server)
@@ -223,7 +223,7 @@ class Recollection:
         except SaveFailed as error:
             _LOG.warning("a step in memory is not whole step=%d reason=%s", whole.step, error)
             return None
-        images = Images(self._snapshots, self._peers, whiches, servers)
+        images = Images(self._snapshots, self._peers, by_file, servers)
         name = _name(whole.round, whole.step)
         return Candidate(name, lambda: StoredCheckpoint(images, name, found, index), Tier.MEMORY)
 
@@ -252,7 +252,7 @@ def recollect(
     said = _Node()
     if memory is not None:
         try:
-            snapshots.look()
+            snapshots.refresh()
         except OSError:
             said = _Node(since_round=memory.order.since_round)
         else:

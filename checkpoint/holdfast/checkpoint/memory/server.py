@@ -22,8 +22,8 @@ from holdfast.checkpoint.memory.protocol import (
 
 _LOG = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 0.05
-"""A look costs some tens of microseconds; a snapshot waits for its copy this much longer at the most."""
+POLL_EVERY_S = 0.05
+"""A poll costs some tens of microseconds; a snapshot waits for its copy this much longer at the most."""
 
 _CALLERS_MAX = 1024
 _IDLE_S = 600.0  # A rank that restores may have much to do between two questions.
@@ -46,10 +46,10 @@ class TransferServer:
         """Returns when the folder has been removed: there is nothing to serve any more."""
         accepting = asyncio.create_task(self._accept(listener))
         try:
-            if self._look():
+            if self._poll():
                 self._snapshots.drop(self._snapshots.strays())
-            while self._look():  # noqa: ASYNC110 - shared memory tells nobody that it has changed
-                await asyncio.sleep(LOOK_EVERY_S)
+            while self._poll():  # noqa: ASYNC110 - shared memory tells nobody that it has changed
+                await asyncio.sleep(POLL_EVERY_S)
         finally:
             tasks = [accepting, *self._callers]
             for task in tasks:
@@ -57,14 +57,14 @@ class TransferServer:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._sender.stop()
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         """False when the folder is gone."""
         try:
-            self._snapshots.look()
+            self._snapshots.refresh()
         except FileNotFoundError:
             return False
         self._snapshots.drop(outdated(self._snapshots.all()))
-        self._sender.look(time.monotonic())
+        self._sender.poll(time.monotonic())
         return True
 
     async def _accept(self, listener: socket.socket) -> None:
@@ -103,12 +103,12 @@ class TransferServer:
     async def _answer(self, peer: Channel, question: Question) -> None:
         match question:
             case Listing():
-                self._snapshots.look()
+                self._snapshots.refresh()
                 await peer.say(protocol.Holdings(self._snapshots.items()))
             case Read(which, offset, length_bytes):
                 found = self._snapshots.find(which)
                 if found is None:
-                    self._snapshots.look()
+                    self._snapshots.refresh()
                     found = self._snapshots.find(which)
                 content = None
                 if found is not None and offset >= 0 and 0 <= length_bytes <= protocol.READ_BYTES_MAX:

@@ -221,7 +221,7 @@ class MemoryTier:
         self._assignment = assignment
         self._keepers = memory.order.keepers
         self._parent = parent
-        self._complaint = ""
+        self._warned = ""
         self.store = MemoryStore(
             Path(memory.folder),
             assignment.local_rank,
@@ -235,7 +235,7 @@ class MemoryTier:
         try:
             self.store.prepare(capacity_for(image_bytes), buffers=buffers, record_bytes=_RECORD_BYTES * tensors)
         except OSError as error:
-            self._complain(error)
+            self._warn_once(error)
 
     def room(self, image_bytes: int, tensors: int) -> SharedBuffer | None:
         """A buffer to write to now, its old snapshot given up; None when there is none."""
@@ -247,7 +247,7 @@ class MemoryTier:
                 record_bytes=_RECORD_BYTES * tensors,
             )
         except OSError as error:
-            self._complain(error)
+            self._warn_once(error)
             return None
         if buffer is not None:
             buffer.begin()
@@ -273,7 +273,7 @@ class MemoryTier:
         try:
             buffer.complete(record)
         except HoldfastError as error:
-            self._complain(error)
+            self._warn_once(error)
             return False
         return True
 
@@ -281,7 +281,7 @@ class MemoryTier:
         """On which snapshots are copied, given how long that took. Collective, after `step`."""
         self.schedule.agree(copy_s=self.store.copy_s, step=step, now_s=time.monotonic())
 
-    def _complain(self, error: Exception) -> None:
-        if str(error) != self._complaint:
-            self._complaint = str(error)
+    def _warn_once(self, error: Exception) -> None:
+        if str(error) != self._warned:
+            self._warned = str(error)
             _LOG.warning("no snapshot in memory rank=%d reason=%s", self._assignment.rank, error)

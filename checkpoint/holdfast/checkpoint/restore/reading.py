@@ -188,8 +188,8 @@ class _Reading:
         ahead = self._read_wave(pool, threads, 0)
         for number, wave in enumerate(waves):
             ahead.result()
-            seats = _Seats(pool, wave, number % 2)
-            self._transfer(seats)
+            slots = _WaveSlots(pool, wave, number % 2)
+            self._transfer(slots)
             if self._has_failed():
                 return False
             # All ranks have put the wave before this one to use: its half may be filled again.
@@ -197,20 +197,20 @@ class _Reading:
                 ahead = self._read_wave(pool, threads, number + 1)
             for each in wave:
                 for carrier in filter(pool.is_near, each.carriers):  # None where nobody on this host needs it.
-                    array = np.frombuffer(self._seen(seats, each.block, carrier), dtype=np.uint8)
+                    array = np.frombuffer(self._seen(slots, each.block, carrier), dtype=np.uint8)
                     self._wants.put(each.block, array)
                     self._small.pin(each.block, array)
         return True
 
     def _read_wave(self, pool: BlockPool, threads: ThreadPoolExecutor, number: int) -> "Future[None]":
         """Begin to read this rank's blocks of the wave."""
-        seats = _Seats(pool, self._duties.waves[number], number % 2)
+        slots = _WaveSlots(pool, self._duties.waves[number], number % 2)
         rank = self._group.rank
-        own = [each.block for each in seats.wave if rank == each.reader or rank in each.rereaders]
+        own = [each.block for each in slots.wave if rank == each.reader or rank in each.rereaders]
 
         def work(tally: Tally) -> None:
             for run in self._runs(own):
-                memories = [seats.memory(block, rank) for block in run]
+                memories = [slots.memory(block, rank) for block in run]
                 self._load(run, memories, tally, is_put=False)
 
         return threads.submit(work, self._open_tally())
@@ -242,22 +242,22 @@ class _Reading:
             self._wants.put(block, np.frombuffer(beside, dtype=np.uint8))
         self._small.pin(block, np.frombuffer(beside, dtype=np.uint8))
 
-    def _transfer(self, seats: "_Seats") -> None:
+    def _transfer(self, slots: "_WaveSlots") -> None:
         """Send and receive what goes from host to host."""
         group, tally = self._group, self._open_tally()
-        received = [each for each in seats.wave if group.rank in each.receivers]
+        received = [each for each in slots.wave if group.rank in each.receivers]
         works = [
-            group.receive(self._seen(seats, each.block, group.rank), source=each.reader, tag=each.block)
+            group.receive(self._seen(slots, each.block, group.rank), source=each.reader, tag=each.block)
             for each in received
         ]
-        for each in seats.wave:
+        for each in slots.wave:
             if each.reader == group.rank:
-                content = self._seen(seats, each.block, group.rank)
+                content = self._seen(slots, each.block, group.rank)
                 works += [group.send(content, to=rank, tag=each.block) for rank in each.receivers]
         for work in works:
             work.wait()
         for each in received:
-            content = self._seen(seats, each.block, group.rank)
+            content = self._seen(slots, each.block, group.rank)
             file, number = self._checkpoint.locate(each.block)
             tally.received += content.nbytes
             try:
@@ -265,10 +265,10 @@ class _Reading:
             except Damaged as damage:
                 self.error = damage.with_traceback(None)
 
-    def _seen(self, seats: "_Seats", block: int, carrier: int) -> memoryview:
+    def _seen(self, slots: "_WaveSlots", block: int, carrier: int) -> memoryview:
         """The block where its carrier has it."""
         file, number = self._checkpoint.locate(block)
-        return seats.memory(block, carrier)[: file.size_of(number)]
+        return slots.memory(block, carrier)[: file.size_of(number)]
 
     def _runs(self, blocks: Iterable[int]) -> Iterator[list[int]]:
         """Adjacent blocks of one file together, `_RUN_BLOCKS` at the most."""
@@ -288,7 +288,7 @@ class _Reading:
         return self._tallies[-1]
 
 
-class _Seats:
+class _WaveSlots:
     """Where the blocks of a wave are."""
 
     def __init__(self, pool: BlockPool, wave: Wave, half: int) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.catalogue import Entry
     from holdfast.checkpoint.commit.pruning import Plan
     from holdfast.checkpoint.commit.retention import Need
-    from holdfast.checkpoint.commit.verification import Looked
+    from holdfast.checkpoint.commit.verification import Verification
     from holdfast.checkpoint.format.index import Index, Stored
     from holdfast.checkpoint.format.manifest import Manifest
     from holdfast.checkpoint.storage.address import Address
@@ -155,7 +155,7 @@ def _address(uri: str) -> "Address":
     return read_address(uri)
 
 
-def _look(address: "Address", entries: "Sequence[Entry]") -> "list[Looked]":
+def _look(address: "Address", entries: "Sequence[Entry]") -> "list[Verification]":
     from holdfast.checkpoint.commit.verification import verify
 
     progress = Progress("verified", sum(each.size_bytes or 0 for each in entries))
@@ -252,7 +252,7 @@ def _tensor_shown(name: str, stored: "Stored") -> dict[str, Any]:
     }
 
 
-def _looked_shown(looked: "Looked") -> dict[str, Any]:
+def _looked_shown(looked: "Verification") -> dict[str, Any]:
     return {
         "name": looked.name,
         "intact": looked.is_intact,
