@@ -18,10 +18,10 @@ from holdfast.checkpoint.capture.capture import Capture
 from holdfast.checkpoint.capture.equivalence import Equivalence, LossOf
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.capture.state import DataPlace, Stateful, TrainingState
+from holdfast.checkpoint.capture.tier import open_memory
 from holdfast.checkpoint.commit.retention import Retention
 from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.errors import NothingToRestore
-from holdfast.checkpoint.memory.tier import open_memory
 from holdfast.checkpoint.restore.opening import Opening, open_together
 from holdfast.checkpoint.restore.restore import Position, restore_newest
 from holdfast.checkpoint.runport import RunPort

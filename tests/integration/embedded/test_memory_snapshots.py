@@ -18,8 +18,8 @@ from gates import Gates
 
 from holdfast.agent.launch.memoryfolder import ROOT, folder_of
 from holdfast.api.status import RankStatus
+from holdfast.checkpoint.capture.tier import SETTLED_AFTER
 from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer
-from holdfast.checkpoint.memory.tier import SETTLED_AFTER
 from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import StateDirectory
 from holdfast.cli.watchdogclient import WatchdogClient

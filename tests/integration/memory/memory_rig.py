@@ -18,13 +18,13 @@ from holdfast.api.control import Assignment
 from holdfast.api.memory import MemoryOrder, NodeMemory
 from holdfast.api.round import Endpoint, Restore, Tier
 from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.capture.tier import MemoryStore
 from holdfast.checkpoint.format.index import StoredObject
 from holdfast.checkpoint.memory.peers import Peer
 from holdfast.checkpoint.memory.protocol import Which
-from holdfast.checkpoint.memory.recollect import Recollection, recollect
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer, capacity_for
-from holdfast.checkpoint.memory.tier import MemoryStore
+from holdfast.checkpoint.restore.recollect import Recollection, recollect
 
 KEY = "a-life-of-the-job"
 PATIENCE_S = patient(30.0)

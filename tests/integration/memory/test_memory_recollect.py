@@ -14,8 +14,8 @@ from memory_rig import MIB, Node, Worker, nodes, noise, recollect_on, wait_until
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint.format import archive
 from holdfast.checkpoint.format.manifest import record_of
-from holdfast.checkpoint.memory.recollect import Recollection
 from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer
+from holdfast.checkpoint.restore.recollect import Recollection
 
 
 @pytest.fixture

@@ -12,14 +12,15 @@ from holdfast.checkpoint.format.archive import frame, pack_object, unpack_object
 from holdfast.checkpoint.format.index import (
     Box,
     Index,
+    Listing,
     StoredChunk,
     StoredObject,
     StoredTensor,
     decode,
     encode,
     find_gap,
+    merge,
 )
-from holdfast.checkpoint.save.persister import Listing, merge
 from holdfast.checkpoint.storage.local import parse_uri
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8, torch.complex64)

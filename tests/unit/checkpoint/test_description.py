@@ -1,9 +1,9 @@
 import msgspec
 
 from holdfast.checkpoint.format import archive, index
-from holdfast.checkpoint.format.index import Box, StoredChunk, StoredTensor
+from holdfast.checkpoint.format.index import Box, Listing, StoredChunk, StoredTensor
 from holdfast.checkpoint.format.manifest import record_of
-from holdfast.checkpoint.save.persister import Description, Listing, Part
+from holdfast.checkpoint.save.persister import Description, Part
 
 
 def part(name: str, content: bytes) -> Part:

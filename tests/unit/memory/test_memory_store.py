@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.checkpoint.capture.tier import MemoryStore
 from holdfast.checkpoint.format.index import StoredObject
 from holdfast.checkpoint.memory.nodesnapshots import own_name, slot_of
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer
-from holdfast.checkpoint.memory.tier import MemoryStore
 
 KIB = 1 << 10
 
@@ -58,7 +58,7 @@ def test_the_newest_that_has_a_copy_stays_while_newer_ones_have_none(store: Memo
 def test_a_snapshot_is_left_out_while_every_arena_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.checkpoint.memory.tier.SPARES", 0)
+    monkeypatch.setattr("holdfast.checkpoint.capture.tier.SPARES", 0)
     store = MemoryStore(tmp_path, 0, owner="life")
     take(store, 1, keepers=1, copied=1)
     sent = take(store, 2, keepers=1)

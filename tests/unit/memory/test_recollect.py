@@ -17,9 +17,9 @@ from holdfast.checkpoint.format import archive
 from holdfast.checkpoint.format.index import Box, Stored, StoredChunk, StoredObject, StoredTensor
 from holdfast.checkpoint.format.manifest import record_of
 from holdfast.checkpoint.memory.nodesnapshots import copy_name, own_name
-from holdfast.checkpoint.memory.recollect import Recollection, recollect
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer
+from holdfast.checkpoint.restore.recollect import Recollection, recollect
 
 NOBODY = "127.0.0.1:1"
 

@@ -1,6 +1,6 @@
 """Snapshots as far apart as copies need, alike on all ranks."""
 
-from holdfast.checkpoint.memory.tier import SnapshotSchedule
+from holdfast.checkpoint.capture.tier import SnapshotSchedule
 
 
 class Ranks:

@@ -19,8 +19,8 @@ from holdfast.checkpoint.capture.live import LiveState, Look
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.capture.shares import Share, Shares
 from holdfast.checkpoint.capture.state import TrainingState
+from holdfast.checkpoint.capture.tier import MemoryTier
 from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer, capacity_for
-from holdfast.checkpoint.memory.tier import MemoryTier
 
 
 class PrivateMemory:

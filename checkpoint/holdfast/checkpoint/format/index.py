@@ -5,7 +5,7 @@ A tensor is a set of chunks, each a box of it; its payload is the raw, contiguou
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Annotated
@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Damaged, Malformed
+from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.format.manifest import Count, FileName, Manifest
 
 FILE_NAME = "index.json"
@@ -98,6 +99,36 @@ def decode(document: bytes) -> Index:
         return decode_json(document, Index)
     except Malformed as error:
         raise Damaged(f"the index cannot be read: {error}") from error
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What lies where in one rank's file, by name, and how the names are nested."""
+
+    entries: dict[str, Stored]
+    paths: dict[str, tuple[str | int, ...]]
+
+
+def merge(listings: Iterable[Listing]) -> Index:
+    """One index of all parts. Raises SaveFailed when ranks disagree on a tensor or miss some of it."""
+    entries: dict[str, Stored] = {}
+    paths: dict[str, tuple[str | int, ...]] = {}
+    for listing in listings:
+        paths.update(listing.paths)
+        for name, added in listing.entries.items():
+            known = entries.get(name)
+            if known is None:
+                entries[name] = added
+                continue
+            if not isinstance(known, StoredTensor) or not isinstance(added, StoredTensor):
+                raise SaveFailed(f"{name} is a tensor on one rank and something else on another")
+            if (known.dtype, known.shape) != (added.dtype, added.shape):
+                theirs, ours = f"{known.dtype}{list(known.shape)}", f"{added.dtype}{list(added.shape)}"
+                raise SaveFailed(f"{name} is {theirs} on one rank and {ours} on another")
+            entries[name] = msgspec.structs.replace(known, chunks=known.chunks + added.chunks)
+    missing = find_gap(entries)
+    if missing is not None:
+        raise SaveFailed(f"the chunks that the ranks hold of {missing} do not add up to the whole tensor")
+    return Index(entries=entries, paths=paths)
 
 
 # Whether an index says of a checkpoint's files what they can hold.

@@ -23,12 +23,12 @@ from holdfast.checkpoint.capture.state import TrainingState
 from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.errors import NothingToRestore, Unfit
 from holdfast.checkpoint.format.verifiedfile import BlockSource, NoSource, Tally
-from holdfast.checkpoint.memory.recollect import LIMIT, recollect
 from holdfast.checkpoint.restore.blockpool import host_name
 from holdfast.checkpoint.restore.duties import Demand
 from holdfast.checkpoint.restore.opening import Opening
 from holdfast.checkpoint.restore.plan import Contents, Plan
 from holdfast.checkpoint.restore.reading import FailedElsewhere, read_together
+from holdfast.checkpoint.restore.recollect import LIMIT, recollect
 from holdfast.checkpoint.restore.stored import Candidate, committed
 
 _LOG = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ that every rank hears the same outcome and nothing is committed.
 
 import errno
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -21,7 +21,7 @@ from holdfast.checkpoint.commit.retention import Retention, Writer, descent
 from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.format import archive, index, manifest
-from holdfast.checkpoint.format.index import Index, Stored, StoredTensor, find_gap
+from holdfast.checkpoint.format.index import Listing, merge
 from holdfast.checkpoint.format.manifest import FileRecord, Manifest
 
 _LOG = logging.getLogger(__name__)
@@ -46,13 +46,6 @@ class Lineage(msgspec.Struct, frozen=True):
     round: int
     parent: int | None
     token: str
-
-
-class Listing(msgspec.Struct, frozen=True):
-    """What lies where in one rank's file, by name, and how the names are nested."""
-
-    entries: dict[str, Stored]
-    paths: dict[str, tuple[str | int, ...]]
 
 
 class Part(msgspec.Struct, frozen=True, tag="part"):
@@ -280,26 +273,3 @@ class Description:
             }
             self._listings = listings
         return self._files
-
-
-def merge(listings: Iterable[Listing]) -> Index:
-    """One index of all parts. Raises SaveFailed when ranks disagree on a tensor or miss some of it."""
-    entries: dict[str, Stored] = {}
-    paths: dict[str, tuple[str | int, ...]] = {}
-    for listing in listings:
-        paths.update(listing.paths)
-        for name, added in listing.entries.items():
-            known = entries.get(name)
-            if known is None:
-                entries[name] = added
-                continue
-            if not isinstance(known, StoredTensor) or not isinstance(added, StoredTensor):
-                raise SaveFailed(f"{name} is a tensor on one rank and something else on another")
-            if (known.dtype, known.shape) != (added.dtype, added.shape):
-                theirs, ours = f"{known.dtype}{list(known.shape)}", f"{added.dtype}{list(added.shape)}"
-                raise SaveFailed(f"{name} is {theirs} on one rank and {ours} on another")
-            entries[name] = msgspec.structs.replace(known, chunks=known.chunks + added.chunks)
-    missing = find_gap(entries)
-    if missing is not None:
-        raise SaveFailed(f"the chunks that the ranks hold of {missing} do not add up to the whole tensor")
-    return Index(entries=entries, paths=paths)

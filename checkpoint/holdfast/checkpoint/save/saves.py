@@ -10,9 +10,9 @@ from holdfast.api.errors import Fenced, HoldfastError
 from holdfast.api.rankrecord import Phase
 from holdfast.checkpoint.capture.capture import Capture
 from holdfast.checkpoint.capture.image import Snapshot
+from holdfast.checkpoint.capture.tier import SETTLED_AFTER, MemoryTier
 from holdfast.checkpoint.commit.discovery import Found
 from holdfast.checkpoint.errors import SaveFailed, SavingStopped
-from holdfast.checkpoint.memory.tier import SETTLED_AFTER, MemoryTier
 from holdfast.checkpoint.restore.opening import Opening, stored_as
 from holdfast.checkpoint.runport import RunPort
 from holdfast.checkpoint.save.persister import Persister, Reached, SavePoint

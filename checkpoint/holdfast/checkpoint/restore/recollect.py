@@ -16,6 +16,7 @@ from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.commit.discovery import Found, committed_name, lineage
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.format import manifest
+from holdfast.checkpoint.format.index import Listing, merge
 from holdfast.checkpoint.format.manifest import NO_KEYS, FileRecord, Keyring, Manifest, hash_block
 from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots
 from holdfast.checkpoint.memory.peers import RESTORE_PATIENCE_S, Peers
@@ -23,7 +24,6 @@ from holdfast.checkpoint.memory.protocol import Item, Which
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import hashes
 from holdfast.checkpoint.restore.stored import Candidate, StoredCheckpoint
-from holdfast.checkpoint.save.persister import Listing, merge
 
 _LOG = logging.getLogger(__name__)
 
