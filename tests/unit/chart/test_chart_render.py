@@ -143,6 +143,7 @@ def test_every_container_says_what_it_needs_and_which_image_it_is(values: Values
 def test_every_selector_finds_its_pods() -> None:
     made = rendered(FULL)
     templates = [each["spec"]["template"] for each in made if each["kind"] in POD_MAKERS]
+    templates += [each for each in made if each["kind"] == "Pod"]
 
     def found(selector: dict[str, str]) -> int:
         return sum(selector.items() <= template["metadata"]["labels"].items() for template in templates)
