@@ -8,16 +8,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from holdfast.checkpoint.capture import tier as store_module
 from holdfast.checkpoint.capture.tier import MemoryStore
 from holdfast.checkpoint.format.index import StoredObject
 from holdfast.checkpoint.format.manifest import record_of
 from holdfast.checkpoint.memory import sharedbuffer as buffer_module
-from holdfast.checkpoint.memory import tier as shelf_module
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer
 
 IMAGE_BYTES = 64 << 10
-TRACED = {buffer_module.__file__, shelf_module.__file__, __file__}
+TRACED = {buffer_module.__file__, store_module.__file__, __file__}
 
 
 def take(store: MemoryStore, step: int) -> None:
