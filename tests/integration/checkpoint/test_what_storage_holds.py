@@ -28,15 +28,15 @@ from holdfast.api.intervention import InterventionAction, InterventionOutcome, I
 from holdfast.api.policy import Policy
 from holdfast.api.round import Idle, Restore, Round, Tier
 from holdfast.checkpoint import Checkpointer, Standalone
-from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.discovery import discover
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.opening import Opening, open_together
-from holdfast.checkpoint.persist import Lineage, Persister
-from holdfast.checkpoint.pruning import prune
-from holdfast.checkpoint.retention import Retention, Writer, descent
-from holdfast.checkpoint.saving import StorageReport
-from holdfast.checkpoint.snapshot import Snapshot
+from holdfast.checkpoint.capture.image import Snapshot
+from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.commit.discovery import discover
+from holdfast.checkpoint.commit.pruning import prune
+from holdfast.checkpoint.commit.retention import Retention, Writer, descent
+from holdfast.checkpoint.restore.opening import Opening, open_together
+from holdfast.checkpoint.save.persister import Lineage, Persister
+from holdfast.checkpoint.save.saves import StorageReport
+from holdfast.checkpoint.storage.local import LocalStorage
 from holdfast.watchdog.brain import advance, initial, next_wakeup
 from holdfast.watchdog.effect import Answered
 from holdfast.watchdog.rewinding import known
@@ -62,10 +62,8 @@ class Rank(Standalone):
 
     def begin(self, damaged: int = 0) -> Opening:
         """Restore the first candidate but for so many that prove damaged."""
-        council = Council(self.assignment)
-        opening = open_together(
-            self.storage, council, round=self.assignment.round, restore=self.assignment.restore
-        )
+        group = SaveGroup(self.assignment)
+        opening = open_together(self.storage, group, round=self.assignment.round, restore=self.assignment.restore)
         passed, left = opening.candidates[:damaged], opening.candidates[damaged:]
         self.damaged = passed if left else ()
         self.restored_step = int(left[0].split("-")[1]) if left else None
@@ -74,7 +72,7 @@ class Rank(Standalone):
         self.number = opening.number
         self.persister = Persister(
             self.storage,
-            council,
+            group,
             Lineage(opening.number, self.restored_step, opening.token),
             retention=lambda: Retention(self.keep, unhealthy_from=self.standing().unhealthy_from),
             reached=lambda point: None,

@@ -38,7 +38,7 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Idle, Shown
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ProcessState, RankSample, ToAgent, XidRaised
 from holdfast.api.trainingjob import read_trainingjob
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory import protocol, record
 from holdfast.trainer.storetable import Add, Await, Hello, Request
 from holdfast.watchdog.grants import grants_in
