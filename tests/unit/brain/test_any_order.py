@@ -35,8 +35,8 @@ from holdfast.api.plan import NodeState, PodState
 from holdfast.api.policy import XidAction
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 from holdfast.watchdog.brain import advance, initial, next_wakeup
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.brain.roster import Standing
+from holdfast.watchdog.brain.state import JobState
 
 EVENTS = 90
 PAUSES_S = (0.01, 0.3, 1.0, 5.0, 30.0, 130.0, 700.0)

@@ -15,10 +15,10 @@ from holdfast.api.policy import EvictionBudget, XidAction
 from holdfast.api.round import Idle, Tier
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.corruption import vouch
-from holdfast.watchdog.effect import Examine, Vouch
-from holdfast.watchdog.reputation import weight_of
-from holdfast.watchdog.roster import Standing
+from holdfast.watchdog.brain.history import vouch
+from holdfast.watchdog.brain.reputation import weight_of
+from holdfast.watchdog.brain.roster import Standing
+from holdfast.watchdog.brain.step import Examine, Vouch
 
 
 def agree(story: Story, step: int) -> Story:

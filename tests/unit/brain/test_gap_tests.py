@@ -11,8 +11,8 @@ from holdfast.api.plan import NodeState
 from holdfast.api.policy import EvictionBudget
 from holdfast.api.round import Idle
 from holdfast.api.selftest import TestLevel, Verdict
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.settling import ASKED_MAX
+from holdfast.watchdog.brain.roster import Standing
+from holdfast.watchdog.brain.settling import ASKED_MAX
 
 LIGHT = TestLevel.LIGHT
 LONG_AGO = 1801.0

@@ -7,11 +7,11 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.plan import PodState
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.absence import LOST_FOR_GOOD_S
-from holdfast.watchdog.effect import IncidentOpened
-from holdfast.watchdog.reputation import Fleet, marked
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.settling import GATHER_S
+from holdfast.watchdog.brain.plan import LOST_FOR_GOOD_S
+from holdfast.watchdog.brain.reputation import Fleet, marked
+from holdfast.watchdog.brain.roster import Standing
+from holdfast.watchdog.brain.rounds import GATHER_S
+from holdfast.watchdog.brain.step import IncidentOpened
 
 
 def gone(story: Story, *numbers: int) -> None:

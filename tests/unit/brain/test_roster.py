@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.watchdog.roster import Member, Roster, Standing
+from holdfast.watchdog.brain.roster import Member, Roster, Standing
 
 NAMES = st.sampled_from([f"m{number}" for number in range(6)])
 NODES = st.sampled_from(["n1", "n2", "n3"])

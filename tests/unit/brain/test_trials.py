@@ -15,10 +15,10 @@ from holdfast.api.round import Idle
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain import advance, next_wakeup
-from holdfast.watchdog.reputation import Fleet, marked
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.state import JobState, ProbationStage
-from holdfast.watchdog.trial import ask
+from holdfast.watchdog.brain.reputation import Fleet, marked
+from holdfast.watchdog.brain.roster import Standing
+from holdfast.watchdog.brain.selftests import ask
+from holdfast.watchdog.brain.state import JobState, ProbationStage
 
 LIGHT = TestLevel.LIGHT
 

@@ -21,15 +21,14 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.policy import Policy
 from holdfast.api.round import Endpoint, Entry, Idle, MemberRanks, Restore, Round
 from holdfast.api.status import RankStatus
-from holdfast.watchdog.effect import Show
+from holdfast.watchdog.brain.roster import Member, Roster, Standing
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import Reason, Show, Step, changed
 from holdfast.watchdog.job import SNAPSHOT_EVERY_LINES, STORE_RETRY_S, Job
 from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.replay import Verdict, replay, walk
-from holdfast.watchdog.roster import Member, Roster, Standing
 from holdfast.watchdog.sample import Connected, Expected, Heard, Left, Placed, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.senses import Senses
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.step import Reason, Step, changed
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import START, Fence, Snapshot
 

@@ -10,12 +10,12 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import Checkpoint, JobPhase, Membership, RankStatus
-from holdfast.watchdog.ledger import Ledger
+from holdfast.watchdog.brain.ledger import Ledger
+from holdfast.watchdog.brain.roster import Member, Roster, Standing
+from holdfast.watchdog.brain.state import JobState, Trial
+from holdfast.watchdog.brain.status import shown_phase, status_of
 from holdfast.watchdog.newest import Newest
-from holdfast.watchdog.roster import Member, Roster, Standing
 from holdfast.watchdog.sample import Sample
-from holdfast.watchdog.state import JobState, Trial
-from holdfast.watchdog.status import shown_phase, status_of
 
 JOB = "research/gpt"
 ROUND = Round(JOB, 3, (MemberRanks("m1", "n1", 0, 2),), Endpoint("h", 1), Restore(), Entry.REENTER, reason="test")

@@ -24,7 +24,10 @@ from holdfast.api.intervention import Forecast, InterventionOutcome, Interventio
 from holdfast.api.round import Round
 from holdfast.api.status import LastSeen
 from holdfast.watchdog import lastseen
-from holdfast.watchdog.effect import (
+from holdfast.watchdog.brain.forecast import forecast
+from holdfast.watchdog.brain.roster import Standing
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import (
     Answered,
     Effect,
     IncidentClosed,
@@ -32,17 +35,14 @@ from holdfast.watchdog.effect import (
     IncidentUpdated,
     Publish,
     Show,
+    Step,
 )
-from holdfast.watchdog.forecast import forecast
 from holdfast.watchdog.heldprogress import HeldProgress
 from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.origin import newest
 from holdfast.watchdog.replay import Replayed, walk
-from holdfast.watchdog.roster import Standing
 from holdfast.watchdog.sample import Connected, Expected, Left, Placed, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.senses import Senses, SensesFor
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.step import Step
 from holdfast.watchdog.store.store import START, Extent, Fence, Snapshot, Store
 from holdfast.watchdog.turn import FAILED_RULE, Brain, turn
 

@@ -7,9 +7,8 @@ import msgspec
 
 from holdfast.api.finding import Finding, FindingKind
 from holdfast.api.incident import Action, Incident, IncidentState, Moment
-from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened, IncidentUpdated
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.step import changed
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, changed
 
 KEPT_INCIDENTS = 256  # closed incidents beyond this live on in the store's incident table and the journal
 KEPT_EVIDENCE = 64

@@ -1,17 +1,31 @@
-"""From a finding to the round that is owed: open or join the incident, take a rung, record what it changes."""
+"""A detector judged: whether that is news, of which round, and who is to deal with it.
+
+Members that are gone: whoever had ranks is healed, of the others the operator hears.
+
+From a finding to the round that is owed: open or join the incident, take a rung, record what it changes.
+
+What members answer about their devices, and what other jobs know of a node: who may have ranks."""
 
 import msgspec
 
-from holdfast.api.finding import Confidence, Finding, FindingKind
+from holdfast.api.event import Event, FindingMade, MemberTested
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import NodeOrder
 from holdfast.api.policy import CordonOn, XidAction
 from holdfast.api.round import Closed
-from holdfast.api.selftest import TestLevel
+from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.absence import missed
-from holdfast.watchdog.avoidance import avoid, keep_away, take_back
-from holdfast.watchdog.casebook import (
+from holdfast.watchdog.brain.history import (
+    concerns,
+    is_of_replicas,
+    rewound,
+    unforgiven,
+    unhealthy,
+    vouch,
+    went_back,
+)
+from holdfast.watchdog.brain.incidents import (
     KEPT_EVIDENCE,
     act,
     close,
@@ -21,18 +35,131 @@ from holdfast.watchdog.casebook import (
     same_fault,
     update,
 )
-from holdfast.watchdog.corruption import is_of_replicas, rewound, vouch
-from holdfast.watchdog.effect import Effect, Notify, Pardon, Show
-from holdfast.watchdog.formation import next_number
-from holdfast.watchdog.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
-from holdfast.watchdog.nonfinite import unhealthy, went_back
-from holdfast.watchdog.recovery import owe
+from holdfast.watchdog.brain.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
+from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
+from holdfast.watchdog.brain.plan import missed
+from holdfast.watchdog.brain.roster import Member, Standing
+from holdfast.watchdog.brain.rounds import next_number, owe
+from holdfast.watchdog.brain.selftests import (
+    admitted,
+    again,
+    ask,
+    awaited_test,
+    compared,
+    examine,
+    failed_checks,
+    misfit_of,
+    not_asked,
+    passed,
+    unfit,
+    without_members,
+    without_misfits,
+)
+from holdfast.watchdog.brain.state import JobState, Recovery, Suspicion
+from holdfast.watchdog.brain.step import Dismiss, Effect, Notify, Pardon, Reason, Show, Step, changed, ignore, stay
 from holdfast.watchdog.sensed import is_of_the_node
-from holdfast.watchdog.state import JobState, Recovery, Suspicion
-from holdfast.watchdog.step import Reason, Step, changed, ignore
-from holdfast.watchdog.trial import ask
-from holdfast.watchdog.unseen import unforgiven
 from holdfast.watchdog.wording import in_words
+
+
+def found(state: JobState, event: Event, now: float) -> Step:
+    """Deal with what was found. Judgements of rounds that are over are evidence at most (fencing)."""
+    assert isinstance(event, FindingMade)
+    finding = event.finding
+    current = state.round.number if state.round else None
+    if state.policy is None:
+        return ignore(state, "the job is not submitted yet")
+    if finding.kind is FindingKind.MEMBER_LOST:
+        return lost(state, finding, now)
+    if finding.round is not None and finding.round != current:
+        if state.round is not None and concerns(state, finding, state.round):
+            return heal(state, finding, now)
+        return _late(state, finding, now)
+    if finding.kind not in NODE_FAULTS and (state.phase is JobPhase.SUSPENDED or current is None):
+        return ignore(state, "no round is running, so nothing of it can fail")
+    if finding.kind in NODE_FAULTS and _is_known_bad(state, finding.subject.node):
+        return _known_bad(state, finding, now)
+    return heal(state, finding, now)
+
+
+def _late(state: JobState, finding: Finding, now: float) -> Step:
+    """A judgement about a round that is over: joins its incident while that is open, changes nothing else."""
+    many = many_lost(state)
+    for incident in state.open_incidents():
+        same_round = incident.round == finding.round
+        alike = same_round and incident.culprit.node == finding.subject.node
+        if (alike or (same_round and _made_a_victim(finding, incident))) and incident is not many:
+            state, effects = update(state, join_finding(incident, finding, now))
+            return Step(state, effects, Reason("late evidence", f"round {finding.round} is over"))
+    return ignore(state, f"round {finding.round} is over")
+
+
+def _made_a_victim(finding: Finding, incident: Incident) -> bool:
+    """Whether an exception of the script explains the incident: a worker that only told of its peer's end."""
+    symptoms = (FindingKind.COLLECTIVE_FAILED, FindingKind.PROCESS_EXIT)
+    is_symptom = incident.kind in symptoms and incident.confidence is Confidence.UNKNOWN
+    return finding.kind is FindingKind.USER_CODE and is_symptom
+
+
+def _is_known_bad(state: JobState, node: str | None) -> bool:
+    """Whether the node is avoided for what this job found; what others know of it is no proof yet."""
+    return node in state.avoided_nodes and node not in state.reputed
+
+
+def _known_bad(state: JobState, finding: Finding, now: float) -> Step:
+    """More bad news of a node that is already avoided."""
+    incident = same_fault(state, finding)
+    if incident is None:
+        return ignore(state, f"node {finding.subject.node} is avoided already")
+    state, effects = update(state, join_finding(incident, finding, now))
+    return Step(state, effects, Reason("late evidence", f"node {finding.subject.node} is avoided already"))
+
+
+def lost(state: JobState, finding: Finding, now: float) -> Step:
+    """One member is gone, or many at once.
+
+    Who is there is a level, not an event of a round: a loss counts whichever round it was seen in. A launcher that
+    was only silent is told so: its connection stands, and it would wait for ever to be shown its part.
+    """
+    named = members_of(finding)
+    members = ((name, state.member(name)) for name in named)
+    news = {name for name, member in members if member is None or member.standing is not Standing.LOST}
+    if not news:
+        return seen_again(state, finding, now)
+    ranked = {name for name in news if state.in_round(name)} if state.phase is not JobPhase.SUSPENDED else set()
+    step = rankless_lost(state, _about(finding, news - ranked), now) if news - ranked else stay(state)
+    step = step.then(lambda after: heal(after, _about(finding, ranked), now)) if ranked else step
+    return step.prefixed((Dismiss(tuple(sorted(news)), finding.cause),))
+
+
+def rankless_lost(state: JobState, finding: Finding, now: float) -> Step:
+    """Members without ranks went: the operator replaces them, the round does not notice."""
+    named = members_of(finding)
+    gone = {name for name in named if name in state.members}
+    if not gone:
+        return ignore(state, f"{in_words(named)} is not a member")
+    state = missed(state, sorted(gone), now)
+    says = f"{in_words(gone)} ran no ranks: {finding.cause}"
+    return Step(without_members(state, gone), (), Reason("member lost", says))
+
+
+def lost_after_the_end(state: JobState, event: Event, now: float) -> Step:
+    """A failed job heals nothing, but a Restart must not count on members that went."""
+    assert isinstance(event, FindingMade)
+    if event.finding.kind is not FindingKind.MEMBER_LOST:
+        return ignore(state, "the job is over")
+    told = Dismiss(members_of(event.finding), event.finding.cause)
+    return rankless_lost(state, event.finding, now).prefixed((told,))
+
+
+def _about(finding: Finding, names: set[str]) -> Finding:
+    """The finding as far as it is about these members; of one alone, it is that member's loss."""
+    if not finding.also:
+        return finding
+    subjects = tuple(each for each in (finding.subject, *finding.also) if each.member in names)
+    if len(subjects) == 1:
+        return msgspec.structs.replace(finding, subject=subjects[0], also=(), confidence=Confidence.PROBABLE)
+    return msgspec.structs.replace(finding, subject=Subject(finding.subject.job), also=subjects)
+
 
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.
 LEVEL_OF_SUSPICION = TestLevel.LIGHT
@@ -292,3 +419,52 @@ def members_of(finding: Finding) -> tuple[str, ...]:
 
 def _node_in_round(state: JobState, node: str | None) -> bool:
     return state.round is not None and any(share.node == node for share in state.round.ranks)
+
+
+def tested(state: JobState, event: Event, now: float) -> Step:
+    """A member answered the test it was asked for."""
+    assert isinstance(event, MemberTested)
+    trial, member = awaited_test(state, event), state.member(event.member)
+    if trial is None or member is None:
+        return not_asked(state, event)
+    asked_in = state
+    # Devices of one node that differ are Unknown to the node itself; what others of their kind computed may tell.
+    state, against, doubted = compared(state, member.node, event.checks)
+    if not against and (says := misfit_of(event)) is not None:
+        return unfit(state, member, says, now).then(lambda after: again(after, doubted, now))
+    if event.verdict is Verdict.PASSED:
+        state = without_misfits(state, {member.name})
+    state = admitted(state, member.name, now)
+    against = failed_checks(event) + against
+    if event.verdict is Verdict.UNKNOWN and not against:
+        says = f"{member.name} could not be tested: {event.says or 'no reason given'}"
+        # Who is to be trusted again proves it: it is asked once more when the time for this answer is up.
+        kept = asked_in if state.is_canary(member.name) else state
+        return Step(kept, (), Reason("self-test", says))
+    if event.verdict is Verdict.FAILED or against:
+        return found(state, FindingMade(_failed_test(state, member, event, against, now)), now)
+    state = advanced(passed(state, member, now), member.node, now)
+    step = Step(state, (), Reason("self-test", f"{member.name} passed: {trial.reason}"))
+    if state.is_canary(member.name):
+        step = step.then(lambda after: examine(after, member.name, now))
+    return step.then(lambda after: again(after, doubted, now)) if doubted else step
+
+
+def _failed_test(state: JobState, member: Member, event: MemberTested, against: list[str], now: float) -> Finding:
+    says = "; ".join(against[:8]) or event.says or "failed"
+    return Finding(
+        kind=FindingKind.SELF_TEST,
+        subject=Subject(state.job, node=member.node, member=member.name, gpu=_device(event)),
+        cause="self-test failed",
+        evidence=(Evidence(f"self-test of {member.name}", says, now),),
+        confidence=Confidence.CERTAIN,
+        began_at=now,
+        error=says,
+        asks=XidAction.EVICT,
+    )
+
+
+def _device(event: MemberTested) -> str | None:
+    """The one device that failed, None when several did or none is named."""
+    devices = {check.device for check in event.checks if check.verdict is Verdict.FAILED}
+    return devices.pop() if len(devices) == 1 else None

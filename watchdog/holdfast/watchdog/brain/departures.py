@@ -10,11 +10,10 @@ import msgspec
 
 from holdfast.api.event import Event, MemberDeparting, NodeDeparting
 from holdfast.api.policy import NoticeAction
-from holdfast.watchdog.formation import legal_size
-from holdfast.watchdog.recovery import owe
-from holdfast.watchdog.saving import ask_for_checkpoint, can_save, cannot_save, conclude, in_force, save_s
-from holdfast.watchdog.state import Departure, DepartureCause, DepartureStage, JobState, Recovery
-from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
+from holdfast.watchdog.brain.rounds import legal_size, owe
+from holdfast.watchdog.brain.saves import ask_for_checkpoint, can_save, cannot_save, conclude, in_force, save_s
+from holdfast.watchdog.brain.state import Departure, DepartureCause, DepartureStage, JobState, Recovery
+from holdfast.watchdog.brain.step import Reason, Step, changed, ignore, stay
 
 # Nodes that are to be left while no member is on them: one may be about to join.
 FORESEEN = 64

@@ -14,13 +14,11 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Entry, Reentry
-from holdfast.watchdog.corruption import is_disputed, is_of_replicas, suspects
-from holdfast.watchdog.detectors.crash_loop import Failure, GiveUp, Wait, crash_loop
+from holdfast.watchdog.brain.history import is_disputed, is_of_replicas, no_help, suspects
+from holdfast.watchdog.brain.rounds import legal_size
+from holdfast.watchdog.brain.state import Failure, JobState
 from holdfast.watchdog.detectors.device_vote import MEMORY_CHANGE
 from holdfast.watchdog.detectors.early_exit import ALIKE as EARLY_EXIT
-from holdfast.watchdog.formation import legal_size
-from holdfast.watchdog.nonfinite import no_help
-from holdfast.watchdog.state import JobState
 from holdfast.watchdog.wording import in_words
 
 # Faults that the job's own code can bring about, again and again. A rack that dies is ten lost members at once
@@ -430,3 +428,50 @@ def _ranks_on(state: JobState, node: str | None) -> tuple[int, ...]:
         if share.node == node
         for rank in range(share.first_rank, share.first_rank + share.local_size)
     )
+
+
+# The first failure is healed at once; the fourth in a row without a new step is not chance. NVRx stops after three
+# cycles without a new checkpoint. Source: NVIDIA/nvidia-resiliency-ext, docs of the no-progress breaker.
+FAILURES_THAT_END = 4
+BACKOFF_S_MAX = 300.0
+BACKOFF_FACTOR = 2.0
+
+
+class RestartNow(msgspec.Struct, frozen=True):
+    """No loop: heal without delay."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Heal after `seconds`: something may need time to come back."""
+
+    seconds: float
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """Healing does not help; a human is needed."""
+
+    reason: str
+
+
+Verdict = RestartNow | Wait | GiveUp
+
+
+def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> Verdict:
+    """Judge the failures since the job last made progress, the newest one included, oldest first.
+
+    A failure that all ranks share is in what they share: the script, its arguments, its environment; so is a rank
+    that ends before the others. It is tried again once, in case a file system or a name service was late, and no
+    more.
+    """
+    count = len(failures)
+    if count <= 1:
+        return RestartNow()
+    newest = failures[-1]
+    if newest.alike and failures[-2].alike == newest.alike:
+        return GiveUp(f"the script failed in one way twice, without a new step in between: {newest.cause}")
+    if count >= FAILURES_THAT_END:
+        says = (
+            f"crash loop: {count} failures in a row without a new step beyond {newest.step}, last {newest.cause}"
+        )
+        return GiveUp(says)
+    return Wait(min(BACKOFF_S_MAX, policy.restarts.backoff_s * BACKOFF_FACTOR ** (count - 2)))

@@ -1,4 +1,9 @@
-"""What the brain asks the shell to do. Each is a desired state or a record; applying one twice is harmless."""
+"""What one turn of the brain returns: the next state, what the shell is to do, and why; and how turns are chained.
+
+Each effect is a desired state or a record; applying one twice is harmless."""
+
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -8,6 +13,7 @@ from holdfast.api.membership import SaveWanted, Verified
 from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
 from holdfast.api.selftest import TestWanted
+from holdfast.watchdog.brain.state import JobState
 
 
 class Show(msgspec.Struct, frozen=True, tag=True):
@@ -83,3 +89,50 @@ class Answered(msgspec.Struct, frozen=True, tag=True):
 
 IncidentEffect = IncidentOpened | IncidentUpdated | IncidentClosed
 Effect = Show | Publish | Save | Vouch | Examine | Dismiss | IncidentEffect | Notify | Pardon | Answered
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why, as data: the rule that applied, in words for a human, and the guards that were consulted."""
+
+    rule: str
+    says: str
+    guards: tuple[str, ...] = ()
+
+
+class Step(msgspec.Struct, frozen=True):
+    """The next state, what the shell must do, and why."""
+
+    state: JobState
+    effects: tuple[Effect, ...]
+    reason: Reason
+
+    def then(self, turn: Callable[[JobState], "Step"]) -> "Step":
+        """Go on from this state; effects add up; the first reason that says something is the turn's reason."""
+        after = turn(self.state)
+        reason = after.reason if self.reason.rule in SILENT else self.reason
+        if after.reason.rule == NOTHING.rule:
+            reason = self.reason
+        return Step(after.state, self.effects + after.effects, reason)
+
+    def prefixed(self, effects: tuple[Effect, ...]) -> "Step":
+        """The same step, with effects that happened before it."""
+        return Step(self.state, effects + self.effects, self.reason)
+
+
+NOTHING = Reason("nothing", "nothing to do")
+SILENT = (NOTHING.rule, "ignored")
+
+
+def ignore(state: JobState, why: str) -> Step:
+    """A named no-op."""
+    return Step(state, (), Reason("ignored", why))
+
+
+def stay(state: JobState) -> Step:
+    """No change, nothing to say."""
+    return Step(state, (), NOTHING)
+
+
+def changed(state: JobState, **fields: Any) -> JobState:
+    """A copy of the state with some fields replaced."""
+    return msgspec.structs.replace(state, **fields)

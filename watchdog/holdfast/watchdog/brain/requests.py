@@ -16,18 +16,14 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.avoidance import avoid, take_back
-from holdfast.watchdog.effect import Answered, Pardon, Show
-from holdfast.watchdog.formation import next_number
-from holdfast.watchdog.probation import readmit
-from holdfast.watchdog.recovery import owe
-from holdfast.watchdog.rewinding import ask as ask_to_go_back
-from holdfast.watchdog.rewinding import give_up, target, under_way, up_to
-from holdfast.watchdog.roster import Roster
-from holdfast.watchdog.saving import answered, ask_for_checkpoint, cannot_save, conclude
-from holdfast.watchdog.state import JobState, Recovery, Rewind
-from holdfast.watchdog.step import NOTHING, Reason, Step, changed, ignore
-from holdfast.watchdog.trial import ask
+from holdfast.watchdog.brain.nodes import avoid, readmit, take_back
+from holdfast.watchdog.brain.rewinds import ask_to_go_back, give_up, target, under_way, up_to
+from holdfast.watchdog.brain.roster import Roster
+from holdfast.watchdog.brain.rounds import next_number, owe
+from holdfast.watchdog.brain.saves import answered, ask_for_checkpoint, cannot_save, conclude
+from holdfast.watchdog.brain.selftests import ask
+from holdfast.watchdog.brain.state import JobState, Recovery, Rewind
+from holdfast.watchdog.brain.step import NOTHING, Answered, Pardon, Reason, Show, Step, changed, ignore
 
 AFTER_FAILURE = (InterventionAction.RETURN, InterventionAction.RESUME, InterventionAction.RESTART)
 

@@ -5,9 +5,9 @@ import msgspec
 from holdfast.api.plan import JobReport
 from holdfast.api.round import Round
 from holdfast.api.status import JobPhase, JobStatus, Membership, reading
-from holdfast.watchdog.pacing import cadence_of
+from holdfast.watchdog.brain.saves import cadence_of
+from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.senses import Gauge
-from holdfast.watchdog.state import JobState
 
 REPORTED_INCIDENTS = 10
 # A step takes seconds. Of longer ones, as many as a checkpoint or a slow batch may hold up.

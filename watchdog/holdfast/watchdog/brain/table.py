@@ -35,24 +35,11 @@ from holdfast.api.event import (
     WatchdogStarted,
 )
 from holdfast.api.status import JobPhase
-from holdfast.watchdog import (
-    attendance,
-    cluster,
-    corruption,
-    departure,
-    examination,
-    judgement,
-    loss,
-    probation,
-    progression,
-    requests,
-    rewinding,
-    unseen,
-)
-from holdfast.watchdog.observing import is_observed, observe
-from holdfast.watchdog.settling import next_wakeup, settle
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.step import Step, changed, ignore, stay
+from holdfast.watchdog.brain import departures, healing, history, members, nodes, requests, rewinds
+from holdfast.watchdog.brain.observing import is_observed, observe
+from holdfast.watchdog.brain.settling import next_wakeup, settle
+from holdfast.watchdog.brain.state import ENDED, JobState
+from holdfast.watchdog.brain.step import Step, changed, ignore, stay
 
 __all__ = ["advance", "initial", "next_wakeup", "TRANSITIONS"]
 
@@ -105,32 +92,31 @@ def _tick(state: JobState, event: Event, now: float) -> Step:
 
 
 ALIVE = (JobPhase.PENDING, JobPhase.PREFLIGHT, JobPhase.FORMING, JobPhase.RUNNING, JobPhase.RECOVERING)
-ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
 MOVES: Mapping[type, Handler] = {
     JobSubmitted: requests.submitted,
-    MemberJoined: attendance.joined,
-    MemberWarmed: attendance.warmed,
-    MemberLeft: attendance.left,
-    MemberEntered: attendance.entered,
-    RoundBegan: unseen.began,
-    MemberFinished: attendance.finished,
-    CheckpointRecorded: progression.checkpointed,
-    StorageListed: rewinding.listed,
-    RestoreReported: progression.restored,
-    RoundProgressed: progression.progressed,
-    FindingMade: judgement.found,
-    ReplicasAgreed: corruption.agreed,
-    MemberTested: examination.tested,
-    NodeDeparting: departure.node_departing,
-    ConditionOver: probation.condition_over,
-    NodeReputed: examination.reputed,
-    NodeChanged: cluster.node_changed,
-    PodChanged: cluster.pod_changed,
-    MemberDeparting: departure.departing,
+    MemberJoined: members.joined,
+    MemberWarmed: members.warmed,
+    MemberLeft: members.left,
+    MemberEntered: members.entered,
+    RoundBegan: history.began,
+    MemberFinished: members.finished,
+    CheckpointRecorded: history.checkpointed,
+    StorageListed: rewinds.listed,
+    RestoreReported: history.restored,
+    RoundProgressed: history.progressed,
+    FindingMade: healing.found,
+    ReplicasAgreed: history.agreed,
+    MemberTested: healing.tested,
+    NodeDeparting: departures.node_departing,
+    ConditionOver: nodes.condition_over,
+    NodeReputed: nodes.reputed,
+    NodeChanged: members.node_changed,
+    PodChanged: members.pod_changed,
+    MemberDeparting: departures.departing,
     InterventionRequested: requests.requested,
     ClockTicked: _tick,
-    WatchdogStarted: attendance.watchdog_started,
+    WatchdogStarted: members.watchdog_started,
 }
 
 OVER = _ignored("the job is over")
@@ -148,8 +134,8 @@ TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     **{(phase, JobSubmitted): requests.resubmitted for phase in ENDED},
     (JobPhase.FAILED, InterventionRequested): requests.requested,  # Restart brings a failed job back
     (JobPhase.SUCCEEDED, InterventionRequested): requests.requested,  # Return alone is done
-    (JobPhase.FAILED, FindingMade): loss.lost_after_the_end,
-    (JobPhase.FAILED, WatchdogStarted): attendance.watchdog_started,
-    (JobPhase.FAILED, MemberJoined): attendance.joined,
-    (JobPhase.FAILED, MemberLeft): attendance.left,
+    (JobPhase.FAILED, FindingMade): healing.lost_after_the_end,
+    (JobPhase.FAILED, WatchdogStarted): members.watchdog_started,
+    (JobPhase.FAILED, MemberJoined): members.joined,
+    (JobPhase.FAILED, MemberLeft): members.left,
 }

@@ -4,7 +4,8 @@ import pytest
 from signals import policy
 
 from holdfast.api.policy import RestartBudget
-from holdfast.watchdog.detectors.crash_loop import BACKOFF_S_MAX, Failure, GiveUp, RestartNow, Wait, crash_loop
+from holdfast.watchdog.brain.ladder import BACKOFF_S_MAX, GiveUp, RestartNow, Wait, crash_loop
+from holdfast.watchdog.brain.state import Failure
 
 
 def failures(count: int) -> tuple[Failure, ...]:

@@ -14,10 +14,21 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import Desired, Entry, Restore, Round
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import Checkpoint, JobPhase
-from holdfast.watchdog.detectors.crash_loop import Failure
-from holdfast.watchdog.ledger import Ledger
-from holdfast.watchdog.roster import Member, Roster, Standing
+from holdfast.watchdog.brain.ledger import Ledger
+from holdfast.watchdog.brain.roster import Member, Roster, Standing
 
+
+class Failure(msgspec.Struct, frozen=True):
+    """One failure: when, at which highest step, of what class, with which error text. `alike` as in `Finding`."""
+
+    at: float
+    step: int
+    cause: str
+    error: str = ""
+    alike: str = ""
+
+
+ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
 NOBODY: KeysView[str] = {}.keys()
 
 

@@ -10,11 +10,12 @@ from itertools import takewhile
 
 import msgspec
 
+from holdfast.api.plan import Plan
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.roster import THERE, Member, Standing
-from holdfast.watchdog.state import JobState, Missing
-from holdfast.watchdog.step import changed
+from holdfast.watchdog.brain.roster import THERE, Member, Standing
+from holdfast.watchdog.brain.state import JobState, Missing
+from holdfast.watchdog.brain.step import Publish, Reason, Step, changed, stay
 
 KEPT_MISSING = 16_384  # more than any job has nodes
 # A launcher that only lost its connection is back within seconds; a pod takes tens of seconds to come.
@@ -104,3 +105,39 @@ def _surplus(state: JobState, policy: Policy, leaving: Collection[str]) -> list[
     idle = [state.members.by_name[name] for name in state.members.beyond(state.ranked()) if name not in leaving]
     spares = sorted((each for each in idle if _is_there(each)), key=lambda each: (each.joined_at, each.name))
     return [each.name for each in spares[room:]]
+
+
+# The plan: what the operator should make true of pods and nodes, as far as it follows from the state.
+
+
+def plan(state: JobState, policy: Policy, now: float) -> Step:
+    """What the operator should make true."""
+    if state.phase is JobPhase.SUCCEEDED or state.phase is JobPhase.FAILED:
+        return plan_after_end(state)
+    known = state.plan
+    given_up = is_given_up(state)
+    wanted = Plan(
+        job=state.job,
+        number=known.number if known else 1,
+        members=0 if given_up else policy.nodes_max,
+        spares=0 if given_up else policy.spares,
+        release=() if given_up or policy.observe else released(state, policy, now),
+    )
+    return _published(state, wanted)
+
+
+def plan_after_end(state: JobState) -> Step:
+    """What is left of it once the job is over: of nodes it goes on to follow the state, of pods it stays."""
+    return stay(state) if state.plan is None else _published(state, state.plan)
+
+
+def _published(state: JobState, wanted: Plan) -> Step:
+    """Show `wanted`, with what is known of the nodes, unless it is what is shown already."""
+    known = state.plan
+    cordon = tuple(order for order in state.avoided if order.incident is not None)
+    wanted = msgspec.structs.replace(wanted, avoid=state.avoided, cordon=cordon, returned=state.returned)
+    if wanted == known:
+        return stay(state)
+    if known is not None:
+        wanted = msgspec.structs.replace(wanted, number=known.number + 1)
+    return Step(changed(state, plan=wanted), (Publish(wanted),), Reason("plan", f"plan {wanted.number}"))

@@ -14,9 +14,19 @@ from holdfast.api.event import CheckpointRecorded, InterventionRequested
 from holdfast.api.intervention import Forecast, InterventionRequest, InterventionState
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.round import Closed, Entry, Idle, Restore, Round, Tier
-from holdfast.watchdog.effect import Answered, Effect, Examine, IncidentClosed, Notify, Pardon, Publish, Save, Show
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.step import Step
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import (
+    Answered,
+    Effect,
+    Examine,
+    IncidentClosed,
+    Notify,
+    Pardon,
+    Publish,
+    Save,
+    Show,
+    Step,
+)
 from holdfast.watchdog.turn import FAILED_RULE, Brain, turn
 from holdfast.watchdog.wording import in_words, ranks_in_words
 

@@ -10,23 +10,15 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.api.checkpoint import (
-    TOLD_MAX,
-    Health,
-    StoredCheckpoint,
-    health_of,
-    restore_order,
-    told_of,
-)
+from holdfast.api.checkpoint import TOLD_MAX, Health, StoredCheckpoint, health_of, restore_order, told_of
 from holdfast.api.event import CheckpointRecorded, Event, RestoreReported, StorageListed
 from holdfast.api.intervention import InterventionOutcome, InterventionState
 from holdfast.api.round import Round
-from holdfast.watchdog.effect import Answered
-from holdfast.watchdog.saving import answered
-from holdfast.watchdog.state import JobState, RewindAsked, Storage
-from holdfast.watchdog.step import Reason, Step, changed, ignore, stay
+from holdfast.watchdog.brain.saves import answered
+from holdfast.watchdog.brain.state import JobState, RewindAsked, Storage
+from holdfast.watchdog.brain.step import Answered, Reason, Step, changed, ignore, stay
 
-NAMED = 12
+STEPS_NAMED = 12
 """How many checkpoints a sentence names; of more, the newest and the oldest."""
 
 
@@ -52,7 +44,7 @@ def listed(state: JobState, event: Event, now: float) -> Step:
     return Step(changed(state, storage=storage), (), Reason("storage", says))
 
 
-def known(state: JobState) -> tuple[StoredCheckpoint, ...]:
+def known_checkpoints(state: JobState) -> tuple[StoredCheckpoint, ...]:
     """The checkpoints of the history that goes on, oldest first, as storage was told to hold them. Of a script
     that does not tell: what it said it has committed.
     """
@@ -63,7 +55,7 @@ def known(state: JobState) -> tuple[StoredCheckpoint, ...]:
 
 def newest_step(state: JobState) -> int | None:
     """The step of the newest of them that a restore would take, None when there is none."""
-    order = restore_order(known(state)[::-1], state.unhealthy_from)
+    order = restore_order(known_checkpoints(state)[::-1], state.unhealthy_from)
     return order[0].step if order else None
 
 
@@ -91,7 +83,7 @@ def up_to(storage: Storage | None, step: int) -> Storage | None:
 
 def target(state: JobState, limit: int | None) -> Target | str:
     """Where a request to go back to `limit` (None: the newest) leads, or why it leads nowhere."""
-    there = known(state)
+    there = known_checkpoints(state)
     below = [each for each in there if limit is None or each.step <= limit]
     order = restore_order(below[::-1], state.unhealthy_from)
     asked = "the newest" if limit is None else f"step {limit}"
@@ -105,7 +97,7 @@ def target(state: JobState, limit: int | None) -> Target | str:
     return Target(chosen.step, f"step {chosen.step}{f' ({why})' if why else ''}{_as_of(state)}", why)
 
 
-def ask(state: JobState, id: str, limit: int | None, where: Target) -> Step:
+def ask_to_go_back(state: JobState, id: str, limit: int | None, where: Target) -> Step:
     """The request is under way; one before it that was under way is answered."""
     step = give_up(state, "another request to go back took its place")
     asked = RewindAsked(id, where.step if limit is None else limit, where.step, where.says, where.why)
@@ -175,7 +167,7 @@ def _between(state: JobState, below: Sequence[StoredCheckpoint], chosen: StoredC
 
 
 def _what_is_there(state: JobState) -> str:
-    there = known(state)
+    there = known_checkpoints(state)
     if not there:
         return f"there is no checkpoint{_as_of(state)}"
     count = state.storage.count if _leaves_out(state) and state.storage is not None else len(there)
@@ -187,9 +179,9 @@ def _what_is_there(state: JobState) -> str:
 def _in_words(steps: Sequence[int], count: int | None = None) -> str:
     """Steps in order; of many the oldest and the newest, and how many there are."""
     count = len(steps) if count is None else count
-    if count <= NAMED and count == len(steps):
+    if count <= STEPS_NAMED and count == len(steps):
         return ", ".join(map(str, steps))
-    newest = ", ".join(map(str, steps[-NAMED // 2 :]))
+    newest = ", ".join(map(str, steps[-STEPS_NAMED // 2 :]))
     return f"{steps[0]}, ... {newest} ({count} in all)"
 
 

@@ -29,12 +29,21 @@ from holdfast.api.incident import Action, Incident, IncidentState, Moment, Rung
 from holdfast.api.round import Closed, Entry
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.casebook import KEPT_INCIDENTS, open_incident
-from holdfast.watchdog.effect import Examine, IncidentClosed, IncidentOpened, Save, Show
-from holdfast.watchdog.formation import next_number
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.state import JobState, Recovery
-from holdfast.watchdog.step import Reason, Step, changed, ignore
+from holdfast.watchdog.brain.incidents import KEPT_INCIDENTS, open_incident
+from holdfast.watchdog.brain.roster import Standing
+from holdfast.watchdog.brain.rounds import next_number
+from holdfast.watchdog.brain.state import JobState, Recovery
+from holdfast.watchdog.brain.step import (
+    Examine,
+    IncidentClosed,
+    IncidentOpened,
+    Reason,
+    Save,
+    Show,
+    Step,
+    changed,
+    ignore,
+)
 from holdfast.watchdog.wording import in_words
 
 Act = Callable[[JobState, Event, float], Step]

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from holdfast.api.memory import MemoryRound
 from holdfast.api.policy import MemoryPolicy
-from holdfast.watchdog.roster import Member
+from holdfast.watchdog.brain.roster import Member
 
 
 def plan_copies(

@@ -1,0 +1,377 @@
+"""Who is there: members that join, warm up, enter, finish and leave.
+
+What the operator sees of nodes and pods, and what it means for the members on them.
+
+Lost members whose node had no part in it: who ended a pod is known to the operator, and its word counts.
+
+The word may come before the loss is seen, or some seconds after it; then what was held against the node is taken
+back. A deletion excuses no node that is not ready, and nobody who only fell silent: the pod of a dead node is
+deleted too, after the fact.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from holdfast.api.event import (
+    Event,
+    MemberEntered,
+    MemberFinished,
+    MemberJoined,
+    MemberLeft,
+    MemberWarmed,
+    NodeChanged,
+    PodChanged,
+)
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.incident import Incident, Moment
+from holdfast.api.plan import NodeState, PodEnd, PodState
+from holdfast.api.policy import DRAIN_GRACE_S
+from holdfast.api.round import Closed, Entry, Reentry
+from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.departures import expect
+from holdfast.watchdog.brain.healing import heal, rankless_lost, seen_again
+from holdfast.watchdog.brain.history import entered_unseen, runs_unseen
+from holdfast.watchdog.brain.incidents import update
+from holdfast.watchdog.brain.nodes import evict_no_more
+from holdfast.watchdog.brain.plan import anybody_there, awaited_anew, found_again, missed
+from holdfast.watchdog.brain.roster import THERE, Member, Roster, Standing
+from holdfast.watchdog.brain.rounds import owe
+from holdfast.watchdog.brain.selftests import barred, examine
+from holdfast.watchdog.brain.state import Departure, DepartureCause, JobState, Recovery
+from holdfast.watchdog.brain.step import Reason, Step, changed, ignore, stay
+
+
+def joined(state: JobState, event: Event, now: float) -> Step:
+    """A launcher connected: new, back after a pause, or restarted in the same slot."""
+    assert isinstance(event, MemberJoined)
+    known = state.member(event.member)
+    restarted = known is not None and known.boot != event.boot and not isinstance(state.desired, Closed)
+    if not anybody_there(state):
+        state = awaited_anew(state, now)  # the first that comes back: whoever was cut off comes back now
+    has_workers = state.in_round(event.member) and state.phase is not JobPhase.SUSPENDED
+    if restarted and known is not None and known.standing is not Standing.LOST and has_workers:
+        after = heal(state, _restart_finding(state, known, now), now)
+        return after.then(lambda lost: joined(lost, event, now))
+    keeps = known is not None and not restarted
+    member = Member(
+        name=event.member,
+        node=event.node,
+        boot=event.boot,
+        address=event.address,
+        local_size=event.local_size,
+        ports=event.ports,
+        warm=event.warm,
+        standing=Standing.TESTING if barred(state, event.member) else Standing.PRESENT,
+        joined_at=known.joined_at if keeps and known else now,
+        entered_round=known.entered_round if keeps and known else None,
+        finished_round=known.finished_round if keeps and known else None,
+        reentrant=known.reentrant if keeps and known else False,
+        reentry=known.reentry if keeps and known else Reentry.ANY_WORLD,
+        because=known.because if keeps and known else "",
+        transfer=event.transfer,
+    )
+    after_join = changed(
+        state,
+        members=state.members.joined(member),
+        forming_since=now if known is None or state.forming_since is None else state.forming_since,
+        missing=found_again(state, member.name),
+        # Another process in the same place is not the one that was told to end.
+        departures=state.departures if keeps else without_member(state.departures, member.name),
+        pending="",
+        # A store that was lost gives numbers anew, which launchers that know greater ones would not obey.
+        number_floor=max(state.number_floor, event.shown),
+    )
+    step = Step(after_join, (), Reason("member joined", f"{event.member} on {event.node}"))
+    return step if keeps else step.then(lambda there: examine(there, member.name, now))
+
+
+def without_member(departures: tuple[Departure, ...], name: str) -> tuple[Departure, ...]:
+    """The departures but that of one member."""
+    return tuple(each for each in departures if each.member != name)
+
+
+def _restart_finding(state: JobState, member: Member, now: float) -> Finding:
+    """A launcher that comes back as another process has lost its workers, whether or not its end was seen."""
+    return Finding(
+        kind=FindingKind.MEMBER_LOST,
+        subject=Subject(state.job, node=member.node, member=member.name),
+        cause="launcher restarted",
+        evidence=(Evidence("member connection", f"{member.name} joined again as another process", now),),
+        confidence=Confidence.CERTAIN,
+        began_at=now,
+        round=state.round.number if state.round else None,
+    )
+
+
+def watchdog_started(state: JobState, event: Event, now: float) -> Step:
+    """The watchdog is back: who was there may have gone meanwhile, which is Unknown until it is heard of."""
+    members = Roster.of(
+        *(
+            msgspec.structs.replace(member, standing=Standing.UNKNOWN) if member.standing in THERE else member
+            for member in state.members
+        )
+    )
+    state = awaited_anew(changed(state, members=members), now)
+    return Step(state, (), Reason("watchdog started", f"{len(members)} members Unknown"))
+
+
+def warmed(state: JobState, event: Event, now: float) -> Step:
+    """Workers of the member now start without importing torch."""
+    assert isinstance(event, MemberWarmed)
+    return with_member(state, event.member, warm=True)
+
+
+def entered(state: JobState, event: Event, now: float) -> Step:
+    """All workers of the member run in a round."""
+    assert isinstance(event, MemberEntered)
+    if state.round is None or event.round != state.round.number:
+        return ignore(state, f"{event.member} entered round {event.round}, which is over")
+    if not state.progressed:  # what was lost is counted at the round's first step, once
+        known = [step for step in (state.fault_step, event.last_step) if step is not None]
+        # Reports come once a second: a step that was complete before the fault is no progress since.
+        high = max(state.high_step, event.last_step or 0)
+        state = changed(state, fault_step=max(known, default=None), high_step=high)
+    state = changed(state, publishes=state.publishes or event.reentrant)
+    after = with_member(
+        state,
+        event.member,
+        entered_round=event.round,
+        reentrant=event.reentrant,
+        reentry=event.reentry,
+        because=event.because,
+    )
+    broken = state.recovery is not None and bool(state.recovery.incidents)
+    if broken or state.progressed or not runs_unseen(after.state):
+        return after
+    says = f"every worker runs in round {event.round}"
+    return Step(entered_unseen(after.state), after.effects, Reason("entered", says))
+
+
+def finished(state: JobState, event: Event, now: float) -> Step:
+    """All workers of the member ended with success."""
+    assert isinstance(event, MemberFinished)
+    if state.round is None or event.round != state.round.number:
+        return ignore(state, f"{event.member} finished round {event.round}, which is over")
+    if event.last_step is not None:
+        last = max(event.last_step, state.step or 0)
+        state = changed(state, step=last, high_step=max(last, state.high_step))
+    return with_member(state, event.member, finished_round=event.round)
+
+
+def left(state: JobState, event: Event, now: float) -> Step:
+    """A launcher went on purpose: no fault, but its ranks must go elsewhere."""
+    assert isinstance(event, MemberLeft)
+    if state.member(event.member) is None:
+        return ignore(state, f"{event.member} is not a member")
+    was_in_round = state.in_round(event.member)
+    after = with_member(missed(state, (event.member,), now), event.member, standing=Standing.LOST).state
+    reason = f"{event.member} left: {event.reason}"
+    if was_in_round:
+        after = owe(after, Recovery(reason=reason, entry=Entry.REENTER))
+    return Step(after, (), Reason("member left", reason))
+
+
+def with_member(state: JobState, name: str, **fields: object) -> Step:
+    if name not in state.members:
+        return ignore(state, f"{name} is not a member")
+    after = changed(state, members=state.members.changed(name, **fields))
+    return Step(after, (), Reason("member changed", f"{name}: {sorted(fields)}"))
+
+
+# A pod that is told to end has 30 s unless its spec says otherwise, of which the launcher keeps 5 for itself; the
+# launcher's own word is better, and comes as soon as it is told.
+# Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
+LEAVING_S = 25.0
+UNREADY_KEPT = 16_384
+RACKS_KEPT = 65_536
+DEPARTED_KEPT = 256
+
+
+def node_changed(state: JobState, event: Event, now: float) -> Step:
+    """A node changed. What its members do is heard from themselves, and counts more than what is said of it."""
+    assert isinstance(event, NodeChanged)
+    unready = tuple(each for each in state.unready if each != event.node)
+    if event.state in (NodeState.NOT_READY, NodeState.GONE):
+        unready = (*unready, event.node)[-UNREADY_KEPT:]
+    state = changed(state, unready=unready, racks=_racks(state, event))
+    match event.state:
+        case NodeState.GONE:
+            return _node_gone(state, event, now)
+        case NodeState.DRAINING:
+            until = now + (state.policy.drain_grace_s if state.policy else DRAIN_GRACE_S)
+            says = f"node {event.node}: {event.reason}"
+            return expect(state, Departure(says, until, node=event.node, cause=DepartureCause.DRAIN))
+        case NodeState.READY:
+            kept = tuple(each for each in state.departures if not _is_drain_of(each, event.node))
+            return Step(changed(state, departures=kept), (), Reason("node ready", f"node {event.node} is ready"))
+        case _:
+            says = f"node {event.node} is {event.state.value}: {event.reason}"
+            return Step(state, (), Reason("node changed", says))
+
+
+def _racks(state: JobState, event: NodeChanged) -> dict[str, str]:
+    """The racks known after it. A node that is gone may come back somewhere else."""
+    if event.state is NodeState.GONE:
+        return {node: rack for node, rack in state.racks.items() if node != event.node}
+    if not event.rack or len(state.racks) >= RACKS_KEPT:
+        return state.racks
+    return {**state.racks, event.node: event.rack}
+
+
+def pod_changed(state: JobState, event: Event, now: float) -> Step:
+    """A member's pod changed."""
+    assert isinstance(event, PodChanged)
+    match event.state:
+        case PodState.GONE:
+            return _pod_gone(state, event, now)
+        case PodState.LEAVING if (member := state.member(event.member)) is not None:
+            return expect(
+                state, Departure(f"pod {member.name}: {event.reason}", now + LEAVING_S, member=member.name)
+            )
+        case PodState.PENDING:
+            pending = f"{event.member}: {event.reason}" if event.reason else ""
+            return Step(changed(state, pending=pending), (), Reason("pod pending", pending))
+        case PodState.RUNNING if _waited(state, event.member):
+            return Step(changed(state, pending=""), (), Reason("pod running", event.member))
+        case _:
+            return ignore(state, f"pod {event.member} is {event.state.value}")
+
+
+def _waited(state: JobState, member: str) -> bool:
+    return state.pending.startswith(f"{member}: ")
+
+
+def is_news(state: JobState, event: NodeChanged | PodChanged) -> bool:
+    """Whether the event could change anything: an operator repeats all it sees whenever it connects."""
+    if isinstance(event, PodChanged):
+        known = event.member in state.members or event.member in state.missing
+        waits = event.state is PodState.PENDING and bool(event.reason)
+        return waits or _waited(state, event.member) or (known and event.state is not PodState.RUNNING)
+    if event.state is not NodeState.READY or event.rack not in ("", state.racks.get(event.node)):
+        return True
+    return event.node in state.unready or any(_is_drain_of(each, event.node) for each in state.departures)
+
+
+def _is_drain_of(departure: Departure, node: str) -> bool:
+    """Whether it is off when the node is ready again: that says nothing of a notice, or of what jobs know."""
+    return departure.node == node and departure.cause is DepartureCause.DRAIN
+
+
+def _node_gone(state: JobState, event: NodeChanged, now: float) -> Step:
+    """A node that is gone takes its members and its bad name with it."""
+    names = [each.name for each in state.members.on_nodes((event.node,))]
+    departed = tuple(each for each in state.departed if each != event.node)
+    if event.node in state.avoided_nodes:
+        departed = (*departed, event.node)[-DEPARTED_KEPT:]
+    after = changed(
+        state,
+        departed=departed,
+        avoided=tuple(order for order in state.avoided if order.node != event.node),
+        reputed=tuple(node for node in state.reputed if node != event.node),
+        departures=tuple(each for each in state.departures if each.node != event.node),
+    )
+    step = Step(after, (), Reason("node gone", f"node {event.node} is gone: {event.reason}"))
+    cause = f"node gone: {event.reason}"
+    for name in names:
+        lost = _lost(step.state, step.state.member(name), cause, now)
+        step = Step(lost.state, (*step.effects, *lost.effects), step.reason)
+    return step
+
+
+def _pod_gone(state: JobState, event: PodChanged, now: float) -> Step:
+    state = changed(state, pending="" if _waited(state, event.member) else state.pending)
+    step = Step(state, (), Reason("pod gone", f"pod {event.member} is gone: {event.reason}"))
+    excused = excuse(state, event)
+    if (member := state.member(event.member)) is not None:
+        step = _lost(state, member, f"pod gone: {event.reason}", now, excused=excused)
+    if excused:
+        step = step.then(lambda after: acquit(after, event, now))
+    return Step(
+        changed(step.state, missing=found_again(step.state, event.member)),
+        step.effects,
+        step.reason,
+    )
+
+
+def _has_finished(state: JobState, member: Member) -> bool:
+    return state.round is not None and member.finished_round == state.round.number
+
+
+def _lost(state: JobState, member: Member | None, cause: str, now: float, *, excused: str = "") -> Step:
+    """The cluster says that a member is no more. When that is known already, it is evidence of why.
+
+    `excused` is the cause where the node had no part in it.
+    """
+    if member is None or _has_finished(state, member):
+        return stay(state)
+    finding = Finding(
+        kind=FindingKind.MEMBER_LOST,
+        subject=Subject(state.job, node=member.node, member=member.name),
+        cause=excused or cause,
+        evidence=(Evidence("operator", f"{member.name} on {member.node}: {cause}", now),),
+        confidence=Confidence.CERTAIN,
+        began_at=now,
+        innocent=bool(excused),
+        round=state.round.number if state.round else None,
+    )
+    if member.standing is Standing.LOST:
+        return seen_again(state, finding, now)
+    if state.policy is None or state.phase is JobPhase.SUSPENDED or not state.in_round(member.name):
+        return rankless_lost(state, finding, now)
+    return heal(state, finding, now)
+
+
+CAUSES: Mapping[PodEnd, str] = MappingProxyType(
+    {
+        PodEnd.OWN_LIMIT: "the pod was ended for its own limit of memory or storage",
+        PodEnd.DELETED: "the pod was deleted by somebody",
+        PodEnd.DISPLACED: "the pod was preempted or evicted by somebody",
+    }
+)
+
+
+def excuse(state: JobState, event: PodChanged) -> str:
+    """Why the pod ended, where its node had no part in it; empty where it may have had one."""
+    if event.end is None:
+        return ""
+    plan = state.plan
+    let_go = plan is None or plan.members + plan.spares == 0 or event.member in plan.release
+    after_the_fact = let_go or event.node in state.unready
+    return "" if after_the_fact and event.end is not PodEnd.OWN_LIMIT else CAUSES[event.end]
+
+
+def acquit(state: JobState, event: PodChanged, now: float) -> Step:
+    """Hold the member's loss against its node no more, also when its incident is over. `event` has an excuse."""
+    assert event.end is not None
+    incident = _loss_of(state, event.member)
+    if incident is None or (incident.confidence is not Confidence.CERTAIN and event.end is not PodEnd.OWN_LIMIT):
+        return stay(state)
+    suspicions = tuple(each for each in state.suspicions if each.incident != incident.id)
+    state = evict_no_more(changed(state, suspicions=suspicions), incident.id)
+    if incident.innocent:
+        return stay(state)
+    says = f"{CAUSES[event.end]}: node {incident.culprit.node} had no part in it"
+    state, effects = update(
+        state,
+        msgspec.structs.replace(
+            incident,
+            cause=CAUSES[event.end],
+            innocent=True,
+            timeline=(*incident.timeline, Moment(now, says)),
+            note=f"first judged {incident.cause}",
+        ),
+    )
+    return Step(state, effects, Reason("acquitted", says))
+
+
+def _loss_of(state: JobState, member: str) -> Incident | None:
+    """The incident of a member's loss; None where it came back, or where something else explains its end."""
+    missing = state.missing.get(member)
+    if missing is None:
+        return None
+    incident = next((each for each in reversed(state.incidents) if each.id == missing.incident), None)
+    if incident is None or incident.kind is not FindingKind.MEMBER_LOST:
+        return None
+    return incident if incident.culprit.member == member else None
