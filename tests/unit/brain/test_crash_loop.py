@@ -1,7 +1,7 @@
 """The same job failing again and again without getting anywhere."""
 
 import pytest
-from signals import policy
+from story import policy
 
 from holdfast.api.policy import RestartBudget
 from holdfast.watchdog.brain.ladder import BACKOFF_S_MAX, GiveUp, RestartNow, Wait, crash_loop
