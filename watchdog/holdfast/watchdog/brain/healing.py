@@ -37,6 +37,7 @@ from holdfast.watchdog.brain.incidents import (
 )
 from holdfast.watchdog.brain.ladder import MEMORY_S, Decision, decide, failure_of, fault_class, may_loop
 from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
+from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
 from holdfast.watchdog.brain.roster import Member, Standing
 from holdfast.watchdog.brain.rounds import next_number, owe
@@ -312,7 +313,7 @@ def page(state: JobState, incident: Incident, decision: Decision, now: float) ->
     said = not last_words or last_words in decision.reason or incident.kind is FindingKind.NOTHING_TO_RESTORE
     says = decision.reason if said else f"{decision.reason}; last error: {last_words}"
     desired = Closed(state.job, next_number(state), succeeded=False, reason=says)
-    state = changed(state, phase=JobPhase.FAILED, reason=says, recovery=None, desired=desired)
+    state = moved(state, Turn.FAILED, reason=says, recovery=None, desired=desired)
     effects: tuple[Effect, ...] = (*acted, *closed, Notify(incident.id, says), Show(desired))
     return Step(state, effects, Reason("page", decision.reason, decision.guards))
 

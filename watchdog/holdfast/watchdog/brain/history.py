@@ -38,6 +38,7 @@ from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Restore, Round, Tier
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.brain.incidents import close, count_loss, healed_by, note
+from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.rewinds import came_to, known_checkpoints, up_to, with_commit
 from holdfast.watchdog.brain.rounds import GROWTH, can_grow
 from holdfast.watchdog.brain.saves import awaited, saved
@@ -67,7 +68,7 @@ def _began(state: JobState, round_number: int, at: float) -> Step:
     state, lost = count_loss(state, round_number)
     says = f"recovered: first new step complete in round {round_number}"
     state, closed = close(state, IncidentState.RECOVERED, at, says, stepped=True)
-    state = changed(state, progressed=True, phase=JobPhase.RUNNING, reason=f"training in round {round_number}")
+    state = moved(state, Turn.TRAINS, progressed=True, reason=f"training in round {round_number}")
     return Step(state, lost + closed, Reason("first step", f"step {state.step} of round {round_number}"))
 
 
@@ -185,7 +186,7 @@ def entered_unseen(state: JobState) -> JobState:
     """The state once every worker of a script that publishes no steps runs in the newest round."""
     assert state.round is not None
     reason = f"running in round {state.round.number}"
-    return changed(state, progressed=True, phase=JobPhase.RUNNING, reason=reason)
+    return moved(state, Turn.TRAINS, progressed=True, reason=reason)
 
 
 def runs_unseen(state: JobState) -> bool:

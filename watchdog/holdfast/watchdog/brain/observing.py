@@ -30,6 +30,7 @@ from holdfast.api.round import Closed, Entry
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.incidents import KEPT_INCIDENTS, open_incident
+from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.roster import Standing
 from holdfast.watchdog.brain.rounds import next_number
 from holdfast.watchdog.brain.state import JobState, Recovery
@@ -265,5 +266,5 @@ def _end(state: JobState, told: str) -> Step:
     """Nobody brings back what was lost, and the others would wait for it: the job ends, and its launchers too."""
     says = f"observing only, so that this was not healed: {told}"
     desired = Closed(state.job, next_number(state), succeeded=False, reason=says)
-    after = changed(state, phase=JobPhase.FAILED, reason=says, recovery=None, desired=desired)
+    after = moved(state, Turn.FAILED, reason=says, recovery=None, desired=desired)
     return Step(after, (Show(desired),), Reason("observed", says))

@@ -17,6 +17,7 @@ from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.nodes import avoid, readmit, take_back
+from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.rewinds import ask_to_go_back, give_up, target, under_way, up_to
 from holdfast.watchdog.brain.roster import Roster
 from holdfast.watchdog.brain.rounds import next_number, owe
@@ -196,9 +197,9 @@ def _restart(state: JobState, request: InterventionRequest, now: float) -> tuple
     if request.fresh:
         state = _starting_over(state)
     if state.round is None:
-        return changed(state, phase=JobPhase.PENDING, failures=()), f"the job forms anew{says}"
+        return moved(state, Turn.FORMED_ANEW, failures=()), f"the job forms anew{says}"
     recovery = Recovery(reason=f"restarted on request{says}: {request.reason}", entry=Entry.RESPAWN)
-    after = changed(state, phase=JobPhase.RECOVERING, failures=(), recovery=recovery)
+    after = moved(state, Turn.RESTARTED, failures=(), recovery=recovery)
     return after, f"every worker starts anew{says}"
 
 

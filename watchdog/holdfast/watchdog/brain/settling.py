@@ -15,6 +15,7 @@ from holdfast.watchdog.brain.departures import may_part, next_departure, part
 from holdfast.watchdog.brain.history import next_closing, settled_down
 from holdfast.watchdog.brain.incidents import close
 from holdfast.watchdog.brain.nodes import next_probation_end, probation_ended
+from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import next_release, plan, plan_after_end
 from holdfast.watchdog.brain.rewinds import give_up
 from holdfast.watchdog.brain.rounds import (
@@ -101,7 +102,7 @@ def _success(state: JobState, now: float) -> Step:
         return stay(state)
     state, closed = close(state, IncidentState.RECOVERED, now, "the job finished")
     desired = Closed(state.job, next_number(state), succeeded=True, reason="every rank finished")
-    after = changed(state, phase=JobPhase.SUCCEEDED, reason="every rank finished", desired=desired, recovery=None)
+    after = moved(state, Turn.FINISHED, reason="every rank finished", desired=desired, recovery=None)
     return Step(after, (*closed, Show(desired)), Reason("finished", "every rank finished"))
 
 
@@ -115,10 +116,10 @@ def _suspension(state: JobState, now: float) -> Step:
         if state.saving is not None and state.saving.saved is not None:
             says += f"; step {state.saving.saved} is saved"
         step = conclude(state, "the job was suspended before it could be saved")
-        fields = {"phase": JobPhase.SUSPENDED, "reason": says, "recovery": None, "forming_since": None}
-        return idle(changed(step.state, **fields), says).prefixed(closed + step.effects)
+        held = moved(step.state, Turn.HELD, reason=says, recovery=None, forming_since=None)
+        return idle(held, says).prefixed(closed + step.effects)
     if not state.held and state.phase is JobPhase.SUSPENDED:
-        after = changed(state, phase=JobPhase.RECOVERING, recovery=Recovery(reason="resumed on request"))
+        after = moved(state, Turn.RESUMED, recovery=Recovery(reason="resumed on request"))
         return Step(after, (), Reason("resumed", "resumed on request"))
     by, semicolon, saved = state.reason.partition(";")
     if state.phase is JobPhase.SUSPENDED and by != _suspended_by(state):

@@ -84,10 +84,15 @@ def _gpus_held(state: JobState) -> int:
 
 
 def _ignored(why: str) -> Handler:
-    return lambda state, event, now: ignore(state, why)
+    def ignored(state: JobState, event: Event, now: float) -> Step:
+        return ignore(state, why)
+
+    ignored.__doc__ = f"Ignored: {why}."
+    return ignored
 
 
 def _tick(state: JobState, event: Event, now: float) -> Step:
+    """Time has passed."""
     return stay(state)
 
 
@@ -120,16 +125,13 @@ MOVES: Mapping[type, Handler] = {
 }
 
 OVER = _ignored("the job is over")
+OF_WORKERS = (MemberEntered, RoundBegan, MemberFinished, RoundProgressed, ReplicasAgreed)
 
 TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     **{(phase, kind): move for phase in ALIVE for kind, move in MOVES.items()},
     # A suspended job keeps its members and hears of nodes, but nothing that its stopped workers did counts.
     **{(JobPhase.SUSPENDED, kind): move for kind, move in MOVES.items()},
-    (JobPhase.SUSPENDED, MemberEntered): _ignored("the job is suspended"),
-    (JobPhase.SUSPENDED, RoundBegan): _ignored("the job is suspended"),
-    (JobPhase.SUSPENDED, MemberFinished): _ignored("the job is suspended"),
-    (JobPhase.SUSPENDED, RoundProgressed): _ignored("the job is suspended"),
-    (JobPhase.SUSPENDED, ReplicasAgreed): _ignored("the job is suspended"),
+    **{(JobPhase.SUSPENDED, kind): _ignored("the job is suspended") for kind in OF_WORKERS},
     **{(phase, kind): OVER for phase in ENDED for kind in MOVES},
     **{(phase, JobSubmitted): requests.resubmitted for phase in ENDED},
     (JobPhase.FAILED, InterventionRequested): requests.requested,  # Restart brings a failed job back
