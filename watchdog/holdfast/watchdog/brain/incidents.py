@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.api.finding import Finding, FindingKind
-from holdfast.api.incident import Action, Incident, IncidentState, Moment
+from holdfast.api.incident import Action, Incident, IncidentState, Moment, Rung
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, changed
 
@@ -71,7 +71,9 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
         timeline=_bounded((*incident.timeline, Moment(now, f"evidence: {finding.kind.value}, {finding.cause}"))),
         error=incident.error or finding.error,
     )
-    if _tells_the_same_death_better(incident, finding):
+    of_a_death = finding.kind is incident.kind is FindingKind.PROCESS_EXIT
+    if of_a_death and (finding.round, finding.subject) == (incident.round, incident.culprit):
+        # A rank dies once in a round: a second finding about that knows more of why.
         return msgspec.structs.replace(joined, cause=finding.cause, note=f"first judged {incident.cause}")
     if EXPLAINS[finding.kind] <= EXPLAINS[incident.kind]:
         return joined
@@ -89,26 +91,23 @@ def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
     )
 
 
-def _tells_the_same_death_better(incident: Incident, finding: Finding) -> bool:
-    """A rank dies once in a round, so a second finding about that knows more of why."""
-    of_a_death = finding.kind is incident.kind is FindingKind.PROCESS_EXIT
-    return of_a_death and (finding.round, finding.subject) == (incident.round, incident.culprit)
-
-
 def same_fault(state: JobState, finding: Finding) -> Incident | None:
     """The open incident this finding belongs to: one on the same node, that has not recovered yet. What the script
     does belongs to what it did before; it has not recovered either.
     """
     node = finding.subject.node
-    if node is None and finding.kind in OF_ALL_RANKS:
-        return next((each for each in reversed(state.open_incidents()) if _of_no_node(each)), None)
-    if node is None:
-        return many_lost(state) if finding.kind is FindingKind.MEMBER_LOST else None
-    return next((each for each in reversed(state.open_incidents()) if each.culprit.node == node), None)
-
-
-def _of_no_node(incident: Incident) -> bool:
-    return incident.kind in OF_ALL_RANKS and incident.culprit.node is None
+    if node is None and finding.kind is FindingKind.MEMBER_LOST:
+        return many_lost(state)
+    if node is None and finding.kind not in OF_ALL_RANKS:
+        return None
+    return next(
+        (
+            each
+            for each in reversed(state.open_incidents())
+            if each.culprit.node == node and (node is not None or each.kind in OF_ALL_RANKS)
+        ),
+        None,
+    )
 
 
 def many_lost(state: JobState) -> Incident | None:
@@ -129,6 +128,23 @@ def act(state: JobState, ids: Iterable[str], action: Action) -> tuple[JobState, 
         )
 
     return _rewrite(state, set(ids), with_action, IncidentUpdated)
+
+
+def paging(why: str, now: float) -> Action:
+    """What is done when a human is asked."""
+    return Action(Rung.PAGE, now, f"paged: {why}", why)
+
+
+def brief_incident(
+    state: JobState, finding: Finding, action: Action | None, outcome: IncidentState, says: str, now: float
+) -> tuple[JobState, Incident, tuple[Effect, ...]]:
+    """An incident that is over as soon as it is written: somebody should know."""
+    state, incident, opened = open_incident(state, finding, now)
+    acted: tuple[Effect, ...] = ()
+    if action is not None:
+        state, acted = act(state, (incident.id,), action)
+    state, closed = close(state, outcome, now, says, only=incident.id)
+    return state, incident, (opened, *acted, *closed)
 
 
 def update(state: JobState, incident: Incident) -> tuple[JobState, tuple[Effect, ...]]:

@@ -10,15 +10,15 @@ from itertools import islice, takewhile
 
 import msgspec
 
-from holdfast.api.event import Event, MemberTested
+from holdfast.api.event import MemberTested
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
-from holdfast.api.incident import Action, IncidentState, Rung
+from holdfast.api.incident import IncidentState
 from holdfast.api.selftest import TOPOLOGY, CheckResult, TestLevel, TestWanted, Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.brain.incidents import act, close, open_incident
+from holdfast.watchdog.brain.incidents import brief_incident, paging
 from holdfast.watchdog.brain.roster import Member, Standing
 from holdfast.watchdog.brain.state import Fit, JobState, Trial
-from holdfast.watchdog.brain.step import Effect, Examine, Notify, Reason, Step, changed, ignore, stay
+from holdfast.watchdog.brain.step import Effect, Examine, Notify, Reason, Step, changed, stay
 from holdfast.watchdog.wording import NAMED, in_words
 
 # A light test takes less than a minute and a full one less than ten; a cold start of the process is in it.
@@ -80,14 +80,6 @@ def wanted_of(state: JobState, trial: Trial) -> TestWanted:
     """The request as the member is shown it."""
     tensor = state.policy.tensor if state.policy is not None else 1
     return TestWanted(trial.number, trial.level, trial.reason, tensor)
-
-
-def awaited_test(state: JobState, event: Event) -> Trial | None:
-    """The test that a member's answer belongs to; None when nobody waits for it."""
-    assert isinstance(event, MemberTested)
-    trial = state.trials.get(event.member)
-    is_asked = trial is not None and (trial.number, trial.level) == (event.number, event.level)
-    return trial if is_asked else None
 
 
 def admitted(state: JobState, name: str, now: float) -> JobState:
@@ -240,16 +232,6 @@ def _others(results: dict[str, tuple[str, ...]], node: str) -> dict[str, tuple[s
     return {digest: nodes for digest, nodes in given.items() if nodes}
 
 
-def failed_checks(event: MemberTested) -> list[str]:
-    """What failed, in words."""
-    failed = (check for check in event.checks if check.verdict is Verdict.FAILED)
-    return [f"{check.check} of {check.device}: {check.says}" for check in failed]
-
-
-def not_asked(state: JobState, event: MemberTested) -> Step:
-    return ignore(state, f"nobody waits for test {event.number} of {event.member}")
-
-
 def _until(trial: Trial) -> float:
     return trial.at + _patience_s(trial)
 
@@ -293,7 +275,23 @@ def unfit(state: JobState, member: Member, says: str, now: float) -> Step:
         members = members.changed(member.name, standing=Standing.TESTING)
     state = changed(without_trial(state, member.name), fit=fit, members=members)
     reason = Reason("self-test", f"{member.name} does not suit the job: {says}")
-    return Step(state, (), reason) if fit.incident is not None else _told_misfit(state, member, says, now)
+    if fit.incident is not None:
+        return Step(state, (), reason)
+    # Without a culprit: neither the node nor anything on it is to blame.
+    told = f"{says} ({member.name} on node {member.node}); {REMEDY}"
+    finding = Finding(
+        kind=FindingKind.SELF_TEST,
+        subject=Subject(state.job),
+        cause=says,
+        evidence=(Evidence(f"self-test of {member.name}", says, now),),
+        confidence=Confidence.UNKNOWN,
+        began_at=now,
+        error=told,
+    )
+    waits = "its members get no ranks under this spec; nothing is held against their nodes"
+    state, incident, effects = brief_incident(state, finding, paging(told, now), IncidentState.PAGED, waits, now)
+    state = changed(state, fit=msgspec.structs.replace(state.fit, incident=incident.id))
+    return Step(state, (*effects, Notify(incident.id, told)), Reason("page", told))
 
 
 def refit(state: JobState, now: float) -> Step:
@@ -328,23 +326,3 @@ def misfits_in_words(state: JobState) -> str:
     rest = f" and {len(misfits) - NAMED} more" if len(misfits) > len(names) == NAMED else ""
     says = "; ".join(dict.fromkeys(misfits[name] for name in names))
     return f"no ranks for {in_words(names)}{rest}: {says}; {REMEDY}"
-
-
-def _told_misfit(state: JobState, member: Member, says: str, now: float) -> Step:
-    """An incident without a culprit: neither the node nor anything on it is to blame."""
-    told = f"{says} ({member.name} on node {member.node}); {REMEDY}"
-    finding = Finding(
-        kind=FindingKind.SELF_TEST,
-        subject=Subject(state.job),
-        cause=says,
-        evidence=(Evidence(f"self-test of {member.name}", says, now),),
-        confidence=Confidence.UNKNOWN,
-        began_at=now,
-        error=told,
-    )
-    state, incident, opened = open_incident(state, finding, now)
-    state = changed(state, fit=msgspec.structs.replace(state.fit, incident=incident.id))
-    state, acted = act(state, (incident.id,), Action(Rung.PAGE, now, f"paged: {told}", told))
-    waits = "its members get no ranks under this spec; nothing is held against their nodes"
-    state, closed = close(state, IncidentState.PAGED, now, waits, only=incident.id)
-    return Step(state, (opened, *acted, *closed, Notify(incident.id, told)), Reason("page", told))
