@@ -15,13 +15,13 @@ from holdfast.api.round import Closed
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.history import (
+    KEPT_NON_FINITE,
     concerns,
     is_of_replicas,
     rewound,
     unforgiven,
     unhealthy,
     vouch,
-    went_back,
 )
 from holdfast.watchdog.brain.incidents import (
     KEPT_EVIDENCE,
@@ -53,7 +53,7 @@ from holdfast.watchdog.brain.selftests import (
     without_members,
     without_misfits,
 )
-from holdfast.watchdog.brain.state import JobState, Recovery, Suspicion
+from holdfast.watchdog.brain.state import JobState, NonFiniteFault, Recovery, Suspicion
 from holdfast.watchdog.brain.step import Dismiss, Effect, Notify, Pardon, Reason, Show, Step, changed, ignore, stay
 from holdfast.watchdog.sensed import is_of_the_node
 from holdfast.watchdog.wording import in_words
@@ -297,7 +297,9 @@ def _carry_out(
             state, effects = asked.state, effects + asked.effects
     if decision.rewinds:
         state = rewound(state, policy, finding)
-        state = went_back(state, finding, now) if finding.kind is FindingKind.NON_FINITE else state
+        if finding.kind is FindingKind.NON_FINITE:
+            fault = NonFiniteFault(finding.step or 0, now)
+            state = changed(state, non_finite=(*state.non_finite, fault)[-KEPT_NON_FINITE:])
     if finding.kind in NODE_FAULTS and not _has_ranks(state, finding.subject.node):
         says = "the node had no ranks; nothing to heal"
         state, more = close(state, IncidentState.RECOVERED, now, says, only=incident.id)

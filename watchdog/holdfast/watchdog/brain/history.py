@@ -1,25 +1,17 @@
-"""How far the job is: steps completed, checkpoints committed, state restored.
+"""What of the job's history stands: steps complete, checkpoints committed and restored, verified, healthy.
 
-Scripts that publish no steps: what can be said of their rounds, and when their incidents are over.
+Verified: replicas that were equal after a step were so after every earlier one, because a difference in parameters
+never goes away by itself. So a checkpoint is verified when a later comparison, or one at its own step, found all
+alike; what was saved since the last agreement may hold the error, and is not restored. Where no two ranks hold the
+same, devices that answered right and memory that was not seen to change verify.
 
-Nobody can see such a script's first new step, so that no time to recover is told and no ETTR. That all its workers
-run is the first thing known of a round; that they run *steadily*, with the first sign of training behind them, is
-the best evidence there is that a fault is healed. What came before that sign, importing above all, proves nothing.
+Healthy: a step is while no rank's loss or gradient norm at it, or at an earlier one of the same history, was known
+not to be finite. Going back ends that history: what is trained from there on is judged anew.
 
-
-Silent corruption: back to what all replicas agreed on, without the one that computes wrong.
-
-Replicas that were equal after a step were so after every earlier one, because a difference in parameters never
-goes away by itself. So a checkpoint is verified when a later comparison, or one at its own step, found all alike;
-what was saved since the last agreement may hold the error, and is not restored.
-
-Where no two ranks hold the same, devices that answered right and memory that was not seen to change verify.
-
-
-A loss or gradient norm that was not finite: which steps count no more, and when going back is no help.
-
-A step is healthy while no rank's values at it, or at an earlier one of the same history, were known not to be
-finite. Going back ends that history: what is trained from there on is judged anew.
+Unseen: nobody can see the first new step of a script that publishes none, so that no time to recover is told and
+no ETTR. That all its workers run is the first thing known of a round; that they run *steadily*, with the first
+sign of training behind them, is the best evidence there is that a fault is healed. What came before that sign,
+importing above all, proves nothing.
 """
 
 from holdfast.api.checkpoint import restore_order
@@ -42,11 +34,19 @@ from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.rewinds import came_to, known_checkpoints, up_to, with_commit
 from holdfast.watchdog.brain.rounds import GROWTH, can_grow
 from holdfast.watchdog.brain.saves import awaited, saved
-from holdfast.watchdog.brain.state import Failure, JobState, NonFiniteFault, Recovery, Rewind
+from holdfast.watchdog.brain.state import Failure, JobState, Recovery, Rewind
 from holdfast.watchdog.brain.step import Reason, Step, Vouch, changed, ignore, stay
 
 KEPT_CHECKPOINTS = 16
+KEPT_NON_FINITE = 16
 PROGRESS = "progress"  # the rule of a step that is one of many
+# From the first sign of training on: longer than a script takes to fail at its first batch.
+STEADY_S = 10.0
+# From the start of a round on, for workers that show no sign: twice the longest imports that were seen (60 s).
+SILENT_STEADY_S = 120.0
+# Going back so often within that time is no progress, whatever was saved in between.
+REWINDS_THAT_PAGE = 3
+REWINDS_WITHIN_S = 3600.0
 
 
 def progressed(state: JobState, event: Event, now: float) -> Step:
@@ -103,8 +103,9 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
 
 
 def restored(state: JobState, event: Event, now: float) -> Step:
-    """Where the round truly began. Checkpoints it passed over were damaged and are forgotten; who asked for it to
-    go back is told.
+    """Where the round truly began.
+
+    Checkpoints it passed over were damaged and are forgotten; who asked for it to go back is told.
     """
     assert isinstance(event, RestoreReported)
     if state.round is None or event.round != state.round.number:
@@ -115,6 +116,8 @@ def restored(state: JobState, event: Event, now: float) -> Step:
     kept = tuple(each for each in state.checkpoints if each.step <= step)
     # A planned change has none of the faults that storage is for.
     needed = event.tier is not Tier.MEMORY and bool(healed_by(state, event.round))
+    unhealthy_from = state.unhealthy_from
+    not_yet = unhealthy_from is not None and step < unhealthy_from
     after = changed(
         state,
         checkpoints=kept,
@@ -123,7 +126,7 @@ def restored(state: JobState, event: Event, now: float) -> Step:
         publishes=True,
         ledger=state.ledger.back_to(step),
         verified_step=lowered(state.verified_step, event.step),
-        unhealthy_from=still_unhealthy(state, event.step),
+        unhealthy_from=None if not_yet else unhealthy_from,
         storage_restores=state.storage_restores + needed,
     )
     says = f"round {event.round} begins after step {step}"
@@ -166,12 +169,6 @@ def _reached(state: JobState, step: int, at: float) -> JobState:
     )
 
 
-# From the first sign of training on: longer than a script takes to fail at its first batch.
-STEADY_S = 10.0
-# From the start of a round on, for workers that show no sign: twice the longest imports that were seen (60 s).
-SILENT_STEADY_S = 120.0
-
-
 def began(state: JobState, event: Event, now: float) -> Step:
     """The first worker of the newest round has shown a sign of training."""
     assert isinstance(event, RoundBegan)
@@ -180,13 +177,6 @@ def began(state: JobState, event: Event, now: float) -> Step:
     if state.signed_at is not None:
         return ignore(state, f"round {event.round} has shown a sign of training before")
     return Step(changed(state, signed_at=now), (), Reason("first sign", f"{event.member} in round {event.round}"))
-
-
-def entered_unseen(state: JobState) -> JobState:
-    """The state once every worker of a script that publishes no steps runs in the newest round."""
-    assert state.round is not None
-    reason = f"running in round {state.round.number}"
-    return moved(state, Turn.TRAINS, progressed=True, reason=reason)
 
 
 def runs_unseen(state: JobState) -> bool:
@@ -275,33 +265,21 @@ def rewound(state: JobState, policy: Policy, finding: Finding) -> JobState:
     anew (a restart, another policy), the state does not. With nothing verified the round begins from where the
     one with the error began, which came before it.
     """
-    limit = _limit(state, finding)
+    if finding.kind is FindingKind.NON_FINITE:
+        limit = (finding.step or 0) - 1
+    else:
+        agreed = [each for each in (finding.agreed_step, state.verified_step) if each is not None]
+        limit = min(agreed, default=state.restored_step or 0)
     kept = tuple(each for each in state.checkpoints if each.step <= limit)
     there = [each for each in known_checkpoints(state) if each.step <= limit]
     order = restore_order(there[::-1], state.unhealthy_from)
-    if order:
-        step: int | None = order[0].step
-    else:
-        step = state.restored_step if state.restored_step and state.restored_step <= limit else None
+    began_before = state.restored_step if state.restored_step and state.restored_step <= limit else None
+    step = order[0].step if order else began_before
     tier = Tier.NONE if step is None else Tier.CHECKPOINT
     restore = Restore(tier, step, policy.checkpoint_uri, owner=state.incarnation)
     lower = lowered(state.verified_step, step)
     storage = up_to(state.storage, limit)
     return changed(state, checkpoints=kept, storage=storage, rewind=Rewind(restore), verified_step=lower)
-
-
-def _limit(state: JobState, finding: Finding) -> int:
-    """The last step that may be sound in the light of the finding."""
-    if finding.kind is FindingKind.NON_FINITE:
-        return (finding.step or 0) - 1
-    known = [step for step in (finding.agreed_step, state.verified_step) if step is not None]
-    return min(known) if known else (state.restored_step or 0)
-
-
-def suspects(state: JobState, finding: Finding) -> tuple[str, ...]:
-    """The members of all nodes that a finding names, sorted: who is to be tested when nobody is convicted."""
-    nodes = {each.node for each in (finding.subject, *finding.also) if each.node is not None}
-    return tuple(sorted(each.name for each in state.members.on_nodes(nodes)))
 
 
 def is_of_replicas(finding: Finding) -> bool:
@@ -319,12 +297,6 @@ def lowered(verified: int | None, restored: int | None) -> int | None:
     return None if verified is None or restored is None else min(verified, restored)
 
 
-# Going back so often within `WINDOW_S` is no progress, whatever was saved in between.
-REWINDS_THAT_PAGE = 3
-REWINDS_WITHIN_S = 3600.0
-KEPT_NON_FINITE = 16
-
-
 def unhealthy(state: JobState, finding: Finding) -> JobState:
     """The state that knows of the finding: nothing of its step or later is healthy."""
     if finding.kind is not FindingKind.NON_FINITE or finding.skipped or finding.step is None:
@@ -333,23 +305,9 @@ def unhealthy(state: JobState, finding: Finding) -> JobState:
     return changed(state, unhealthy_from=finding.step if known is None else min(known, finding.step))
 
 
-def still_unhealthy(state: JobState, restored: int | None) -> int | None:
-    """From which step on the history is not healthy, once a round goes on from the step restored (None:
-    afresh).
-    """
-    known = state.unhealthy_from
-    return None if known is None or (restored or 0) < known else known
-
-
 def is_healthy(state: JobState, checkpoint: Checkpoint) -> bool:
     """Whether no value is known that was not finite at its step or before, in this history."""
     return state.unhealthy_from is None or checkpoint.step < state.unhealthy_from
-
-
-def went_back(state: JobState, finding: Finding, now: float) -> JobState:
-    """The state that remembers what it goes back for."""
-    fault = NonFiniteFault(finding.step or 0, now)
-    return changed(state, non_finite=(*state.non_finite, fault)[-KEPT_NON_FINITE:])
 
 
 def no_help(state: JobState, finding: Finding, now: float) -> str | None:

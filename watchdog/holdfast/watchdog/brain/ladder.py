@@ -14,7 +14,7 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Entry, Reentry
-from holdfast.watchdog.brain.history import is_disputed, is_of_replicas, no_help, suspects
+from holdfast.watchdog.brain.history import is_disputed, is_of_replicas, no_help
 from holdfast.watchdog.brain.rounds import legal_size
 from holdfast.watchdog.brain.state import Failure, JobState
 from holdfast.watchdog.detectors.device_vote import MEMORY_CHANGE
@@ -162,7 +162,8 @@ def _hang(state: JobState, policy: Policy, finding: Finding, now: float) -> Deci
     if state.failures:
         return Decision(Rung.RESPAWN, "it hung again before new progress: all start anew", entry=Entry.RESPAWN)
     if not known:
-        return Decision(Rung.REENTER, f"the step hangs and no rank stands out: {_all(state)}")
+        who = "workers start anew" if _needs_new_processes(state) else "re-enter"
+        return Decision(Rung.REENTER, f"the step hangs and no rank stands out: all {who}")
     ranks = _ranks(finding)
     named = ", ".join(map(str, ranks))
     return Decision(
@@ -189,11 +190,7 @@ def _xid(state: JobState, policy: Policy, finding: Finding, now: float) -> Decis
     if finding.asks is XidAction.IGNORE:
         return None
     if finding.asks is XidAction.RESTART:
-        return Decision(
-            Rung.RESPAWN,
-            f"{finding.cause} asks for a restart on the same node",
-            fresh_ranks=_ranks(finding) or _ranks_on(state, finding.subject.node),
-        )
+        return _asked(state, policy, finding, now)
     may_be_software = finding.confidence is Confidence.PROBABLE
     if may_be_software and (others := _elsewhere(state, finding, now)):
         return Decision(
@@ -206,16 +203,6 @@ def _xid(state: JobState, policy: Policy, finding: Finding, now: float) -> Decis
             guards=("follow the fault: seen on two nodes",),
         )
     return Decision(Rung.SWAP, f"{finding.cause}: the node leaves the job", evict=finding.subject.node)
-
-
-def _gpu_lost(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
-    return Decision(
-        Rung.SWAP, f"a GPU is lost ({finding.cause}): the node leaves the job", evict=finding.subject.node
-    )
-
-
-def _crash_loop(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
-    return Decision(Rung.PAGE, finding.cause)
 
 
 def _asked(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision | None:
@@ -244,7 +231,9 @@ def _corruption(state: JobState, policy: Policy, finding: Finding, now: float) -
             Rung.PAGE, f"{who} differ {at} again, and neither tests nor training again told who is wrong"
         )
     if is_disputed(finding):
-        tests = suspects(state, finding) if policy.preflight is not None else ()
+        named = {each.node for each in (finding.subject, *finding.also) if each.node is not None}
+        suspects = tuple(sorted(each.name for each in state.members.on_nodes(named)))
+        tests = suspects if policy.preflight is not None else ()
         told = "they are tested, and what follows the last agreement is trained again" if tests else "all go back"
         return Decision(
             Rung.REWIND, f"{who} differ {at} and nobody can be convicted: {told}", rewinds=True, tests=tests
@@ -274,8 +263,10 @@ RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decisio
     FindingKind.HANG: _hang,
     FindingKind.MEMBER_LOST: _member_lost,
     FindingKind.XID: _xid,
-    FindingKind.GPU_LOST: _gpu_lost,
-    FindingKind.CRASH_LOOP: _crash_loop,
+    FindingKind.GPU_LOST: lambda state, policy, finding, now: Decision(
+        Rung.SWAP, f"a GPU is lost ({finding.cause}): the node leaves the job", evict=finding.subject.node
+    ),
+    FindingKind.CRASH_LOOP: lambda state, policy, finding, now: Decision(Rung.PAGE, finding.cause),
     FindingKind.CONDITION: _asked,
     FindingKind.THERMAL: _asked,
     FindingKind.SELF_TEST: _asked,
@@ -345,22 +336,21 @@ def _without_crash_loop(
 ) -> Decision:
     """Restarts without progress back off, then end."""
     history = (*state.failures, failure_of(state, finding, now))
-    verdict = crash_loop(history, policy)
-    if isinstance(verdict, GiveUp):
+    wait_s, no_use = crash_loop(history, policy)
+    if no_use:
         loop = msgspec.structs.replace(
             finding,
             kind=FindingKind.CRASH_LOOP,
-            cause=verdict.reason,
+            cause=no_use,
             evidence=tuple(Evidence("journal", f"failed with {each.cause}", each.at) for each in history),
         )
         # What the script raised says more than that it did so again, and blames nobody.
         meant = None if finding.kind is FindingKind.USER_CODE else loop
-        return Decision(Rung.PAGE, verdict.reason, guards=("crash loop",), amounts_to=meant)
-    if isinstance(verdict, Wait):
-        guard = f"back-off: failure {len(history)} without progress"
-        delay_s = max(verdict.seconds, wanted.delay_s)
-        return msgspec.structs.replace(wanted, delay_s=delay_s, guards=(*wanted.guards, guard))
-    return wanted
+        return Decision(Rung.PAGE, no_use, guards=("crash loop",), amounts_to=meant)
+    if not wait_s:
+        return wanted
+    guard = f"back-off: failure {len(history)} without progress"
+    return msgspec.structs.replace(wanted, delay_s=max(wait_s, wanted.delay_s), guards=(*wanted.guards, guard))
 
 
 def _within_restart_budget(state: JobState, policy: Policy, wanted: Decision, now: float) -> Decision:
@@ -372,23 +362,20 @@ def _within_restart_budget(state: JobState, policy: Policy, wanted: Decision, no
     return wanted
 
 
+def _held_against(state: JobState, finding: Finding, now: float) -> list[str]:
+    """The nodes that showed this class of fault lately, one as often as it was held against it."""
+    fault = fault_class(finding)
+    return [each.node for each in state.suspicions if each.cause == fault and each.at > now - MEMORY_S]
+
+
 def _strikes(state: JobState, finding: Finding, now: float) -> int:
     """How often this class of fault was held against the same node lately."""
-    return sum(
-        1
-        for each in state.suspicions
-        if each.node == finding.subject.node and each.cause == fault_class(finding) and each.at > now - MEMORY_S
-    )
+    return sum(node == finding.subject.node for node in _held_against(state, finding, now))
 
 
 def _elsewhere(state: JobState, finding: Finding, now: float) -> tuple[str, ...]:
     """Other nodes that showed this class of fault lately."""
-    nodes = {
-        each.node
-        for each in state.suspicions
-        if each.node != finding.subject.node and each.cause == fault_class(finding) and each.at > now - MEMORY_S
-    }
-    return tuple(sorted(nodes))
+    return tuple(sorted({node for node in _held_against(state, finding, now) if node != finding.subject.node}))
 
 
 def fault_class(finding: Finding) -> str:
@@ -400,10 +387,6 @@ def fault_class(finding: Finding) -> str:
 def _the_others(state: JobState) -> str:
     """What becomes of the ranks that have no fault."""
     return "the others start anew with it" if _needs_new_processes(state) else "the others re-enter"
-
-
-def _all(state: JobState) -> str:
-    return "all workers start anew" if _needs_new_processes(state) else "all re-enter"
 
 
 def _needs_new_processes(state: JobState) -> bool:
@@ -437,41 +420,22 @@ BACKOFF_S_MAX = 300.0
 BACKOFF_FACTOR = 2.0
 
 
-class RestartNow(msgspec.Struct, frozen=True):
-    """No loop: heal without delay."""
-
-
-class Wait(msgspec.Struct, frozen=True):
-    """Heal after `seconds`: something may need time to come back."""
-
-    seconds: float
-
-
-class GiveUp(msgspec.Struct, frozen=True):
-    """Healing does not help; a human is needed."""
-
-    reason: str
-
-
-Verdict = RestartNow | Wait | GiveUp
-
-
-def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> Verdict:
-    """Judge the failures since the job last made progress, the newest one included, oldest first.
+def crash_loop(failures: tuple[Failure, ...], policy: Policy) -> tuple[float, str]:
+    """For how many seconds to wait before healing the newest of the failures since the job last made progress,
+    oldest first: something may need time to come back. And why healing does not help, empty where it may.
 
     A failure that all ranks share is in what they share: the script, its arguments, its environment; so is a rank
     that ends before the others. It is tried again once, in case a file system or a name service was late, and no
-    more.
+    more. Judged is the journaled history: a watchdog that restarts in the middle of a crash loop must not start
+    counting anew.
     """
     count = len(failures)
     if count <= 1:
-        return RestartNow()
+        return 0.0, ""
     newest = failures[-1]
     if newest.alike and failures[-2].alike == newest.alike:
-        return GiveUp(f"the script failed in one way twice, without a new step in between: {newest.cause}")
+        return 0.0, f"the script failed in one way twice, without a new step in between: {newest.cause}"
     if count >= FAILURES_THAT_END:
-        says = (
-            f"crash loop: {count} failures in a row without a new step beyond {newest.step}, last {newest.cause}"
-        )
-        return GiveUp(says)
-    return Wait(min(BACKOFF_S_MAX, policy.restarts.backoff_s * BACKOFF_FACTOR ** (count - 2)))
+        row = f"crash loop: {count} failures in a row without a new step"
+        return 0.0, f"{row} beyond {newest.step}, last {newest.cause}"
+    return min(BACKOFF_S_MAX, policy.restarts.backoff_s * BACKOFF_FACTOR ** (count - 2)), ""

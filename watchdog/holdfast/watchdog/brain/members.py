@@ -1,10 +1,7 @@
-"""Who is there: members that join, warm up, enter, finish and leave.
+"""Who is there: launchers that join, warm up, enter, finish and leave, and what the operator sees of their pods.
 
-What the operator sees of nodes and pods, and what it means for the members on them.
-
-Lost members whose node had no part in it: who ended a pod is known to the operator, and its word counts.
-
-The word may come before the loss is seen, or some seconds after it; then what was held against the node is taken
+Lost members whose node had no part in it are acquitted: who ended a pod is known to the operator, and its word
+counts. It may come before the loss is seen, or some seconds after it; then what was held against the node is taken
 back. A deletion excuses no node that is not ready, and nobody who only fell silent: the pod of a dead node is
 deleted too, after the fact.
 """
@@ -28,13 +25,14 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.incident import Incident, Moment
 from holdfast.api.plan import NodeState, PodEnd, PodState
 from holdfast.api.policy import DRAIN_GRACE_S
-from holdfast.api.round import Closed, Entry, Reentry
+from holdfast.api.round import Closed, Entry
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.departures import expect
 from holdfast.watchdog.brain.healing import heal, rankless_lost, seen_again
-from holdfast.watchdog.brain.history import entered_unseen, runs_unseen
+from holdfast.watchdog.brain.history import runs_unseen
 from holdfast.watchdog.brain.incidents import update
 from holdfast.watchdog.brain.nodes import evict_no_more
+from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import anybody_there, awaited_anew, found_again, missed
 from holdfast.watchdog.brain.roster import THERE, Member, Roster, Standing
 from holdfast.watchdog.brain.rounds import owe
@@ -52,9 +50,10 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         state = awaited_anew(state, now)  # the first that comes back: whoever was cut off comes back now
     has_workers = state.in_round(event.member) and state.phase is not JobPhase.SUSPENDED
     if restarted and known is not None and known.standing is not Standing.LOST and has_workers:
-        after = heal(state, _restart_finding(state, known, now), now)
+        # One that comes back as another process has lost its workers, whether or not its end was seen.
+        seen = Evidence("member connection", f"{known.name} joined again as another process", now)
+        after = heal(state, _loss(state, known, "launcher restarted", seen), now)
         return after.then(lambda lost: joined(lost, event, now))
-    keeps = known is not None and not restarted
     member = Member(
         name=event.member,
         node=event.node,
@@ -64,21 +63,23 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         ports=event.ports,
         warm=event.warm,
         standing=Standing.TESTING if barred(state, event.member) else Standing.PRESENT,
-        joined_at=known.joined_at if keeps and known else now,
-        entered_round=known.entered_round if keeps and known else None,
-        finished_round=known.finished_round if keeps and known else None,
-        reentrant=known.reentrant if keeps and known else False,
-        reentry=known.reentry if keeps and known else Reentry.ANY_WORLD,
-        because=known.because if keeps and known else "",
+        joined_at=now,
         transfer=event.transfer,
     )
+    departures = state.departures
+    if keeps := known is not None and not restarted:
+        assert known is not None
+        kept = ("joined_at", "entered_round", "finished_round", "reentrant", "reentry", "because")
+        member = msgspec.structs.replace(member, **{name: getattr(known, name) for name in kept})
+    else:
+        # Another process in the same place is not the one that was told to end.
+        departures = tuple(each for each in departures if each.member != member.name)
     after_join = changed(
         state,
         members=state.members.joined(member),
         forming_since=now if known is None or state.forming_since is None else state.forming_since,
         missing=found_again(state, member.name),
-        # Another process in the same place is not the one that was told to end.
-        departures=state.departures if keeps else without_member(state.departures, member.name),
+        departures=departures,
         pending="",
         # A store that was lost gives numbers anew, which launchers that know greater ones would not obey.
         number_floor=max(state.number_floor, event.shown),
@@ -87,20 +88,16 @@ def joined(state: JobState, event: Event, now: float) -> Step:
     return step if keeps else step.then(lambda there: examine(there, member.name, now))
 
 
-def without_member(departures: tuple[Departure, ...], name: str) -> tuple[Departure, ...]:
-    """The departures but that of one member."""
-    return tuple(each for each in departures if each.member != name)
-
-
-def _restart_finding(state: JobState, member: Member, now: float) -> Finding:
-    """A launcher that comes back as another process has lost its workers, whether or not its end was seen."""
+def _loss(state: JobState, member: Member, cause: str, seen: Evidence, *, innocent: bool = False) -> Finding:
+    """A loss that somebody is sure of. `innocent`: the node had no part in it."""
     return Finding(
         kind=FindingKind.MEMBER_LOST,
         subject=Subject(state.job, node=member.node, member=member.name),
-        cause="launcher restarted",
-        evidence=(Evidence("member connection", f"{member.name} joined again as another process", now),),
+        cause=cause,
+        evidence=(seen,),
         confidence=Confidence.CERTAIN,
-        began_at=now,
+        began_at=seen.at,
+        innocent=innocent,
         round=state.round.number if state.round else None,
     )
 
@@ -120,7 +117,7 @@ def watchdog_started(state: JobState, event: Event, now: float) -> Step:
 def warmed(state: JobState, event: Event, now: float) -> Step:
     """Workers of the member now start without importing torch."""
     assert isinstance(event, MemberWarmed)
-    return with_member(state, event.member, warm=True)
+    return _with_member(state, event.member, warm=True)
 
 
 def entered(state: JobState, event: Event, now: float) -> Step:
@@ -134,7 +131,7 @@ def entered(state: JobState, event: Event, now: float) -> Step:
         high = max(state.high_step, event.last_step or 0)
         state = changed(state, fault_step=max(known, default=None), high_step=high)
     state = changed(state, publishes=state.publishes or event.reentrant)
-    after = with_member(
+    after = _with_member(
         state,
         event.member,
         entered_round=event.round,
@@ -145,8 +142,8 @@ def entered(state: JobState, event: Event, now: float) -> Step:
     broken = state.recovery is not None and bool(state.recovery.incidents)
     if broken or state.progressed or not runs_unseen(after.state):
         return after
-    says = f"every worker runs in round {event.round}"
-    return Step(entered_unseen(after.state), after.effects, Reason("entered", says))
+    began = moved(after.state, Turn.TRAINS, progressed=True, reason=f"running in round {event.round}")
+    return Step(began, after.effects, Reason("entered", f"every worker runs in round {event.round}"))
 
 
 def finished(state: JobState, event: Event, now: float) -> Step:
@@ -157,7 +154,7 @@ def finished(state: JobState, event: Event, now: float) -> Step:
     if event.last_step is not None:
         last = max(event.last_step, state.step or 0)
         state = changed(state, step=last, high_step=max(last, state.high_step))
-    return with_member(state, event.member, finished_round=event.round)
+    return _with_member(state, event.member, finished_round=event.round)
 
 
 def left(state: JobState, event: Event, now: float) -> Step:
@@ -166,14 +163,14 @@ def left(state: JobState, event: Event, now: float) -> Step:
     if state.member(event.member) is None:
         return ignore(state, f"{event.member} is not a member")
     was_in_round = state.in_round(event.member)
-    after = with_member(missed(state, (event.member,), now), event.member, standing=Standing.LOST).state
+    after = _with_member(missed(state, (event.member,), now), event.member, standing=Standing.LOST).state
     reason = f"{event.member} left: {event.reason}"
     if was_in_round:
         after = owe(after, Recovery(reason=reason, entry=Entry.REENTER))
     return Step(after, (), Reason("member left", reason))
 
 
-def with_member(state: JobState, name: str, **fields: object) -> Step:
+def _with_member(state: JobState, name: str, **fields: object) -> Step:
     if name not in state.members:
         return ignore(state, f"{name} is not a member")
     after = changed(state, members=state.members.changed(name, **fields))
@@ -195,7 +192,12 @@ def node_changed(state: JobState, event: Event, now: float) -> Step:
     unready = tuple(each for each in state.unready if each != event.node)
     if event.state in (NodeState.NOT_READY, NodeState.GONE):
         unready = (*unready, event.node)[-UNREADY_KEPT:]
-    state = changed(state, unready=unready, racks=_racks(state, event))
+    racks = state.racks
+    if event.state is NodeState.GONE:  # it may come back somewhere else
+        racks = {node: rack for node, rack in racks.items() if node != event.node}
+    elif event.rack and len(racks) < RACKS_KEPT:
+        racks = {**racks, event.node: event.rack}
+    state = changed(state, unready=unready, racks=racks)
     match event.state:
         case NodeState.GONE:
             return _node_gone(state, event, now)
@@ -209,15 +211,6 @@ def node_changed(state: JobState, event: Event, now: float) -> Step:
         case _:
             says = f"node {event.node} is {event.state.value}: {event.reason}"
             return Step(state, (), Reason("node changed", says))
-
-
-def _racks(state: JobState, event: NodeChanged) -> dict[str, str]:
-    """The racks known after it. A node that is gone may come back somewhere else."""
-    if event.state is NodeState.GONE:
-        return {node: rack for node, rack in state.racks.items() if node != event.node}
-    if not event.rack or len(state.racks) >= RACKS_KEPT:
-        return state.racks
-    return {**state.racks, event.node: event.rack}
 
 
 def pod_changed(state: JobState, event: Event, now: float) -> Step:
@@ -288,15 +281,7 @@ def _pod_gone(state: JobState, event: PodChanged, now: float) -> Step:
         step = _lost(state, member, f"pod gone: {event.reason}", now, excused=excused)
     if excused:
         step = step.then(lambda after: acquit(after, event, now))
-    return Step(
-        changed(step.state, missing=found_again(step.state, event.member)),
-        step.effects,
-        step.reason,
-    )
-
-
-def _has_finished(state: JobState, member: Member) -> bool:
-    return state.round is not None and member.finished_round == state.round.number
+    return Step(changed(step.state, missing=found_again(step.state, event.member)), step.effects, step.reason)
 
 
 def _lost(state: JobState, member: Member | None, cause: str, now: float, *, excused: str = "") -> Step:
@@ -304,18 +289,11 @@ def _lost(state: JobState, member: Member | None, cause: str, now: float, *, exc
 
     `excused` is the cause where the node had no part in it.
     """
-    if member is None or _has_finished(state, member):
+    has_finished = member is not None and state.round is not None and member.finished_round == state.round.number
+    if member is None or has_finished:
         return stay(state)
-    finding = Finding(
-        kind=FindingKind.MEMBER_LOST,
-        subject=Subject(state.job, node=member.node, member=member.name),
-        cause=excused or cause,
-        evidence=(Evidence("operator", f"{member.name} on {member.node}: {cause}", now),),
-        confidence=Confidence.CERTAIN,
-        began_at=now,
-        innocent=bool(excused),
-        round=state.round.number if state.round else None,
-    )
+    seen = Evidence("operator", f"{member.name} on {member.node}: {cause}", now)
+    finding = _loss(state, member, excused or cause, seen, innocent=bool(excused))
     if member.standing is Standing.LOST:
         return seen_again(state, finding, now)
     if state.policy is None or state.phase is JobPhase.SUSPENDED or not state.in_round(member.name):
