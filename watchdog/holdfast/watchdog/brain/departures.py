@@ -83,12 +83,12 @@ def part(state: JobState, now: float) -> Step:
         return step
     why = why_part(state, now)
     if why is None:
-        return step.then(lambda after: _stay_on(after, now))
+        return step.then(_stay_on, now)
     if not may_part(state, now):
-        return step.then(lambda after: ask_for_checkpoint(after, why, now))
+        return step.then(ask_for_checkpoint, why, now)
     if state.held:
         return step  # what a suspension shows is the suspension's to decide
-    return step.then(lambda after: _owed(after, why, now))
+    return step.then(_owed, why, now)
 
 
 def why_part(state: JobState, now: float) -> str | None:
@@ -152,7 +152,7 @@ def _stay_on(state: JobState, now: float) -> Step:
         return stay(state)
     if saving.saved is not None:
         state = _at_stage(state, DepartureStage.SAVED, now)
-    return conclude(state, NOT_IN_TIME).then(lambda after: _stranded(after, now))
+    return conclude(state, NOT_IN_TIME).then(_stranded, now)
 
 
 def _stranded(state: JobState, now: float) -> Step:

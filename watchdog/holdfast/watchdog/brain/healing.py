@@ -133,7 +133,7 @@ def lost(state: JobState, finding: Finding, now: float) -> Step:
     if news - ranked:
         step = rankless_lost(state, _about(finding, news - ranked), now)
     if ranked:
-        step = step.then(lambda after: heal(after, _about(finding, ranked), now))
+        step = step.then(heal, _about(finding, ranked), now)
     return step.prefixed((Dismiss(tuple(sorted(news)), finding.cause),))
 
 
@@ -364,7 +364,7 @@ def tested(state: JobState, event: Event, now: float) -> Step:
     # Devices of one node that differ are Unknown to the node itself; what others of their kind computed may tell.
     state, against, doubted = compared(state, member.node, event.checks)
     if not against and (says := misfit_of(event)) is not None:
-        return unfit(state, member, says, now).then(lambda after: again(after, doubted, now))
+        return unfit(state, member, says, now).then(again, doubted, now)
     if event.verdict is Verdict.PASSED:
         state = without_misfits(state, {member.name})
     state = admitted(state, member.name, now)
@@ -394,8 +394,8 @@ def tested(state: JobState, event: Event, now: float) -> Step:
     state = advanced(passed(state, member, now), member.node, now)
     step = Step(state, (), Reason("self-test", f"{member.name} passed: {trial.reason}"))
     if state.is_canary(member.name):
-        step = step.then(lambda after: examine(after, member.name, now))
-    return step.then(lambda after: again(after, doubted, now)) if doubted else step
+        step = step.then(examine, member.name, now)
+    return step.then(again, doubted, now) if doubted else step
 
 
 def members_of(finding: Finding) -> tuple[str, ...]:

@@ -96,10 +96,10 @@ def checkpointed(state: JobState, event: Event, now: float) -> Step:
         after = changed(after, recovery=Recovery(reason=GROWTH))
     vouched = vouch(after)
     step = Step(after, (vouched,) if vouched else (), Reason("checkpoint", f"step {event.step} committed"))
-    step = step.then(lambda known: saved(known, event.wanted, event.step))
+    step = step.then(saved, event.wanted, event.step)
     broken = after.recovery is not None and after.recovery.incidents
     stepped = after.progressed and state.step is not None
-    return step if stepped or broken else step.then(lambda done: _began(done, event.round, now))
+    return step if stepped or broken else step.then(_began, event.round, now)
 
 
 def restored(state: JobState, event: Event, now: float) -> Step:
@@ -137,7 +137,7 @@ def restored(state: JobState, event: Event, now: float) -> Step:
     if event.healed:
         says += f"; healed {'; '.join(event.healed)}"
     after, effects = note(after, event.round, now, says)
-    return Step(after, effects, Reason("restored", says)).then(lambda known: came_to(known, event))
+    return Step(after, effects, Reason("restored", says)).then(came_to, event)
 
 
 def _bounded(state: JobState, known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:

@@ -53,7 +53,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         # One that comes back as another process has lost its workers, whether or not its end was seen.
         seen = Evidence("member connection", f"{known.name} joined again as another process", now)
         after = heal(state, _loss(state, known, "launcher restarted", seen), now)
-        return after.then(lambda lost: joined(lost, event, now))
+        return after.then(joined, event, now)
     member = Member(
         name=event.member,
         node=event.node,
@@ -85,7 +85,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         number_floor=max(state.number_floor, event.shown),
     )
     step = Step(after_join, (), Reason("member joined", f"{event.member} on {event.node}"))
-    return step if keeps else step.then(lambda there: examine(there, member.name, now))
+    return step if keeps else step.then(examine, member.name, now)
 
 
 def _loss(state: JobState, member: Member, cause: str, seen: Evidence, *, innocent: bool = False) -> Finding:
@@ -280,7 +280,7 @@ def _pod_gone(state: JobState, event: PodChanged, now: float) -> Step:
     if (member := state.member(event.member)) is not None:
         step = _lost(state, member, f"pod gone: {event.reason}", now, excused=excused)
     if excused:
-        step = step.then(lambda after: acquit(after, event, now))
+        step = step.then(acquit, event, now)
     return Step(changed(step.state, missing=found_again(step.state, event.member)), step.effects, step.reason)
 
 

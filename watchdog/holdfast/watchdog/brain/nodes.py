@@ -98,7 +98,7 @@ def readmit(state: JobState, node: str, now: float, says: str) -> Step:
     step = Step(changed(state, probation=probation), (), Reason("readmitted", f"node {node} on probation: {says}"))
     for member in state.members.on_nodes((node,)):
         name = member.name
-        step = step.then(lambda after, name=name: examine(after, name, now))  # type: ignore[misc]
+        step = step.then(examine, name, now)
     return step
 
 

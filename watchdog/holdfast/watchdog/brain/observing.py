@@ -105,8 +105,8 @@ def observe(state: JobState, event: Event, now: float, act: Act) -> Step:
         return ignore(state, f"{known} tells of node {event.node} already, which was not left for it")
     told, step = _told(state, incident, _would(state, would, incident, now), now)
     ends = any(ENDS_THE_ROUND.get(each.kind, True) for each in _opened(state, would))
-    step = step.then(lambda after: _facts(after, would, event, now, act))
-    return step.then(lambda after: _end(after, told)) if ends else step
+    step = step.then(_facts, would, event, now, act)
+    return step.then(_end, told) if ends else step
 
 
 def _opened(state: JobState, would: Step) -> list[Incident]:

@@ -1,8 +1,8 @@
-"""Members that are not there any more, and those that are not needed: whose pods the operator may remove.
+"""The plan: what the operator should make true of pods and nodes, and whose pods it may remove.
 
-Silence alone never removes a pod: the watchdog's own network may be what is broken. A lost member's pod is
-let go once the job trains without it, or its node is known to be unwell, or it has been away for long while others
-are not.
+Those of members that are not there any more, or are not needed. Silence alone never removes a pod: the watchdog's
+own network may be what is broken. A lost member's pod is let go once the job trains without it, or its node is
+known to be unwell, or it has been away for long while others are not.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,7 +14,7 @@ from holdfast.api.plan import Plan
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.roster import THERE, Member, Standing
-from holdfast.watchdog.brain.state import JobState, Missing
+from holdfast.watchdog.brain.state import ENDED, JobState, Missing
 from holdfast.watchdog.brain.step import Publish, Reason, Step, changed, stay
 
 KEPT_MISSING = 16_384  # more than any job has nodes
@@ -107,14 +107,11 @@ def _surplus(state: JobState, policy: Policy, leaving: Collection[str]) -> list[
     return [each.name for each in spares[room:]]
 
 
-# The plan: what the operator should make true of pods and nodes, as far as it follows from the state.
-
-
-def plan(state: JobState, policy: Policy, now: float) -> Step:
+def plan(state: JobState, now: float) -> Step:
     """What the operator should make true."""
-    if state.phase is JobPhase.SUCCEEDED or state.phase is JobPhase.FAILED:
+    policy, known = state.policy, state.plan
+    if policy is None or state.phase in ENDED:
         return plan_after_end(state)
-    known = state.plan
     given_up = is_given_up(state)
     wanted = Plan(
         job=state.job,

@@ -104,7 +104,7 @@ def _succeeded_by(state: JobState, policy: Policy, now: float) -> Step:
         trial_count=state.trial_count,
     )
     # Who asked something of the old job is answered, and what was answered is not done to the new one.
-    concluded = conclude(state, says).then(lambda after: give_up(after, says))
+    concluded = conclude(state, says).then(give_up, says)
     fresh = changed(fresh, answered=concluded.state.answered)
     return Step(fresh, (*concluded.effects, Show(idle)), Reason("submitted", says))
 

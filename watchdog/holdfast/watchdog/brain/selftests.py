@@ -60,20 +60,15 @@ def ask(state: JobState, names: tuple[str, ...], level: TestLevel, reason: str, 
         members = state.members
         if trial.bars and member.standing is Standing.PRESENT:
             members = members.changed(name, standing=Standing.TESTING)
-        trials = _with(state.trials, trial)
+        # In the order in which they are given up, so that the first is all that need be looked at.
+        trials = {**state.trials}
+        trials.pop(name, None)
+        trials[name] = trial
+        if len(trials) > 1 and _until(trials[next(islice(reversed(trials), 1, None))]) > _until(trial):
+            trials = dict(sorted(trials.items(), key=lambda each: _until(each[1])))
         state = changed(state, trials=trials, trial_count=trial.number, members=members)
         effects.append(Examine(name, wanted_of(state, trial)))
     return Step(state, tuple(effects), Reason("self-test", f"{level.value} self-test: {reason}"))
-
-
-def _with(trials: dict[str, Trial], trial: Trial) -> dict[str, Trial]:
-    """Those and this one, in the order in which they are given up: so the first is all that need be looked at."""
-    after = dict(trials)
-    after.pop(trial.member, None)
-    after[trial.member] = trial
-    if len(after) > 1 and _until(after[next(islice(reversed(after), 1, None))]) > _until(trial):
-        after = dict(sorted(after.items(), key=lambda each: _until(each[1])))
-    return after
 
 
 def wanted_of(state: JobState, trial: Trial) -> TestWanted:
@@ -137,7 +132,7 @@ def overdue(state: JobState, now: float) -> Step:
     step = Step(state, (), Reason("self-test", f"{', '.join(late)} did not answer: {len(trusted)} taken untested"))
     for name in late:
         if name not in trusted:
-            step = step.then(lambda after, name=name: examine(after, name, now))  # type: ignore[misc]
+            step = step.then(examine, name, now)
     return step
 
 
@@ -198,7 +193,9 @@ def compared(
         if not check.digest:
             continue
         key = f"{check.check}|{check.like}"
-        others = _others(digests.get(key, {}), node)
+        given = digests.get(key, {})
+        others = {digest: tuple(each for each in nodes if each != node) for digest, nodes in given.items()}
+        others = {digest: nodes for digest, nodes in others.items() if nodes}
         most = max(others, key=lambda digest: len(others[digest]), default=check.digest)
         if (
             most != check.digest
@@ -226,18 +223,8 @@ def again(state: JobState, nodes: frozenset[str], now: float) -> Step:
     return ask(state, names, TestLevel.LIGHT, "most devices like its own compute otherwise", now, bars=False)
 
 
-def _others(results: dict[str, tuple[str, ...]], node: str) -> dict[str, tuple[str, ...]]:
-    """The results that nodes other than this one gave."""
-    given = {digest: tuple(each for each in nodes if each != node) for digest, nodes in results.items()}
-    return {digest: nodes for digest, nodes in given.items() if nodes}
-
-
 def _until(trial: Trial) -> float:
-    return trial.at + _patience_s(trial)
-
-
-def _patience_s(trial: Trial) -> float:
-    return PATIENCE_S[trial.level] if trial.bars else UNHURRIED_S
+    return trial.at + (PATIENCE_S[trial.level] if trial.bars else UNHURRIED_S)
 
 
 def _turns(state: JobState) -> dict[str, float]:

@@ -4,10 +4,10 @@ Called after every event. Whatever led here, the outcome depends on the state al
 restart, after a lost tick, and when the same event comes twice.
 """
 
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
 
 from holdfast.api.incident import IncidentState
-from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Idle, Round
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
@@ -48,23 +48,11 @@ def settle(state: JobState, now: float) -> Step:
     """Everything that follows from the state as it stands."""
     if state.policy is None or state.phase in ENDED:
         over = f"the job is over: {state.reason}"
-        return conclude(state, "the job is over").then(lambda after: give_up(after, over)).then(plan_after_end)
-    policy = state.policy
-    return (
-        stay(_without_gone(state))
-        .then(lambda after: _success(after, now))
-        .then(lambda after: settled_down(after, now))
-        .then(lambda after: refit(after, now))
-        .then(lambda after: overdue(after, now))
-        .then(lambda after: probation_ended(after, now))
-        .then(lambda after: spares_due(after, now))
-        .then(lambda after: part(after, now))
-        .then(lambda after: _suspension(after, now))
-        .then(lambda after: _growth(after, now))
-        .then(lambda after: pace(after, now))
-        .then(lambda after: settle_round(after, policy, now).then(lambda formed: used(after, formed, policy, now)))
-        .then(lambda after: plan(after, policy, now))
-    )
+        return conclude(state, "the job is over").then(give_up, over).then(plan_after_end)
+    step = stay(state)
+    for follows in CONSEQUENCES:
+        step = step.then(follows, now)
+    return step
 
 
 def next_wakeup(state: JobState) -> float | None:
@@ -84,19 +72,19 @@ def next_wakeup(state: JobState) -> float | None:
     return min((each for each in wakeups if each is not None), default=None)
 
 
-def _without_gone(state: JobState) -> JobState:
+def _forget_gone(state: JobState, now: float) -> Step:
     """Lost members without ranks are forgotten; those with ranks hold their place in the rank order.
 
     One that has not been heard of since the watchdog started is not lost yet.
     """
     members = state.members
     gone = (members.absent() & members.beyond(state.ranked())) - members.unheard()
-    return without_members(state, gone) if gone else state
+    return stay(without_members(state, gone) if gone else state)
 
 
-def _success(state: JobState, now: float) -> Step:
+def _finish(state: JobState, now: float) -> Step:
     """The job is done when every member of the newest round finished it."""
-    if state.round is None or state.phase in ENDED:
+    if state.round is None:
         return stay(state)
     if not all(member and member.finished_round == state.round.number for member in state.ranked_members()):
         return stay(state)
@@ -106,34 +94,34 @@ def _success(state: JobState, now: float) -> Step:
     return Step(after, (*closed, Show(desired)), Reason("finished", "every rank finished"))
 
 
-def _suspension(state: JobState, now: float) -> Step:
+def _hold(state: JobState, now: float) -> Step:
     """A held job has no round, once the one it had is saved; a resumed one owes itself one."""
     if state.phase in ENDED:
         return stay(state)
-    if state.held and state.phase is not JobPhase.SUSPENDED and may_part(state, now):
-        state, closed = close(state, IncidentState.RECOVERED, now, "the job was suspended")
-        says = _suspended_by(state)
-        if state.saving is not None and state.saving.saved is not None:
-            says += f"; step {state.saving.saved} is saved"
-        step = conclude(state, "the job was suspended before it could be saved")
-        held = moved(step.state, Turn.HELD, reason=says, recovery=None, forming_since=None)
-        return idle(held, says).prefixed(closed + step.effects)
-    if not state.held and state.phase is JobPhase.SUSPENDED:
+    is_suspended = state.phase is JobPhase.SUSPENDED
+    if not state.held:
+        if not is_suspended:
+            return stay(state)
         after = moved(state, Turn.RESUMED, recovery=Recovery(reason="resumed on request"))
         return Step(after, (), Reason("resumed", "resumed on request"))
-    by, semicolon, saved = state.reason.partition(";")
-    if state.phase is JobPhase.SUSPENDED and by != _suspended_by(state):
-        says = _suspended_by(state) + semicolon + saved
-        return Step(changed(state, reason=says), (), Reason("suspended", says))
-    return stay(state)
-
-
-def _suspended_by(state: JobState) -> str:
-    """Who holds the job: each of the two has to let it go."""
+    # Each of the two has to let it go.
     by_spec = state.policy is not None and state.policy.suspend
-    if state.paused:
-        return "suspended on request and by the job's spec" if by_spec else "suspended on request"
-    return "suspended by the job's spec"
+    who = ["on request"] * state.paused + ["by the job's spec"] * by_spec
+    says = f"suspended {' and '.join(who)}"
+    if is_suspended:
+        by, semicolon, saved = state.reason.partition(";")
+        if by == says:
+            return stay(state)
+        says += semicolon + saved
+        return Step(changed(state, reason=says), (), Reason("suspended", says))
+    if not may_part(state, now):
+        return stay(state)
+    state, closed = close(state, IncidentState.RECOVERED, now, "the job was suspended")
+    if state.saving is not None and state.saving.saved is not None:
+        says += f"; step {state.saving.saved} is saved"
+    step = conclude(state, "the job was suspended before it could be saved")
+    held = moved(step.state, Turn.HELD, reason=says, recovery=None, forming_since=None)
+    return idle(held, says).prefixed(closed + step.effects)
 
 
 # Newcomers often come one after the other; each growth stops the training for a moment.
@@ -149,7 +137,7 @@ def _growth_at(state: JobState) -> float | None:
     return state.round_shown_at + (GROWTH_PAUSE_S if _checkpoints_are_seen(state) else state.policy.form_grace_s)
 
 
-def _growth(state: JobState, now: float) -> Step:
+def _grow(state: JobState, now: float) -> Step:
     """Take in newcomers: with a checkpoint of their own, where this round's script has any."""
     at = _growth_at(state)
     if at is None or now < at:
@@ -165,29 +153,49 @@ def _checkpoints_are_seen(state: JobState) -> bool:
     return state.can_reenter() and bool(state.checkpoints)
 
 
-# Self-tests in the gap between a round that broke and the next one, when nobody's devices have anything to do.
-#
-# Training goes first: a launcher ends such a test as soon as a round gives its member ranks. So they are asked for
-# only where no round can follow at once, of a bounded number of members, those that were tested longest ago first.
+def _show_round(state: JobState, now: float) -> Step:
+    """Show the round that is owed, or that there is none. In the gap between a round that broke and the next one
+    nobody's devices have anything to do: members that keep their ranks are asked for a light self-test.
 
-
-def used(before: JobState, state: JobState, policy: Policy, now: float) -> Step:
-    """In the turn in which a gap begins: ask members that keep their ranks for a light test."""
-    begins = isinstance(before.desired, Round) and isinstance(state.desired, Idle)
-    recovery = state.recovery
-    if not begins or policy.preflight is None or recovery is None or not _is_long(recovery, now):
-        return stay(state)
+    Training goes first: a launcher ends such a test as soon as a round gives its member ranks. So they are asked
+    for only where no round can follow at once, of a bounded number of members, those that were tested longest ago
+    first.
+    """
+    before, policy = state.desired, state.policy
+    assert policy is not None
+    step = settle_round(state, policy, now)
+    state, recovery = step.state, step.state.recovery
+    begins = isinstance(before, Round) and isinstance(state.desired, Idle)
+    if not begins or policy.preflight is None or recovery is None or not recovery.incidents:
+        return step
+    if now < recovery.not_before < now + LIGHT_S:
+        return step
     latest = now - policy.corruption.self_test_every_s
     tested_at, avoided, trials = state.tested_at, state.avoided_nodes, state.trials
     stayed = (state.members.by_name[name] for name in state.members.stayed(state.ranked(), state.round_shown_at))
-    idle = ((tested_at.get(each.node, 0.0), each) for each in stayed if each.name not in trials)
-    due = ((at, each.name) for at, each in idle if at <= latest and each.node not in avoided)
+    free = ((tested_at.get(each.node, 0.0), each) for each in stayed if each.name not in trials)
+    due = ((at, each.name) for at, each in free if at <= latest and each.node not in avoided)
     names = tuple(name for _, name in nsmallest(ASKED_MAX, due))
     if not names:
-        return stay(state)
-    return ask(state, names, TestLevel.LIGHT, "the job waits for its next round", now, bars=False)
+        return step
+    why = "the job waits for its next round"
+    return step.then(ask, names, TestLevel.LIGHT, why, now, bars=False)
 
 
-def _is_long(recovery: Recovery, now: float) -> bool:
-    """Whether a fault's round waits for somebody, or backs off for as long as a test takes."""
-    return bool(recovery.incidents) and not now < recovery.not_before < now + LIGHT_S
+# What follows from a state, in this order: who is there, whether the job is done, what of its members is to be
+# tested, whether its round is to be left or to be saved, and only then which round is to run.
+CONSEQUENCES: Sequence[Callable[[JobState, float], Step]] = (
+    _forget_gone,
+    _finish,
+    settled_down,
+    refit,
+    overdue,
+    probation_ended,
+    spares_due,
+    part,
+    _hold,
+    _grow,
+    pace,
+    _show_round,
+    plan,
+)

@@ -3,7 +3,7 @@
 Each effect is a desired state or a record; applying one twice is harmless."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import msgspec
 
@@ -91,6 +91,9 @@ IncidentEffect = IncidentOpened | IncidentUpdated | IncidentClosed
 Effect = Show | Publish | Save | Vouch | Examine | Dismiss | IncidentEffect | Notify | Pardon | Answered
 
 
+P = ParamSpec("P")
+
+
 class Reason(msgspec.Struct, frozen=True):
     """Why, as data: the rule that applied, in words for a human, and the guards that were consulted."""
 
@@ -106,9 +109,11 @@ class Step(msgspec.Struct, frozen=True):
     effects: tuple[Effect, ...]
     reason: Reason
 
-    def then(self, turn: Callable[[JobState], "Step"]) -> "Step":
+    def then(
+        self, turn: Callable[Concatenate[JobState, P], "Step"], *arguments: P.args, **named: P.kwargs
+    ) -> "Step":
         """Go on from this state; effects add up; the first reason that says something is the turn's reason."""
-        after = turn(self.state)
+        after = turn(self.state, *arguments, **named)
         reason = after.reason if self.reason.rule in SILENT else self.reason
         if after.reason.rule == NOTHING.rule:
             reason = self.reason

@@ -60,7 +60,7 @@ def advance(state: JobState, event: Event, now: float) -> Step:
 def _act(state: JobState, event: Event, now: float) -> Step:
     """What the event and the state after it lead to."""
     handler = TRANSITIONS[state.phase, type(event)]
-    return handler(state, event, now).then(lambda after: settle(after, now))
+    return handler(state, event, now).then(settle, now)
 
 
 def _accounted(before: JobState, after: JobState, now: float) -> JobState:
