@@ -78,7 +78,7 @@ def gives_up_at(state: JobState) -> float:
 def part(state: JobState, now: float) -> Step:
     """Ask for the checkpoint that a planned change of the round waits for, then owe the change."""
     step = _without_stale(state)
-    state = step.state
+    state, saving = step.state, step.state.saving
     if not _steady(state):
         return step
     why = why_part(state, now)
@@ -88,7 +88,10 @@ def part(state: JobState, now: float) -> Step:
         return step.then(ask_for_checkpoint, why, now)
     if state.held:
         return step  # what a suspension shows is the suspension's to decide
-    return step.then(_owed, why, now)
+    says = f"{why}; step {saving.saved} is saved" if saving is not None and saving.saved is not None else why
+    owed = Recovery(reason=says)
+    step = step.then(lambda after: conclude(_at_stage(after, DepartureStage.DUE, now), NOT_IN_TIME))
+    return step.then(lambda after: Step(owe(after, owed), (), Reason("departure", says)))
 
 
 def why_part(state: JobState, now: float) -> str | None:
@@ -124,13 +127,8 @@ def _steady(state: JobState) -> bool:
 
 def _pressing(state: JobState) -> tuple[Departure, ...]:
     """The departures of members that have ranks, the soonest first."""
-    pressing = [each for each in state.departures if _has_ranks(state, each)]
+    pressing = [each for each in state.departures if any(map(state.in_round, state.concerned(each)))]
     return tuple(sorted(pressing, key=lambda each: each.until))
-
-
-def _has_ranks(state: JobState, departure: Departure) -> bool:
-    """Whether the departure takes away a member of the newest round."""
-    return any(state.in_round(name) for name in state.concerned(departure))
 
 
 def _ending(
@@ -176,27 +174,15 @@ def _at_stage(state: JobState, stage: DepartureStage, now: float) -> JobState:
     return changed(state, departures=departures)
 
 
-def _owed(state: JobState, why: str, now: float) -> Step:
-    saving = state.saving
-    says = f"{why}; step {saving.saved} is saved" if saving is not None and saving.saved is not None else why
-    state = _at_stage(state, DepartureStage.DUE, now)
-    step = conclude(state, NOT_IN_TIME)
-    return step.then(lambda after: Step(owe(after, Recovery(reason=says)), (), Reason("departure", says)))
-
-
 def _without_stale(state: JobState) -> Step:
     """Drop departures of members that are gone, and a checkpoint that was asked of a round that is over."""
     if state.departures:
-        state = _with_known_departures(state)
+        known = [each for each in state.departures if each.member is None or each.member in state.members]
+        bare = [each for each in known if each.node is not None and not state.members.on_nodes((each.node,))]
+        forgotten = {each.node for each in bare[:-FORESEEN]}
+        kept = tuple(each for each in known if each.node is None or each.node not in forgotten)
+        state = changed(state, departures=kept)
     saving = state.saving
     if saving is None or (in_force(state) and state.round is not None and saving.round == state.round.number):
         return stay(state)
     return conclude(state, f"round {saving.round} ended before it could be saved")
-
-
-def _with_known_departures(state: JobState) -> JobState:
-    known = [each for each in state.departures if each.member is None or each.member in state.members]
-    bare = [each for each in known if each.node is not None and not state.members.on_nodes((each.node,))]
-    forgotten = {each.node for each in bare[:-FORESEEN]}
-    kept = tuple(each for each in known if each.node is None or each.node not in forgotten)
-    return changed(state, departures=kept) if len(kept) != len(state.departures) else state

@@ -1,12 +1,9 @@
-"""Nodes that the job keeps away from, and nodes it takes back.
-
-Trust regained step by step: several self-tests, then a spare, then ranks.
+"""Nodes that the job keeps away from, and nodes it takes back, trusted step by step.
 
 A node that was taken out of service does not come back into the middle of a run because it booted or because
-somebody said so: what is wrong with it may show one time in fifty.
-
-
-What members answer about their devices, and what other jobs know of a node: who may have ranks."""
+somebody said so: what is wrong with it may show one time in fifty. It passes several self-tests first, then is a
+spare, then is given ranks.
+"""
 
 import msgspec
 
@@ -44,13 +41,6 @@ def keep_away(state: JobState, order: NodeOrder) -> JobState:
         probation=probation,
         reputed=tuple(node for node in state.reputed if node != order.node),
     )
-
-
-def avoid_reputed(state: JobState, order: NodeOrder) -> JobState:
-    """Keep away from a node for what other jobs know of it; that is no eviction of this job's."""
-    others = tuple(each for each in state.avoided if each.node != order.node)
-    reputed = (*state.reputed, order.node)
-    return changed(state, avoided=(*others, order), reputed=reputed[-KEPT_REPUTED:])
 
 
 def evict_no_more(state: JobState, incident: str) -> JobState:
@@ -130,7 +120,11 @@ def advanced(state: JobState, node: str, now: float) -> JobState:
 def probation_ended(state: JobState, now: float) -> Step:
     """Nodes that were the last to be given ranks for long enough are like any other."""
     untested = state.policy is not None and state.policy.preflight is None  # nobody asks for tests any more
-    over = [each.node for each in state.probation.values() if untested or _is_over(each, now)]
+    over = [
+        each.node
+        for each in state.probation.values()
+        if untested or (each.stage is ProbationStage.SPARE and now >= each.since + SPARE_S)
+    ]
     if not over:
         return stay(state)
     kept = {node: each for node, each in state.probation.items() if node not in over}
@@ -142,10 +136,6 @@ def next_probation_end(state: JobState) -> float | None:
     """When a probation is over."""
     ends = (each.since + SPARE_S for each in state.probation.values() if each.stage is ProbationStage.SPARE)
     return min(ends, default=None)
-
-
-def _is_over(each: Probation, now: float) -> bool:
-    return each.stage is ProbationStage.SPARE and now >= each.since + SPARE_S
 
 
 # A node of another job's bad word is left in good order: what it did for this job may be sound.
@@ -165,30 +155,27 @@ def is_news_of_repute(state: JobState, node: str, *, quarantined: bool) -> bool:
 def reputed(state: JobState, event: Event, now: float) -> Step:
     """All jobs together know something of a node: keep away from it, or trust it again."""
     assert isinstance(event, NodeReputed)
-    if not is_news_of_repute(state, event.node, quarantined=event.quarantined):
-        return ignore(state, f"node {event.node}: nothing new ({event.reason})")
-    if not event.quarantined and event.node in state.reputed:
-        return readmit(_unsuspected(state, event.node), event.node, now, event.reason)
+    node, why = event.node, event.reason
+    if not is_news_of_repute(state, node, quarantined=event.quarantined):
+        return ignore(state, f"node {node}: nothing new ({why})")
+    # Nobody is to leave it for its repute any more: it is left, or is trusted again.
+    others = tuple(each for each in state.departures if not _is_of_distrust(each, node))
     if not event.quarantined:
-        return Step(_unsuspected(state, event.node), (), Reason("reputation", f"{event.node}: {event.reason}"))
-    if not any(state.in_round(each.name) for each in state.members.on_nodes((event.node,))):
-        order = NodeOrder(event.node, f"{_whose_evidence(state, event.node)}: {event.reason}")
-        state = _unsuspected(avoid_reputed(state, order), event.node)
-        return Step(state, (), Reason("reputation", f"node {event.node}: {event.reason}"))
-    says = f"node {event.node} is not trusted, on {_whose_evidence(state, event.node)}: {event.reason}"
-    return expect(state, Departure(says, now + LEAVE_S, node=event.node, cause=DepartureCause.DISTRUST))
-
-
-def _whose_evidence(state: JobState, node: str) -> str:
-    """In words: whether this job found anything itself that is held against the node."""
+        state = changed(state, departures=others)
+        if node in state.reputed:
+            return readmit(state, node, now, why)
+        return Step(state, (), Reason("reputation", f"{node}: {why}"))
     own = any(each.culprit.node == node and not each.innocent for each in state.incidents)
-    return "its record" if own else "other jobs' evidence"
+    evidence = "its record" if own else "other jobs' evidence"
+    if any(state.in_round(each.name) for each in state.members.on_nodes((node,))):
+        says = f"node {node} is not trusted, on {evidence}: {why}"
+        return expect(state, Departure(says, now + LEAVE_S, node=node, cause=DepartureCause.DISTRUST))
+    # That is no eviction of this job's.
+    avoided = (*(each for each in state.avoided if each.node != node), NodeOrder(node, f"{evidence}: {why}"))
+    reputed = (*state.reputed, node)[-KEPT_REPUTED:]
+    after = changed(state, avoided=avoided, reputed=reputed, departures=others)
+    return Step(after, (), Reason("reputation", f"node {node}: {why}"))
 
 
 def _is_of_distrust(departure: Departure, node: str) -> bool:
     return departure.node == node and departure.cause is DepartureCause.DISTRUST
-
-
-def _unsuspected(state: JobState, node: str) -> JobState:
-    """The state in which nobody is to leave the node for its repute: it is left, or is trusted again."""
-    return changed(state, departures=tuple(each for each in state.departures if not _is_of_distrust(each, node)))

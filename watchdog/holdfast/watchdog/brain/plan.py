@@ -5,7 +5,7 @@ own network may be what is broken. A lost member's pod is let go once the job tr
 known to be unwell, or it has been away for long while others are not.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from itertools import takewhile
 
 import msgspec
@@ -58,12 +58,32 @@ def anybody_there(state: JobState) -> bool:
 
 def released(state: JobState, policy: Policy, now: float) -> tuple[str, ...]:
     """Members whose pods are to be removed, or may be: sorted by name."""
-    # With nobody there, what is cut off may as well be the watchdog, and the control plane with it.
-    away = _lost_for_good(state, now) if anybody_there(state) else set()
+    members, is_running = state.members, state.phase is JobPhase.RUNNING
+    # Who is missing and waited for no longer; most often nobody is, and few are looked at. With nobody there, what
+    # is cut off may as well be the watchdog, and the control plane with it.
+    away: set[str] = set()
+    if anybody_there(state):
+        missing = state.missing.values()
+        away |= {each.member for each in takewhile(lambda each: now >= each.at + LOST_FOR_GOOD_S, missing)}
+        if state.unready:
+            unready = frozenset(state.unready)
+            away |= {each.member for each in missing if each.node in unready}
+        if state.progressed and is_running:  # it trains without them
+            away |= {name for name in state.missing if not state.in_round(name)}
+    # Who is to leave, or is on a node that is kept away from, once it has no ranks.
     ranked = state.ranked() if state.phase is not JobPhase.SUSPENDED else frozenset()
-    unwanted = {*state.leaving, *(each.name for each in state.members.on_nodes(state.avoided_nodes))}
-    leaving = {name for name in unwanted if name not in ranked and _is_there(state.member(name))}
-    return tuple(sorted({*away, *leaving, *_surplus(state, policy, leaving)}))
+    unwanted = {*state.leaving, *(each.name for each in members.on_nodes(state.avoided_nodes))}
+    unwanted = {name for name in unwanted if name in members and name not in members.absent()}
+    leaving = unwanted - ranked
+    # Spares beyond those wanted, the newest first. Who leaves with ranks is to be replaced by one of them.
+    surplus: list[Member] = []
+    if state.round is not None and state.recovery is None and is_running:
+        staying = len(state.round.ranks) - sum(1 for name in state.leaving if state.in_round(name))
+        room = max(0, policy.nodes_max + policy.spares - staying)
+        idle = [members.by_name[name] for name in members.beyond(state.ranked()) if name not in leaving]
+        there = (each for each in idle if each.standing in THERE)
+        surplus = sorted(there, key=lambda each: (each.joined_at, each.name))[room:]
+    return tuple(sorted({*away, *leaving, *(each.name for each in surplus)}))
 
 
 def is_given_up(state: JobState) -> bool:
@@ -78,33 +98,6 @@ def next_release(state: JobState) -> float | None:
     known = frozenset(state.plan.release) if state.plan else frozenset()
     waiting = next((each.at for name, each in state.missing.items() if name not in known), None)
     return waiting + LOST_FOR_GOOD_S if waiting is not None and anybody_there(state) else None
-
-
-def _lost_for_good(state: JobState, now: float) -> set[str]:
-    """Names of the missing that are waited for no longer; most often none is, and few are looked at."""
-    missing = state.missing.values()
-    away = {each.member for each in takewhile(lambda each: now >= each.at + LOST_FOR_GOOD_S, missing)}
-    if state.unready:
-        unready = frozenset(state.unready)
-        away.update(each.member for each in missing if each.node in unready)
-    if state.progressed and state.phase is JobPhase.RUNNING:  # it trains without them
-        away.update(name for name in state.missing if not state.in_round(name))
-    return away
-
-
-def _is_there(member: Member | None) -> bool:
-    return member is not None and member.standing in THERE
-
-
-def _surplus(state: JobState, policy: Policy, leaving: Collection[str]) -> list[str]:
-    """Spares beyond those wanted, the newest first. Who leaves with ranks is to be replaced by one of them."""
-    if state.round is None or state.recovery is not None or state.phase is not JobPhase.RUNNING:
-        return []
-    staying = len(state.round.ranks) - sum(1 for name in state.leaving if state.in_round(name))
-    room = max(0, policy.nodes_max + policy.spares - staying)
-    idle = [state.members.by_name[name] for name in state.members.beyond(state.ranked()) if name not in leaving]
-    spares = sorted((each for each in idle if _is_there(each)), key=lambda each: (each.joined_at, each.name))
-    return [each.name for each in spares[room:]]
 
 
 def plan(state: JobState, now: float) -> Step:
