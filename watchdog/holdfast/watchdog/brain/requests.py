@@ -24,7 +24,7 @@ from holdfast.watchdog.brain.rounds import next_number, owe
 from holdfast.watchdog.brain.saves import answered, ask_for_checkpoint, cannot_save, conclude
 from holdfast.watchdog.brain.selftests import ask
 from holdfast.watchdog.brain.state import JobState, Recovery, Rewind
-from holdfast.watchdog.brain.step import NOTHING, Answered, Pardon, Reason, Show, Step, changed, ignore
+from holdfast.watchdog.brain.step import Answered, Pardon, Reason, Show, Step, changed, ignore
 
 AFTER_FAILURE = (InterventionAction.RETURN, InterventionAction.RESUME, InterventionAction.RESTART)
 
@@ -118,18 +118,22 @@ def requested(state: JobState, event: Event, now: float) -> Step:
     if (says := pending(state, request.id)) is not None:
         return ignore(state, f"intervention {request.id} is {says}")
     try:
-        _check_phase(state, request)
-        if request.action in STEPPERS:
-            return STEPPERS[request.action](state, request, now)
-        after, says = DOERS[request.action](state, request, now)
-        outcome = InterventionOutcome(request.id, InterventionState.DONE, says)
+        if state.phase is JobPhase.SUCCEEDED and request.action is not InterventionAction.RETURN:
+            raise Refusal("the job has finished; only Return is possible")
+        if state.phase is JobPhase.FAILED and request.action not in AFTER_FAILURE:
+            raise Refusal(f"the job has failed ({state.reason}); only Return, Resume and Restart are possible")
+        return DOERS[request.action](state, request, now)
     except Refusal as refusal:
-        after, outcome = state, InterventionOutcome(request.id, InterventionState.REFUSED, str(refusal))
-    return Step(
-        answered(after, (request.id,)),
-        (Answered(outcome),),
-        Reason(f"intervention {request.action.value}", outcome.outcome),
-    )
+        return _answer(state, request, str(refusal), InterventionState.REFUSED)
+
+
+def _answer(
+    state: JobState, request: InterventionRequest, says: str, outcome: InterventionState = InterventionState.DONE
+) -> Step:
+    """The request comes to its end."""
+    told = Answered(InterventionOutcome(request.id, outcome, says))
+    reason = Reason(f"intervention {request.action.value}", says)
+    return Step(answered(state, (request.id,)), (told,), reason)
 
 
 def pending(state: JobState, id: str) -> str | None:
@@ -139,23 +143,16 @@ def pending(state: JobState, id: str) -> str | None:
     return under_way(state, id)
 
 
-def _check_phase(state: JobState, request: InterventionRequest) -> None:
-    if state.phase is JobPhase.SUCCEEDED and request.action is not InterventionAction.RETURN:
-        raise Refusal("the job has finished; only Return is possible")
-    if state.phase is JobPhase.FAILED and request.action not in AFTER_FAILURE:
-        raise Refusal(f"the job has failed ({state.reason}); only Return, Resume and Restart are possible")
-
-
-def _evict(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+def _evict(state: JobState, request: InterventionRequest, now: float) -> Step:
     node = _named_node(request)
     if not state.members.on_nodes((node,)):
         raise Refusal(f"node {node} has no member of this job")
-    if node in {order.node for order in state.avoided}:
+    if node in state.avoided_nodes:
         raise Refusal(f"node {node} is avoided already")
     after = avoid(state, NodeOrder(node, f"requested: {request.reason}"), now)
     if state.round is not None and any(share.node == node for share in state.round.ranks):
         after = owe(after, Recovery(reason=f"node {node} evicted on request: {request.reason}"))
-    return after, f"node {node} evicted"
+    return _answer(after, request, f"node {node} evicted")
 
 
 def _return(state: JobState, request: InterventionRequest, now: float) -> Step:
@@ -170,50 +167,45 @@ def _return(state: JobState, request: InterventionRequest, now: float) -> Step:
         step = readmit(state, node, now, says)
     told = " on probation: self-tests, then a spare, then ranks" if node in step.state.probation else ""
     told += "; it is used again once it is back in the cluster" if is_away else ""
-    outcome = InterventionOutcome(request.id, InterventionState.DONE, f"node {node} returned{told}")
-    step = Step(answered(step.state, (request.id,)), step.effects, Reason("intervention Return", outcome.outcome))
-    return step.prefixed((Answered(outcome), Pardon(node, request.reason)))
+    done = _answer(step.state, request, f"node {node} returned{told}")
+    return Step(done.state, (*done.effects, Pardon(node, request.reason), *step.effects), done.reason)
 
 
-def _pause(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+def _pause(state: JobState, request: InterventionRequest, now: float) -> Step:
     if state.paused:
         raise Refusal("the job is suspended already")
-    return changed(state, paused=True), "suspended; training resumes from the newest checkpoint"
+    says = "suspended; training resumes from the newest checkpoint"
+    return _answer(changed(state, paused=True), request, says)
 
 
-def _resume(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+def _resume(state: JobState, request: InterventionRequest, now: float) -> Step:
     by_spec = state.policy is not None and state.policy.suspend
     if not state.paused:
         says = "spec.suspend of the job is true; set it to false" if by_spec else "the job is not suspended"
         raise Refusal(says)
     says = "paused no more; spec.suspend of the job is true and keeps it suspended" if by_spec else "resumed"
-    return changed(state, paused=False), says
+    return _answer(changed(state, paused=False), request, says)
 
 
-def _restart(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+def _restart(state: JobState, request: InterventionRequest, now: float) -> Step:
     if state.held:
         raise Refusal("the job is suspended; resume it first")
     says = ", from the beginning" if request.fresh else ""
     if request.fresh:
-        state = _starting_over(state)
+        # Nothing that was saved counts any more. What is saved from now on takes its place, and it is deleted.
+        if state.policy is None:
+            raise Refusal("the job is not submitted yet")
+        rewind = Rewind(Restore(Tier.NONE, uri=state.policy.checkpoint_uri, owner=state.incarnation))
+        storage = up_to(state.storage, -1)
+        state = changed(state, rewind=rewind, checkpoints=(), storage=storage, non_finite=())
     if state.round is None:
-        return moved(state, Turn.FORMED_ANEW, failures=()), f"the job forms anew{says}"
+        return _answer(moved(state, Turn.FORMED_ANEW, failures=()), request, f"the job forms anew{says}")
     recovery = Recovery(reason=f"restarted on request{says}: {request.reason}", entry=Entry.RESPAWN)
     after = moved(state, Turn.RESTARTED, failures=(), recovery=recovery)
-    return after, f"every worker starts anew{says}"
+    return _answer(after, request, f"every worker starts anew{says}")
 
 
-def _starting_over(state: JobState) -> JobState:
-    """Nothing that was saved counts any more. What is saved from now on takes its place, and it is deleted."""
-    if state.policy is None:
-        raise Refusal("the job is not submitted yet")
-    directive = Restore(Tier.NONE, uri=state.policy.checkpoint_uri, owner=state.incarnation)
-    return changed(
-        state, rewind=Rewind(directive), checkpoints=(), storage=up_to(state.storage, -1), non_finite=()
-    )
-
-
-def _resize(state: JobState, request: InterventionRequest, now: float) -> tuple[JobState, str]:
+def _resize(state: JobState, request: InterventionRequest, now: float) -> Step:
     if state.policy is None:
         raise Refusal("the job is not submitted yet")
     wanted = request.nodes
@@ -224,44 +216,45 @@ def _resize(state: JobState, request: InterventionRequest, now: float) -> tuple[
         raise Refusal(
             f"nodes: {wanted} x {policy.processes_per_node} ranks is no multiple of {policy.model_ranks}"
         )
-    return changed(state, policy=policy), f"resized to {wanted} nodes"
+    return _answer(changed(state, policy=policy), request, f"resized to {wanted} nodes")
 
 
-def _rewind(state: JobState, request: InterventionRequest, now: float) -> Step:
+def _go_back(state: JobState, request: InterventionRequest, now: float) -> Step:
+    """Rewind to a step, or skip batches from the newest checkpoint on; answered once the round that goes back has
+    said what it restored.
+    """
     limit = request.to_step
-    if limit is None:
+    refused = f"toStep: {limit} is not accepted; "
+    if request.action is InterventionAction.SKIP_BATCHES:
+        if request.skip_batches <= 0:
+            raise Refusal(f"skipBatches: {request.skip_batches} is not accepted; give at least 1")
+        limit, refused = None, "no checkpoint is known to skip from: "
+    elif limit is None:
         raise Refusal("toStep: None is not accepted; name the step to go back to")
-    return _go_back(state, request, limit, f"toStep: {limit} is not accepted; ")
-
-
-def _skip_batches(state: JobState, request: InterventionRequest, now: float) -> Step:
-    if request.skip_batches <= 0:
-        raise Refusal(f"skipBatches: {request.skip_batches} is not accepted; give at least 1")
-    return _go_back(state, request, None, "no checkpoint is known to skip from: ")
-
-
-def _go_back(state: JobState, request: InterventionRequest, limit: int | None, refused: str) -> Step:
-    """Answered once the round that goes back has said what it restored. `limit` None: the newest."""
     where = target(state, limit)
     if isinstance(where, str):
         raise Refusal(f"{refused}{where}")
-    return ask_to_go_back(state, request.id, limit, where).then(
-        lambda asked: Step(_restoring(asked, request, where.step), (), NOTHING)
-    )
-
-
-def _restoring(state: JobState, request: InterventionRequest, step: int) -> JobState:
-    assert state.policy is not None
-    uri = state.policy.checkpoint_uri
+    asked = ask_to_go_back(state, request.id, limit, where)
+    state, step, policy = asked.state, where.step, state.policy
+    assert policy is not None
     directive = Restore(
-        Tier.CHECKPOINT, step, uri, request.skip_batches, request.learning_rate_scale, state.incarnation
+        Tier.CHECKPOINT,
+        step,
+        policy.checkpoint_uri,
+        request.skip_batches,
+        request.learning_rate_scale,
+        state.incarnation,
     )
-    kept = tuple(each for each in state.checkpoints if each.step <= step)
-    # What the job went back for by itself was in the history that is given up: it does not count against this one.
     after = changed(
-        state, rewind=Rewind(directive), checkpoints=kept, storage=up_to(state.storage, step), non_finite=()
+        state,
+        rewind=Rewind(directive),
+        checkpoints=tuple(each for each in state.checkpoints if each.step <= step),
+        storage=up_to(state.storage, step),
+        # What the job went back for by itself was in the history that is given up: it does not count against this.
+        non_finite=(),
     )
-    return owe(after, Recovery(f"rewound to step {step} on request: {request.reason}"))
+    owed = owe(after, Recovery(f"rewound to step {step} on request: {request.reason}"))
+    return Step(owed, asked.effects, asked.reason)
 
 
 def _checkpoint(state: JobState, request: InterventionRequest, now: float) -> Step:
@@ -289,23 +282,18 @@ def _test(state: JobState, request: InterventionRequest, now: float) -> Step:
     names = tuple(each.name for each in members)
     asked = ask(state, names, level, f"requested: {request.reason}", now, bars=idle)
     says = f"{level.value} self-test of node {node} {when}; a failure will be an incident"
-    done = Answered(InterventionOutcome(request.id, InterventionState.DONE, says))
-    after = answered(asked.state, (request.id,))
-    return Step(after, (*asked.effects, done), Reason("intervention Test", says))
+    return _answer(asked.state, request, says).prefixed(asked.effects)
 
 
-STEPPERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], Step]] = {
+DOERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], Step]] = {
     InterventionAction.CHECKPOINT: _checkpoint,
-    InterventionAction.RETURN: _return,
-    InterventionAction.REWIND: _rewind,
-    InterventionAction.SKIP_BATCHES: _skip_batches,
-    InterventionAction.TEST: _test,
-}
-
-DOERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], tuple[JobState, str]]] = {
     InterventionAction.EVICT: _evict,
-    InterventionAction.RESIZE: _resize,
     InterventionAction.PAUSE: _pause,
-    InterventionAction.RESUME: _resume,
+    InterventionAction.RESIZE: _resize,
     InterventionAction.RESTART: _restart,
+    InterventionAction.RESUME: _resume,
+    InterventionAction.RETURN: _return,
+    InterventionAction.REWIND: _go_back,
+    InterventionAction.SKIP_BATCHES: _go_back,
+    InterventionAction.TEST: _test,
 }
