@@ -47,10 +47,9 @@ def forecast(brain: Brain, state: JobState, request: InterventionRequest, now: f
     if saving is not None and saving.saved is None and verdict is not InterventionState.REFUSED:
         if state.saving is not None and state.saving.saved is None:
             told.append("the checkpoint that is being waited for already serves this as well")
+        uri = state.policy.checkpoint_uri if state.policy is not None else ""
         committed = 1 + max(state.step or 0, state.high_step)
-        then = turn(
-            brain, step.state, CheckpointRecorded(saving.round, committed, _uri(state), saving.number), now
-        )
+        then = turn(brain, step.state, CheckpointRecorded(saving.round, committed, uri, saving.number), now)
         told += [f"once it is committed: {each}" for each in _told(step.state, then, saved=committed)]
         if verdict is InterventionState.PENDING:
             says = "answered as Done once that checkpoint is committed"
@@ -105,24 +104,22 @@ def _round(before: JobState, after: Round, saved: int | None) -> Iterator[str]:
 
 
 def _restored(restore: Restore, saved: int | None) -> str:
+    is_stored = restore.tier is Tier.CHECKPOINT
+    place = f"the checkpoints at {restore.uri}" if is_stored else "the memory of the nodes"
     match restore.tier:
         case Tier.NONE:
             says = "it starts from the beginning, whatever is saved"
         case _ if saved is not None and restore.step == saved:
             says = "it restores the checkpoint that was just committed"
         case _ if restore.step is not None:
-            says = f"it restores step {restore.step} from {_place(restore)}"
+            says = f"it restores step {restore.step} from {place}"
         case _:
-            says = f"it restores the newest step there is in {_place(restore)}"
+            says = f"it restores the newest step there is in {place}"
     if restore.skip_batches:
         says += f" and passes over {restore.skip_batches} batches"
     if restore.learning_rate_scale != 1.0:
         says += f", with the learning rate times {restore.learning_rate_scale:g}"
     return says
-
-
-def _place(restore: Restore) -> str:
-    return f"the checkpoints at {restore.uri}" if restore.tier is Tier.CHECKPOINT else "the memory of the nodes"
 
 
 def _plan(before: Plan | None, after: Plan) -> Iterator[str]:
@@ -150,7 +147,3 @@ def _plan(before: Plan | None, after: Plan) -> Iterator[str]:
 
 def _nodes(orders: Iterable[NodeOrder]) -> set[str]:
     return {order.node for order in orders}
-
-
-def _uri(state: JobState) -> str:
-    return state.policy.checkpoint_uri if state.policy is not None else ""

@@ -101,8 +101,11 @@ def observe(state: JobState, event: Event, now: float, act: Act) -> Step:
     incident = _incident(state, would, event, now)
     if incident is None:
         return act(state, event, now)
-    if isinstance(event, NodeReputed) and (known := _last_told_of(state, event.node)) is not None:
-        return ignore(state, f"{known} tells of node {event.node} already, which was not left for it")
+    if isinstance(event, NodeReputed):
+        told_of = (each for each in reversed(state.incidents) if each.state is IncidentState.OBSERVED)
+        known = next((each.id for each in told_of if each.culprit.node == event.node), None)
+        if known is not None:
+            return ignore(state, f"{known} tells of node {event.node} already, which was not left for it")
     told, step = _told(state, incident, _would(state, would, incident, now), now)
     ends = any(ENDS_THE_ROUND.get(each.kind, True) for each in _opened(state, would))
     step = step.then(_facts, would, event, now, act)
@@ -130,11 +133,6 @@ def _incident(state: JobState, would: Step, event: Event, now: float) -> Inciden
     )
     finding = _departure(state, event, now) if is_planned else None
     return None if finding is None else open_incident(state, finding, now)[1]
-
-
-def _last_told_of(state: JobState, node: str) -> str | None:
-    told = (each for each in reversed(state.incidents) if each.state is IncidentState.OBSERVED)
-    return next((each.id for each in told if each.culprit.node == node), None)
 
 
 def _departure(state: JobState, event: Event, now: float) -> Finding | None:
@@ -239,26 +237,18 @@ def _facts(state: JobState, would: Step, event: Event, now: float, act: Act) -> 
         unready=seen.unready,
         unhealthy_from=seen.unhealthy_from,
     )
-    match event:
-        case MemberTested():
-            return act(state, msgspec.structs.replace(event, verdict=Verdict.PASSED, checks=()), now)
-        case MemberLeft():
-            return _left(state, event, now, act)
-        case _:
-            gone = {each.name for each in would.state.members if each.standing is Standing.LOST}
-            lost = [
-                each.name for each in state.members if each.name in gone or each.name not in would.state.members
-            ]
-            after = changed(state, members=state.members.lost(tuple(lost))) if lost else state
-            return Step(after, (), Reason("observed", NOTHING_DONE))
-
-
-def _left(state: JobState, event: MemberLeft, now: float, act: Act) -> Step:
-    """One that left is not there. Once nobody is left of the round, the next one is a new beginning."""
-    others = [each for each in state.ranked_members() if each is not None and each.name != event.member]
-    if not any(each.standing is Standing.PRESENT for each in others):
-        return act(state, event, now)
-    after = changed(state, members=state.members.changed(event.member, standing=Standing.LOST))
+    if isinstance(event, MemberTested):
+        return act(state, msgspec.structs.replace(event, verdict=Verdict.PASSED, checks=()), now)
+    if isinstance(event, MemberLeft):
+        # One that left is not there. Once nobody is left of the round, the next one is a new beginning.
+        others = [each for each in state.ranked_members() if each is not None and each.name != event.member]
+        if not any(each.standing is Standing.PRESENT for each in others):
+            return act(state, event, now)
+        lost = [event.member]
+    else:
+        gone = {each.name for each in seen.members if each.standing is Standing.LOST}
+        lost = [each.name for each in state.members if each.name in gone or each.name not in seen.members]
+    after = changed(state, members=state.members.lost(lost)) if lost else state
     return Step(after, (), Reason("observed", NOTHING_DONE))
 
 

@@ -83,18 +83,32 @@ def up_to(storage: Storage | None, step: int) -> Storage | None:
 
 def target(state: JobState, limit: int | None) -> Target | str:
     """Where a request to go back to `limit` (None: the newest) leads, or why it leads nowhere."""
-    there = known_checkpoints(state)
+    there, storage = known_checkpoints(state), state.storage
+    count = storage.count if storage is not None else len(there)  # more than are there: not all were named
+    unhealthy = [each.step for each in there if health_of(each, state.unhealthy_from) is Health.UNHEALTHY]
     below = [each for each in there if limit is None or each.step <= limit]
     order = restore_order(below[::-1], state.unhealthy_from)
-    asked = "the newest" if limit is None else f"step {limit}"
     if not order:
-        return f"nothing that can be restored is at or before {asked}: {_what_is_there(state)}"
-    chosen = order[0]
-    if limit is not None and chosen is there[0] and _leaves_out(state) and not _is_next(there, limit):
+        says = "there is no checkpoint"
+        if there:
+            says = f"there is {_in_words([each.step for each in there], count)}"
+            says += f"; not healthy: {_in_words(unhealthy)}" if unhealthy else ""
+        asked = "the newest" if limit is None else f"step {limit}"
+        return f"nothing that can be restored is at or before {asked}: {says}{_as_of(state)}"
+    step = order[0].step
+    if limit is None or step == limit:
+        return Target(step, f"step {step}{_as_of(state)}")
+    # Between the oldest, which is always named, and those that follow it there may be others.
+    if order[0] is there[0] and count > len(there) and limit > there[0].step:
         says = f"the newest checkpoint at or before step {limit}, which is none of those that are named"
         return Target(limit, f"{says}{_as_of(state)}")
-    why = "" if limit is None or chosen.step == limit else _between(state, below, chosen, limit)
-    return Target(chosen.step, f"step {chosen.step}{f' ({why})' if why else ''}{_as_of(state)}", why)
+    passed = [each for each in unhealthy if step < each <= limit]
+    if passed:
+        why = f"not healthy: {_in_words(passed)}"
+    else:
+        first = step + 1
+        why = f"{limit} is not in storage" if first == limit else f"nothing from {first} to {limit} is in storage"
+    return Target(step, f"step {step} ({why}){_as_of(state)}", why)
 
 
 def ask_to_go_back(state: JobState, id: str, limit: int | None, where: Target) -> Step:
@@ -146,39 +160,9 @@ def _answer(state: JobState, outcome: InterventionState, says: str) -> Step:
     return Step(answered(changed(state, asked=None), (state.asked.id,)), (told,), Reason("rewind", says))
 
 
-def _leaves_out(state: JobState) -> bool:
-    """Whether storage holds more than was named."""
-    return state.storage is not None and state.storage.count > len(state.storage.checkpoints)
-
-
-def _is_next(there: Sequence[StoredCheckpoint], limit: int) -> bool:
-    """Whether nothing can lie unnamed between the oldest and `limit`."""
-    return limit <= there[0].step
-
-
-def _between(state: JobState, below: Sequence[StoredCheckpoint], chosen: StoredCheckpoint, limit: int) -> str:
-    """Why it is not what was asked for."""
-    unhealthy = [each.step for each in below if health_of(each, state.unhealthy_from) is Health.UNHEALTHY]
-    passed = [step for step in unhealthy if step > chosen.step]
-    if passed:
-        return f"not healthy: {_in_words(passed)}"
-    first = chosen.step + 1
-    return f"{limit} is not in storage" if first == limit else f"nothing from {first} to {limit} is in storage"
-
-
-def _what_is_there(state: JobState) -> str:
-    there = known_checkpoints(state)
-    if not there:
-        return f"there is no checkpoint{_as_of(state)}"
-    count = state.storage.count if _leaves_out(state) and state.storage is not None else len(there)
-    bad = [each.step for each in there if health_of(each, state.unhealthy_from) is Health.UNHEALTHY]
-    told = f"there is {_in_words([each.step for each in there], count)}"
-    return f"{told}{f'; not healthy: {_in_words(bad)}' if bad else ''}{_as_of(state)}"
-
-
-def _in_words(steps: Sequence[int], count: int | None = None) -> str:
-    """Steps in order; of many the oldest and the newest, and how many there are."""
-    count = len(steps) if count is None else count
+def _in_words(steps: Sequence[int], count: int = 0) -> str:
+    """Steps in order; of many the oldest and the newest, and how many there are where not all are given."""
+    count = max(count, len(steps))
     if count <= STEPS_NAMED and count == len(steps):
         return ", ".join(map(str, steps))
     newest = ", ".join(map(str, steps[-STEPS_NAMED // 2 :]))
