@@ -73,16 +73,16 @@ def released(state: JobState, policy: Policy, now: float) -> tuple[str, ...]:
     # Who is to leave, or is on a node that is kept away from, once it has no ranks.
     ranked = state.ranked() if state.phase is not JobPhase.SUSPENDED else frozenset()
     unwanted = {*state.leaving, *(each.name for each in members.on_nodes(state.avoided_nodes))}
-    unwanted = {name for name in unwanted if name in members and name not in members.absent()}
-    leaving = unwanted - ranked
+    there = {name for name in unwanted if name in members and name not in members.absent()}
+    leaving = {name for name in there if name not in ranked}
     # Spares beyond those wanted, the newest first. Who leaves with ranks is to be replaced by one of them.
     surplus: list[Member] = []
     if state.round is not None and state.recovery is None and is_running:
         staying = len(state.round.ranks) - sum(1 for name in state.leaving if state.in_round(name))
         room = max(0, policy.nodes_max + policy.spares - staying)
         idle = [members.by_name[name] for name in members.beyond(state.ranked()) if name not in leaving]
-        there = (each for each in idle if each.standing in THERE)
-        surplus = sorted(there, key=lambda each: (each.joined_at, each.name))[room:]
+        spares = (each for each in idle if each.standing in THERE)
+        surplus = sorted(spares, key=lambda each: (each.joined_at, each.name))[room:]
     return tuple(sorted({*away, *leaving, *(each.name for each in surplus)}))
 
 

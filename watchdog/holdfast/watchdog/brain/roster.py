@@ -102,32 +102,40 @@ BEYOND: Final = Selection(lambda member, among, at: member.name not in among)
 STAYED: Final = Selection(_stayed)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Index:
-    """What is remembered of a roster: how many members of a size may be given ranks, who is on a node, and the
-    selections that were asked for.
+    """What is remembered of a roster: how many members of a size may be given ranks; once it was asked for, who is
+    on which node, and selections.
     """
 
-    present: dict[int, int]
-    on_node: dict[str, tuple[str, ...]]
-    selections: dict[int, Selection]
+    present: dict[int, int] = field(default_factory=dict)
+    on_node: dict[str, tuple[str, ...]] | None = None
+    selections: dict[int, Selection] = field(default_factory=dict)
 
     def after(self, changes: Sequence[Change]) -> "Index":
         """The index once members have changed."""
-        present, on_node = self.present.copy(), self.on_node
-        for before, member in changes:
-            for each, count in ((before, -1), (member, 1)):
+        present = self.present.copy()
+        for change in changes:
+            for each, count in zip(change, (-1, 1), strict=True):
                 if each is not None and each.standing is Standing.PRESENT:
                     present[each.local_size] = present.get(each.local_size, 0) + count
-            if before is not None and member is not None and before.node == member.node:
-                continue
-            if on_node is self.on_node:
-                on_node = on_node.copy()
-            if before is not None:
-                on_node[before.node] = tuple(name for name in on_node[before.node] if name != before.name)
-            if member is not None:
-                on_node[member.node] = (*on_node.get(member.node, ()), member.name)
+        on_node = None if self.on_node is None else _moved(self.on_node, changes)
         return Index(present, on_node, {key: each.after(changes) for key, each in self.selections.items()})
+
+
+def _moved(before: dict[str, tuple[str, ...]], changes: Iterable[Change]) -> dict[str, tuple[str, ...]]:
+    """Who is on which node once members have changed."""
+    on_node = before
+    for known, member in changes:
+        if known is not None and member is not None and known.node == member.node:
+            continue
+        if on_node is before:
+            on_node = before.copy()
+        if known is not None:
+            on_node[known.node] = tuple(name for name in on_node[known.node] if name != known.name)
+        if member is not None:
+            on_node[member.node] = (*on_node.get(member.node, ()), member.name)
+    return on_node
 
 
 class Roster(msgspec.Struct, frozen=True, dict=True):
@@ -205,13 +213,17 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     def on_nodes(self, nodes: Iterable[str]) -> list[Member]:
         """The members on any of these nodes, by name."""
-        names = {name for node in nodes for name in self._index.on_node.get(node, ())}
+        names = {name for node in nodes for name in self._on_node(node)}
         return [self.by_name[name] for name in sorted(names)]
+
+    def _on_node(self, node: str) -> tuple[str, ...]:
+        if self._index.on_node is None:
+            self._index.on_node = _moved({}, [(None, member) for member in self])
+        return self._index.on_node.get(node, ())
 
     @cached_property
     def _index(self) -> Index:
-        changes: list[Change] = [(None, member) for member in self]
-        return Index({}, {}, {}).after(changes)
+        return Index().after([(None, member) for member in self])
 
     def _selected(self, rule: Selection, among: Set[str] = ANYBODY, at: float = 0.0) -> Set[str]:
         selections = self._index.selections

@@ -108,8 +108,22 @@ COSTS_LOOKED_AT = 5
 
 def pace(state: JobState, now: float) -> Step:
     """Ask for a checkpoint when one is due."""
-    cadence = cadence_of(state) if _may_ask(state) else None
-    if cadence is None or not _is_due(state, cadence, now):
+    cadence = _cadence_now(state)
+    if cadence is None:
+        return stay(state)
+    if cadence.every_s is not None:
+        is_due = now >= _last_at(state) + cadence.every_s
+    elif cadence.steps is None or (state.round is not None and state.round.save_every == cadence.steps):
+        is_due = False  # its ranks were told, and save after exactly these steps
+    else:
+        # Where the round began says nothing: memory has it begin far from what storage has. With nothing on
+        # record, as after an earlier life of the job, one comes at once; one that was asked for in vain, not soon
+        # again.
+        newest, asked_at = state.checkpoints[-1] if state.checkpoints else None, _asked_at(state)
+        is_reached = state.step is not None and state.step >= (newest.step if newest else 0) + cadence.steps
+        unanswered = asked_at > 0.0 and not (newest is not None and newest.at >= asked_at)
+        is_due = is_reached and now >= asked_at + (MOST_S if unanswered else 0.0)
+    if not is_due:
         return stay(state)
     asked = ask_for_checkpoint(state, f"due {cadence.says}", now)
     return Step(changed(asked.state, paced_at=now), asked.effects, asked.reason)
@@ -117,10 +131,13 @@ def pace(state: JobState, now: float) -> Step:
 
 def next_due(state: JobState) -> float | None:
     """When time alone makes one due, None when it does not."""
-    cadence = cadence_of(state) if _may_ask(state) else None
-    if cadence is None or cadence.every_s is None:
-        return None
-    return _last_at(state) + cadence.every_s
+    cadence = _cadence_now(state)
+    return _last_at(state) + cadence.every_s if cadence is not None and cadence.every_s is not None else None
+
+
+def _cadence_now(state: JobState) -> Cadence | None:
+    """The cadence that counts, None where no checkpoint may be asked for."""
+    return cadence_of(state) if in_force(state) and state.saving is None and can_save(state) else None
 
 
 def cadence_of(state: JobState) -> Cadence | None:
@@ -156,22 +173,6 @@ def _optimum(state: JobState) -> Cadence:
     return Cadence(says, every_s=every_s)
 
 
-def _may_ask(state: JobState) -> bool:
-    return in_force(state) and state.saving is None and can_save(state)
-
-
-def _is_due(state: JobState, cadence: Cadence, now: float) -> bool:
-    if cadence.steps is not None:
-        if state.round is not None and state.round.save_every == cadence.steps:
-            return False  # its ranks were told, and save after exactly these steps
-        # Where the round began says nothing: memory has it begin far from what storage has. With nothing on
-        # record, as after an earlier life of the job, one comes at once.
-        last = state.checkpoints[-1].step if state.checkpoints else 0
-        is_reached = state.step is not None and state.step >= last + cadence.steps
-        return is_reached and now >= _asked_at(state) + (MOST_S if _is_unanswered(state) else 0.0)
-    return cadence.every_s is not None and now >= _last_at(state) + cadence.every_s
-
-
 def _last_at(state: JobState) -> float:
     """When the last checkpoint was committed, or asked of this round in vain; the first round's begin without one.
 
@@ -184,11 +185,6 @@ def _last_at(state: JobState) -> float:
 def _asked_at(state: JobState) -> float:
     """When this round was last asked because one was due, 0 when it was not: an earlier round could not answer."""
     return state.paced_at if state.paced_at >= state.round_shown_at else 0.0
-
-
-def _is_unanswered(state: JobState) -> bool:
-    asked_at = _asked_at(state)
-    return bool(asked_at) and not (state.checkpoints and state.checkpoints[-1].at >= asked_at)
 
 
 # How often to checkpoint: formulas, without a job around them. Times are seconds.
