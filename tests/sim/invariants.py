@@ -13,7 +13,7 @@ from holdfast.api.plan import Plan
 from holdfast.api.round import Desired, Round, Tier
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
-from holdfast.watchdog.brain.roster import Standing
+from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.status import status_of
 from holdfast.watchdog.turn import FAILED_RULE, turn
 
@@ -260,7 +260,7 @@ class Invariants:
             return
         for each in self.world.members.values():
             known = state.member(each.name)
-            there = known is not None and known.standing is not Standing.LOST
+            there = known is not None and known.standing is not MemberState.LOST
             self.require(there or not each.in_touch, f"{each.name} lives, is connected and counts as lost")
 
     def settled(self) -> None:

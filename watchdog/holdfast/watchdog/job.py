@@ -25,7 +25,7 @@ from holdfast.api.round import Round
 from holdfast.api.status import LastSeen
 from holdfast.watchdog import lastseen
 from holdfast.watchdog.brain.forecast import forecast
-from holdfast.watchdog.brain.roster import Standing
+from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import (
     Answered,
@@ -364,9 +364,9 @@ class Job:
         there: list[Sample] = [
             Connected(each.name, each.node) if back_by is None else Expected(each.name, each.node, back_by)
             for each in self.state.members
-            if each.standing is not Standing.LOST
+            if each.standing is not MemberState.LOST
         ]
-        gone = [Left(each.name) for each in self.state.members if each.standing is Standing.LOST]
+        gone = [Left(each.name) for each in self.state.members if each.standing is MemberState.LOST]
         shown = [_as_sample(Show(self.state.desired))] if self.state.desired is not None else []
         for sample in (*there, *self._placed.values(), *shown, *gone):
             self.senses.observe(sample, now)

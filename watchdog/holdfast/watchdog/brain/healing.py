@@ -39,7 +39,7 @@ from holdfast.watchdog.brain.ladder import MEMORY_S, Decision, decide, failure_o
 from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
-from holdfast.watchdog.brain.roster import Standing
+from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.rounds import next_number, owe
 from holdfast.watchdog.brain.selftests import (
     admitted,
@@ -125,7 +125,7 @@ def lost(state: JobState, finding: Finding, now: float) -> Step:
     was only silent is told so: its connection stands, and it would wait for ever to be shown its part.
     """
     members = ((name, state.member(name)) for name in members_of(finding))
-    news = {name for name, member in members if member is None or member.standing is not Standing.LOST}
+    news = {name for name, member in members if member is None or member.standing is not MemberState.LOST}
     if not news:
         return seen_again(state, finding, now)
     ranked = {name for name in news if state.in_round(name)} if state.phase is not JobPhase.SUSPENDED else set()

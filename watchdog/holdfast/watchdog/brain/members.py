@@ -34,7 +34,7 @@ from holdfast.watchdog.brain.incidents import update
 from holdfast.watchdog.brain.nodes import evict_no_more
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import anybody_there, awaited_anew, found_again, missed
-from holdfast.watchdog.brain.roster import THERE, Member, Roster, Standing
+from holdfast.watchdog.brain.roster import THERE, Member, MemberState, Roster
 from holdfast.watchdog.brain.rounds import owe
 from holdfast.watchdog.brain.selftests import barred, examine
 from holdfast.watchdog.brain.state import Departure, DepartureCause, JobState, Recovery
@@ -49,7 +49,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
     if not anybody_there(state):
         state = awaited_anew(state, now)  # the first that comes back: whoever was cut off comes back now
     has_workers = state.in_round(event.member) and state.phase is not JobPhase.SUSPENDED
-    if restarted and known is not None and known.standing is not Standing.LOST and has_workers:
+    if restarted and known is not None and known.standing is not MemberState.LOST and has_workers:
         # One that comes back as another process has lost its workers, whether or not its end was seen.
         seen = Evidence("member connection", f"{known.name} joined again as another process", now)
         after = heal(state, _loss(state, known, "launcher restarted", seen), now)
@@ -62,7 +62,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         local_size=event.local_size,
         ports=event.ports,
         warm=event.warm,
-        standing=Standing.TESTING if barred(state, event.member) else Standing.PRESENT,
+        standing=MemberState.TESTING if barred(state, event.member) else MemberState.PRESENT,
         joined_at=now,
         transfer=event.transfer,
     )
@@ -106,7 +106,7 @@ def watchdog_started(state: JobState, event: Event, now: float) -> Step:
     """The watchdog is back: who was there may have gone meanwhile, which is Unknown until it is heard of."""
     members = Roster.of(
         *(
-            msgspec.structs.replace(member, standing=Standing.UNKNOWN) if member.standing in THERE else member
+            msgspec.structs.replace(member, standing=MemberState.UNKNOWN) if member.standing in THERE else member
             for member in state.members
         )
     )
@@ -163,7 +163,7 @@ def left(state: JobState, event: Event, now: float) -> Step:
     if state.member(event.member) is None:
         return ignore(state, f"{event.member} is not a member")
     was_in_round = state.in_round(event.member)
-    after = _with_member(missed(state, (event.member,), now), event.member, standing=Standing.LOST).state
+    after = _with_member(missed(state, (event.member,), now), event.member, standing=MemberState.LOST).state
     reason = f"{event.member} left: {event.reason}"
     if was_in_round:
         after = owe(after, Recovery(reason=reason, entry=Entry.REENTER))
@@ -294,7 +294,7 @@ def _lost(state: JobState, member: Member | None, cause: str, now: float, *, exc
         return stay(state)
     seen = Evidence("operator", f"{member.name} on {member.node}: {cause}", now)
     finding = _loss(state, member, excused or cause, seen, innocent=bool(excused))
-    if member.standing is Standing.LOST:
+    if member.standing is MemberState.LOST:
         return seen_again(state, finding, now)
     if state.policy is None or state.phase is JobPhase.SUSPENDED or not state.in_round(member.name):
         return rankless_lost(state, finding, now)

@@ -31,7 +31,7 @@ from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.incidents import KEPT_INCIDENTS, open_incident
 from holdfast.watchdog.brain.phases import Turn, moved
-from holdfast.watchdog.brain.roster import Standing
+from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.rounds import next_number
 from holdfast.watchdog.brain.state import JobState, Recovery
 from holdfast.watchdog.brain.step import (
@@ -242,11 +242,11 @@ def _facts(state: JobState, would: Step, event: Event, now: float, act: Act) -> 
     if isinstance(event, MemberLeft):
         # One that left is not there. Once nobody is left of the round, the next one is a new beginning.
         others = [each for each in state.ranked_members() if each is not None and each.name != event.member]
-        if not any(each.standing is Standing.PRESENT for each in others):
+        if not any(each.standing is MemberState.PRESENT for each in others):
             return act(state, event, now)
         lost = [event.member]
     else:
-        gone = {each.name for each in seen.members if each.standing is Standing.LOST}
+        gone = {each.name for each in seen.members if each.standing is MemberState.LOST}
         lost = [each.name for each in state.members if each.name in gone or each.name not in seen.members]
     after = changed(state, members=state.members.lost(lost)) if lost else state
     return Step(after, (), Reason("observed", NOTHING_DONE))

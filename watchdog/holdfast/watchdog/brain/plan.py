@@ -13,7 +13,7 @@ import msgspec
 from holdfast.api.plan import Plan
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.brain.roster import THERE, Member, Standing
+from holdfast.watchdog.brain.roster import THERE, Member, MemberState
 from holdfast.watchdog.brain.state import ENDED, JobState, Missing
 from holdfast.watchdog.brain.step import Publish, Reason, Step, changed, stay
 
@@ -27,7 +27,7 @@ def missed(state: JobState, names: Iterable[str], now: float, incident: str = ""
     if state.phase is JobPhase.SUSPENDED:
         return state  # nobody of a suspended job is missed
     members = (state.member(name) for name in names if name not in state.missing)
-    gone = [each for each in members if each is not None and each.standing is not Standing.LOST]
+    gone = [each for each in members if each is not None and each.standing is not MemberState.LOST]
     if not gone:
         return state
     missing = {**state.missing, **{each.name: Missing(each.name, each.node, now, incident) for each in gone}}

@@ -106,7 +106,10 @@ def marked(fleet: Fleet, incident: Incident, *, by_word: bool = True) -> Fleet:
     `by_word`: what a job's own processes say is believed for all.
     """
     node = incident.culprit.node
-    if node is None or incident.detected_at <= _pardoned_at(fleet, node, incident.job):
+    if node is None:
+        return fleet
+    keys = (node, f"{namespace_of(incident.job)}/{node}")
+    if incident.detected_at <= max(fleet.pardoned_at.get(key, float("-inf")) for key in keys):
         return fleet
     # The next job of the same name counts its incidents from one again: the time is part of what names a mark.
     same = (incident.job, incident.id, incident.detected_at)
@@ -210,11 +213,6 @@ def weight_for(marks: tuple[Mark, ...], namespace: str | None, now: float) -> fl
     return max(heard, score(marks, now) - (loud[-1] - loud[-2]))
 
 
-def _pardoned_at(fleet: Fleet, node: str, job: str) -> float:
-    keys = (node, f"{namespace_of(job)}/{node}")
-    return max(fleet.pardoned_at.get(key, float("-inf")) for key in keys)
-
-
 def score(marks: Iterable[Mark], now: float) -> float:
     """What the marks weigh now. Those of one moment are one fault, told by several."""
     total, last_at, last = 0.0, float("-inf"), 0.0
@@ -232,13 +230,10 @@ def repute_of(fleet: Fleet, node: str, now: float, job: str) -> Repute:
     """What this job is told of a node, in a number and in words. Jobs of other namespaces are not named."""
     marks = _counting(fleet.marks.get(node, ()), namespace_of(job))
     heaviest = sorted(marks, key=lambda each: -each.weight)[:3]
-    told = "; ".join(f"{each.cause} in {_as_told(each.job, job)}" for each in heaviest)
+    ours = {each.job: each.job for each in heaviest if namespace_of(each.job) == namespace_of(job)}
+    told = "; ".join(f"{each.cause} in {ours.get(each.job, 'a job of another namespace')}" for each in heaviest)
     weight = weight_for(fleet.marks.get(node, ()), namespace_of(job), now)
     return Repute(node in fleet.kept_from(job), weight, told or "nothing is known against it")
-
-
-def _as_told(job: str, to: str) -> str:
-    return job if namespace_of(job) == namespace_of(to) else "a job of another namespace"
 
 
 def weight_of(incident: Incident) -> float:
@@ -249,12 +244,9 @@ def weight_of(incident: Incident) -> float:
         return 0.0
     weight = WEIGHTS.get(incident.kind, 0.0)
     if incident.kind is FindingKind.XID:
-        weight = PROOF if _blames_hardware(incident.cause) else OTHER_XID
+        entry = xid_of(incident.cause)
+        blames = entry is not None and entry.blames is XidClass.HARDWARE and entry.action is XidAction.EVICT
+        weight = PROOF if blames else OTHER_XID
     elif incident.kind is FindingKind.PROCESS_EXIT and not incident.cause.startswith("signal"):
         weight = 0.0
     return weight if incident.actions else min(weight, REPORTED)
-
-
-def _blames_hardware(cause: str) -> bool:
-    entry = xid_of(cause)
-    return entry is not None and entry.blames is XidClass.HARDWARE and entry.action is XidAction.EVICT

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.api.round import Reentry
 
 
-class Standing(StrEnum):
+class MemberState(StrEnum):
     """Whether a member can be given ranks."""
 
     PRESENT = "Present"
@@ -25,7 +25,7 @@ class Standing(StrEnum):
     UNKNOWN = "Unknown"  # the watchdog restarted and has not heard of it yet
 
 
-THERE = (Standing.PRESENT, Standing.TESTING)
+THERE = (MemberState.PRESENT, MemberState.TESTING)
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Member(msgspec.Struct, frozen=True):
     local_size: int
     ports: tuple[int, ...]
     warm: bool
-    standing: Standing
+    standing: MemberState
     joined_at: float
     entered_round: int | None = None
     finished_round: int | None = None
@@ -92,11 +92,11 @@ class Selection:
 
 
 def _stayed(member: Member, among: Set[str], at: float) -> bool:
-    return member.standing is Standing.PRESENT and member.joined_at <= at and member.name in among
+    return member.standing is MemberState.PRESENT and member.joined_at <= at and member.name in among
 
 
 ABSENT: Final = Selection(lambda member, among, at: member.standing not in THERE)
-UNHEARD: Final = Selection(lambda member, among, at: member.standing is Standing.UNKNOWN)
+UNHEARD: Final = Selection(lambda member, among, at: member.standing is MemberState.UNKNOWN)
 RESPAWNED: Final = Selection(lambda member, among, at: not member.reentrant)
 BEYOND: Final = Selection(lambda member, among, at: member.name not in among)
 STAYED: Final = Selection(_stayed)
@@ -117,7 +117,7 @@ class Index:
         present = self.present.copy()
         for change in changes:
             for each, count in zip(change, (-1, 1), strict=True):
-                if each is not None and each.standing is Standing.PRESENT:
+                if each is not None and each.standing is MemberState.PRESENT:
                     present[each.local_size] = present.get(each.local_size, 0) + count
         on_node = None if self.on_node is None else _moved(self.on_node, changes)
         return Index(present, on_node, {key: each.after(changes) for key, each in self.selections.items()})
@@ -177,7 +177,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def lost(self, names: Iterable[str]) -> "Roster":
         """With those of these members that are known no longer there; for many this is one copy."""
         known = [self.by_name[name] for name in dict.fromkeys(names) if name in self.by_name]
-        lost = [msgspec.structs.replace(member, standing=Standing.LOST) for member in known]
+        lost = [msgspec.structs.replace(member, standing=MemberState.LOST) for member in known]
         by_name = {**self.by_name, **{member.name: member for member in lost}}
         return self._followed_by(by_name, list(zip(known, lost, strict=True)))
 

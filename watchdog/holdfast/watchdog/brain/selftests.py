@@ -1,8 +1,12 @@
-"""Self-tests of the members: asked for, waited for, judged. A member whose devices compute wrong gets no ranks.
+"""Self-tests of the members: asked for, waited for, compared. A member whose devices compute wrong gets no ranks.
 
 Asked of every member before it is given ranks (preflight), of those that are suspect, of a node that is trusted
 again, and of spares now and then, for they have nothing else to do. A test that nobody answers proves nothing: the
 member is taken as it is, because a job that waits for ever is worse than one that was not tested.
+
+Devices may be sound and not suit what the job asks for: ranks that must share one NVLink domain. That is no fault
+of a node, so nothing is held against it, by this job or by another: the member gets no ranks under this spec, and
+a human hears of it once. Another size, or no self-tests at all, lets the job go on.
 """
 
 from collections.abc import Set
@@ -16,7 +20,7 @@ from holdfast.api.incident import IncidentState
 from holdfast.api.selftest import TOPOLOGY, CheckResult, TestLevel, TestWanted, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.incidents import brief_incident, paging
-from holdfast.watchdog.brain.roster import Member, Standing
+from holdfast.watchdog.brain.roster import Member, MemberState
 from holdfast.watchdog.brain.state import Fit, JobState, Trial
 from holdfast.watchdog.brain.step import Effect, Examine, Notify, Reason, Step, changed, stay
 from holdfast.watchdog.wording import NAMED, in_words
@@ -29,6 +33,9 @@ KEPT_RESULTS = 256
 KEPT_NODES = 16_384
 # Two devices that differ prove that one is wrong, not which. Three or more, all but one alike, do.
 ALIKE_MIN = 2
+REMEDY = (
+    "ask for a spec.parallelism.tensor that one domain holds, or place the job on nodes with larger NVLink domains"
+)
 
 
 def barred(state: JobState, name: str) -> bool:
@@ -56,10 +63,12 @@ def ask(state: JobState, names: tuple[str, ...], level: TestLevel, reason: str, 
         if (member := state.member(name)) is None:
             continue
         # Who may have no ranks before an answer may have none before the answer to another question either.
-        trial = Trial(name, state.trial_count + 1, level, reason, now, bars or member.standing is Standing.TESTING)
+        trial = Trial(
+            name, state.trial_count + 1, level, reason, now, bars or member.standing is MemberState.TESTING
+        )
         members = state.members
-        if trial.bars and member.standing is Standing.PRESENT:
-            members = members.changed(name, standing=Standing.TESTING)
+        if trial.bars and member.standing is MemberState.PRESENT:
+            members = members.changed(name, standing=MemberState.TESTING)
         # In the order in which they are given up, so that the first is all that need be looked at.
         trials = {**state.trials}
         trials.pop(name, None)
@@ -81,10 +90,10 @@ def admitted(state: JobState, name: str, now: float) -> JobState:
     """The state with the member's test over: one that suits may be given ranks, as if it had joined now."""
     state = without_trial(state, name)
     member = state.member(name)
-    if member is None or member.standing is not Standing.TESTING or name in state.fit.misfits:
+    if member is None or member.standing is not MemberState.TESTING or name in state.fit.misfits:
         return state
     joined_at = member.joined_at if state.in_round(name) else now
-    members = state.members.changed(name, standing=Standing.PRESENT, joined_at=joined_at)
+    members = state.members.changed(name, standing=MemberState.PRESENT, joined_at=joined_at)
     forming_since = state.forming_since if state.in_round(name) else now
     return changed(state, members=members, forming_since=forming_since)
 
@@ -157,7 +166,9 @@ def waiting_for_tests(state: JobState) -> str | None:
     if not ranked or not state.trials:
         return None
     testing = (each for name in state.trials if (each := state.member(name)) and name in ranked)
-    names = sorted(each.name for each in testing if each.standing is Standing.TESTING and each.node not in avoided)
+    names = sorted(
+        each.name for each in testing if each.standing is MemberState.TESTING and each.node not in avoided
+    )
     return f"waiting for the self-tests of {', '.join(names)}" if names else None
 
 
@@ -168,7 +179,7 @@ def is_anybody_tested(state: JobState) -> bool:
     """
     members, avoided = state.members.by_name, state.avoided_nodes
     waiting = (members[trial.member] for trial in state.trials.values() if trial.bars)
-    return any(each.standing is not Standing.LOST and each.node not in avoided for each in waiting)
+    return any(each.standing is not MemberState.LOST and each.node not in avoided for each in waiting)
 
 
 def being_tested(state: JobState) -> str:
@@ -237,13 +248,8 @@ def _turns(state: JobState) -> dict[str, float]:
     return {
         each.name: max(each.joined_at, state.tested_at.get(each.node, 0.0)) + every_s
         for each in spares
-        if each.standing is Standing.PRESENT and each.node not in avoided
+        if each.standing is MemberState.PRESENT and each.node not in avoided
     }
-
-
-REMEDY = (
-    "ask for a spec.parallelism.tensor that one domain holds, or place the job on nodes with larger NVLink domains"
-)
 
 
 def misfit_of(event: MemberTested) -> str | None:
@@ -258,8 +264,8 @@ def unfit(state: JobState, member: Member, says: str, now: float) -> Step:
     """The member gets no ranks under this spec. The first one is an incident of the job, told to a human."""
     fit = msgspec.structs.replace(state.fit, misfits={**state.fit.misfits, member.name: says})
     members = state.members
-    if member.standing is Standing.PRESENT:
-        members = members.changed(member.name, standing=Standing.TESTING)
+    if member.standing is MemberState.PRESENT:
+        members = members.changed(member.name, standing=MemberState.TESTING)
     state = changed(without_trial(state, member.name), fit=fit, members=members)
     reason = Reason("self-test", f"{member.name} does not suit the job: {says}")
     if fit.incident is not None:
@@ -295,7 +301,7 @@ def refit(state: JobState, now: float) -> Step:
         return stay(state)
     state = changed(state, fit=Fit(policy.tensor))
     idle = (state.member(name) for name in {*misfits, *state.members.beyond(state.ranked())})
-    names = tuple(sorted(each.name for each in idle if each is not None and each.standing is not Standing.LOST))
+    names = tuple(sorted(each.name for each in idle if each is not None and each.standing is not MemberState.LOST))
     if policy.preflight is None or not names:
         return stay(state)
     reason = f"the spec asks for tensor parallel size {policy.tensor} now"
@@ -306,7 +312,9 @@ def misfits_in_words(state: JobState) -> str:
     """Who gets no ranks under this spec, why, and what to do; empty when everybody suits."""
     misfits, avoided = state.fit.misfits, state.avoided_nodes
     there = ((name, state.member(name)) for name in misfits)
-    out = (name for name, each in there if each and each.standing is Standing.TESTING and each.node not in avoided)
+    out = (
+        name for name, each in there if each and each.standing is MemberState.TESTING and each.node not in avoided
+    )
     names = list(islice((name for name in out if name not in state.trials), NAMED))
     if not names:
         return ""

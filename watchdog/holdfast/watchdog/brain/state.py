@@ -15,7 +15,7 @@ from holdfast.api.round import Desired, Entry, Restore, Round
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.brain.ledger import Ledger
-from holdfast.watchdog.brain.roster import Member, Roster, Standing
+from holdfast.watchdog.brain.roster import Member, MemberState, Roster
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -352,7 +352,7 @@ class JobState(msgspec.Struct, frozen=True, dict=True):
         return known == len(ranked) and ranked.isdisjoint(self.members.respawned())
 
     def _is_fit(self, member: Member) -> bool:
-        return member.standing is Standing.PRESENT and member.local_size == self._size
+        return member.standing is MemberState.PRESENT and member.local_size == self._size
 
     def has_survivors(self) -> bool:
         """Whether a member with ranks in the newest round, there when it was shown, can be given ranks again."""
