@@ -145,12 +145,13 @@ def _bounded(state: JobState, known: tuple[Checkpoint, ...]) -> tuple[Checkpoint
     need.
     """
     newest, older = known[-KEPT_CHECKPOINTS:], known[:-KEPT_CHECKPOINTS]
-    needed = {
-        each.step: each
-        for holds in (is_verified, is_healthy)
-        if not holds(state, newest[0])
-        for each in [each for each in older if holds(state, each)][-1:]
-    }
+    verified = state.verified_step if state.verified_step is not None else -1
+    healthy = state.unhealthy_from - 1 if state.unhealthy_from is not None else newest[-1].step
+    needed: dict[int, Checkpoint] = {}
+    for last in (verified, healthy):
+        sound = [each for each in older if each.step <= last]
+        if sound and newest[0].step > last:
+            needed[sound[-1].step] = sound[-1]
     return (*(needed[step] for step in sorted(needed)), *newest)
 
 
@@ -243,11 +244,6 @@ def agreed(state: JobState, event: Event, now: float) -> Step:
     return Step(after, (), Reason("verified", f"{says} after step {event.step}"))
 
 
-def is_verified(state: JobState, checkpoint: Checkpoint) -> bool:
-    """Whether what the checkpoint holds is known to be right."""
-    return state.verified_step is not None and checkpoint.step <= state.verified_step
-
-
 def vouch(state: JobState) -> Vouch | None:
     """What the newest round is told of what is verified and what is not healthy; nothing before it has said
     where it went on from.
@@ -303,11 +299,6 @@ def unhealthy(state: JobState, finding: Finding) -> JobState:
         return state
     known = state.unhealthy_from
     return changed(state, unhealthy_from=finding.step if known is None else min(known, finding.step))
-
-
-def is_healthy(state: JobState, checkpoint: Checkpoint) -> bool:
-    """Whether no value is known that was not finite at its step or before, in this history."""
-    return state.unhealthy_from is None or checkpoint.step < state.unhealthy_from
 
 
 def no_help(state: JobState, finding: Finding, now: float) -> str | None:

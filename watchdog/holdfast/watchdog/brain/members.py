@@ -31,7 +31,6 @@ from holdfast.watchdog.brain.departures import expect
 from holdfast.watchdog.brain.healing import heal, rankless_lost, seen_again
 from holdfast.watchdog.brain.history import runs_unseen
 from holdfast.watchdog.brain.incidents import update
-from holdfast.watchdog.brain.nodes import evict_no_more
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import anybody_there, awaited_anew, found_again, missed
 from holdfast.watchdog.brain.roster import THERE, Member, MemberState, Roster
@@ -326,8 +325,14 @@ def acquit(state: JobState, event: PodChanged, now: float) -> Step:
     incident = _loss_of(state, event.member)
     if incident is None or (incident.confidence is not Confidence.CERTAIN and event.end is not PodEnd.OWN_LIMIT):
         return stay(state)
-    suspicions = tuple(each for each in state.suspicions if each.incident != incident.id)
-    state = evict_no_more(changed(state, suspicions=suspicions), incident.id)
+    # What else is held against its nodes stands.
+    back = [order.node for order in state.avoided if order.incident == incident.id]
+    state = changed(
+        state,
+        suspicions=tuple(each for each in state.suspicions if each.incident != incident.id),
+        avoided=tuple(order for order in state.avoided if order.node not in back),
+        returned=tuple(dict.fromkeys((*state.returned, *back))),
+    )
     if incident.innocent:
         return stay(state)
     says = f"{CAUSES[event.end]}: node {incident.culprit.node} had no part in it"

@@ -43,16 +43,6 @@ def keep_away(state: JobState, order: NodeOrder) -> JobState:
     )
 
 
-def evict_no_more(state: JobState, incident: str) -> JobState:
-    """Put back into service what one incident took out; what else was held against its nodes stands."""
-    nodes = [order.node for order in state.avoided if order.incident == incident]
-    return changed(
-        state,
-        avoided=tuple(order for order in state.avoided if order.node not in nodes),
-        returned=tuple(dict.fromkeys((*state.returned, *nodes))),
-    )
-
-
 def take_back(state: JobState, nodes: tuple[str, ...]) -> JobState:
     """Put nodes back into service and forget what was held against them."""
     return changed(

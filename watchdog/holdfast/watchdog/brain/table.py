@@ -54,24 +54,21 @@ def initial(job: str) -> JobState:
 def advance(state: JobState, event: Event, now: float) -> Step:
     """Apply one event. Total: no event in any phase raises."""
     step = observe(state, event, now, _act) if is_observed(state, event) else _act(state, event, now)
-    return Step(_accounted(state, step.state, now), step.effects, step.reason)
+    after = step.state
+    price = after.policy.gpu_hour if after.policy is not None else None
+    # The time since the last change of phase, of GPUs or of their price goes into the ledger.
+    ledger = after.ledger.follow(after.phase, _gpus_held(after), price, now)
+    if state.phase is not after.phase:
+        after = changed(after, ledger=ledger, ended_at=now if after.phase in ENDED else None)
+    elif ledger is not after.ledger:
+        after = changed(after, ledger=ledger)
+    return Step(after, step.effects, step.reason)
 
 
 def _act(state: JobState, event: Event, now: float) -> Step:
     """What the event and the state after it lead to."""
     handler = TRANSITIONS[state.phase, type(event)]
     return handler(state, event, now).then(settle, now)
-
-
-def _accounted(before: JobState, after: JobState, now: float) -> JobState:
-    """The state with the time since the last change of phase, of GPUs or of their price in its ledger, and when it
-    ended.
-    """
-    price = after.policy.gpu_hour if after.policy is not None else None
-    ledger = after.ledger.follow(after.phase, _gpus_held(after), price, now)
-    if before.phase is not after.phase:
-        return changed(after, ledger=ledger, ended_at=now if after.phase in ENDED else None)
-    return after if ledger is after.ledger else changed(after, ledger=ledger)
 
 
 def _gpus_held(state: JobState) -> int:
