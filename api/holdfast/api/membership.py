@@ -14,6 +14,7 @@ from holdfast.api.bounds import Code, Few, Job, Many, Name, Port, Positive, Rank
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.round import Reentry, Shown, Tier
 from holdfast.api.selftest import Tested, TestWanted
+from holdfast.api.telemetry import RankNonFinite
 from holdfast.api.workeroutput import WorkerOutput
 
 
@@ -105,10 +106,14 @@ class TrainingBegan(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkersFinished(msgspec.Struct, frozen=True, tag=True):
-    """All local workers of the member ended `round` with exit code zero, `last_step` completed (None: Unknown)."""
+    """All local workers of the member ended `round` with exit code zero, `last_step` completed (None: Unknown).
+
+    `nonfinite` is what those of them that know of a value that was not finite said at the end.
+    """
 
     round: Whole
     last_step: Whole | None = None
+    nonfinite: Annotated[tuple[RankNonFinite, ...], Many] = ()
 
 
 class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):

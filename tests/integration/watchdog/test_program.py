@@ -182,7 +182,7 @@ async def test_its_word_about_an_xid_is_every_jobs_policy_and_a_token_of_its_own
 async def test_a_member_that_does_not_come_back_after_a_restart_is_lost(installation: Installation) -> None:
     process = installation.start()
     base = await installation.listening(process)
-    await installation.submit(base, nodes=2, lost_after_s=0.6, heartbeat_interval_s=0.2)
+    await installation.submit(base, nodes=2, lost_after_s=patient(0.6), heartbeat_interval_s=0.2)
     first, second = await installation.launcher(base, "m1"), await installation.launcher(base, "m2")
     async with beating(first, second):
         shown = await first.enter()
@@ -198,15 +198,15 @@ async def test_a_member_that_does_not_come_back_after_a_restart_is_lost(installa
 async def test_a_watchdog_that_was_stopped_for_a_while_takes_nobody_for_dead(installation: Installation) -> None:
     process = installation.start()
     base = await installation.listening(process)
-    await installation.submit(base, nodes=2, lost_after_s=0.6, heartbeat_interval_s=0.2)
+    await installation.submit(base, nodes=2, lost_after_s=patient(0.6), heartbeat_interval_s=0.2)
     peers = [await installation.launcher(base, name) for name in ("m1", "m2")]
     async with beating(*peers):
         for peer in peers:
             await peer.enter()
         process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(patient(1.5))
         process.send_signal(signal.SIGCONT)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(patient(1.0))
     async with installation.http.get(
         f"{base}/v1/jobs/{JOB}/status", headers=bearer(installation.token)
     ) as response:

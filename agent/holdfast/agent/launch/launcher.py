@@ -346,6 +346,8 @@ class Launcher:
             if not (isinstance(effect, Report) and isinstance(effect.message, WorkerExited)):
                 continue
             failed = effect.message
+            if failed.exit_code == 0:
+                continue  # it is told of because the others may go on; it has not failed
             how = f"signal={failed.signal}" if failed.signal else f"exit_code={failed.exit_code}"
             log.error("a worker failed rank=%d round=%d %s log=%s", failed.rank, failed.round, how, born.path)
             if failed.error and not self._settings.tee.includes(born.start.local_rank):

@@ -257,8 +257,11 @@ def _noted(
     if may_loop(finding, decision):
         failures = (*failures, failure_of(state, finding, now))
     suspicions = tuple(each for each in state.suspicions if each.at > now - MEMORY_S)
-    if finding.subject.node is not None and not finding.innocent:
-        suspicions = (*suspicions, Suspicion(finding.subject.node, fault_class(finding), now, incident.id))
+    if not finding.innocent:
+        # The fault is held against the nodes of workers that died with the first one too.
+        named = (finding.subject, *(finding.also if finding.kind is FindingKind.PROCESS_EXIT else ()))
+        nodes = dict.fromkeys(each.node for each in named if each.node is not None)
+        suspicions += tuple(Suspicion(node, fault_class(finding), now, incident.id) for node in nodes)
     after = changed(
         state,
         members=members,

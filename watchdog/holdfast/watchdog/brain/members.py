@@ -68,7 +68,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
     departures = state.departures
     if keeps := known is not None and not restarted:
         assert known is not None
-        kept = ("joined_at", "entered_round", "finished_round", "reentrant", "reentry", "because")
+        kept = ("joined_at", "entered_round", "finished_round", "reentrant", "reentry", "because", "nonfinite")
         member = msgspec.structs.replace(member, **{name: getattr(known, name) for name in kept})
     else:
         # Another process in the same place is not the one that was told to end.
@@ -153,7 +153,7 @@ def finished(state: JobState, event: Event, now: float) -> Step:
     if event.last_step is not None:
         last = max(event.last_step, state.step or 0)
         state = changed(state, step=last, high_step=max(last, state.high_step))
-    return _with_member(state, event.member, finished_round=event.round)
+    return _with_member(state, event.member, finished_round=event.round, nonfinite=event.nonfinite)
 
 
 def left(state: JobState, event: Event, now: float) -> Step:

@@ -235,25 +235,27 @@ def _go_back(state: JobState, request: InterventionRequest, now: float) -> Step:
     if isinstance(where, str):
         raise Refusal(f"{refused}{where}")
     asked = ask_to_go_back(state, request.id, limit, where)
-    state, step, policy = asked.state, where.step, state.policy
+    state, policy = asked.state, state.policy
     assert policy is not None
     directive = Restore(
         Tier.CHECKPOINT,
-        step,
+        where.step,
         policy.checkpoint_uri,
         request.skip_batches,
         request.learning_rate_scale,
         state.incarnation,
+        otherwise=where.otherwise,
     )
+    last = where.step if where.otherwise is None else where.otherwise
     after = changed(
         state,
         rewind=Rewind(directive),
-        checkpoints=tuple(each for each in state.checkpoints if each.step <= step),
-        storage=up_to(state.storage, step),
+        checkpoints=tuple(each for each in state.checkpoints if each.step <= last),
+        storage=up_to(state.storage, last),
         # What the job went back for by itself was in the history that is given up: it does not count against this.
         non_finite=(),
     )
-    owed = owe(after, Recovery(f"rewound to step {step} on request: {request.reason}"))
+    owed = owe(after, Recovery(f"rewound to step {where.step} on request: {request.reason}"))
     return Step(owed, asked.effects, asked.reason)
 
 

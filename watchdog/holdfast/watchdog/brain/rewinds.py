@@ -24,12 +24,14 @@ STEPS_NAMED = 12
 
 class Target(msgspec.Struct, frozen=True):
     """Where a round is sent back to: the newest checkpoint not after `step`. `says` is what is expected to be
-    restored and why, in words, as of what was told of the storage.
+    restored and why, in words, as of what was told of the storage. Where nothing was told of at or before `step`,
+    storage itself may hold something all the same; `otherwise` is then the step to go on from when it does not.
     """
 
     step: int
     says: str
     why: str = ""
+    otherwise: int | None = None
 
 
 def listed(state: JobState, event: Event, now: float) -> Step:
@@ -94,7 +96,13 @@ def target(state: JobState, limit: int | None) -> Target | str:
             says = f"there is {_in_words([each.step for each in there], count)}"
             says += f"; not healthy: {_in_words(unhealthy)}" if unhealthy else ""
         asked = "the newest" if limit is None else f"step {limit}"
-        return f"nothing that can be restored is at or before {asked}: {says}{_as_of(state)}"
+        nothing = f"nothing that can be restored is at or before {asked}: {says}{_as_of(state)}"
+        newest = newest_step(state)
+        if not limit or newest is None or storage is None:
+            return nothing
+        # A checkpoint that people have put back is seen by whoever looks: nobody does before the next deletion.
+        hope = f"what storage holds at or before step {limit}, if it does, else step {newest}"
+        return Target(limit, f"{hope}; as far as was told, {nothing}", otherwise=newest)
     step = order[0].step
     if limit is None or step == limit:
         return Target(step, f"step {step}{_as_of(state)}")
@@ -137,6 +145,8 @@ def came_to(state: JobState, event: RestoreReported) -> Step:
     did = "began afresh" if event.step is None else f"restored step {event.step}"
     reached = event.step or 0
     notes = [f"{asked.step} was asked for"] if reached != asked.step else []
+    if reached > asked.step:
+        notes += ["nothing that can be restored is at or before it"]
     if reached == asked.intended:
         notes += [asked.why] if asked.why and notes else []
     else:
