@@ -13,15 +13,15 @@ from holdfast.api.plan import Plan
 from holdfast.api.round import Desired, Round, Tier
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.status import status_of
+from holdfast.watchdog.brain.roster import MemberState
+from holdfast.watchdog.brain.status import status_of
 from holdfast.watchdog.turn import FAILED_RULE, turn
 
 if TYPE_CHECKING:
     from nodememory import Image
     from world import World
 
-    from holdfast.watchdog.state import JobState
+    from holdfast.watchdog.brain.state import JobState
 
 USEFUL_SLACK_S = 1.0
 STATE_BYTES = 32_768
@@ -264,7 +264,7 @@ class Invariants:
             return
         for each in self.world.members.values():
             known = state.member(each.name)
-            there = known is not None and known.standing is not Standing.LOST
+            there = known is not None and known.standing is not MemberState.LOST
             self.require(there or not each.in_touch, f"{each.name} lives, is connected and counts as lost")
 
     def _is_left_alone(self) -> bool:

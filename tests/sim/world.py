@@ -33,14 +33,14 @@ from holdfast.api.round import Desired
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
+from holdfast.watchdog.brain.selftests import wanted_of
+from holdfast.watchdog.brain.step import Answered, Dismiss, Effect, Examine, Publish, Save, Show
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.effect import Answered, Dismiss, Effect, Examine, Publish, Save, Show
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.progress import Progress
 from holdfast.watchdog.sample import Connected, Disconnected
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.store.memory import MemoryStore
-from holdfast.watchdog.trial import wanted_of
 
 JOB = "sim/run"
 REPLACEMENT_S = 2.0

@@ -38,9 +38,9 @@ from holdfast.checkpoint.save.persister import Lineage, Persister
 from holdfast.checkpoint.save.saves import StorageReport
 from holdfast.checkpoint.storage.local import LocalStorage
 from holdfast.watchdog.brain import advance, initial, next_wakeup
-from holdfast.watchdog.effect import Answered
-from holdfast.watchdog.rewinding import known
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.brain.rewinds import known_checkpoints
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import Answered
 
 JOB = "team/run"
 
@@ -228,7 +228,7 @@ class Life:
         self.rank.told.clear()
 
     def agrees(self) -> None:
-        listed = [each.step for each in known(self.brain.state)]
+        listed = [each.step for each in known_checkpoints(self.brain.state)]
         assert listed == self.rank.there()
         assert self.brain.state.storage is not None
         assert self.brain.state.storage.count == len(listed)
@@ -259,7 +259,7 @@ class Life:
 
     def rewind(self) -> None:
         limit = self.random.randint(0, self.step + 5)
-        before = [each.step for each in known(self.brain.state)]
+        before = [each.step for each in known_checkpoints(self.brain.state)]
         id = self.ask(InterventionAction.REWIND, to_step=limit)
         refused = [each for each in self.brain.outcomes if each.id == id]
         if refused:
@@ -318,5 +318,5 @@ def test_the_watchdogs_list_is_the_storages_after_a_thousand_saves_and_prunes(se
             case _:
                 life.live()
     life.restart()
-    assert [each.step for each in known(life.brain.replayed())] == life.rank.there()
+    assert [each.step for each in known_checkpoints(life.brain.replayed())] == life.rank.there()
     shutil.rmtree(tmp_path / "checkpoints")

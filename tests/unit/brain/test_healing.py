@@ -10,7 +10,7 @@ from holdfast.api.intervention import InterventionAction
 from holdfast.api.policy import EvictionBudget, RestartBudget
 from holdfast.api.round import Closed, Entry, Idle
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.effect import Notify
+from holdfast.watchdog.brain.step import Notify
 
 
 def test_a_dead_worker_starts_anew_while_the_others_re_enter() -> None:
@@ -237,7 +237,7 @@ def test_a_checkpoint_found_damaged_is_forgotten() -> None:
 
 def test_no_event_in_any_phase_raises() -> None:
     from holdfast.api.event import Event
-    from holdfast.watchdog.brain import MOVES, TRANSITIONS
+    from holdfast.watchdog.brain.table import MOVES, TRANSITIONS
 
     kinds = set(Event.__args__)  # type: ignore[attr-defined]
     assert kinds == set(MOVES)

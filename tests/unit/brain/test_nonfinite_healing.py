@@ -10,10 +10,8 @@ from holdfast.api.intervention import InterventionAction
 from holdfast.api.membership import Verified
 from holdfast.api.round import Tier
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.corruption import vouch
-from holdfast.watchdog.effect import Notify, Vouch
-from holdfast.watchdog.nonfinite import REWINDS_THAT_PAGE
-from holdfast.watchdog.progression import KEPT_CHECKPOINTS
+from holdfast.watchdog.brain.history import KEPT_CHECKPOINTS, REWINDS_THAT_PAGE, vouch
+from holdfast.watchdog.brain.step import Notify, Vouch
 
 
 def nan(story: Story, step: int, node: int = 2, **fields: object) -> Story:

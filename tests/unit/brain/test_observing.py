@@ -25,8 +25,8 @@ from holdfast.api.policy import CorruptionPolicy, XidAction
 from holdfast.api.round import Closed, Idle
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.effect import Dismiss, Examine, Notify, Pardon, Publish, Save, Show, Vouch
-from holdfast.watchdog.observing import ENDS_THE_ROUND, TOLD_AGAIN_S
+from holdfast.watchdog.brain.observing import ENDS_THE_ROUND, TOLD_AGAIN_S
+from holdfast.watchdog.brain.step import Dismiss, Examine, Notify, Pardon, Publish, Save, Show, Vouch
 
 DOES_SOMETHING = (Show, Publish, Save, Vouch, Examine, Notify, Pardon)
 Fault = Callable[[Story], Event]

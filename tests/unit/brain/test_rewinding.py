@@ -9,9 +9,9 @@ from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.policy import MemoryPolicy
 from holdfast.api.round import Tier
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.requests import pending
-from holdfast.watchdog.rewinding import known
-from holdfast.watchdog.step import changed
+from holdfast.watchdog.brain.requests import pending
+from holdfast.watchdog.brain.rewinds import known_checkpoints
+from holdfast.watchdog.brain.step import changed
 
 DONE, REFUSED, PENDING = InterventionState.DONE, InterventionState.REFUSED, InterventionState.PENDING
 
@@ -27,7 +27,7 @@ def answer(story: Story, id: str = "i1") -> tuple[InterventionState, str] | None
 
 
 def steps(story: Story) -> list[int]:
-    return [each.step for each in known(story.state)]
+    return [each.step for each in known_checkpoints(story.state)]
 
 
 def test_a_checkpoint_of_an_earlier_life_can_be_gone_back_to() -> None:
