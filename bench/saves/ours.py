@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.checkpoint import Checkpointer, Standalone
-from holdfast.checkpoint.persist import SavePoint
+from holdfast.checkpoint.save.persister import SavePoint
 from saves.subject import Subject
 
 POINTS: Final = tuple(point.value for point in SavePoint)

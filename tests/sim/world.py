@@ -33,17 +33,18 @@ from holdfast.api.round import Desired
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
+from holdfast.watchdog.brain.selftests import wanted_of
+from holdfast.watchdog.brain.step import Answered, Dismiss, Effect, Examine, Publish, Save, Show
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.effect import Answered, Dismiss, Effect, Examine, Publish, Save, Show
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.progress import Progress
 from holdfast.watchdog.sample import Connected, Disconnected
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.store.memory import MemoryStore
-from holdfast.watchdog.trial import wanted_of
 
 JOB = "sim/run"
 REPLACEMENT_S = 2.0
+OBSERVED_SHARE = 0.15
 
 
 def senses_for(policy: Policy) -> Senses:
@@ -108,6 +109,7 @@ class World:
             memory=self.random.choice((None, MemoryPolicy(), MemoryPolicy(replicas=2))),
             interval=self.random.choice((None, CheckpointInterval(), CheckpointInterval(steps=7))),
             corruption=CorruptionPolicy(fingerprint_every=self.random.choice((0, 4)), self_test_every_s=20.0),
+            observe=not self.sound and self.random.random() < OBSERVED_SHARE,
         )
 
     def _new_job(self) -> Job:

@@ -7,13 +7,10 @@ from math import prod
 
 from holdfast.api.checkpoint import Health, health_of, restore_order
 from holdfast.api.errors import Damaged, InvalidInput, Problem
-from holdfast.checkpoint.dating import committed_at
-from holdfast.checkpoint.discovery import Found, discover, lineage
-from holdfast.checkpoint.index import Stored, StoredTensor
-from holdfast.checkpoint.naming import committed_step
-from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.retention import Retention, Why, judge
-from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.commit.discovery import Found, committed_at, committed_step, discover, lineage
+from holdfast.checkpoint.commit.retention import Need, Retention, Why, judge
+from holdfast.checkpoint.commit.storage import Storage
+from holdfast.checkpoint.format.index import Stored, StoredTensor
 
 
 class Place(StrEnum):
@@ -78,7 +75,11 @@ def catalogue(storage: Storage) -> Catalogue:
     line = lineage(found)
     order = [each.name for each in restore_order(line, need.unhealthy_from)]
     places = {each.name: Place.GIVEN_UP for each in found}
-    places |= {each.name: _place(each, order, need) for each in line}
+    for each in line:
+        is_unhealthy = health_of(each, need.unhealthy_from) is Health.UNHEALTHY
+        places[each.name] = Place.UNHEALTHY if is_unhealthy else Place.KEPT
+    if order:
+        places[order[0]] = Place.NEWEST
     entries = [_entry(each, places[each.name], need, dates[each.name]) for each in found]
     entries += [
         Entry(
@@ -125,13 +126,6 @@ def size_of(stored: Stored) -> int:
 def elements(entries: Mapping[str, Stored]) -> int:
     """How many numbers the tensors hold together."""
     return sum(prod(stored.shape) for stored in entries.values() if isinstance(stored, StoredTensor))
-
-
-def _place(one: Found, order: Sequence[str], need: Need) -> Place:
-    """Of one in the line that goes on; `order` is the one in which a restore tries them."""
-    if order and one.name == order[0]:
-        return Place.NEWEST
-    return Place.UNHEALTHY if health_of(one, need.unhealthy_from) is Health.UNHEALTHY else Place.KEPT
 
 
 def _entry(found: Found, place: Place, need: Need, committed_at: float | None) -> Entry:

@@ -13,40 +13,26 @@ from holdfast.api.control import Assignment
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Restore, Tier
-from holdfast.checkpoint import randomness
-from holdfast.checkpoint.capture import Capture
-from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.dataplace import DataPlace, Stateful
-from holdfast.checkpoint.equivalence import Equivalence, LossOf
+from holdfast.checkpoint.capture import randomness
+from holdfast.checkpoint.capture.capture import Capture
+from holdfast.checkpoint.capture.equivalence import Equivalence, LossOf
+from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.capture.state import DataPlace, Stateful, TrainingState
+from holdfast.checkpoint.capture.tier import open_memory
+from holdfast.checkpoint.commit.retention import Retention
+from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.errors import NothingToRestore
-from holdfast.checkpoint.keeping import Keeping
-from holdfast.checkpoint.memorytier import open_memory
-from holdfast.checkpoint.opening import Opening, open_together
-from holdfast.checkpoint.persist import Lineage, Persister, Reached, SavePoint
-from holdfast.checkpoint.restore import Position
-from holdfast.checkpoint.restoring import restore_newest
-from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.restore.opening import Opening, open_together
+from holdfast.checkpoint.restore.restore import Position, restore_newest
 from holdfast.checkpoint.runport import RunPort
-from holdfast.checkpoint.saving import Saving, StorageReport
-from holdfast.checkpoint.state import TrainingState
-from holdfast.checkpoint.storage import Storage
-from holdfast.checkpoint.storageuri import storage_at
+from holdfast.checkpoint.save.persister import Lineage, Persister, Reached, SavePoint
+from holdfast.checkpoint.save.saves import Save, SavePolicy, StorageReport
+from holdfast.checkpoint.storage.address import storage_at
 
 _LINGER_S = 10.0  # For a save in flight when the loop is left early: seconds, as a rule.
 _KEEP = 3  # The newest may be cut short by what ended the round, the one before it may be damaged.
 
 Batch = TypeVar("Batch")
-
-
-def _require_nothing_there(restore: Restore, opening: Opening, position: Position) -> None:
-    """Nothing was restored. Raises NothingToRestore unless that is as it should be: nothing was asked for, and
-    storage holds nothing. What is lost otherwise may be months of work, so nobody starts over without being told.
-    """
-    reasons = "; ".join(position.skipped) or "there is none"
-    if restore.step:
-        raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
-    if opening.candidates or opening.unreadable:
-        raise NothingToRestore(f"checkpoints are there and none can be used: {reasons}")
 
 
 class _At(NamedTuple):
@@ -96,11 +82,12 @@ class Checkpointer:
         uri = self.uri or self.run.assignment.restore.uri
         if self.storage is None and uri:
             self.storage = storage_at(uri)
-        self._council = Council(self.run.assignment)
+        self._group = SaveGroup(self.run.assignment)
         self._equivalence: Equivalence | None = None
         if self.equivalence is not None:
             self._equivalence = Equivalence(self.equivalence, self.model, rank=self.run.assignment.rank)
-        self._keeping: Keeping | None = None
+        self._policy: SavePolicy | None = None
+        self._save: Save | None = None
         self._place: DataPlace | None = None
         self._at = _At(step=0, batches=0)
         self._to_drop = 0
@@ -139,20 +126,20 @@ class Checkpointer:
                 if self._equivalence is not None:
                     self._equivalence.batch = batch
                 yield self._at.step, batch
-                if self._keeping is not None:
-                    self._keeping.completed(step=self._at.step, batches=self._at.batches)
+                if self._policy is not None:
+                    self._policy.completed(step=self._at.step, batches=self._at.batches)
         except GeneratorExit:
-            if self._keeping is not None:
-                self._keeping.linger(_LINGER_S)
+            if self._save is not None:
+                self._save.linger(_LINGER_S)
             raise
-        if self._keeping is not None:
-            self._keeping.finish(step=self._at.step, batches=self._at.batches)
+        if self._save is not None:
+            self._save.finish(step=self._at.step, batches=self._at.batches)
 
     def close(self) -> None:
         """Wait for the save in flight and give back what the ranks talked over. Raises as `steps` does."""
-        if self._keeping is not None:
-            self._keeping.wait()
-        self._council.close()
+        if self._save is not None:
+            self._save.wait()
+        self._group.close()
 
     def _turn_to(self, data: object) -> None:
         """`data` is what this pass is over: its state is the one that is saved from now on."""
@@ -178,8 +165,9 @@ class Checkpointer:
         restore = self.run.assignment.restore
         position = self._restore(state, restore)
         skip = restore.skip_batches
-        if position.tier is Tier.MEMORY:
-            skip = 0  # What is remembered is younger than what was asked for, and has it behind it.
+        is_otherwise = restore.step is not None and (position.step or 0) > restore.step
+        if position.tier is Tier.MEMORY or is_otherwise:
+            skip = 0  # What is younger than what was asked for has it behind it, or was not to be changed.
         elif restore.learning_rate_scale != 1.0:
             state.scale_learning_rate(restore.learning_rate_scale)
         self._to_drop = position.to_drop + skip
@@ -200,29 +188,30 @@ class Checkpointer:
             self._position = None
         return source
 
-    def _note(self, *, has_ended: bool) -> None:
-        if self._place is not None:
-            self._place.has_ended = has_ended
-
     def _continue_random(self) -> None:
         if self._position is not None:
             randomness.continue_from(
                 self._position.random,
                 self._position.saved_world_size,
-                rank=self._council.rank,
-                world_size=self._council.world_size,
+                rank=self._group.rank,
+                world_size=self._group.world_size,
             )
 
     def _restore(self, state: TrainingState, restore: Restore) -> Position:
         part = self.run.assignment
         opening = Opening(token="")
         if self.storage is not None:
-            opening = open_together(self.storage, self._council, round=part.round, restore=restore)
-        position = restore_newest(state, self._council, part, storage=self.storage, opening=opening)
+            opening = open_together(self.storage, self._group, round=part.round, restore=restore)
+        position = restore_newest(state, self._group, part, storage=self.storage, opening=opening)
         if position.step is None and restore.tier is not Tier.NONE:
-            _require_nothing_there(restore, opening, position)
+            # What is lost otherwise may be months of work, so nobody starts over without being told.
+            reasons = "; ".join(position.skipped) or "there is none"
+            if restore.step:
+                raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
+            if opening.candidates or opening.unreadable:
+                raise NothingToRestore(f"checkpoints are there and none can be used: {reasons}")
         if self._equivalence is not None:
-            self._equivalence.check(self._council)
+            self._equivalence.check(self._group)
         report = None
         if self.storage is not None and part.rank == 0:
             report = StorageReport(self.run, opening, uri=self.storage.uri, damaged=position.damaged)
@@ -236,11 +225,11 @@ class Checkpointer:
     ) -> None:
         """Get ready for the snapshots and saves of this round."""
         part, storage, parent = self.run.assignment, self.storage, position.step
-        memory, saving = open_memory(part, self._council, parent=parent), None
+        memory = open_memory(part, self._group, parent=parent)
         if storage is None and memory is None:
             return
         capture = Capture(
-            state, self._council, memory, remembered=self.run.snapshotted, is_finite=self.run.is_finite
+            state, self._group, memory, remembered=self.run.snapshotted, is_finite=self.run.is_finite
         )
         if storage is not None:
             if self.run.drill is not None:
@@ -248,16 +237,18 @@ class Checkpointer:
             lineage = Lineage(round=opening.number, parent=parent, token=opening.token)
             persister = Persister(
                 storage,
-                self._council,
+                self._group,
                 lineage,
                 retention=partial(self._retention, part),
                 reached=self._reach,
                 stored=report.tidied if report is not None else lambda line, saved: None,
             )
             saved = parent if position.tier is Tier.CHECKPOINT else None  # Of memory there is none yet.
-            saving = Saving(self.run, capture, persister, uri=storage.uri, saved_step=saved, reached=self.reached)
+            self._save = Save(
+                self.run, capture, persister, uri=storage.uri, saved_step=saved, reached=self.reached
+            )
         every_steps = [each for each in (self.every_steps, part.save_every) if each is not None]
-        self._keeping = Keeping(self.run, capture, memory=memory, saving=saving, every_steps=every_steps)
+        self._policy = SavePolicy(self.run, capture, memory=memory, save=self._save, every_steps=every_steps)
 
     def _reach(self, point: SavePoint) -> None:
         if self.run.drill is not None and point is SavePoint.FILE_WRITTEN:
@@ -280,9 +271,11 @@ class Checkpointer:
             try:
                 batch = next(source)
             except StopIteration:
-                self._note(has_ended=True)
+                if self._place is not None:
+                    self._place.has_ended = True
                 return
-            self._note(has_ended=False)
+            if self._place is not None:
+                self._place.has_ended = False
             self._position = None
             self.run.phase(Phase.FORWARD)
             yield batch

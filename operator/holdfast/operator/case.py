@@ -14,7 +14,7 @@ from holdfast.operator.admission import CONDITION, contender, standing_of
 from holdfast.operator.crashloop import CrashLoop, crash_loop
 from holdfast.operator.nodestate import holds_nobody_off, state_of
 from holdfast.operator.objects import Metadata, Node
-from holdfast.operator.observed import Observed, Terms
+from holdfast.operator.observed import Mode, Observed, Terms
 from holdfast.operator.placement import rack_of
 from holdfast.operator.recorded import Recorded, read_recorded
 from holdfast.operator.roll import Roll, call
@@ -69,6 +69,23 @@ class Case:
         """Whether the watchdog has this very spec, or a newer one that is not seen here yet."""
         generation = self.report.generation if self.report is not None else None
         return generation is not None and generation >= self.metadata.generation
+
+    @property
+    def forgotten(self) -> str | None:
+        """What to do about a watchdog that does not know a job which it had led through rounds; None when it does.
+
+        Its store was emptied, or is another one: taken for new, the job would get round numbers that its
+        launchers and its checkpoints have seen already, and nodes that were found bad.
+        """
+        if not self.connected or self.report is not None or self.terms.mode is not Mode.ACT:
+            return None
+        if not self.recorded.round or self.ended is not None or self.deleted_at is not None:
+            return None
+        return (
+            f"the watchdog has no journal of this job, which had reached round {self.recorded.round}: its store "
+            "was emptied or is another one; restore the store, or delete the TrainingJob and create it again, "
+            "which begins anew from its newest checkpoint"
+        )
 
     @property
     def invalid(self) -> str | None:

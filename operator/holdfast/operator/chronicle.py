@@ -13,6 +13,7 @@ from holdfast.api.status import JobPhase
 from holdfast.operator.action import Action, Cordon, CreatePod, SetFinalizer, Uncordon
 from holdfast.operator.admission import CONDITION
 from holdfast.operator.case import Case, Decision
+from holdfast.operator.conditions import UNSEEN
 from holdfast.operator.departure import WITHOUT_CHECKPOINT, waiting
 from holdfast.operator.objects import Pod
 from holdfast.operator.observed import KubeEvent
@@ -105,7 +106,10 @@ def _life(case: Case, status: Mapping[str, Any]) -> Iterable[KubeEvent]:
         yield KubeEvent("Suspended", report.status.reason)
     if before.holds("Suspended") and not suspended and case.ended is None:
         yield KubeEvent("Resumed", report.status.reason)
-    if phase is JobPhase.RUNNING and (before.phase, before.round) != (phase.value, report.status.round):
+    trains = phase is JobPhase.RUNNING and status.get("phase") == phase  # else nobody sees whether it does
+    ready = before.condition("Ready")
+    was = phase.value if ready is not None and ready.reason == UNSEEN else before.phase
+    if trains and (was, before.round) != (phase.value, report.status.round):
         yield KubeEvent("Running", f"round {report.status.round}, world size {report.status.world_size}")
     if case.ended is not None and before.finished_at is None:
         failed = case.ended is JobPhase.FAILED

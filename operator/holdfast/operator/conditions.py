@@ -13,18 +13,20 @@ import msgspec
 
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, JobStatus
+from holdfast.operator.admission import TRAINS
 from holdfast.operator.case import Case
 from holdfast.operator.edition import difference, earlier, is_rolled
-from holdfast.operator.objects import Condition
+from holdfast.operator.objects import Condition, Pod
 from holdfast.operator.observed import Mode
 from holdfast.operator.podbuilder import edition_of
-from holdfast.operator.podstate import late_in_s, unschedulable, why_pending
-from holdfast.operator.timestamp import text_of
+from holdfast.operator.podstate import is_running, joins_late_in_s, late_in_s, unschedulable, why_pending
+from holdfast.operator.timestamp import seconds_of, text_of
 from holdfast.operator.turns import TURN_S, Standing
 
 ITS_TURN = "its pods are made again by themselves when its turn comes"
 SILENT_S = 10.0
 """A watchdog that fails over is back before; nothing is said of such a gap."""
+UNSEEN = "Unseen"
 MARGIN_S = 0.1
 MESSAGE_LENGTH_MAX = 2000
 STALE_INTERVALS = 3
@@ -76,8 +78,8 @@ def verdicts(case: Case, would: tuple[str, ...]) -> list[Verdict]:
     """All of them. `would` is what an operator that only observes would have done."""
     seen = [
         _ready(case),
-        _progressing(case),
-        _degraded(case),
+        _doubted(case, _progressing(case)),
+        _doubted(case, _degraded(case)),
         _checkpoint_healthy(case),
         _capacity_available(case),
         _admitted(case),
@@ -110,7 +112,38 @@ def _said_last(case: Case, type_: str) -> Verdict | None:
     return Verdict(type_, Truth(known.status), known.reason, known.message)
 
 
+def is_unseen(case: Case) -> bool:
+    """Whether the job trained when the watchdog was last heard, too long ago to say that it still does."""
+    last = case.report.status.phase if case.report is not None else case.recorded.phase
+    trained = case.ended is None and last in TRAINS
+    return trained and case.observed.heard_age_s > SILENT_S
+
+
+def _unseen(case: Case, type_: str) -> Verdict:
+    """The time in it is told once: it would be later with every restart of the operator."""
+    known = _said_last(case, type_)
+    if known is not None and known.reason == UNSEEN:
+        return known
+    since = case.now - case.observed.heard_age_s
+    if case.report is not None:
+        since -= case.report.status.step_age_s or 0.0
+    else:
+        progressed_at = case.written.get("progressedAt")
+        at = seconds_of(progressed_at) if isinstance(progressed_at, str) else None
+        since = since if at is None else min(since, at)
+    says = f"nobody has seen a step since {text_of(since)}: the watchdog is away"
+    return Verdict(type_, Truth.UNKNOWN, UNSEEN, says)
+
+
+def _doubted(case: Case, verdict: Verdict) -> Verdict:
+    """That nothing is amiss holds only of what somebody sees. What was amiss when last seen still stands."""
+    doubtful = verdict.truth is Truth.FALSE and is_unseen(case)
+    return _unseen(case, verdict.type) if doubtful else verdict
+
+
 def _ready(case: Case) -> Verdict:
+    if is_unseen(case):
+        return _unseen(case, "Ready")
     if case.report is None:
         return _unknown(case, "Ready")
     status = case.report.status
@@ -139,7 +172,7 @@ def _progressing(case: Case) -> Verdict:
 
 
 def _held_up(case: Case) -> Iterator[str]:
-    """What keeps a pod that has a node from starting. A pod without one is the condition CapacityAvailable."""
+    """What keeps a pod that has a node from taking part. One without a node is the condition CapacityAvailable."""
     for pod in case.roll.live:
         name, node = pod.metadata.name, pod.spec.node_name
         if not node or pod.status.phase != "Pending":
@@ -148,15 +181,53 @@ def _held_up(case: Case) -> Iterator[str]:
             yield f"{name} on {node}: {why}"
         elif late_in_s(pod, case.now) == 0:
             yield f"{name} on {node}: waits for an image or a volume; look at: kubectl describe pod {name}"
+    yield from _not_joined(case)
+
+
+def _not_joined(case: Case) -> Iterator[str]:
+    """Pods that run, and the watchdog counts fewer members. It tells how many there are, not which."""
+    late = [pod for pod, left_s in _joining(case) if left_s == 0]
+    missing = len(late) - _joined(case)
+    if missing <= 0:
+        return
+    says = "not joined, or is being tested; look at: kubectl logs"
+    if missing == len(late):
+        for pod in late:
+            yield f"{pod.metadata.name} on {pod.spec.node_name}: runs and has {says} {pod.metadata.name}"
+        return
+    names = ", ".join(pod.metadata.name for pod in late)
+    yield f"{missing} of the pods that run has {says} POD, where POD is one of {names}"
+
+
+def _joining(case: Case) -> list[tuple[Pod, float]]:
+    """The pods that run, and for how long each may yet take to join; none while as many have joined."""
+    waits = (JobPhase.PREFLIGHT, JobPhase.SUSPENDED)
+    if case.report is None or not case.connected or case.ended is not None or case.report.status.phase in waits:
+        return []
+    if case.report.status.phase in TRAINS and not _joined(case):
+        return []  # a watchdog that has just taken over, and that nobody has joined anew yet
+    running = [pod for pod in case.roll.live if is_running(pod)]
+    if len(running) <= _joined(case):
+        return []
+    left = [(pod, joins_late_in_s(pod, case.now)) for pod in running]
+    return [(pod, left_s) for pod, left_s in left if left_s is not None]
+
+
+def _joined(case: Case) -> int:
+    members = case.report.status.members if case.report is not None else None
+    return 0 if members is None else members.ready + members.spares
 
 
 def held_up_in_s(case: Case) -> float | None:
-    """When the next pod's start will be late, if nothing comes before: nobody else asks for that look."""
+    """When the next pod's start or joining is late, if nothing comes before: nobody else asks for that look."""
     left = [left_s for pod in case.roll.live if (left_s := late_in_s(pod, case.now))]
+    left += [left_s for _, left_s in _joining(case) if left_s]
     return min(left) + MARGIN_S if left else None
 
 
 def _degraded(case: Case) -> Verdict:
+    if case.forgotten is not None:
+        return Verdict("Degraded", Truth.TRUE, "Forgotten", case.forgotten)
     if case.report is None:
         return _unknown(case, "Degraded")
     status, loop = case.report.status, case.crash_loop.newest

@@ -4,6 +4,7 @@ An Intervention stays as a record when its job is gone: it has no owner. Nothing
 object's uid is the request's id and the watchdog remembers those.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
@@ -25,12 +26,14 @@ from holdfast.operator.intervention import answer, attend, is_answered, refusal_
 from holdfast.operator.jobspec import read_spec
 from holdfast.operator.marks import ROLL_TO
 from holdfast.operator.mergepatch import merge_patch
+from holdfast.operator.namespacequeue import NamespaceQueue
 from holdfast.operator.nodepatch import uncordoned
 from holdfast.operator.nodewriting import patch_node
-from holdfast.operator.objects import Asked
+from holdfast.operator.objects import Asked, Job
 from holdfast.operator.observed import Cordoning
 from holdfast.operator.podbuilder import edition_of
 from holdfast.operator.podstate import has_ended
+from holdfast.operator.recorded import refused_because
 from holdfast.operator.refusal import Absent
 from holdfast.operator.resource import INTERVENTIONS, JOBS
 from holdfast.operator.returning import settle
@@ -41,9 +44,11 @@ from holdfast.operator.writes import Writes
 
 logger = logging.getLogger(__name__)
 
+AT_ONCE_MAX: Final = 8
 PENDING_S: Final = 2.0  # how soon a pending one is asked about again
 GIVE_UP_S: Final = 600.0
-"""How long a watchdog that is away is asked. What could not be done by then would come as a surprise later."""
+"""How long a watchdog is asked that is away or has not taken the job. What could not be done by
+then would come as a surprise later."""
 UNSEEN_S: Final = 10.0
 """How long a job that is not there is waited for: one applied together with it is seen by another watch."""
 
@@ -69,21 +74,35 @@ class Interventions:
         self._cordoning = cordoning
 
     async def run(self) -> NoReturn:
-        """Until cancelled, one at a time. Raises Fenced."""
+        """Until cancelled, several at once, but of each namespace one. Raises Fenced."""
+        queue = NamespaceQueue()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(AT_ONCE_MAX):
+                    group.create_task(self._serve(queue))
+                while True:
+                    queue.put(await self._worklist.take())
+        except* Fenced as fenced:
+            raise fenced.exceptions[0] from None
+
+    async def _serve(self, queue: NamespaceQueue) -> NoReturn:
         while True:
-            key = await self._worklist.take()
-            try:
-                again_s = await self._attend(key)
-            except Fenced:
-                raise
-            except HoldfastError as error:
-                logger.warning("cannot pass on an intervention intervention=%s error=%s", key, error)
-                self._worklist.failed(key)
-            except Exception:  # one object's surprise must not stop the others
-                logger.exception("cannot pass on an intervention intervention=%s", key)
-                self._worklist.failed(key)
-            else:
-                self._put_down(key, again_s)
+            with queue.hand(await queue.turn()) as key:
+                await self._pass_on(key)
+
+    async def _pass_on(self, key: str) -> None:
+        try:
+            again_s = await self._attend(key)
+        except Fenced:
+            raise
+        except HoldfastError as error:
+            logger.warning("cannot pass on an intervention intervention=%s error=%s", key, error)
+            self._worklist.failed(key)
+        except Exception:  # one object's surprise must not stop the others
+            logger.exception("cannot pass on an intervention intervention=%s", key)
+            self._worklist.failed(key)
+        else:
+            self._put_down(key, again_s)
 
     def _put_down(self, key: str, again_s: float | None) -> None:
         if again_s is None:
@@ -123,15 +142,29 @@ class Interventions:
             return InterventionOutcome(request.id, InterventionState.REFUSED, says)
         if outcome is not None:
             return await self._settled(request, outcome)
-        if self._view.job(request.job) is not None:
-            says = "the watchdog has not taken the job yet"
-            return InterventionOutcome(request.id, InterventionState.PENDING, says)
+        if (job := self._view.job(request.job)) is not None:
+            return self._not_taken(asked, request, job)
         if self._age_s(asked) < UNSEEN_S:
             says = f"no job {request.job.partition('/')[2]} has been seen yet"
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
         there = sorted(each.metadata.name for each in self._view.jobs_in(asked.metadata.namespace))
         fix = f"name a job of the namespace {asked.metadata.namespace}; there are: {', '.join(there) or 'none'}"
         return refusal_of(asked, (Problem("spec.job", request.job.partition("/")[2], fix),))
+
+    def _not_taken(self, asked: Asked, request: InterventionRequest, job: Job) -> InterventionOutcome:
+        """The answer for a job that is there and of which the watchdog knows nothing."""
+        name = job.metadata.name
+        if (why := refused_because(job)) is not None:
+            says = f"the spec of job {name} is refused, so that nothing runs: {why}. Mend it, then ask again."
+            return InterventionOutcome(request.id, InterventionState.REFUSED, says)
+        if self._age_s(asked) < GIVE_UP_S:
+            says = "the watchdog has not taken the job yet"
+            return InterventionOutcome(request.id, InterventionState.PENDING, says)
+        says = (
+            f"the watchdog did not take job {name} for {GIVE_UP_S / 60:.0f} minutes, so it is not asked any more. "
+            f"Nothing was done. Look at: kubectl describe tj {name}. Ask again once it is taken."
+        )
+        return InterventionOutcome(request.id, InterventionState.REFUSED, says)
 
     async def _settled(self, request: InterventionRequest, outcome: InterventionOutcome) -> InterventionOutcome:
         """The same, or more of it: what the watchdog does not know of nodes and pods."""

@@ -1,6 +1,6 @@
 """What the operator does about one job: everything observed in, everything to do out. Level-based and pure.
 
-    deleted? -> wind up        refused? -> leave what runs alone      over? -> clean up
+    deleted? -> wind up        refused, forgotten? -> leave what runs alone      over? -> clean up
     not held yet? -> finalizer        otherwise -> submit, belongings, nodes, pods
 
 The watchdog decides about faults; here its plan is made true, and nothing else. The same call after a restart,
@@ -55,6 +55,8 @@ def _decide(case: Case) -> Decision:
         return finish(case)
     if case.job is None or case.invalid is not None:
         return Decision(cordons(case), f"left alone, the spec is refused: {case.invalid}")
+    if case.forgotten is not None:
+        return Decision(cordons(case), f"left alone: {case.forgotten}")
     if FINALIZER not in case.metadata.finalizers and case.terms.mode is Mode.ACT:
         return Decision((SetFinalizer(held=True),), "the job is held before anything is made", LOOK_AGAIN_S)
     return _run(case, case.job)

@@ -30,11 +30,14 @@ class Writes:
         return read(content, resource.shape)
 
     async def try_create(self, resource: Resource[T], namespace: str, manifest: Manifest) -> Manifest:
-        """The object as it would be; none is made. Raises Declined with the words of admission."""
+        """The object as it would be; none is made. Raises Declined with the words of admission.
+
+        Servers before 1.25 do not know `fieldValidation` and ignore it.
+        """
         request = Request(
             "POST",
             resource.path(namespace),
-            {"fieldManager": FIELD_MANAGER, "dryRun": "All"},
+            {"fieldManager": FIELD_MANAGER, "dryRun": "All", "fieldValidation": "Strict"},
             msgspec.json.encode(manifest),
             timeout_s=WRITE_TIMEOUT_S,
         )

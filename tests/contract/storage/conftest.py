@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from object_server import BUCKET, ObjectServer, environment
 
-from holdfast.checkpoint.storage import Storage
-from holdfast.checkpoint.storageuri import storage_at
+from holdfast.checkpoint.commit.storage import Storage
+from holdfast.checkpoint.storage.address import storage_at
 
 
 @pytest.fixture(scope="session")

@@ -13,14 +13,13 @@ from patience import patient
 from test_storage import commit, save, steps
 
 from holdfast.api.errors import Damaged, InvalidInput
-from holdfast.checkpoint.manifest import BLOCK_BYTES
-from holdfast.checkpoint.objects.cloud import CloudBucket
-from holdfast.checkpoint.objects.fsspecbucket import FsspecBucket
-from holdfast.checkpoint.objects.journal import Head, Journal
-from holdfast.checkpoint.objects.naming import JOURNAL, entry_name
-from holdfast.checkpoint.objects.objectstorage import ObjectStorage
-from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.storageuri import storage_at
+from holdfast.checkpoint.commit.retention import Retention
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES
+from holdfast.checkpoint.storage.address import storage_at
+from holdfast.checkpoint.storage.cloud import CloudBucket
+from holdfast.checkpoint.storage.fsspecbucket import FsspecBucket
+from holdfast.checkpoint.storage.journal import JOURNAL, Head, Journal, entry_name
+from holdfast.checkpoint.storage.objectstorage import ObjectStorage
 
 
 @pytest.fixture

@@ -9,14 +9,11 @@ import pytest
 from patience import patient
 
 from holdfast.api.errors import Fenced
-from holdfast.checkpoint import manifest
-from holdfast.checkpoint.dating import Dated
-from holdfast.checkpoint.discovery import discover
-from holdfast.checkpoint.manifest import BLOCK_BYTES, FORMAT, Manifest
-from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.openfile import open_file
-from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.storage import Entered, Storage
+from holdfast.checkpoint.commit.discovery import discover
+from holdfast.checkpoint.commit.retention import Need, Retention
+from holdfast.checkpoint.commit.storage import Entered, Storage
+from holdfast.checkpoint.format import manifest
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES, FORMAT, Manifest
 
 OpenStorage = Callable[[], Storage]
 
@@ -75,7 +72,7 @@ def test_a_file_is_read_into_memory_in_any_order_whatever_was_expected(storage: 
     storage.make("folder")
     content = random.Random(1).randbytes(2 * BLOCK_BYTES + 1000)
     storage.write("folder/file", [memoryview(content)])
-    file = open_file(storage, "folder/file")
+    file = storage.open("folder/file")
     file.expect(0, 5 * BLOCK_BYTES)
     for offset, length in ((2 * BLOCK_BYTES, BLOCK_BYTES), (0, BLOCK_BYTES), (0, BLOCK_BYTES), (5, 7), (10**9, 4)):
         memory = bytearray(length)
@@ -87,11 +84,10 @@ def test_a_file_is_read_into_memory_in_any_order_whatever_was_expected(storage: 
 def test_a_file_that_is_not_there_is_not_found(storage: Storage) -> None:
     storage.make("folder")
     with pytest.raises(FileNotFoundError):
-        open_file(storage, "folder/file").read_into(0, memoryview(bytearray(4)))
+        storage.open("folder/file").read_into(0, memoryview(bytearray(4)))
 
 
 def test_when_something_was_stored_is_known(storage: Storage) -> None:
-    assert isinstance(storage, Dated)
     storage.make("folder")
     before = time.time()
     storage.write("folder/file", [memoryview(b"state")])

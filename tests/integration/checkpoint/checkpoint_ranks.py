@@ -31,7 +31,7 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.round import Tier
 from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.checkpoint.errors import NotEquivalent
-from holdfast.checkpoint.persist import SavePoint
+from holdfast.checkpoint.save.persister import SavePoint
 
 DIMENSION = 6  # Not a multiple of 4: some ranks hold less than others, and of the biases nothing.
 PATIENCE_S = patient(60.0)

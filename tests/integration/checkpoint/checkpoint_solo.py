@@ -10,10 +10,9 @@ from msgspec import structs
 
 from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import Checkpointer, Standalone
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.manifest import FileRecord
-from holdfast.checkpoint.openfile import LocalFile
-from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.commit.storage import Storage
+from holdfast.checkpoint.format.manifest import FileRecord
+from holdfast.checkpoint.storage.local import LocalFile, LocalStorage
 
 NEWEST = Restore(tier=Tier.CHECKPOINT)
 

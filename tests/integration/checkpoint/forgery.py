@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint import archive
-from holdfast.checkpoint.manifest import hash_block, record_of
+from holdfast.checkpoint.format import archive
+from holdfast.checkpoint.format.manifest import hash_block, record_of
 
 NAME = "step-00000004"
 SPLIT = "model.weight"  # stored in two chunks

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import filewriter, local
+from holdfast.checkpoint.storage import filewriter, local
 
 
 @dataclass(frozen=True)

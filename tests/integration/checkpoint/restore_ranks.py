@@ -24,14 +24,14 @@ from holdfast.api.control import Assignment
 from holdfast.api.errors import HoldfastError
 from holdfast.api.round import Endpoint, Restore
 from holdfast.checkpoint import Checkpointer, Standalone
-from holdfast.checkpoint.candidate import committed
-from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.manifest import BLOCK_BYTES, hash_block
-from holdfast.checkpoint.plan import Contents, Plan
-from holdfast.checkpoint.restore import Restorer
-from holdfast.checkpoint.state import TrainingState
-from holdfast.checkpoint.verified import Tally
+from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.capture.state import TrainingState
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES, hash_block
+from holdfast.checkpoint.format.verifiedfile import Tally
+from holdfast.checkpoint.restore.plan import Contents, Plan
+from holdfast.checkpoint.restore.restore import Restorer
+from holdfast.checkpoint.restore.stored import committed
+from holdfast.checkpoint.storage.local import LocalStorage
 
 PATIENCE_S = patient(60.0)
 STEPS = 2
@@ -139,7 +139,7 @@ def restore(rank: int, world_size: int, task: Task) -> Answer:
     )
     state = TrainingState(model, optimizer, scheduler=None, data=None, extra={})
     restorer = Restorer(
-        Council(assignment),
+        SaveGroup(assignment),
         state,
         blocks=Library(task.pristine) if task.pristine else None,
         host=str(task.hosts[rank]) if task.hosts else None,

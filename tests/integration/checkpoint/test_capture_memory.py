@@ -1,6 +1,7 @@
 """Snapshots in the node's memory, taken and restored by a training loop of one rank."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -17,11 +18,11 @@ from holdfast.api.memory import MemoryOrder, NodeMemory
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Restore, Tier
 from holdfast.checkpoint import Checkpointer
-from holdfast.checkpoint.capture import estimated_bytes
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.manifest import FileRecord
-from holdfast.checkpoint.memory.arena import Arena, Held, hashes
-from holdfast.checkpoint.persist import SavePoint
+from holdfast.checkpoint.capture.capture import estimated_bytes
+from holdfast.checkpoint.format.manifest import FileRecord
+from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer, hashes
+from holdfast.checkpoint.save.persister import SavePoint
+from holdfast.checkpoint.storage.local import LocalStorage
 
 MEMORY = Restore(tier=Tier.MEMORY)
 
@@ -106,10 +107,10 @@ class Loop:
         next(loop)  # Completes the last one.
         return self
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldSnapshot]:
         """The complete snapshots in memory, oldest first."""
-        arenas = [Arena.open(path) for path in sorted((self.folder / "memory").glob("*.own"))]
-        found = [held for arena in arenas if (held := arena.read()) is not None]
+        buffers = [SharedBuffer.open(path) for path in sorted((self.folder / "memory").glob("*.own"))]
+        found = [held for buffer in buffers if (held := buffer.read()) is not None]
         return sorted(found, key=lambda held: held.record.age)
 
     @property
@@ -164,9 +165,9 @@ def test_a_damaged_checkpoint_is_healed_from_memory_even_where_memory_may_not_be
     first = Loop(tmp_path, every_steps=2).train(2)
     first.checkpointer.close()
     for path in (tmp_path / "memory").glob("*.own"):  # As the node's transfer process does.
-        arena = Arena.open(path)
-        if (held := arena.read()) is not None:
-            arena.seal(held.generation, tuple(hashes(arena, held.record.image_bytes)))
+        buffer = SharedBuffer.open(path)
+        if (held := buffer.read()) is not None:
+            buffer.seal(held.generation, tuple(hashes(buffer, held.record.image_bytes)))
     file = tmp_path / "disk" / "step-00000002" / "__0_0.distcp"
     damaged = bytearray(file.read_bytes())
     damaged[len(damaged) // 2] ^= 1
@@ -204,6 +205,14 @@ def test_a_save_is_a_snapshot_as_well_and_is_left_alone_until_it_is_stored(tmp_p
     assert [steps[-1] for steps in written] == [2, 4, 6]
     assert [step for step, _, _ in loop.run.commits] == [2, 4, 6]
     assert all(0 < stall_s < took_s for stall_s, took_s in loop.run.times)
+
+
+def test_memory_is_given_back_after_the_save_of_parameters_that_are_not_finite(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, every_steps=1)
+    with torch.no_grad():
+        loop.model.weight.fill_(math.nan)
+    loop.train(8).checkpointer.close()
+    assert loop.run.snapshots == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 class SlowDisk(LocalStorage):
@@ -270,11 +279,11 @@ def test_a_snapshot_is_left_out_while_somebody_reads_every_arena(tmp_path: Path)
         loop.model(batch).sum().backward()
         loop.optimizer.step()
         for path in (tmp_path / "memory").glob("*.own"):
-            arena = Arena.open(path)
-            if arena.generation:  # Others are made ready in the background, some time.
-                arena.hold(arena.generation, until_s=time.monotonic() + 3600)
+            buffer = SharedBuffer.open(path)
+            if buffer.generation:  # Others are made ready in the background, some time.
+                buffer.hold(buffer.generation, until_s=time.monotonic() + 3600)
     assert loop.run.snapshots[:3] == [1, 2, 3]
-    assert 4 not in loop.run.snapshots, "a further arena is made meanwhile, but not waited for"
+    assert 4 not in loop.run.snapshots, "a further buffer is made meanwhile, but not waited for"
     assert [held.record.step for held in loop.held()][:3] == [1, 2, 3]
     assert loop.held()[0].record.keepers == ("127.0.0.1:1",)
 

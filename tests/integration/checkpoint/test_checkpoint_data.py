@@ -7,7 +7,7 @@ from checkpoint_solo import Solo
 from msgspec import structs
 from torch.utils.data import DataLoader
 
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint.format import manifest
 
 
 class Noisy:

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.checkpoint.persist import SavePoint
+from holdfast.checkpoint.save.persister import SavePoint
 
 # The newest torchdata asks torch for something that torch has given up.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")

@@ -11,7 +11,8 @@ from checkpoint_solo import Witness
 from torch import nn
 
 from holdfast.api.errors import InvalidInput
-from holdfast.checkpoint import Checkpointer, equivalence
+from holdfast.checkpoint import Checkpointer
+from holdfast.checkpoint.capture import equivalence
 from holdfast.checkpoint.errors import NotEquivalent
 
 LossOf = Callable[[nn.Module, torch.Tensor], torch.Tensor]

@@ -11,12 +11,12 @@ from forgery import FORGERIES, NAME, Folder, forge, split
 from holdfast.api.errors import Damaged, HoldfastError, InvalidInput
 from holdfast.checkpoint import NothingToRestore, Unfit
 from holdfast.checkpoint.catalogue import Place, catalogue, choose
+from holdfast.checkpoint.commit.verification import verify
 from holdfast.checkpoint.convert.comparison import compare
 from holdfast.checkpoint.convert.content import Source
-from holdfast.checkpoint.convert.dcptarget import write_holdfast
-from holdfast.checkpoint.convert.reading import open_source
-from holdfast.checkpoint.storageuri import storage_at
-from holdfast.checkpoint.verification import verify
+from holdfast.checkpoint.convert.folder import write_holdfast
+from holdfast.checkpoint.convert.source import open_source
+from holdfast.checkpoint.storage.address import storage_at
 
 SEEDS = 6  # Of each kind: more than 200 in all.
 

@@ -7,8 +7,8 @@ import pytest
 from checkpoint_solo import Solo
 from object_server import BUCKET, ObjectServer, environment
 
-from holdfast.checkpoint.discovery import discover
-from holdfast.checkpoint.storageuri import storage_at
+from holdfast.checkpoint.commit.discovery import discover
+from holdfast.checkpoint.storage.address import storage_at
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from patience import patient
 from recorder import Recorder
 
 from holdfast.api.errors import Fenced
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.manifest import FileRecord
+from holdfast.checkpoint.format.manifest import FileRecord
+from holdfast.checkpoint.storage.local import LocalStorage
 
 
 class SmallDisk(LocalStorage):

@@ -17,9 +17,9 @@ import pytest
 from patience import patient
 from recorder import Call, Recorder
 
-from holdfast.checkpoint import filewriter
-from holdfast.checkpoint.filewriter import STRIDE_BYTES, write_file
-from holdfast.checkpoint.manifest import BLOCK_BYTES, record_of
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES, record_of
+from holdfast.checkpoint.storage import filewriter
+from holdfast.checkpoint.storage.filewriter import STRIDE_BYTES, write_file
 
 LARGE_BYTES = 2 * STRIDE_BYTES + BLOCK_BYTES + 12345
 

@@ -7,10 +7,9 @@ from checkpoint_solo import Solo, committed
 from msgspec import structs
 
 from holdfast.api.checkpoint import Standing
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.pruning import plan, prune
-from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.commit.pruning import plan, prune
+from holdfast.checkpoint.commit.retention import Need, Retention
+from holdfast.checkpoint.storage.local import LocalStorage
 
 
 class Compared(Solo):

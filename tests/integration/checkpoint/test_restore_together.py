@@ -18,7 +18,7 @@ from restore_ranks import (
     save,
 )
 
-from holdfast.checkpoint.manifest import BLOCK_BYTES
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES
 
 APART = (0, 0, 1, 1)  # Two hosts of two ranks.
 PLACES = 2  # In each file of tensors, for each kind of harm; one rank alone tries a thousand in all files.

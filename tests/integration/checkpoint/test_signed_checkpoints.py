@@ -13,11 +13,11 @@ from forgery import NAME, Folder
 from holdfast.api.errors import Damaged, InvalidInput
 from holdfast.checkpoint import NothingToRestore
 from holdfast.checkpoint.catalogue import Place, catalogue
-from holdfast.checkpoint.convert.dcptarget import write_holdfast
-from holdfast.checkpoint.convert.reading import open_source
-from holdfast.checkpoint.signing import KEY_FILE_VARIABLE
-from holdfast.checkpoint.storageuri import storage_at
-from holdfast.checkpoint.verification import verify
+from holdfast.checkpoint.commit.verification import verify
+from holdfast.checkpoint.convert.folder import write_holdfast
+from holdfast.checkpoint.convert.source import open_source
+from holdfast.checkpoint.format.manifest import KEY_FILE_VARIABLE
+from holdfast.checkpoint.storage.address import storage_at
 
 OLD, NEW, OTHER = "0" * 16 + "an old key" + "1" * 16, "2" * 40, "3" * 64
 

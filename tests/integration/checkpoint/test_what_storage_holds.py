@@ -28,19 +28,19 @@ from holdfast.api.intervention import InterventionAction, InterventionOutcome, I
 from holdfast.api.policy import Policy
 from holdfast.api.round import Idle, Restore, Round, Tier
 from holdfast.checkpoint import Checkpointer, Standalone
-from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.discovery import discover
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.opening import Opening, open_together
-from holdfast.checkpoint.persist import Lineage, Persister
-from holdfast.checkpoint.pruning import prune
-from holdfast.checkpoint.retention import Retention, Writer, descent
-from holdfast.checkpoint.saving import StorageReport
-from holdfast.checkpoint.snapshot import Snapshot
+from holdfast.checkpoint.capture.image import Snapshot
+from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.commit.discovery import discover
+from holdfast.checkpoint.commit.pruning import prune
+from holdfast.checkpoint.commit.retention import Retention, Writer, descent
+from holdfast.checkpoint.restore.opening import Opening, open_together
+from holdfast.checkpoint.save.persister import Lineage, Persister
+from holdfast.checkpoint.save.saves import StorageReport
+from holdfast.checkpoint.storage.local import LocalStorage
 from holdfast.watchdog.brain import advance, initial, next_wakeup
-from holdfast.watchdog.effect import Answered
-from holdfast.watchdog.rewinding import known
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.brain.rewinds import known_checkpoints
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import Answered
 
 JOB = "team/run"
 
@@ -62,10 +62,8 @@ class Rank(Standalone):
 
     def begin(self, damaged: int = 0) -> Opening:
         """Restore the first candidate but for so many that prove damaged."""
-        council = Council(self.assignment)
-        opening = open_together(
-            self.storage, council, round=self.assignment.round, restore=self.assignment.restore
-        )
+        group = SaveGroup(self.assignment)
+        opening = open_together(self.storage, group, round=self.assignment.round, restore=self.assignment.restore)
         passed, left = opening.candidates[:damaged], opening.candidates[damaged:]
         self.damaged = passed if left else ()
         self.restored_step = int(left[0].split("-")[1]) if left else None
@@ -74,7 +72,7 @@ class Rank(Standalone):
         self.number = opening.number
         self.persister = Persister(
             self.storage,
-            council,
+            group,
             Lineage(opening.number, self.restored_step, opening.token),
             retention=lambda: Retention(self.keep, unhealthy_from=self.standing().unhealthy_from),
             reached=lambda point: None,
@@ -230,7 +228,7 @@ class Life:
         self.rank.told.clear()
 
     def agrees(self) -> None:
-        listed = [each.step for each in known(self.brain.state)]
+        listed = [each.step for each in known_checkpoints(self.brain.state)]
         assert listed == self.rank.there()
         assert self.brain.state.storage is not None
         assert self.brain.state.storage.count == len(listed)
@@ -261,7 +259,7 @@ class Life:
 
     def rewind(self) -> None:
         limit = self.random.randint(0, self.step + 5)
-        before = [each.step for each in known(self.brain.state)]
+        before = [each.step for each in known_checkpoints(self.brain.state)]
         id = self.ask(InterventionAction.REWIND, to_step=limit)
         refused = [each for each in self.brain.outcomes if each.id == id]
         if refused:
@@ -320,5 +318,5 @@ def test_the_watchdogs_list_is_the_storages_after_a_thousand_saves_and_prunes(se
             case _:
                 life.live()
     life.restart()
-    assert [each.step for each in known(life.brain.replayed())] == life.rank.there()
+    assert [each.step for each in known_checkpoints(life.brain.replayed())] == life.rank.there()
     shutil.rmtree(tmp_path / "checkpoints")

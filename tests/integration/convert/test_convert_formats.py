@@ -19,9 +19,9 @@ from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.checkpoint.convert.comparison import Compared, compare
 from holdfast.checkpoint.convert.content import Contents, Origin, Shape, Source
 from holdfast.checkpoint.convert.conversion import Converted, Kind, convert
-from holdfast.checkpoint.convert.nesting import nest
-from holdfast.checkpoint.convert.reading import open_source
-from holdfast.checkpoint.convert.safetensorsformat import NAMES
+from holdfast.checkpoint.convert.safetensorsfile import NAMES
+from holdfast.checkpoint.convert.source import open_source
+from holdfast.checkpoint.convert.torchfile import nest
 from holdfast.checkpoint.errors import Unfit
 
 STRANGE = [torch.complex128, torch.float4_e2m1fn_x2]
@@ -29,7 +29,7 @@ DTYPES = [*NAMES, *STRANGE]
 SUFFIXES = {Kind.SAFETENSORS: ".safetensors", Kind.TORCH: ".pt"}
 
 
-class Held:
+class HeldSnapshot:
     """A source in memory."""
 
     def __init__(self, state: dict[str, Any]) -> None:
@@ -98,9 +98,9 @@ def test_whatever_is_converted_there_and_on_is_the_same_bit_for_bit(
     state: dict[str, Any], pair: tuple[Kind, Kind], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("formats")
-    source: Source = Held(state)
+    source: Source = HeldSnapshot(state)
     if Kind.SAFETENSORS in pair:
-        source = Held(
+        source = HeldSnapshot(
             {
                 name: value
                 for name, value in state.items()
@@ -121,7 +121,7 @@ def test_whatever_is_converted_there_and_on_is_the_same_bit_for_bit(
 def test_every_dtype_and_shape_survives_all_formats_in_turn(
     dtype: torch.dtype, sizes: tuple[int, ...], tmp_path: Path
 ) -> None:
-    whole = Held({"model.weight": noise(dtype, sizes, 1)})
+    whole = HeldSnapshot({"model.weight": noise(dtype, sizes, 1)})
     source: Source = whole
     for kind in Kind:
         if kind is Kind.SAFETENSORS and dtype in STRANGE:
@@ -161,7 +161,7 @@ def test_a_file_of_torch_save_holds_what_was_nested_and_loads_without_code(tmp_p
 
 
 def test_what_safetensors_cannot_hold_is_said_and_nothing_is_written(tmp_path: Path) -> None:
-    source = Held({"model.w": torch.ones(2), "scheduler": {"last": 3}})
+    source = HeldSnapshot({"model.w": torch.ones(2), "scheduler": {"last": 3}})
     with pytest.raises(Unfit, match="these are none: scheduler"):
         convert(source, tmp_path / "a.safetensors", Kind.SAFETENSORS)
     assert list(tmp_path.iterdir()) == []
@@ -186,13 +186,13 @@ def test_nothing_that_exists_is_overwritten(kind: Kind, tmp_path: Path) -> None:
     target = tmp_path / "there"
     target.write_text("mine")
     with pytest.raises(InvalidInput, match="is not overwritten"):
-        convert(Held({"a": torch.ones(1)}), target, kind)
+        convert(HeldSnapshot({"a": torch.ones(1)}), target, kind)
     assert target.read_text() == "mine"
 
 
 @pytest.mark.parametrize("kind", Kind)
 def test_a_conversion_that_fails_leaves_nothing(kind: Kind, tmp_path: Path) -> None:
-    class Broken(Held):
+    class Broken(HeldSnapshot):
         def tensor(self, name: str) -> torch.Tensor:
             raise Damaged("the disk is dying")
 
@@ -205,11 +205,11 @@ def test_a_conversion_that_fails_leaves_nothing(kind: Kind, tmp_path: Path) -> N
 def test_stock_torch_loads_what_was_converted(tmp_path: Path) -> None:
     state = {"w": torch.randn(3, 4), "b": torch.ones(2, dtype=torch.float8_e5m2)}
     for kind in (Kind.DCP, Kind.HOLDFAST):
-        convert(Held(state), tmp_path / kind, kind)
+        convert(HeldSnapshot(state), tmp_path / kind, kind)
         folder = tmp_path / kind / "step-00000012" if kind is Kind.HOLDFAST else tmp_path / kind
         found = {name: torch.zeros_like(value) for name, value in state.items()}
         dcp.load(found, storage_reader=FileSystemReader(folder), no_dist=True)
-        assert_equal(compare(Held(state), Held(found)))
+        assert_equal(compare(HeldSnapshot(state), HeldSnapshot(found)))
 
 
 def test_a_converted_checkpoint_resumes_training(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_what_stock_torch_saved_on_one_and_two_ranks_is_read(tmp_path: Path) -> 
     for world in (1, 2):
         source = open_source(str(tmp_path / str(world)))
         convert(source, tmp_path / f"{world}.pt", Kind.TORCH, prefix="model.")
-        assert_equal(compare(Held(wanted), open_source(str(tmp_path / f"{world}.pt"))))
+        assert_equal(compare(HeldSnapshot(wanted), open_source(str(tmp_path / f"{world}.pt"))))
 
 
 def test_metadata_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) -> None:
@@ -322,8 +322,8 @@ def test_a_comparison_says_where_and_how_far_values_differ() -> None:
     b[1, 2], b[2, 0] = 0.5, -2.0
     nan = torch.tensor([float("nan")])
     found = compare(
-        Held({"w": a, "n": nan, "s": a, "o": 1, "gone": a, "t": a}),
-        Held({"w": b, "n": nan.clone(), "s": a.double(), "o": 2, "t": 0, "new": a}),
+        HeldSnapshot({"w": a, "n": nan, "s": a, "o": 1, "gone": a, "t": a}),
+        HeldSnapshot({"w": b, "n": nan.clone(), "s": a.double(), "o": 2, "t": 0, "new": a}),
     )
     assert (found.only_in_a, found.only_in_b, found.equal) == (("gone",), ("new",), 1)
     said = {each.name: each for each in found.differences}
@@ -334,7 +334,7 @@ def test_a_comparison_says_where_and_how_far_values_differ() -> None:
 
 
 def test_zero_and_minus_zero_differ_by_nothing_in_one_bit() -> None:
-    (found,) = compare(Held({"w": torch.tensor(0.0)}), Held({"w": torch.tensor(-0.0)})).differences
+    (found,) = compare(HeldSnapshot({"w": torch.tensor(0.0)}), HeldSnapshot({"w": torch.tensor(-0.0)})).differences
     assert (found.first, found.largest, found.count) == ((), 0.0, 1)
 
 

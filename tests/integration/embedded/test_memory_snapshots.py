@@ -18,8 +18,8 @@ from gates import Gates
 
 from holdfast.agent.launch.memoryfolder import ROOT, folder_of
 from holdfast.api.status import RankStatus
-from holdfast.checkpoint.memory.arena import Arena, Held
-from holdfast.checkpoint.rhythm import SETTLED_AFTER
+from holdfast.checkpoint.capture.tier import SETTLED_AFTER
+from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer
 from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import StateDirectory
 from holdfast.cli.watchdogclient import WatchdogClient
@@ -87,7 +87,7 @@ class Run:
 
     def wait_until_copied(self, nodes: list[str]) -> None:
         """Until the newest snapshot of these nodes, whatever its step, has its copy: one may be left out while
-        copies are under way, or while memory for spare arenas is made.
+        copies are under way, or while memory for spare buffers is made.
         """
 
         def is_copied(node: str) -> bool:
@@ -123,22 +123,22 @@ class Run:
 
 
 def longest_copy_s(folder: Path) -> float:
-    """How long the longest of the last copies of the node's own arenas took."""
+    """How long the longest of the last copies of the node's own buffers took."""
     took = []
     for path in folder.glob("*.own"):
-        arena = Arena.open(path)
-        took.append(arena.copy_s)
-        arena.close()
+        buffer = SharedBuffer.open(path)
+        took.append(buffer.copy_s)
+        buffer.close()
     return max(took, default=0.0)
 
 
-def newest(folder: Path) -> Held | None:
+def newest(folder: Path) -> HeldSnapshot | None:
     """The newest whole snapshot of the node's own worker."""
     found = []
     for path in folder.glob("*.own"):
-        arena = Arena.open(path)
-        found.append(arena.read())
-        arena.close()
+        buffer = SharedBuffer.open(path)
+        found.append(buffer.read())
+        buffer.close()
     return max((held for held in found if held), key=lambda held: held.record.age, default=None)
 
 

@@ -16,7 +16,7 @@ from patience import patient
 from holdfast.api.membership import Beat, Join, WorkerExited
 from holdfast.api.memory import MemoryRound
 from holdfast.api.round import Restore, Round
-from holdfast.checkpoint.memory.client import Peer
+from holdfast.checkpoint.memory.peers import Peer
 
 ATTACHES = ("--no-python", sys.executable, str(SCRIPTS / "attaches.py"))
 OWNER = "life-1"

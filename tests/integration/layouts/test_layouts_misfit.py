@@ -12,7 +12,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from holdfast.checkpoint import Unfit
 
 
-class Held:
+class HeldSnapshot:
     def __init__(self, state: dict[str, Any]) -> None:
         self.state = state
 
@@ -23,11 +23,11 @@ class Held:
         self.state = state
 
 
-def held(given: tuple[Path, tuple[int, ...], torch.dtype, str]) -> tuple[Path, Held]:
+def held(given: tuple[Path, tuple[int, ...], torch.dtype, str]) -> tuple[Path, HeldSnapshot]:
     folder, shape, dtype, name = given
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     whole = torch.ones(shape, dtype=dtype)
-    return folder, Held({name: distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)})
+    return folder, HeldSnapshot({name: distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)})
 
 
 def save(given: tuple[Path, tuple[int, ...], torch.dtype, str]) -> None:

@@ -69,7 +69,7 @@ def save(script: Script) -> str:
 
 def save_as_before(script: Script) -> str:
     """As it was done before lists were joined: each as one rank has it."""
-    with mock.patch("holdfast.checkpoint.groups.joined", return_value={}):
+    with mock.patch("holdfast.checkpoint.capture.groups.joined", return_value={}):
         return save(script)
 
 

@@ -17,14 +17,14 @@ from patience import patient
 from holdfast.api.control import Assignment
 from holdfast.api.memory import MemoryOrder, NodeMemory
 from holdfast.api.round import Endpoint, Restore, Tier
-from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.index import StoredObject
-from holdfast.checkpoint.memory.arena import Arena, Held, capacity_for
-from holdfast.checkpoint.memory.client import Peer
+from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.capture.tier import MemoryStore
+from holdfast.checkpoint.format.index import StoredObject
+from holdfast.checkpoint.memory.peers import Peer
 from holdfast.checkpoint.memory.protocol import Which
-from holdfast.checkpoint.memory.recollect import Recollection, recollect
 from holdfast.checkpoint.memory.record import SnapshotRecord
-from holdfast.checkpoint.memory.shelf import Shelf
+from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer, capacity_for
+from holdfast.checkpoint.restore.recollect import Recollection, recollect
 
 KEY = "a-life-of-the-job"
 PATIENCE_S = patient(30.0)
@@ -82,11 +82,11 @@ class Node:
     def log(self) -> str:
         return (self.home / "log").read_text()
 
-    def held(self, step: int, rank: int = 0) -> Held | None:
+    def held(self, step: int, rank: int = 0) -> HeldSnapshot | None:
         """What lies in this node's memory of that rank and step."""
         for path in sorted(self.folder.glob("*.own")) + sorted(self.folder.glob("*.copy")):
             try:
-                found = Arena.open(path).read()
+                found = SharedBuffer.open(path).read()
             except FileNotFoundError:  # The server has dropped it meanwhile.
                 continue
             if found is not None and (found.record.rank, found.record.step) == (rank, step):
@@ -107,16 +107,16 @@ class Worker:
 
     def __init__(self, node: Node, *, rank: int = 0, world_size: int = 1, slot: int = 0, round: int = 1) -> None:
         self.rank, self.world_size, self.round = rank, world_size, round
-        self.shelf = Shelf(node.folder, slot, owner=KEY)
+        self.store = MemoryStore(node.folder, slot, owner=KEY)
 
-    def snapshot(self, step: int, content: bytes, *keepers: Node | str) -> Arena:
+    def snapshot(self, step: int, content: bytes, *keepers: Node | str) -> SharedBuffer:
         wait_until(lambda: self._free(len(content), len(keepers)) is not None)
-        arena = self._free(len(content), len(keepers))
-        assert arena is not None
-        arena.begin()
-        arena.image[: len(content)] = content
-        arena.complete(self.record(step, len(content), *keepers))
-        return arena
+        buffer = self._free(len(content), len(keepers))
+        assert buffer is not None
+        buffer.begin()
+        buffer.image[: len(content)] = content
+        buffer.complete(self.record(step, len(content), *keepers))
+        return buffer
 
     def record(self, step: int, size: int, *keepers: Node | str) -> SnapshotRecord:
         file, name = f"__{self.rank}_0.distcp", f"part.{self.rank}"
@@ -134,8 +134,8 @@ class Worker:
             keepers=tuple(each if isinstance(each, str) else each.address for each in keepers),
         )
 
-    def _free(self, size: int, keepers: int) -> Arena | None:
-        return self.shelf.free(capacity_for(size), now_s=time.monotonic(), keepers=keepers)
+    def _free(self, size: int, keepers: int) -> SharedBuffer | None:
+        return self.store.free(capacity_for(size), now_s=time.monotonic(), keepers=keepers)
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def wait_until(holds: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-class Seat(Council):
+class Seat(SaveGroup):
     """A rank's place at a table: ranks are threads that exchange words."""
 
     def __init__(self, rank: int, words: list[bytes], barrier: threading.Barrier) -> None:

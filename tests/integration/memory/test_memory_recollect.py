@@ -12,10 +12,10 @@ import torch
 from memory_rig import MIB, Node, Worker, nodes, noise, recollect_on, wait_until
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint import archive
-from holdfast.checkpoint.manifest import record_of
-from holdfast.checkpoint.memory.arena import Arena
-from holdfast.checkpoint.memory.recollect import Recollection
+from holdfast.checkpoint.format import archive
+from holdfast.checkpoint.format.manifest import record_of
+from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer
+from holdfast.checkpoint.restore.recollect import Recollection
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_only_a_dead_peer_held_counts_as_damaged(trio: list[Node]) -> None:
 
 def test_a_damaged_block_is_had_from_another_node_by_its_hash(trio: list[Node]) -> None:
     (own,) = trio[0].folder.glob("*.own")
-    Arena.open(own).image[5 * MIB] ^= 1
+    SharedBuffer.open(own).image[5 * MIB] ^= 1
     image = content(0)
     first, second, third = recollect_on(trio)
     for block, start in zip(record_of([memoryview(image)]).blocks, range(0, len(image), 4 * MIB), strict=True):
@@ -105,9 +105,9 @@ def test_a_keeper_without_room_says_so_and_takes_the_copy_once_there_is_room(tmp
     with nodes(tmp_path, 2, "--patience-s", "2") as (ours, keeper):
         _, most = resource.prlimit(keeper.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(keeper.process.pid, resource.RLIMIT_FSIZE, (4 * MIB, most))
-        arena = Worker(ours).snapshot(1, noise(9 * MIB), keeper)
+        buffer = Worker(ours).snapshot(1, noise(9 * MIB), keeper)
         wait_until(lambda: "no memory for a copy" in ours.log())
-        held = arena.read()
+        held = buffer.read()
         assert held is not None
         assert held.copies == 0
         resource.prlimit(keeper.process.pid, resource.RLIMIT_FSIZE, (most, most))

@@ -2,23 +2,25 @@
 
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from memory_rig import KEY, MIB, Node, Worker, nodes, noise, wait_until
 from patience import patient
+from silent_strangers import FILES, silent_strangers
 
-from holdfast.checkpoint.manifest import record_of
+from holdfast.checkpoint.format.manifest import record_of
 from holdfast.checkpoint.memory import protocol
-from holdfast.checkpoint.memory.channel import Misspoken
-from holdfast.checkpoint.memory.client import Peer
-from holdfast.checkpoint.memory.protocol import Which
+from holdfast.checkpoint.memory.peers import Peer
+from holdfast.checkpoint.memory.protocol import ProtocolError, Which
 
 SLOWLY = ("--mb-s", "8", "--patience-s", "3")
 
@@ -32,10 +34,10 @@ def pair(tmp_path: Path) -> Iterator[list[Node]]:
 def test_a_copy_is_equal_to_the_last_byte_and_what_a_peer_serves_of_it_as_well(pair: list[Node]) -> None:
     ours, keeper = pair
     content = noise(9 * MIB + 12345)
-    arena = Worker(ours).snapshot(5, content, keeper)
+    buffer = Worker(ours).snapshot(5, content, keeper)
     wait_until(lambda: keeper.held(5))
-    wait_until(lambda: (held := arena.read()) is not None and held.copies == 1)
-    held, copy = arena.read(), keeper.held(5)
+    wait_until(lambda: (held := buffer.read()) is not None and held.copies == 1)
+    held, copy = buffer.read(), keeper.held(5)
     assert held is not None
     assert copy is not None
     assert copy.blocks == held.blocks == record_of([memoryview(content)]).blocks
@@ -50,7 +52,7 @@ def test_a_copy_is_equal_to_the_last_byte_and_what_a_peer_serves_of_it_as_well(p
     assert peer.block(held.blocks[1]) == content[4 * MIB : 8 * MIB]
     (item,) = peer.holdings()
     assert (item.step, item.is_copy, item.is_sealed, item.image_bytes) == (5, True, True, len(content))
-    with pytest.raises(Misspoken, match="no such snapshot"):
+    with pytest.raises(ProtocolError, match="no such snapshot"):
         peer.read(Which(rank=0, round=1, step=6), 0, memoryview(bytearray(1)))
     peer.close()
 
@@ -72,25 +74,46 @@ def test_an_empty_image_is_copied_too(pair: list[Node]) -> None:
 
 
 def test_without_keepers_a_snapshot_still_gets_its_hashes(pair: list[Node]) -> None:
-    arena = Worker(pair[0]).snapshot(1, noise(5 * MIB))
-    wait_until(lambda: (held := arena.read()) is not None and held.blocks is not None)
+    buffer = Worker(pair[0]).snapshot(1, noise(5 * MIB))
+    wait_until(lambda: (held := buffer.read()) is not None and held.blocks is not None)
 
 
 def test_who_does_not_know_the_key_is_turned_away(pair: list[Node]) -> None:
     Worker(pair[0]).snapshot(1, noise(MIB))
-    with pytest.raises(Misspoken, match="key of the job"):
+    with pytest.raises(ProtocolError, match="key of the job"):
         Peer(pair[0].address, "another life")
+
+
+def test_strangers_that_say_nothing_keep_nobody_who_knows_the_key_from_a_server(tmp_path: Path) -> None:
+    with nodes(tmp_path, 1) as (node,):
+        resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+        Worker(node).snapshot(1, noise(MIB))
+        with silent_strangers(node.port) as strangers:
+            known = Peer(node.address, KEY)
+            wait_until(lambda: len(known.holdings()) == 1)
+            # They do not find their time out by saying a little now and then.
+            began, last = time.monotonic(), strangers[-1]
+            length = last.recv(4)
+            last.sendall(length[:1])
+            time.sleep(8.0)
+            last.sendall(length[1:2])
+            while last.recv(1 << 10):
+                pass
+            assert time.monotonic() - began < 15.0
+            assert len(known.holdings()) == 1
+        known.close()
+        assert "no caller could be taken" not in node.log()
 
 
 def test_a_dead_keeper_holds_nobody_up_and_gets_its_copy_when_it_is_back(tmp_path: Path) -> None:
     with nodes(tmp_path, 3, "--patience-s", "3") as (ours, dead, alive):
         dead.kill()
-        arena = Worker(ours).snapshot(1, noise(MIB), dead, alive)
+        buffer = Worker(ours).snapshot(1, noise(MIB), dead, alive)
         wait_until(lambda: alive.held(1))
-        wait_until(lambda: (held := arena.read()) is not None and held.copies == 1)
+        wait_until(lambda: (held := buffer.read()) is not None and held.copies == 1)
         dead.start()
         wait_until(lambda: dead.held(1))
-        wait_until(lambda: (held := arena.read()) is not None and held.copies == 2)
+        wait_until(lambda: (held := buffer.read()) is not None and held.copies == 2)
 
 
 def test_a_keeper_that_hangs_holds_nobody_up_for_ever(tmp_path: Path) -> None:
@@ -107,14 +130,14 @@ def test_a_keeper_that_hangs_holds_nobody_up_for_ever(tmp_path: Path) -> None:
 def test_a_server_killed_while_it_copies_starts_anew_and_finishes(tmp_path: Path) -> None:
     with nodes(tmp_path, 2, *SLOWLY) as (ours, keeper):
         content = noise(24 * MIB)
-        arena = Worker(ours).snapshot(1, content, keeper)
+        buffer = Worker(ours).snapshot(1, content, keeper)
         wait_until(lambda: list(keeper.folder.glob("*.copy")))
         ours.kill()
         assert keeper.held(1) is None
         ours.options = ()
         ours.start()
         wait_until(lambda: keeper.held(1))
-        wait_until(lambda: (held := arena.read()) is not None and held.copies == 1)
+        wait_until(lambda: (held := buffer.read()) is not None and held.copies == 1)
         assert keeper.content(Which(0, 1, 1), len(content)) == content
 
 
@@ -138,11 +161,11 @@ def test_a_keeper_killed_while_it_receives_still_has_the_copy_before(tmp_path: P
 def test_a_snapshot_that_the_rank_overwrites_while_it_is_sent_never_counts(tmp_path: Path) -> None:
     with nodes(tmp_path, 2, *SLOWLY) as (ours, keeper):
         worker = Worker(ours)
-        arena = worker.snapshot(1, noise(12 * MIB, 1), keeper)
+        buffer = worker.snapshot(1, noise(12 * MIB, 1), keeper)
         wait_until(lambda: list(keeper.folder.glob("*.copy")))
-        arena.begin()  # As a worker may that took the arena a moment before it was held.
-        arena.image[: 12 * MIB] = noise(12 * MIB, 2)
-        arena.complete(worker.record(2, 12 * MIB, keeper))
+        buffer.begin()  # As a worker may that took the buffer a moment before it was held.
+        buffer.image[: 12 * MIB] = noise(12 * MIB, 2)
+        buffer.complete(worker.record(2, 12 * MIB, keeper))
         wait_until(lambda: keeper.held(2))
         assert keeper.held(1) is None
         assert keeper.content(Which(0, 1, 2), 12 * MIB) == noise(12 * MIB, 2)
@@ -152,9 +175,9 @@ def test_a_snapshot_that_does_not_match_its_hashes_goes_to_nobody(pair: list[Nod
     ours, keeper = pair
     worker = Worker(ours)
     ours.kill()
-    arena = worker.snapshot(1, noise(9 * MIB), keeper)
-    arena.seal(arena.generation, record_of([arena.image[: 9 * MIB]]).blocks)
-    arena.image[5 * MIB] ^= 1
+    buffer = worker.snapshot(1, noise(9 * MIB), keeper)
+    buffer.seal(buffer.generation, record_of([buffer.image[: 9 * MIB]]).blocks)
+    buffer.image[5 * MIB] ^= 1
     ours.start()
     wait_until(lambda: "differs from its hashes" in ours.log())
     assert keeper.held(1) is None

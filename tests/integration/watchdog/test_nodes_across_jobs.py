@@ -8,12 +8,12 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.incident import Action, Rung
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.plan import NodeState
-from holdfast.watchdog.casebook import act, open_incident
+from holdfast.watchdog.brain.incidents import act, open_incident
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import Effect
 from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY
-from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.server.fleet import FleetMemory
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.state import JobState
 
 OTHER = "research/other"
 BAD = "node-m2"

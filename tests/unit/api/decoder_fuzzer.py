@@ -38,11 +38,11 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Idle, Shown
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ProcessState, RankSample, ToAgent, XidRaised
 from holdfast.api.trainingjob import read_trainingjob
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory import protocol, record
 from holdfast.trainer.storetable import Add, Await, Hello, Request
+from holdfast.watchdog.brain.reputation import Fleet
 from holdfast.watchdog.grants import grants_in
-from holdfast.watchdog.reputation import Fleet
 
 MESSAGES_LEFT_OVER_MIB = 64
 JOB_FILE = b"""

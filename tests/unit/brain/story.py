@@ -41,11 +41,10 @@ from holdfast.api.round import Round
 from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import NodeReport, XidRaised
 from holdfast.watchdog.brain import advance, initial, next_wakeup
+from holdfast.watchdog.brain.requests import pending
+from holdfast.watchdog.brain.step import Answered, Effect, Save, Show, Step
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
-from holdfast.watchdog.effect import Answered, Effect, Save, Show
-from holdfast.watchdog.requests import pending
 from holdfast.watchdog.sample import Reported
-from holdfast.watchdog.step import Step
 
 JOB = "team/run"
 

@@ -6,9 +6,9 @@ from story import Story, running
 from holdfast.api.finding import Confidence, FindingKind
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.plan import NodeState, PodEnd, PodState
-from holdfast.watchdog.effect import IncidentClosed, IncidentOpened, IncidentUpdated
-from holdfast.watchdog.ladder import LOSSES_THAT_CONDEMN
-from holdfast.watchdog.reputation import Fleet, marked
+from holdfast.watchdog.brain.ladder import LOSSES_THAT_CONDEMN
+from holdfast.watchdog.brain.reputation import Fleet, marked
+from holdfast.watchdog.brain.step import IncidentClosed, IncidentOpened, IncidentUpdated
 
 CAUSES = {
     PodEnd.OWN_LIMIT: "the pod was ended for its own limit of memory or storage",

@@ -35,8 +35,8 @@ from holdfast.api.plan import NodeState, PodState
 from holdfast.api.policy import XidAction
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 from holdfast.watchdog.brain import advance, initial, next_wakeup
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.brain.roster import MemberState
+from holdfast.watchdog.brain.state import JobState
 
 EVENTS = 90
 PAUSES_S = (0.01, 0.3, 1.0, 5.0, 30.0, 130.0, 700.0)
@@ -163,7 +163,7 @@ def test_a_replay_says_the_same_and_no_clock_wakes_in_vain(seed: int) -> None:
         if isinstance(event, ClockTicked):
             assert not _is_due(state, now), f"event {len(told)} wakes again and again"
         assert set(state.trials) <= set(state.members.by_name)
-        testing = {each.name for each in state.members if each.standing is Standing.TESTING}
+        testing = {each.name for each in state.members if each.standing is MemberState.TESTING}
         assert testing <= set(state.trials)
         assert len(state.avoided) == len(state.avoided_nodes)
         assert set(state.reputed) <= state.avoided_nodes

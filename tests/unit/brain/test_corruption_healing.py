@@ -15,10 +15,10 @@ from holdfast.api.policy import EvictionBudget, XidAction
 from holdfast.api.round import Idle, Tier
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.corruption import vouch
-from holdfast.watchdog.effect import Examine, Vouch
-from holdfast.watchdog.reputation import weight_of
-from holdfast.watchdog.roster import Standing
+from holdfast.watchdog.brain.history import vouch
+from holdfast.watchdog.brain.reputation import weight_of
+from holdfast.watchdog.brain.roster import MemberState
+from holdfast.watchdog.brain.step import Examine, Vouch
 
 
 def agree(story: Story, step: int) -> Story:
@@ -185,7 +185,7 @@ def test_a_member_lost_while_it_is_tested_is_not_waited_for() -> None:
     tie(story, step=50, agreed=45)
     answer(story, 1, Verdict.PASSED)
     story.lose(2)
-    assert story.state.members.by_name["node-1"].standing is Standing.PRESENT
+    assert story.state.members.by_name["node-1"].standing is MemberState.PRESENT
     assert story.members == ["node-1"]
 
 

@@ -8,9 +8,9 @@ from holdfast.api.intervention import InterventionAction, InterventionRequest, I
 from holdfast.api.plan import NodeState, PodState
 from holdfast.api.round import Entry, Idle
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.absence import LOST_FOR_GOOD_S
-from holdfast.watchdog.effect import Answered
-from holdfast.watchdog.saving import FIRST_SAVE_S
+from holdfast.watchdog.brain.plan import LOST_FOR_GOOD_S
+from holdfast.watchdog.brain.saves import FIRST_SAVE_S
+from holdfast.watchdog.brain.step import Answered
 
 
 def running(nodes: int, *, spares: int = 0, step: int = 50, reentrant: bool = True, **fields: object) -> Story:

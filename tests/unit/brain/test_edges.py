@@ -20,8 +20,8 @@ from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.policy import EvictionBudget
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.formation import can_grow
-from holdfast.watchdog.ladder import decide
+from holdfast.watchdog.brain.ladder import decide
+from holdfast.watchdog.brain.rounds import can_grow
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from holdfast.api.event import InterventionRequested
 from holdfast.api.intervention import Forecast, InterventionAction, InterventionRequest, InterventionState
 from holdfast.api.policy import EvictionBudget
 from holdfast.watchdog import brain
-from holdfast.watchdog.effect import Answered
-from holdfast.watchdog.forecast import forecast
+from holdfast.watchdog.brain.forecast import forecast
+from holdfast.watchdog.brain.step import Answered
 
 ACTION = InterventionAction
 

@@ -12,8 +12,8 @@ from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.nvlink5 import LinkFault
 from holdfast.api.policy import XidAction
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, ParametersFingerprinted, XidRaised
+from holdfast.watchdog.brain.step import Show
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.effect import Show
 from holdfast.watchdog.sample import Placed, Reported, RoundStarted, Sample
 
 PCIE = ConditionKind.PCIE_DEGRADED

@@ -11,8 +11,8 @@ from holdfast.api.plan import NodeState
 from holdfast.api.policy import EvictionBudget
 from holdfast.api.round import Idle
 from holdfast.api.selftest import TestLevel, Verdict
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.settling import ASKED_MAX
+from holdfast.watchdog.brain.roster import MemberState
+from holdfast.watchdog.brain.settling import ASKED_MAX
 
 LIGHT = TestLevel.LIGHT
 LONG_AGO = 1801.0
@@ -129,7 +129,9 @@ def test_a_second_death_is_looked_into_before_ranks_are_given_unless_somebody_se
     assert trials_of(story) == {}
     story.die(2, cause=cause)
     assert trials_of(story) == {"node-2": waits}
-    assert story.state.members.by_name["node-2"].standing is (Standing.TESTING if waits else Standing.PRESENT)
+    assert story.state.members.by_name["node-2"].standing is (
+        MemberState.TESTING if waits else MemberState.PRESENT
+    )
 
 
 def test_what_dies_on_two_nodes_or_ends_by_itself_makes_no_device_suspect() -> None:

@@ -7,11 +7,11 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.plan import PodState
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.absence import LOST_FOR_GOOD_S
-from holdfast.watchdog.effect import IncidentOpened
-from holdfast.watchdog.reputation import Fleet, marked
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.settling import GATHER_S
+from holdfast.watchdog.brain.plan import LOST_FOR_GOOD_S
+from holdfast.watchdog.brain.reputation import Fleet, marked
+from holdfast.watchdog.brain.roster import MemberState
+from holdfast.watchdog.brain.rounds import GATHER_S
+from holdfast.watchdog.brain.step import IncidentOpened
 
 
 def gone(story: Story, *numbers: int) -> None:
@@ -116,7 +116,7 @@ def test_those_that_are_lost_already_are_not_lost_again() -> None:
     effects = len(story.effects)
     story.now += 1.0
     gone(story, 2, 3, 4)
-    assert {each.name for each in story.state.members if each.standing is Standing.LOST} == {
+    assert {each.name for each in story.state.members if each.standing is MemberState.LOST} == {
         "node-2",
         "node-3",
         "node-4",

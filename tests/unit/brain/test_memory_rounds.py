@@ -12,9 +12,9 @@ from holdfast.api.memory import MemoryOrder, MemoryRound
 from holdfast.api.plan import NodeState
 from holdfast.api.policy import MemoryPolicy
 from holdfast.api.round import Tier
-from holdfast.watchdog.copies import plan_copies
-from holdfast.watchdog.roster import Member, Standing
-from holdfast.watchdog.step import changed
+from holdfast.watchdog.brain.copies import plan_copies
+from holdfast.watchdog.brain.roster import Member, MemberState
+from holdfast.watchdog.brain.step import changed
 
 
 def member(number: int, node: str | None = None, *, serves: bool = True) -> Member:
@@ -28,7 +28,7 @@ def member(number: int, node: str | None = None, *, serves: bool = True) -> Memb
         1,
         (1,),
         warm=True,
-        standing=Standing.PRESENT,
+        standing=MemberState.PRESENT,
         joined_at=0.0,
         transfer=transfer,
     )

@@ -12,12 +12,12 @@ from holdfast.api.round import Idle
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain import advance
-from holdfast.watchdog.effect import Notify
-from holdfast.watchdog.misfit import REMEDY
-from holdfast.watchdog.reputation import Fleet, marked
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.status import membership_of
+from holdfast.watchdog.brain.reputation import Fleet, marked
+from holdfast.watchdog.brain.roster import MemberState
+from holdfast.watchdog.brain.selftests import REMEDY
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.status import membership_of
+from holdfast.watchdog.brain.step import Notify
 
 LIGHT = TestLevel.LIGHT
 SAYS = "tensor parallel size 8 asked of a 4-GPU NVLink domain"
@@ -92,7 +92,7 @@ def test_who_passed_for_another_size_and_has_no_ranks_is_asked_about_this_one() 
     answer(story, 1, Verdict.PASSED).resubmit(tensor=8).join(2)
     answer(story, 2, Verdict.PASSED)
     assert isinstance(story.state.desired, Idle)
-    assert story.state.members.by_name["node-1"].standing is Standing.TESTING
+    assert story.state.members.by_name["node-1"].standing is MemberState.TESTING
     assert asked(story)["node-1"].tensor == 8
 
 

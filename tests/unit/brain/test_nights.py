@@ -23,8 +23,8 @@ from holdfast.api.policy import RestartBudget
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
 from holdfast.watchdog.brain import advance, initial, next_wakeup
-from holdfast.watchdog.departure import gives_up_at
-from holdfast.watchdog.effect import Answered
+from holdfast.watchdog.brain.departures import gives_up_at
+from holdfast.watchdog.brain.step import Answered
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.program import senses_for
 from holdfast.watchdog.sample import Connected, Disconnected, Heard

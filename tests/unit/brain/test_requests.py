@@ -10,7 +10,7 @@ from holdfast.api.intervention import InterventionAction, InterventionRequest, I
 from holdfast.api.policy import EvictionBudget
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.effect import Pardon, Publish
+from holdfast.watchdog.brain.step import Pardon, Publish
 
 DONE, REFUSED, PENDING = InterventionState.DONE, InterventionState.REFUSED, InterventionState.PENDING
 

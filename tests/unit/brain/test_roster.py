@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.watchdog.roster import Member, Roster, Standing
+from holdfast.watchdog.brain.roster import Member, MemberState, Roster
 
 NAMES = st.sampled_from([f"m{number}" for number in range(6)])
 NODES = st.sampled_from(["n1", "n2", "n3"])
@@ -17,7 +17,7 @@ MEMBERS = st.builds(
     local_size=st.sampled_from([1, 8]),
     ports=st.just((7000,)),
     warm=st.booleans(),
-    standing=st.sampled_from(Standing),
+    standing=st.sampled_from(MemberState),
     joined_at=st.sampled_from([1.0, 2.0]),
     reentrant=st.booleans(),
 )
@@ -58,13 +58,13 @@ def test_what_is_handed_on_is_what_counting_anew_gives(first: list[Member], then
 
 
 def a_member(name: str, **fields: object) -> Member:
-    given = {"local_size": 1, "ports": (7000,), "warm": True, "standing": Standing.PRESENT, "joined_at": 1.0}
+    given = {"local_size": 1, "ports": (7000,), "warm": True, "standing": MemberState.PRESENT, "joined_at": 1.0}
     return Member(name, "n1", "b", "10.0.0.1", **{**given, **fields})  # type: ignore[arg-type]
 
 
 def test_a_change_leaves_the_roster_before_as_it_was() -> None:
     before = Roster.of(a_member("m1"), a_member("m2"))
-    lost = before.changed("m1", standing=Standing.LOST)
+    lost = before.changed("m1", standing=MemberState.LOST)
     assert (before.present(1), lost.present(1)) == (2, 1)
     assert [each.name for each in lost] == ["m1", "m2"], "a changed member keeps its place"
     assert [each.name for each in lost.joined(a_member("m1"))] == ["m2", "m1"], "one that joins again is the last"
@@ -74,7 +74,7 @@ def test_a_change_leaves_the_roster_before_as_it_was() -> None:
 def test_many_that_are_lost_at_once_keep_their_places() -> None:
     before = Roster.of(*(a_member(name) for name in ("m1", "m2", "m3")))
     after = before.lost(("m3", "m1", "nobody"))
-    assert [(each.name, each.standing is Standing.LOST) for each in after] == [
+    assert [(each.name, each.standing is MemberState.LOST) for each in after] == [
         ("m1", True),
         ("m2", False),
         ("m3", True),

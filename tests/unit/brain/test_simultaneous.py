@@ -9,7 +9,7 @@ from holdfast.api.intervention import InterventionAction
 from holdfast.api.policy import RestartBudget
 from holdfast.api.round import Idle
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.effect import Notify
+from holdfast.watchdog.brain.step import Notify
 
 
 def test_one_bad_kernel_on_every_gpu_is_one_failure() -> None:

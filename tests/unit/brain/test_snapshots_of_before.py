@@ -16,7 +16,7 @@ from test_any_order import EVENTS, PAUSES_S, Chance
 
 from holdfast.api.event import JobSubmitted
 from holdfast.watchdog.brain import advance, initial
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.brain.state import JobState
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 FILES = sorted(SNAPSHOTS.glob("*.json"))

@@ -9,7 +9,7 @@ from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.policy import MemoryPolicy
 from holdfast.api.round import Closed, Tier
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.effect import Notify
+from holdfast.watchdog.brain.step import Notify
 
 CAUSE = "checkpoints are there and none can be used: step-00000004: its manifest is of step 3"
 

@@ -15,10 +15,10 @@ from holdfast.api.round import Idle
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain import advance, next_wakeup
-from holdfast.watchdog.reputation import Fleet, marked
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.state import JobState, ProbationStage
-from holdfast.watchdog.trial import ask
+from holdfast.watchdog.brain.reputation import Fleet, marked
+from holdfast.watchdog.brain.roster import MemberState
+from holdfast.watchdog.brain.selftests import ask
+from holdfast.watchdog.brain.state import JobState, ProbationStage
 
 LIGHT = TestLevel.LIGHT
 
@@ -153,7 +153,7 @@ def test_a_member_that_reconnects_is_still_to_be_tested_and_not_asked_anew() -> 
     number = asked(story)["node-1"].number
     story.restart_watchdog().join(1)
     assert asked(story)["node-1"].number == number
-    assert story.state.members.by_name["node-1"].standing is Standing.TESTING
+    assert story.state.members.by_name["node-1"].standing is MemberState.TESTING
     answer(story, 1, Verdict.PASSED)
     assert story.members == ["node-1"]
 
@@ -188,7 +188,7 @@ def test_spares_are_tested_now_and_then_and_keep_their_place() -> None:
     story.wait(601)
     assert asked(story)["node-3"].number > before
     assert asked(story)["node-1"].number < asked(story)["node-3"].number
-    assert story.state.members.by_name["node-3"].standing is Standing.PRESENT
+    assert story.state.members.by_name["node-3"].standing is MemberState.PRESENT
     answer(story, 3, Verdict.FAILED)
     assert story.state.avoided_nodes == {"node-3"}
     assert story.members == ["node-1", "node-2"]
@@ -202,9 +202,9 @@ def test_a_returned_node_passes_three_tests_then_is_a_spare_then_gets_ranks() ->
     assert outcome.state is InterventionState.DONE
     assert "probation" in outcome.outcome
     for _ in range(3):
-        assert story.state.members.by_name["node-2"].standing is Standing.TESTING
+        assert story.state.members.by_name["node-2"].standing is MemberState.TESTING
         answer(story, 2, Verdict.PASSED)
-    assert story.state.members.by_name["node-2"].standing is Standing.PRESENT
+    assert story.state.members.by_name["node-2"].standing is MemberState.PRESENT
     story.wait(60)
     assert story.members == ["node-1"]
     story.wait(600)
@@ -238,7 +238,7 @@ def test_a_node_that_was_only_hot_comes_back_by_probation_when_it_is_cool() -> N
     assert story.state.avoided_nodes == {"node-2"}
     story.tell(ConditionOver("node-2", "GPU hot", "10 C below the limit for five minutes"))
     assert story.state.avoided == ()
-    assert story.state.members.by_name["node-2"].standing is Standing.TESTING
+    assert story.state.members.by_name["node-2"].standing is MemberState.TESTING
 
 
 def test_what_is_only_to_be_reported_is_an_incident_that_changes_nothing() -> None:
@@ -293,7 +293,7 @@ def test_a_node_is_tested_on_request_thoroughly_and_at_once_where_it_has_no_rank
     story = examined(2, spares=1)
     outcome = story.ask(InterventionAction.TEST, node="node-3")
     assert (outcome.state, asked(story)["node-3"].level) == (InterventionState.DONE, TestLevel.FULL)
-    assert story.state.members.by_name["node-3"].standing is Standing.TESTING
+    assert story.state.members.by_name["node-3"].standing is MemberState.TESTING
     outcome = story.ask(InterventionAction.TEST, "i2", node="node-1")
     assert "left the round" in outcome.outcome
     assert asked(story)["node-1"].level is LIGHT
@@ -328,7 +328,7 @@ def test_one_that_is_suspect_is_no_less_so_as_a_new_process() -> None:
     story.join(2, boot="b")
     member = story.state.member("node-2")
     assert member is not None
-    assert member.standing is Standing.TESTING
+    assert member.standing is MemberState.TESTING
 
 
 def ask_barring(story: Story, number: int) -> None:
@@ -430,11 +430,11 @@ def test_a_node_on_probation_that_does_not_or_cannot_answer_is_not_trusted_for_t
     story.run(51)
     story.ask(InterventionAction.RETURN, "i2", node="node-2")
     answer(story, 2, Verdict.UNKNOWN)
-    assert story.state.members.by_name["node-2"].standing is Standing.TESTING
+    assert story.state.members.by_name["node-2"].standing is MemberState.TESTING
     first = asked(story)["node-2"].number
     story.wait(1000)
     assert asked(story)["node-2"].number > first
-    assert story.state.members.by_name["node-2"].standing is Standing.TESTING
+    assert story.state.members.by_name["node-2"].standing is MemberState.TESTING
     story.resubmit(preflight=None)
     story.wait(130)
     assert not story.state.probation

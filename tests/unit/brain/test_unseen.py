@@ -8,9 +8,9 @@ from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.round import Closed, Entry, Idle, Round
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.history import SILENT_STEADY_S, STEADY_S
+from holdfast.watchdog.brain.status import status_of
 from holdfast.watchdog.detectors.early_exit import ALIKE as EARLY_EXIT
-from holdfast.watchdog.status import status_of
-from holdfast.watchdog.unseen import SILENT_STEADY_S, STEADY_S
 
 ALIKE = "KeyError in train.py:7"
 

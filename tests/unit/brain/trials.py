@@ -4,7 +4,7 @@ from story import Story
 
 from holdfast.api.event import MemberTested
 from holdfast.api.selftest import TOPOLOGY, CheckResult, TestLevel, TestWanted, Verdict
-from holdfast.watchdog.effect import Examine
+from holdfast.watchdog.brain.step import Examine
 
 
 def asked(story: Story) -> dict[str, TestWanted]:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from holdfast.api.errors import Damaged, Malformed
-from holdfast.checkpoint import index, manifest
-from holdfast.checkpoint.coverage import require_whole
-from holdfast.checkpoint.index import Box, Index, StoredChunk, StoredObject, StoredTensor
-from holdfast.checkpoint.manifest import FORMAT, FileRecord, Manifest, hash_block
+from holdfast.checkpoint.format import index, manifest
+from holdfast.checkpoint.format.index import Box, Index, StoredChunk, StoredObject, StoredTensor, require_whole
+from holdfast.checkpoint.format.manifest import FORMAT, FileRecord, Manifest, hash_block
 from holdfast.checkpoint.memory import record
 from holdfast.checkpoint.memory.record import SnapshotRecord
 

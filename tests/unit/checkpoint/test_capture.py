@@ -12,13 +12,12 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from holdfast.checkpoint.archive import unpack_object
-from holdfast.checkpoint.capture import PrivateMemory
-from holdfast.checkpoint.claims import ChunkKey
-from holdfast.checkpoint.index import StoredObject
-from holdfast.checkpoint.live import LiveState
-from holdfast.checkpoint.snapshot import Snapshot, Stage
-from holdfast.checkpoint.state import FlatState, TrainingState
+from holdfast.checkpoint.capture.capture import PrivateMemory
+from holdfast.checkpoint.capture.image import ImageWriter, Snapshot
+from holdfast.checkpoint.capture.live import ChunkKey, LiveState
+from holdfast.checkpoint.capture.state import FlatState, TrainingState
+from holdfast.checkpoint.format.archive import unpack_object
+from holdfast.checkpoint.format.index import StoredObject
 
 
 class Norm(nn.Module):
@@ -54,7 +53,7 @@ class Loop:
         self.model = model or nn.Sequential(nn.Linear(6, 6), Norm(), nn.Linear(6, 6, bias=False))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01, **settings)
         self.room = PrivateMemory(1 << 20)
-        self.stage = Stage(0)
+        self.writer = ImageWriter(0)
         self.generation, self.share = 0, set[ChunkKey]()
         scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
         self.state = Counted(self.model, self.optimizer, scheduler, None, {})
@@ -69,7 +68,9 @@ class Loop:
         look = self.live.look()
         if look.generation != self.generation:
             self.generation, self.share = look.generation, {claim.key for claim in look.claims()}
-        return self.stage.take(self.stage.draft(look, self.share), self.room, step=1, batches=1)
+        taken = self.writer.write(look, self.share, lambda *_: self.room, step=1, batches=1)
+        assert taken is not None
+        return taken
 
     @property
     def asked(self) -> int:

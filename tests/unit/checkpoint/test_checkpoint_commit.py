@@ -2,12 +2,11 @@ import pytest
 from drawer import Drawer, PowerCut, manifest_of, put
 
 from holdfast.api.errors import Damaged, Fenced
-from holdfast.checkpoint import fence
-from holdfast.checkpoint import need as needs
-from holdfast.checkpoint.commit import FolderCommits, commit, open_directory, retire
-from holdfast.checkpoint.discovery import Found, Unreadable, discover, lineage, read_manifest
-from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.retention import TOLD_WITHIN_S, Dates, Retention, judge
+from holdfast.checkpoint.commit import fence
+from holdfast.checkpoint.commit import retention as needs
+from holdfast.checkpoint.commit.discovery import Found, Unreadable, discover, lineage, read_manifest
+from holdfast.checkpoint.commit.folder import FolderCommits
+from holdfast.checkpoint.commit.retention import TOLD_WITHIN_S, Dates, Need, Retention, judge
 
 
 def surplus(whole: list[Found], broken: list[Unreadable], retention: Retention, dates: Dates) -> list[str]:
@@ -152,16 +151,16 @@ def test_what_cannot_be_dated_now_may_be_needed_still() -> None:
 
 def test_a_newer_round_shuts_the_older_out() -> None:
     drawer = Drawer()
-    open_directory(drawer, round=7)
-    open_directory(drawer, round=7)
-    open_directory(drawer, round=8)
+    FolderCommits(drawer).enter(owner="", round=7)
+    FolderCommits(drawer).enter(owner="", round=7)
+    FolderCommits(drawer).enter(owner="", round=8)
     with pytest.raises(Fenced, match="round 8 has entered"):
-        open_directory(drawer, round=7)
+        FolderCommits(drawer).enter(owner="", round=7)
     put(drawer, "step-00000001.tmp-7-aa", manifest_of(1, round=7))
     with pytest.raises(Fenced):
-        commit(drawer, "step-00000001.tmp-7-aa", step=1, round=7)
+        FolderCommits(drawer).publish("step-00000001.tmp-7-aa", step=1, round=7)
     with pytest.raises(Fenced):
-        retire(drawer, Retention(1), round=7, token="aa")
+        FolderCommits(drawer).retire(Retention(1), round=7, token="aa")
     assert "step-00000001" not in drawer.names()
 
 
@@ -183,47 +182,47 @@ def test_leftovers_of_dead_rounds_are_cleared_and_those_of_live_ones_are_not() -
         "notes",
     ):
         put(drawer, name, manifest_of(1))
-    open_directory(drawer, round=7)
+    FolderCommits(drawer).enter(owner="", round=7)
     assert drawer.names() == ["fence", "notes", "step-00000001.tmp-7-bb", "step-00000002"]
 
 
 def test_without_holdfast_the_run_before_is_dead() -> None:
     drawer = Drawer()
-    assert open_directory(drawer, owner="aa", round=0) == 0
+    assert FolderCommits(drawer).enter(owner="aa", round=0) == 0
     put(drawer, "step-00000001.tmp-0-aa", manifest_of(1, round=0))
-    assert open_directory(drawer, owner="bb", round=0) == 1
+    assert FolderCommits(drawer).enter(owner="bb", round=0) == 1
     assert drawer.names() == ["fence"]
 
 
 def test_another_life_of_the_job_takes_over_with_numbers_above_all_before() -> None:
     drawer = Drawer()
-    assert open_directory(drawer, owner="old", round=9) == 9
-    assert open_directory(drawer, owner="new", round=2) == 11
-    assert open_directory(drawer, owner="new", round=3) == 12
+    assert FolderCommits(drawer).enter(owner="old", round=9) == 9
+    assert FolderCommits(drawer).enter(owner="new", round=2) == 11
+    assert FolderCommits(drawer).enter(owner="new", round=3) == 12
     with pytest.raises(Fenced, match="round 3 has entered"):
-        open_directory(drawer, owner="new", round=2)
+        FolderCommits(drawer).enter(owner="new", round=2)
     put(drawer, "step-00000001.tmp-9-aa", manifest_of(1, round=9))
     with pytest.raises(Fenced, match="another life of the job, new"):
-        commit(drawer, "step-00000001.tmp-9-aa", step=1, round=9)
+        FolderCommits(drawer).publish("step-00000001.tmp-9-aa", step=1, round=9)
 
 
 def test_a_straggler_of_a_life_that_was_displaced_does_not_take_the_directory_back() -> None:
     drawer = Drawer()
-    open_directory(drawer, owner="old", round=3)
-    assert open_directory(drawer, owner="new", round=1) == 4
+    FolderCommits(drawer).enter(owner="old", round=3)
+    assert FolderCommits(drawer).enter(owner="new", round=1) == 4
     with pytest.raises(Fenced, match="new has taken"):
-        open_directory(drawer, owner="old", round=4)
-    assert open_directory(drawer, owner="newest", round=1) == 5
+        FolderCommits(drawer).enter(owner="old", round=4)
+    assert FolderCommits(drawer).enter(owner="newest", round=1) == 5
     for displaced in ("old", "new"):
         with pytest.raises(Fenced, match="newest has taken"):
-            open_directory(drawer, owner=displaced, round=9)
+            FolderCommits(drawer).enter(owner=displaced, round=9)
 
 
 def test_a_replaced_checkpoint_is_put_back_when_its_successor_cannot_take_its_place() -> None:
     drawer = Drawer()
     put(drawer, "step-00000004", manifest_of(4, round=1), content=b"old")
     with pytest.raises(OSError, match="No such file"):
-        commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2)
+        FolderCommits(drawer).publish("step-00000004.tmp-2-aa", step=4, round=2)
     assert drawer.names() == ["step-00000004"]
     assert drawer.content["step-00000004/__0_0.distcp"] == b"old"
 
@@ -231,32 +230,32 @@ def test_a_replaced_checkpoint_is_put_back_when_its_successor_cannot_take_its_pl
 @pytest.mark.parametrize("renames", [0, 1, 2])
 def test_a_replaced_checkpoint_is_never_lost_wherever_the_process_dies(renames: int) -> None:
     drawer = Drawer()
-    open_directory(drawer, round=2)
+    FolderCommits(drawer).enter(owner="", round=2)
     put(drawer, "step-00000004", manifest_of(4, round=1), content=b"old")
     put(drawer, "step-00000004.tmp-2-aa", manifest_of(4, round=2), content=b"new")
     drawer.renames_until_death = renames
     if renames < 2:
         with pytest.raises(PowerCut):
-            commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2)
+            FolderCommits(drawer).publish("step-00000004.tmp-2-aa", step=4, round=2)
     else:
-        commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2)
+        FolderCommits(drawer).publish("step-00000004.tmp-2-aa", step=4, round=2)
     drawer.renames_until_death = None
-    open_directory(drawer, round=3)
+    FolderCommits(drawer).enter(owner="", round=3)
     assert drawer.names() == ["fence", "step-00000004"]
     assert drawer.content["step-00000004/__0_0.distcp"] == (b"new" if renames == 2 else b"old")
 
 
 def test_a_commit_stands_though_what_it_replaced_cannot_be_deleted(caplog: pytest.LogCaptureFixture) -> None:
     drawer = Drawer()
-    open_directory(drawer, round=2)
+    FolderCommits(drawer).enter(owner="", round=2)
     for content in (b"first", b"second", b"third"):
         drawer.removals_until_success = 1
         put(drawer, "step-00000004.tmp-2-aa", manifest_of(4, round=2), content=content)
-        commit(drawer, "step-00000004.tmp-2-aa", step=4, round=2)
+        FolderCommits(drawer).publish("step-00000004.tmp-2-aa", step=4, round=2)
         assert drawer.content["step-00000004/__0_0.distcp"] == content
     assert len(caplog.records) == 2
     drawer.removals_until_success = 0
-    open_directory(drawer, round=3)
+    FolderCommits(drawer).enter(owner="", round=3)
     assert drawer.names() == ["fence", "step-00000004"]
     assert drawer.content["step-00000004/__0_0.distcp"] == b"third"
 
@@ -265,7 +264,7 @@ def test_of_two_set_aside_from_one_name_one_is_put_back() -> None:
     drawer = Drawer()
     for token in ("aa", "bb"):
         put(drawer, f"step-00000004.old-{token}", manifest_of(4))
-    open_directory(drawer, round=1)
+    FolderCommits(drawer).enter(owner="", round=1)
     assert drawer.names() == ["fence", "step-00000004"]
 
 
@@ -275,9 +274,9 @@ def test_retiring_dies_between_two_renames_and_is_finished_by_the_next_time() ->
         put(drawer, f"step-{step:08d}", manifest_of(step))
     drawer.renames_until_death = 1
     with pytest.raises(PowerCut):
-        retire(drawer, Retention(2), round=1, token="aa")
+        FolderCommits(drawer).retire(Retention(2), round=1, token="aa")
     drawer.renames_until_death = None
-    retire(drawer, Retention(2), round=1, token="bb")
+    FolderCommits(drawer).retire(Retention(2), round=1, token="bb")
     assert drawer.names() == ["step-00000003", "step-00000004"]
 
 
@@ -287,9 +286,9 @@ def test_what_could_not_be_deleted_is_deleted_the_next_time_and_is_in_nobodys_wa
         put(drawer, f"step-{step:08d}", manifest_of(step))
     drawer.removals_until_success = 1
     with pytest.raises(OSError, match="busy"):
-        retire(drawer, Retention(1), round=1, token="aa")
+        FolderCommits(drawer).retire(Retention(1), round=1, token="aa")
     assert drawer.names() == ["step-00000000.gone-aa", "step-00000002"]
-    retire(drawer, Retention(1), round=1, token="aa")
+    FolderCommits(drawer).retire(Retention(1), round=1, token="aa")
     assert drawer.names() == ["step-00000002"]
 
 
@@ -299,30 +298,30 @@ def test_retiring_deletes_what_no_save_in_flight_can_need() -> None:
     for name in ("step-00000001", "step-00000002", *staged):
         put(drawer, name, manifest_of(int(name[5:13])))
     put(drawer, "step-00000002.old-cc", manifest_of(2))
-    retire(drawer, Retention(1), round=7, token="aa")
+    FolderCommits(drawer).retire(Retention(1), round=7, token="aa")
     assert drawer.names() == ["step-00000002", *staged[2:]]
-    open_directory(drawer, round=9)
+    FolderCommits(drawer).enter(owner="", round=9)
     with pytest.raises(Fenced):
-        retire(drawer, Retention(1), round=7, token="aa")
+        FolderCommits(drawer).retire(Retention(1), round=7, token="aa")
 
 
 def test_what_the_job_needs_is_left_beside_the_fence_and_is_written_when_it_changes() -> None:
     drawer = Drawer()
-    open_directory(drawer, round=7)
+    FolderCommits(drawer).enter(owner="", round=7)
     commits = FolderCommits(drawer)
-    retire(drawer, Retention(1), round=7, token="aa", need=Need())
+    FolderCommits(drawer).retire(Retention(1), round=7, token="aa", need=Need())
     assert drawer.names() == ["fence"], "nothing is needed, and nothing was"
     assert commits.entered().need == Need()
-    retire(drawer, Retention(1), round=7, token="aa", need=Need(100, 400))
+    FolderCommits(drawer).retire(Retention(1), round=7, token="aa", need=Need(100, 400))
     assert commits.entered().need == Need(100, 400)
     drawer.renames_until_death = 0
-    retire(drawer, Retention(1), round=7, token="aa", need=Need(100, 400))
-    retire(drawer, Retention(1, 50, 20), round=7, token="aa")
+    FolderCommits(drawer).retire(Retention(1), round=7, token="aa", need=Need(100, 400))
+    FolderCommits(drawer).retire(Retention(1, 50, 20), round=7, token="aa")
     with pytest.raises(PowerCut):
-        retire(drawer, Retention(1), round=7, token="aa", need=Need(100, 500))
+        FolderCommits(drawer).retire(Retention(1), round=7, token="aa", need=Need(100, 500))
     assert commits.entered().need == Need(100, 400), "the old one whole"
     drawer.renames_until_death = None
-    retire(drawer, Retention(1), round=7, token="aa", need=Need(100))
+    FolderCommits(drawer).retire(Retention(1), round=7, token="aa", need=Need(100))
     assert commits.entered().need == Need(100)
 
 
@@ -332,8 +331,8 @@ def test_what_cannot_be_deleted_does_not_keep_the_need_from_being_left() -> None
         put(drawer, f"step-{step:08d}", manifest_of(step))
     drawer.removals_until_success = 1
     with pytest.raises(OSError, match="busy"):
-        retire(drawer, Retention(1), round=7, token="aa", need=Need(100, 400))
-    assert needs.read(drawer) == Need(100, 400)
+        FolderCommits(drawer).retire(Retention(1), round=7, token="aa", need=Need(100, 400))
+    assert needs.read_need(drawer) == Need(100, 400)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"{", b"[]", b'{"verified": "2"}', b'{"compared_every": -1}'])
@@ -341,9 +340,9 @@ def test_a_need_that_cannot_be_read_is_told_and_replaced_by_the_next(content: by
     drawer = Drawer()
     drawer.content["need.json"] = content
     with pytest.raises(Damaged, match=r"what a rewind needs cannot be read from drawer:/need\.json"):
-        needs.read(drawer)
-    needs.leave(drawer, Need(0, 2))
-    assert needs.read(drawer) == Need(0, 2)
+        needs.read_need(drawer)
+    needs.leave_need(drawer, Need(0, 2))
+    assert needs.read_need(drawer) == Need(0, 2)
 
 
 @pytest.mark.parametrize(

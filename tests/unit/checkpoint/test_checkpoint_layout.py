@@ -6,12 +6,22 @@ import torch
 
 from holdfast.api.errors import InvalidInput
 from holdfast.checkpoint import Checkpointer, SaveFailed, Standalone
-from holdfast.checkpoint.archive import frame, pack_object, unpack_object
-from holdfast.checkpoint.claims import Claim, share_out
-from holdfast.checkpoint.coverage import find_gap
-from holdfast.checkpoint.index import Box, Index, StoredChunk, StoredObject, StoredTensor, decode, encode
-from holdfast.checkpoint.local import parse_uri
-from holdfast.checkpoint.part import Listing, merge
+from holdfast.checkpoint.capture.live import Claim
+from holdfast.checkpoint.capture.shares import share_out
+from holdfast.checkpoint.format.archive import frame, pack_object, unpack_object
+from holdfast.checkpoint.format.index import (
+    Box,
+    Index,
+    Listing,
+    StoredChunk,
+    StoredObject,
+    StoredTensor,
+    decode,
+    encode,
+    find_gap,
+    merge,
+)
+from holdfast.checkpoint.storage.local import parse_uri
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8, torch.complex64)
 

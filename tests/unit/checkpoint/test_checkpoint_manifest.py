@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint.manifest import BLOCK_BYTES, decode, encode, hash_block, record_of
-from holdfast.checkpoint.verified import VerifiedFile
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES, decode, encode, hash_block, record_of
+from holdfast.checkpoint.format.verifiedfile import VerifiedFile
 
 
 def views(*parts: bytes) -> list[memoryview]:

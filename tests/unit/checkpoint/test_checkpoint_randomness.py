@@ -5,7 +5,7 @@ import numpy
 import pytest
 import torch
 
-from holdfast.checkpoint.randomness import capture, derive_seed, reinstate, reseed, source_rank
+from holdfast.checkpoint.capture.randomness import capture, derive_seed, reinstate, reseed, source_rank
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,13 @@ from drawer import Drawer, manifest_of, put
 from holdfast.api.checkpoint import Health, StoredCheckpoint, health_of, restore_order
 from holdfast.api.control import Assignment
 from holdfast.api.round import Endpoint, Restore, Tier
-from holdfast.checkpoint.commit import FolderCommits, open_directory, retire
-from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.discovery import Found, Unreadable
-from holdfast.checkpoint.manifest import FileRecord
-from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.opening import Opening, open_together
-from holdfast.checkpoint.part import Part, are_finite
-from holdfast.checkpoint.retention import Retention, Why, Writer, judge
+from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.commit.discovery import Found, Unreadable
+from holdfast.checkpoint.commit.folder import FolderCommits
+from holdfast.checkpoint.commit.retention import Need, Retention, Why, Writer, judge
+from holdfast.checkpoint.format.manifest import FileRecord
+from holdfast.checkpoint.restore.opening import Opening, open_together
+from holdfast.checkpoint.save.persister import Part, all_finite
 
 
 def undated(name: str) -> None:
@@ -63,7 +62,7 @@ def test_a_restore_tries_what_was_not_finite_last_and_what_is_refused_never() ->
 
 def test_ranks_that_cannot_tell_leave_it_to_those_that_can() -> None:
     def said(*healthy: bool | None) -> bool | None:
-        return are_finite([Part("f", FileRecord(0, ()), b"", each) for each in healthy])
+        return all_finite([Part("f", FileRecord(0, ()), b"", each) for each in healthy])
 
     verdicts = {healthy: said(*healthy) for healthy in ((None, True, None), (True, False, None), (None, None))}
     assert list(verdicts.values()) == [True, False, None]
@@ -135,9 +134,9 @@ def test_what_stays_is_said_by_whoever_deletes_and_left_for_whoever_deletes_by_h
     drawer = Drawer()
     for step in (10, 20, 30):
         put(drawer, f"step-{step:08d}", manifest_of(step, healthy=step < 20))
-    open_directory(drawer, round=7)
+    FolderCommits(drawer).enter(owner="", round=7)
     retention = Retention(1, unhealthy_from=15)
-    line = retire(drawer, retention, round=7, token="aa", need=retention.need)
+    line = FolderCommits(drawer).retire(retention, round=7, token="aa", need=retention.need)
     assert [each.step for each in line] == [30, 10]
     assert FolderCommits(drawer).entered().need == Need(0, None, 15, 1)
 
@@ -146,7 +145,7 @@ def opened(drawer: Drawer, **restore: int) -> Opening:
     drawer.commits = FolderCommits(drawer)  # type: ignore[attr-defined]
     told = Restore(Tier.CHECKPOINT, owner="life", **restore)  # type: ignore[arg-type]
     part = Assignment("job", 3, 0, 0, 1, 1, Endpoint("", 0), told, "")
-    return open_together(drawer, Council(part), round=3, restore=told)  # type: ignore[arg-type]
+    return open_together(drawer, SaveGroup(part), round=3, restore=told)  # type: ignore[arg-type]
 
 
 def test_an_opening_lists_what_may_be_restored_and_says_what_may_not() -> None:
@@ -162,3 +161,13 @@ def test_an_opening_lists_what_may_be_restored_and_says_what_may_not() -> None:
     assert told.unreadable[0] == "step-00000050: not healthy, as nothing is from step 35 on"
     assert (told.newest, [each.step for each in told.line]) == ((1, 20), [50, 40, 30, 20, 10])
     assert opened(drawer, unhealthy_from=5).candidates == ()
+
+
+def test_what_is_to_be_gone_on_from_otherwise_comes_after_all_that_was_asked_for() -> None:
+    drawer = Drawer()
+    for step in (20, 40, 50):
+        put(drawer, f"step-{step:08d}", manifest_of(step, healthy=True))
+    told = opened(drawer, step=21, otherwise=45)
+    assert [name[-2:] for name in told.candidates] == ["20", "40"]
+    assert [each.step for each in told.line] == [40, 20]
+    assert [name[-2:] for name in opened(drawer, step=19, otherwise=45).candidates] == ["40", "20"]

@@ -7,9 +7,17 @@ import pytest
 import torch
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint.coverage import ITEM_BYTES, find_gap, require_whole
-from holdfast.checkpoint.index import Box, Index, StoredChunk, StoredObject, StoredTensor
-from holdfast.checkpoint.manifest import FORMAT, FileRecord, Manifest
+from holdfast.checkpoint.format.index import (
+    ITEM_BYTES,
+    Box,
+    Index,
+    StoredChunk,
+    StoredObject,
+    StoredTensor,
+    find_gap,
+    require_whole,
+)
+from holdfast.checkpoint.format.manifest import FORMAT, FileRecord, Manifest
 
 Boxes = list[Box]
 

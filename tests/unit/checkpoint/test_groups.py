@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from holdfast.api.errors import InvalidInput
-from holdfast.checkpoint import groups
+from holdfast.checkpoint.capture import groups
+from holdfast.checkpoint.capture.shard import Shard
 from holdfast.checkpoint.errors import Unfit
-from holdfast.checkpoint.index import Box
-from holdfast.checkpoint.regrouping import Place, Regrouping
-from holdfast.checkpoint.shard import Shard
-from holdfast.checkpoint.target import Target
+from holdfast.checkpoint.format.index import Box
+from holdfast.checkpoint.restore.regrouping import Place, Regrouping
+from holdfast.checkpoint.restore.strip import Target
 
 FIRST, SECOND = "optimizer.param_groups.0.params", "optimizer.param_groups.1.params"
 RATE, OTHER_RATE = "optimizer.param_groups.0.lr", "optimizer.param_groups.1.lr"

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.checkpoint.plan import make_room
-from holdfast.checkpoint.stored import StoredCheckpoint
+from holdfast.checkpoint.restore.plan import make_room
+from holdfast.checkpoint.restore.stored import StoredCheckpoint
 
 
 @dataclass

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.blockpool import BlockPool
-from holdfast.checkpoint.manifest import BLOCK_BYTES
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES
+from holdfast.checkpoint.restore.blockpool import BlockPool
 
 RANKS = 3
 
@@ -23,7 +23,7 @@ class Table:
 
 
 class Seat:
-    """A council of such ranks."""
+    """A group of such ranks."""
 
     def __init__(self, rank: int, table: Table) -> None:
         self.rank = rank
@@ -55,10 +55,10 @@ def on_all_ranks(work: Callable[[Any], object]) -> list[object]:
 
 
 def test_ranks_of_a_host_see_what_each_of_them_has_read_and_no_file_is_left(tmp_path: Path) -> None:
-    def work(council: Any) -> object:
-        pool = BlockPool.open(council, ["a", "a", "b"], tmp_path)
-        pool.slot(council.rank, 1, 2)[:4] = f"of {council.rank}".encode()
-        council.exchange(b"")
+    def work(group: Any) -> object:
+        pool = BlockPool.open(group, ["a", "a", "b"], tmp_path)
+        pool.slot(group.rank, 1, 2)[:4] = f"of {group.rank}".encode()
+        group.exchange(b"")
         return [bytes(pool.slot(rank, 1, 2)[:4]) for rank in range(RANKS) if pool.is_near(rank)]
 
     assert on_all_ranks(work) == [[b"of 0", b"of 1"], [b"of 0", b"of 1"], [b"of 2"]]
@@ -79,16 +79,16 @@ def test_where_memory_suffices_for_some_ranks_only_all_of_them_hear_of_it(
         reserve(descriptor, offset, length)
 
     monkeypatch.setattr(os, "posix_fallocate", reserve_if_there_is_room)
-    refusals = on_all_ranks(lambda council: BlockPool.open(council, ["a"] * RANKS, tmp_path))
+    refusals = on_all_ranks(lambda group: BlockPool.open(group, ["a"] * RANKS, tmp_path))
     assert {(type(each), "No space left on device" in str(each)) for each in refusals} == {(OSError, True)}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_rank_that_dies_meanwhile_leaves_the_others_without_files(tmp_path: Path) -> None:
-    def work(council: Any) -> object:
-        if council.rank == 0:
+    def work(group: Any) -> object:
+        if group.rank == 0:
             raise RuntimeError("killed")
-        return BlockPool.open(council, ["a"] * RANKS, tmp_path)
+        return BlockPool.open(group, ["a"] * RANKS, tmp_path)
 
     assert all(isinstance(each, RuntimeError) for each in on_all_ranks(work))
     assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from holdfast.checkpoint.duties import Demand, Duties, numbers, runs, share_out
+from holdfast.checkpoint.restore.duties import Demand, Duties, numbers, runs, share_out
 
 SLOTS = 4
 

@@ -7,12 +7,11 @@ import torch
 from drawer import Drawer
 
 from holdfast.checkpoint import Unfit
-from holdfast.checkpoint.fitting import Fitting
-from holdfast.checkpoint.index import Index, Stored, StoredObject, StoredTensor
-from holdfast.checkpoint.manifest import FORMAT, Manifest, record_of
-from holdfast.checkpoint.plan import Unpacker
-from holdfast.checkpoint.shard import shard_of
-from holdfast.checkpoint.stored import StoredCheckpoint
+from holdfast.checkpoint.capture.shard import shard_of
+from holdfast.checkpoint.format.index import Index, Stored, StoredObject, StoredTensor
+from holdfast.checkpoint.format.manifest import FORMAT, Manifest, record_of
+from holdfast.checkpoint.restore.plan import Fitting, Unpacker
+from holdfast.checkpoint.restore.stored import StoredCheckpoint
 
 
 def checkpoint(entries: dict[str, Stored], content: bytes = b"") -> StoredCheckpoint:

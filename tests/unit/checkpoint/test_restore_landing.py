@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.checkpoint.blockmap import BlockMap
-from holdfast.checkpoint.index import Box, StoredChunk, StoredTensor
-from holdfast.checkpoint.manifest import BLOCK_BYTES, FORMAT, Manifest, record_of
-from holdfast.checkpoint.openfile import LocalFile
-from holdfast.checkpoint.strip import Strip
-from holdfast.checkpoint.target import Target
-from holdfast.checkpoint.wants import Wants
+from holdfast.checkpoint.format.index import Box, StoredChunk, StoredTensor
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES, FORMAT, Manifest, record_of
+from holdfast.checkpoint.restore.blocks import BlockMap, Wants
+from holdfast.checkpoint.restore.strip import Strip, Target
+from holdfast.checkpoint.storage.local import LocalFile
 
 FILE = "__0_0.distcp"
 CONTENT = random.Random(7).randbytes(BLOCK_BYTES + 100_000)

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.checkpoint.index import Box
-from holdfast.checkpoint.strip import Strip, cut, strips_of
-from holdfast.checkpoint.target import Target
+from holdfast.checkpoint.format.index import Box
+from holdfast.checkpoint.restore.strip import Strip, Target, cut, strips_of
 
 
 def some_box(sizes: tuple[int, ...], source: random.Random) -> Box:

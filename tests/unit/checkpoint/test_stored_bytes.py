@@ -4,7 +4,7 @@ import pytest
 from stored_bytes import FUZZERS
 
 from holdfast.api.errors import Damaged, Malformed
-from holdfast.checkpoint import index, manifest
+from holdfast.checkpoint.format import index, manifest
 from holdfast.checkpoint.memory import record
 
 INPUTS = 300

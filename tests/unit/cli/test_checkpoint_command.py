@@ -6,14 +6,13 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.checkpoint.commit import commit, open_directory
-from holdfast.checkpoint.index import Box, Index, StoredChunk, StoredObject, StoredTensor, encode
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.manifest import BLOCK_BYTES, FORMAT, FileRecord, Manifest
-from holdfast.checkpoint.manifest import encode as encode_manifest
-from holdfast.checkpoint.naming import staged_name
-from holdfast.checkpoint.need import Need
-from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.commit.discovery import staged_name
+from holdfast.checkpoint.commit.folder import FolderCommits
+from holdfast.checkpoint.commit.retention import Need, Retention
+from holdfast.checkpoint.format.index import Box, Index, StoredChunk, StoredObject, StoredTensor, encode
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES, FORMAT, FileRecord, Manifest
+from holdfast.checkpoint.format.manifest import encode as encode_manifest
+from holdfast.checkpoint.storage.local import LocalStorage
 from holdfast.cli.commands.checkpoint import checkpoint
 from holdfast.cli.main import answer, holdfast
 from holdfast.cli.target import Program
@@ -41,7 +40,7 @@ def save(
 ) -> Path:
     """A committed checkpoint without a tensor library."""
     storage = LocalStorage(root)
-    number = open_directory(storage, owner="test", round=round)
+    number = FolderCommits(storage).enter(owner="test", round=round)
     folder = staged_name(step, round=number, token="t")
     storage.make(folder)
     documents = {FILE: CONTENT, "index.json": encode(index or index_of(len(CONTENT)))}
@@ -59,7 +58,7 @@ def save(
         healthy=healthy,
     )
     storage.write(f"{folder}/manifest.json", [memoryview(encode_manifest(manifest))])
-    commit(storage, folder, step=step, round=number)
+    FolderCommits(storage).publish(folder, step=step, round=number)
     return root / f"step-{step:08d}"
 
 

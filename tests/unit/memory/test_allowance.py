@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.memory.allowance import allowance_bytes
+from holdfast.checkpoint.memory.sharedbuffer import allowance_bytes
 
 GIB = 1 << 30
 SPARED = 256 << 20

@@ -7,11 +7,11 @@ import pytest
 
 from holdfast.api.control import Assignment
 from holdfast.api.round import Endpoint, Restore, Tier
-from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.manifest import FORMAT, Manifest, encode
-from holdfast.checkpoint.naming import committed_name, manifest_path
-from holdfast.checkpoint.opening import Opening, open_together
+from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.commit.discovery import committed_name, manifest_path
+from holdfast.checkpoint.format.manifest import FORMAT, Manifest, encode
+from holdfast.checkpoint.restore.opening import Opening, open_together
+from holdfast.checkpoint.storage.local import LocalStorage
 
 ALONE = Assignment(
     job="job",
@@ -32,9 +32,9 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 
 def enter(storage: LocalStorage, owner: str, round: int, *, step: int | None = None) -> Opening:
-    council = Council(msgspec.structs.replace(ALONE, round=round))
+    group = SaveGroup(msgspec.structs.replace(ALONE, round=round))
     restore = Restore(tier=Tier.CHECKPOINT, owner=owner, step=step)
-    return open_together(storage, council, round=round, restore=restore)
+    return open_together(storage, group, round=round, restore=restore)
 
 
 def commit(storage: LocalStorage, opening: Opening, step: int) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.checkpoint.memory.copier import MIB, Pace, rate_for
+from holdfast.checkpoint.memory.copies import MIB, Pace, rate_for
 
 GB = 10**9
 

@@ -12,15 +12,14 @@ from holdfast.api.control import Assignment
 from holdfast.api.errors import Damaged
 from holdfast.api.memory import MemoryOrder, NodeMemory
 from holdfast.api.round import Endpoint, Restore, Tier
-from holdfast.checkpoint import archive
-from holdfast.checkpoint.council import Council
-from holdfast.checkpoint.index import Box, Stored, StoredChunk, StoredObject, StoredTensor
-from holdfast.checkpoint.manifest import record_of
-from holdfast.checkpoint.memory.arena import Arena
-from holdfast.checkpoint.memory.holdings import copy_name
-from holdfast.checkpoint.memory.recollect import Recollection, recollect
+from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.format import archive
+from holdfast.checkpoint.format.index import Box, Stored, StoredChunk, StoredObject, StoredTensor
+from holdfast.checkpoint.format.manifest import record_of
+from holdfast.checkpoint.memory.nodesnapshots import copy_name, own_name
 from holdfast.checkpoint.memory.record import SnapshotRecord
-from holdfast.checkpoint.memory.shelf import own_name
+from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer
+from holdfast.checkpoint.restore.recollect import Recollection, recollect
 
 NOBODY = "127.0.0.1:1"
 
@@ -33,7 +32,7 @@ class Table:
         self.barrier = threading.Barrier(world_size, timeout=30)
 
 
-class Seat(Council):
+class Seat(SaveGroup):
     def __init__(self, table: Table, rank: int) -> None:
         self.rank, self.world_size = rank, len(table.words)
         self._table = table
@@ -77,22 +76,22 @@ def leave(
     is_copy: bool = False,
     parent: int | None = None,
     healthy: bool | None = None,
-) -> Arena:
+) -> SharedBuffer:
     """A snapshot in a node's folder, as a rank or a keeper leaves it."""
     folder.mkdir(exist_ok=True)
     image, entries = image_of(step, rank, world_size)
     name = copy_name(rank, number) if is_copy else own_name(rank, number)
-    arena = Arena.create(folder / name, len(image))
-    arena.begin()
-    arena.image[: len(image)] = image
+    buffer = SharedBuffer.create(folder / name, len(image))
+    buffer.begin()
+    buffer.image[: len(image)] = image
     record = SnapshotRecord(
         owner, round, rank, world_size, step, step, f"__{rank}_0.distcp", len(image), entries,
         {name: (name,) for name in entries}, parent, (), healthy,
     )  # fmt: skip
-    arena.complete(record)
+    buffer.complete(record)
     if is_copy:
-        arena.seal(arena.generation, record_of([memoryview(image)]).blocks)
-    return arena
+        buffer.seal(buffer.generation, record_of([memoryview(image)]).blocks)
+    return buffer
 
 
 def assignment(
@@ -236,10 +235,10 @@ def test_a_flipped_bit_is_found_and_its_block_is_had_from_nobody_unverified(node
     """The copy's hashes were taken when it was made, so they are believed, and the flip is in one of them."""
     for folder in nodes:
         for path in folder.iterdir():
-            arena = Arena.open(path)
-            held = arena.read()
+            buffer = SharedBuffer.open(path)
+            held = buffer.read()
             if held is not None and held.record.rank == 0 and held.record.step == 5:
-                arena.image[held.record.image_bytes // 2] ^= 1
+                buffer.image[held.record.image_bytes // 2] ^= 1
                 wanted = record_of([memoryview(image_of(5, 0, 2)[0])]).blocks[0]
     for error in together(nodes, whole_weight):
         assert isinstance(error, Damaged)
@@ -263,9 +262,9 @@ def test_an_image_that_no_peer_gives_counts_as_damaged(nodes: list[Path]) -> Non
 
 def test_records_that_do_not_add_up_are_no_candidate(tmp_path: Path) -> None:
     leave(tmp_path / "a", rank=0, step=5)
-    arena = leave(tmp_path / "a", rank=1, step=5)
-    held = arena.read()
+    buffer = leave(tmp_path / "a", rank=1, step=5)
+    held = buffer.read()
     assert held is not None
-    arena.begin()
-    arena.complete(msgspec.structs.replace(held.record, entries={}))
+    buffer.begin()
+    buffer.complete(msgspec.structs.replace(held.record, entries={}))
     assert together([tmp_path / "a"], names) == [[]]

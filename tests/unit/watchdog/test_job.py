@@ -21,15 +21,14 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.policy import Policy
 from holdfast.api.round import Endpoint, Entry, Idle, MemberRanks, Restore, Round
 from holdfast.api.status import RankStatus
-from holdfast.watchdog.effect import Show
+from holdfast.watchdog.brain.roster import Member, MemberState, Roster
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import Reason, Show, Step, changed
 from holdfast.watchdog.job import SNAPSHOT_EVERY_LINES, STORE_RETRY_S, Job
 from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.replay import Verdict, replay, walk
-from holdfast.watchdog.roster import Member, Roster, Standing
 from holdfast.watchdog.sample import Connected, Expected, Heard, Left, Placed, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.senses import Senses
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.step import Reason, Step, changed
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import START, Fence, Snapshot
 
@@ -67,7 +66,7 @@ class CountingBrain:
                 shown = round_of(state.round.number + 1 if state.round else 1)
                 return Step(changed(state, round=shown, desired=shown), (Show(shown),), Reason("round", ""))
             case MemberJoined(member=name, node=node):
-                member = Member(name, node, event.boot, "", 1, (4000,), event.warm, Standing.PRESENT, now)
+                member = Member(name, node, event.boot, "", 1, (4000,), event.warm, MemberState.PRESENT, now)
                 return Step(changed(state, members=state.members.joined(member)), (), Reason("joined", ""))
             case MemberLeft(reason="poison"):
                 raise ZeroDivisionError("no ports")
@@ -378,7 +377,7 @@ class TestRestart:
     def test_members_known_to_be_lost_are_not_watched(self) -> None:
         first = watched()
         first.job.record(joined("m1"), 2.0)
-        lost = msgspec.structs.replace(next(iter(first.job.state.members)), standing=Standing.LOST)
+        lost = msgspec.structs.replace(next(iter(first.job.state.members)), standing=MemberState.LOST)
         first.job.state = changed(first.job.state, members=Roster.of(lost), desired=Idle(JOB, 3, "forming"))
         first.job.record(MemberLeft("m1", "x"), 3.0)
         first.job.save(3.0)

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.api.policy import GpuHour
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.ledger import MARKS_MAX, Ledger, Spent
+from holdfast.watchdog.brain.ledger import MARKS_MAX, Ledger, Spent
 
 EURO = GpuHour(36.0, "EUR")  # a cent a second
 RUN, HEAL = JobPhase.RUNNING, JobPhase.RECOVERING

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
-from holdfast.watchdog import reputation
-from holdfast.watchdog.reputation import (
+from holdfast.watchdog.brain import reputation
+from holdfast.watchdog.brain.reputation import (
     HALF_LIFE_S,
     MARKS_KEPT,
     Fleet,

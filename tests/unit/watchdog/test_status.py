@@ -10,18 +10,18 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import Closed, Endpoint, Entry, Idle, MemberRanks, Restore, Round
 from holdfast.api.selftest import TestLevel
 from holdfast.api.status import Checkpoint, JobPhase, Membership, RankStatus
-from holdfast.watchdog.ledger import Ledger
+from holdfast.watchdog.brain.ledger import Ledger
+from holdfast.watchdog.brain.roster import Member, MemberState, Roster
+from holdfast.watchdog.brain.state import JobState, Trial
+from holdfast.watchdog.brain.status import shown_phase, status_of
 from holdfast.watchdog.newest import Newest
-from holdfast.watchdog.roster import Member, Roster, Standing
 from holdfast.watchdog.sample import Sample
-from holdfast.watchdog.state import JobState, Trial
-from holdfast.watchdog.status import shown_phase, status_of
 
 JOB = "research/gpt"
 ROUND = Round(JOB, 3, (MemberRanks("m1", "n1", 0, 2),), Endpoint("h", 1), Restore(), Entry.REENTER, reason="test")
 
 
-def member(name: str, standing: Standing = Standing.PRESENT) -> Member:
+def member(name: str, standing: MemberState = MemberState.PRESENT) -> Member:
     return Member(name, f"node-{name}", "b", "h", 2, (1,), warm=True, standing=standing, joined_at=0.0)
 
 
@@ -91,7 +91,7 @@ def test_the_step_seen_is_newer_than_the_one_journaled(
 def test_members_are_ready_or_spare_or_lost(
     formed: Round | None, names: tuple[str, ...], lost: tuple[str, ...], expected: tuple[int, int]
 ) -> None:
-    members = Roster.of(*(member(name) for name in names), *(member(name, Standing.LOST) for name in lost))
+    members = Roster.of(*(member(name) for name in names), *(member(name, MemberState.LOST) for name in lost))
     told = status_of(state(policy=Policy(JOB, 1, 2), round=formed, members=members), None, 5.0)
     assert told.members == Membership(2, *expected)
 
@@ -111,14 +111,14 @@ def on_trial(name: str) -> dict[str, Trial]:
 
 
 def test_a_spare_that_is_tested_takes_nothing_from_those_with_ranks() -> None:
-    roster = Roster.of(member("m1"), member("m2", Standing.TESTING))
+    roster = Roster.of(member("m1"), member("m2", MemberState.TESTING))
     policy = Policy(JOB, 1, 1, spares=1, processes_per_node=2)
     found = status_of(state(policy=policy, round=ROUND, members=roster, trials=on_trial("m2")), None, 0.0)
     assert found.members == Membership(wanted=1, ready=1, spares=0)
 
 
 def test_one_that_is_unknown_and_to_be_tested_is_away_once() -> None:
-    roster = Roster.of(member("m1", Standing.UNKNOWN))
+    roster = Roster.of(member("m1", MemberState.UNKNOWN))
     policy = Policy(JOB, 1, 1, processes_per_node=2)
     found = status_of(state(policy=policy, members=roster, trials=on_trial("m1")), None, 0.0)
     assert found.members == Membership(wanted=1, ready=0, spares=0)

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from holdfast.api.event import Event, RoundProgressed
-from holdfast.watchdog.progression import PROGRESS
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.brain.history import PROGRESS
+from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.turn import Brain, turn
 
 # A watchdog that dies forgets as much of what every rank has completed, until the ranks are heard of again.

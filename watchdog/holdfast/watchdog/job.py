@@ -24,7 +24,10 @@ from holdfast.api.intervention import Forecast, InterventionOutcome, Interventio
 from holdfast.api.round import Round
 from holdfast.api.status import LastSeen
 from holdfast.watchdog import lastseen
-from holdfast.watchdog.effect import (
+from holdfast.watchdog.brain.forecast import forecast
+from holdfast.watchdog.brain.roster import MemberState
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import (
     Answered,
     Effect,
     IncidentClosed,
@@ -32,17 +35,23 @@ from holdfast.watchdog.effect import (
     IncidentUpdated,
     Publish,
     Show,
+    Step,
 )
-from holdfast.watchdog.forecast import forecast
 from holdfast.watchdog.heldprogress import HeldProgress
 from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.origin import newest
 from holdfast.watchdog.replay import Replayed, walk
-from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.sample import Connected, Expected, Left, Placed, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.sample import (
+    Connected,
+    Expected,
+    Finished,
+    Left,
+    Placed,
+    RoundStarted,
+    RoundStopped,
+    Sample,
+)
 from holdfast.watchdog.senses import Senses, SensesFor
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.step import Step
 from holdfast.watchdog.store.store import START, Extent, Fence, Snapshot, Store
 from holdfast.watchdog.turn import FAILED_RULE, Brain, turn
 
@@ -364,11 +373,16 @@ class Job:
         there: list[Sample] = [
             Connected(each.name, each.node) if back_by is None else Expected(each.name, each.node, back_by)
             for each in self.state.members
-            if each.standing is not Standing.LOST
+            if each.standing is not MemberState.LOST
         ]
-        gone = [Left(each.name) for each in self.state.members if each.standing is Standing.LOST]
+        gone = [Left(each.name) for each in self.state.members if each.standing is MemberState.LOST]
         shown = [_as_sample(Show(self.state.desired))] if self.state.desired is not None else []
-        for sample in (*there, *self._placed.values(), *shown, *gone):
+        finished = [
+            Finished(each.name, each.finished_round, each.nonfinite)
+            for each in self.state.members
+            if each.finished_round is not None
+        ]
+        for sample in (*there, *self._placed.values(), *shown, *finished, *gone):
             self.senses.observe(sample, now)
 
     def _refused(self, trouble: str, now: float) -> None:

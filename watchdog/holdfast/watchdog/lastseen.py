@@ -12,10 +12,10 @@ from holdfast.api.decoding import decode_msgpack
 from holdfast.api.errors import Malformed
 from holdfast.api.status import Hearing, JobPhase, LastSeen, NodeStatus, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.status import status_of
 from holdfast.watchdog.origin import newest
 from holdfast.watchdog.progress import mean
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.status import status_of
 from holdfast.watchdog.store.store import Fence, Snapshot, Store
 from holdfast.watchdog.turn import Brain, turn
 

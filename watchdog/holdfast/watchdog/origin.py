@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.api.decoding import decode_msgpack
 from holdfast.api.errors import Damaged, Malformed
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.store.store import START, Extent, Snapshot, Store
 from holdfast.watchdog.turn import Brain
 

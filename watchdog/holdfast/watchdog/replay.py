@@ -11,10 +11,9 @@ import msgspec
 from holdfast.api.decoding import decode_msgpack
 from holdfast.api.errors import Malformed
 from holdfast.api.event import Journaled
-from holdfast.watchdog.effect import Effect
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import Effect, Reason
 from holdfast.watchdog.origin import oldest
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.step import Reason
 from holdfast.watchdog.store.store import START, Snapshot, Store
 from holdfast.watchdog.turn import Brain, turn
 

@@ -3,8 +3,8 @@
 from typing import Protocol
 
 from holdfast.api.event import Event
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.step import Reason, Step
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import Reason, Step
 
 FAILED_RULE = "brain failed"
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-Path = tuple[str | int, ...]
+NamePath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Contents:
 
     tensors: Mapping[str, Shape]
     objects: tuple[str, ...] = ()
-    paths: Mapping[str, Path] = field(default_factory=dict)
+    paths: Mapping[str, NamePath] = field(default_factory=dict)
     origin: Origin = Origin()
     remarks: tuple[str, ...] = ()
 
-    def path_of(self, name: str) -> Path:
+    def path_of(self, name: str) -> NamePath:
         return self.paths.get(name, (name,))
 
 

@@ -9,9 +9,9 @@ import torch
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.convert.content import Contents, Source
-from holdfast.checkpoint.convert.dcptarget import write_dcp, write_holdfast
-from holdfast.checkpoint.convert.safetensorstarget import write_safetensors
-from holdfast.checkpoint.convert.torchtarget import write_torch
+from holdfast.checkpoint.convert.folder import write_dcp, write_holdfast
+from holdfast.checkpoint.convert.safetensorsfile import write_safetensors
+from holdfast.checkpoint.convert.torchfile import write_torch
 
 
 class Kind(StrEnum):
@@ -60,9 +60,6 @@ def convert(
         left_out=chosen.left_out,
         remarks=contents.remarks,
     )
-
-
-# A part of a checkpoint, as a checkpoint.
 
 
 class Selection:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.checkpoint.storage.local import sync_folder
 
 
 @contextmanager
@@ -32,15 +33,6 @@ def fresh(target: Path) -> Iterator[Path]:
         if unfinished.is_dir():
             shutil.rmtree(unfinished)
         unfinished.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the folder's list of names durable. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_whole(path: Path, content: bytes) -> None:

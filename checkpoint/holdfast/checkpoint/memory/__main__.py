@@ -11,10 +11,11 @@ import socket
 import sys
 from pathlib import Path
 
+from holdfast.api.openfiles import raise_open_files_max
 from holdfast.checkpoint.memory.channel import PATIENCE_S
-from holdfast.checkpoint.memory.holdings import Holdings
+from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots
 from holdfast.checkpoint.memory.protocol import parse_address
-from holdfast.checkpoint.memory.server import LOOK_EVERY_S, Server
+from holdfast.checkpoint.memory.server import POLL_EVERY_S, TransferServer
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,16 +27,22 @@ def main(arguments: list[str] | None = None) -> int:
     parent = os.getppid()
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    key = _read_key(options.key_file)
+    key = (sys.stdin.read() if options.key_file is None else options.key_file.read_text()).strip()
     if not key:
         raise SystemExit("the key is empty: give the job's owner token in a file or on standard input")
     _yield_to_training()
+    raise_open_files_max()
     options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = _lock(options.folder)
+    # One server a folder: wait until the one of a launcher that died has gone. Closing frees the lock.
+    lock = os.open(options.folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        with socket.create_server(options.listen, family=_family(options.listen[0]), backlog=256) as listener:
-            server = Server(
-                Holdings(options.folder, key), ceiling_bytes_s=options.mb_s * 1e6, patience_s=options.patience_s
+        family = socket.AF_INET6 if ":" in options.listen[0] else socket.AF_INET
+        with socket.create_server(options.listen, family=family, backlog=256) as listener:
+            server = TransferServer(
+                NodeSnapshots(options.folder, key),
+                ceiling_bytes_s=options.mb_s * 1e6,
+                patience_s=options.patience_s,
             )
             asyncio.run(_serve(server, listener, options.port_file, parent=options.parent or parent))
     finally:
@@ -73,14 +80,6 @@ def _address(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def _read_key(path: Path | None) -> str:
-    return (sys.stdin.read() if path is None else path.read_text()).strip()
-
-
 def _yield_to_training() -> None:
     """Run when training leaves a core idle, or nearly so; a node that forbids it is served all the same."""
     with contextlib.suppress(OSError):
@@ -89,20 +88,7 @@ def _yield_to_training() -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _lock(folder: Path) -> int:
-    """One server a folder: wait until the one of a launcher that died has gone. Freed by closing."""
-    descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
-
-
-def _write_whole(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.new")
-    unfinished.write_text(text)
-    os.replace(unfinished, path)
-
-
-async def _serve(server: Server, listener: socket.socket, port_file: Path | None, *, parent: int) -> None:
+async def _serve(server: TransferServer, listener: socket.socket, port_file: Path | None, *, parent: int) -> None:
     """Until a signal, or until the launcher that started this has died: the next one starts another."""
     serving = asyncio.create_task(server.serve(listener))
     loop = asyncio.get_running_loop()
@@ -110,12 +96,14 @@ async def _serve(server: Server, listener: socket.socket, port_file: Path | None
         loop.add_signal_handler(number, serving.cancel)
     host, port = listener.getsockname()[:2]
     if port_file is not None:
-        _write_whole(port_file, f"{port}\n")
+        unfinished = port_file.with_name(f".{port_file.name}.new")
+        unfinished.write_text(f"{port}\n")
+        os.replace(unfinished, port_file)
     _LOG.info("serving snapshots address=%s:%d", host, port)
     while not serving.done():
         if os.getppid() != parent:
             serving.cancel()
-        await asyncio.wait([serving], timeout=LOOK_EVERY_S)
+        await asyncio.wait([serving], timeout=POLL_EVERY_S)
     with contextlib.suppress(asyncio.CancelledError):
         await serving
 

@@ -8,10 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.api.decoding import decode
-from holdfast.api.errors import Malformed
 from holdfast.checkpoint.memory import protocol
-from holdfast.checkpoint.memory.protocol import Challenge, Hello, Refused, Welcome
+from holdfast.checkpoint.memory.protocol import Challenge, ProtocolError, Refused, Welcome
 
 T = TypeVar("T")
 
@@ -20,10 +18,6 @@ PATIENCE_S = 10.0
 
 _CHUNK_BYTES = 4 << 20  # What is asked of the socket at once: with a quarter of it a copy costs a fifth more CPU.
 _NONCE_BYTES = 32
-
-
-class Misspoken(ConnectionError):
-    """The other side said what makes no sense here, or refused."""
 
 
 class Channel:
@@ -43,15 +37,9 @@ class Channel:
         """The next message. `idle_s`: how much longer than the patience its beginning may take."""
         length = memoryview(bytearray(protocol.LENGTH_BYTES))
         await self.receive(length, idle_s=idle_s)
-        size = int.from_bytes(length, "little")
-        if size > limit:
-            raise Misspoken(f"a message of {size} bytes is longer than the {limit} expected here")
-        words = memoryview(bytearray(size))
+        words = memoryview(bytearray(protocol.length_in(length, limit)))
         await self.receive(words)
-        try:
-            return decode(decoder, words)
-        except Malformed as error:
-            raise Misspoken(f"not a message that is expected here: {error}") from error
+        return protocol.message_in(decoder, words)
 
     async def send(self, content: memoryview) -> None:
         for start in range(0, content.nbytes, _CHUNK_BYTES):
@@ -82,7 +70,7 @@ async def welcome(channel: Channel, key: str) -> None:
     hello = await channel.hear(protocol.HELLOS, limit=protocol.GREETING_BYTES_MAX)
     if not protocol.is_proof(hello.proof, key, nonce):
         await channel.say(Refused("the key of the job is not this one"))
-        raise Misspoken("a caller does not know the key")
+        raise ProtocolError("a caller does not know the key")
     await channel.say(Welcome())
 
 
@@ -91,7 +79,7 @@ async def call(address: str, key: str, *, patience_s: float = PATIENCE_S) -> Cha
     try:
         host, port = protocol.parse_address(address)
     except ValueError as error:
-        raise Misspoken(str(error)) from error
+        raise ProtocolError(str(error)) from error
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(patience_s):
         family, kind, number, _, where = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
@@ -104,18 +92,10 @@ async def call(address: str, key: str, *, patience_s: float = PATIENCE_S) -> Cha
             raise
     channel = Channel(connection, patience_s=patience_s)
     try:
-        await _greet(channel, key)
+        challenge = await channel.hear(protocol.GREETINGS, limit=protocol.GREETING_BYTES_MAX)
+        await channel.say(protocol.hello_to(challenge, key))
+        protocol.require_welcome(await channel.hear(protocol.GREETINGS, limit=protocol.GREETING_BYTES_MAX))
     except BaseException:
         channel.close()
         raise
     return channel
-
-
-async def _greet(channel: Channel, key: str) -> None:
-    challenge = await channel.hear(protocol.GREETINGS, limit=protocol.GREETING_BYTES_MAX)
-    if not isinstance(challenge, Challenge) or challenge.version != protocol.VERSION:
-        raise Misspoken(f"no transfer server of version {protocol.VERSION} is there")
-    await channel.say(Hello(proof=protocol.prove(key, challenge.nonce)))
-    answer = await channel.hear(protocol.GREETINGS, limit=protocol.GREETING_BYTES_MAX)
-    if not isinstance(answer, Welcome):
-        raise Misspoken(answer.reason if isinstance(answer, Refused) else "it did not say welcome")

@@ -1,29 +1,110 @@
-"""Every transfer server a worker may ask, each connection used again, and nobody waited for twice."""
+"""A worker's connections to transfer servers: blocking, with a bound on every wait, and each used again."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from holdfast.checkpoint.manifest import hash_block
-from holdfast.checkpoint.memory.channel import Misspoken
-from holdfast.checkpoint.memory.client import Peer
+import msgspec
+
+from holdfast.checkpoint.format.manifest import hash_block
+from holdfast.checkpoint.memory import channel, protocol
+from holdfast.checkpoint.memory.protocol import (
+    Block,
+    Content,
+    Item,
+    Listing,
+    ProtocolError,
+    Question,
+    Read,
+    Which,
+)
 
 T = TypeVar("T")
 
-PATIENCE_S = 5.0
-_SHUNNED_S = 30.0
+
+class Peer:
+    """One connection; one thread at a time. Every method raises OSError when the server is gone, does not answer
+    for `patience_s` (TimeoutError), or says no (ProtocolError).
+    """
+
+    def __init__(self, address: str, key: str, *, patience_s: float = channel.PATIENCE_S) -> None:
+        try:
+            where = protocol.parse_address(address)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from error
+        self._socket = socket.create_connection(where, timeout=patience_s)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            challenge = self._hear(protocol.GREETINGS, protocol.GREETING_BYTES_MAX)
+            self._say(protocol.hello_to(challenge, key))
+            protocol.require_welcome(self._hear(protocol.GREETINGS, protocol.GREETING_BYTES_MAX))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def holdings(self) -> tuple[Item, ...]:
+        return self._ask(Listing(), protocol.Holdings).items
+
+    def read(self, which: Which, offset: int, into: memoryview) -> int:
+        """Fill `into` with the image from `offset` on; how many bytes came, fewer at the image's end.
+
+        What the rank overwrites meanwhile comes mixed: compare with the hashes.
+        """
+        content = self._ask(Read(which, offset, into.nbytes), Content)
+        if content.length_bytes > into.nbytes:
+            raise ProtocolError("more was sent than asked for")
+        self._receive(into[: content.length_bytes])
+        return content.length_bytes
+
+    def block(self, wanted: str) -> bytes:
+        """What it says has this hash: for the caller to verify."""
+        content = self._ask(Block(wanted), Content)
+        if content.length_bytes > protocol.READ_BYTES_MAX:
+            raise ProtocolError("a block is not that long")
+        found = bytearray(content.length_bytes)
+        self._receive(memoryview(found))
+        return bytes(found)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _ask(self, question: Question, kind: type[T]) -> T:
+        self._say(question)
+        return protocol.require(self._hear(protocol.ANSWERS, protocol.ANSWER_BYTES_MAX), kind)
+
+    def _say(self, message: msgspec.Struct) -> None:
+        self._socket.sendall(protocol.frame(message))
+
+    def _hear(self, decoder: msgspec.msgpack.Decoder[T], limit: int) -> T:
+        length = bytearray(protocol.LENGTH_BYTES)
+        self._receive(memoryview(length))
+        words = bytearray(protocol.length_in(length, limit))
+        self._receive(memoryview(words))
+        return protocol.message_in(decoder, words)
+
+    def _receive(self, into: memoryview) -> None:
+        while into.nbytes:
+            count = self._socket.recv_into(into)
+            if count == 0:
+                raise ConnectionResetError("the transfer server has hung up")
+            into = into[count:]
+
+
+RESTORE_PATIENCE_S = 5.0
+_AVOIDED_S = 30.0
 _ASKED_MAX = 16  # A block is with its rank's node and keepers, or nowhere: a large job is not searched through.
 
 
 class Peers:
     """Connections by address, for any number of threads. `close` when the restore is over."""
 
-    def __init__(self, key: str, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, key: str, *, patience_s: float = RESTORE_PATIENCE_S) -> None:
         self._key = key
         self._patience_s = patience_s
         self._idle: dict[str, list[Peer]] = {}
-        self._shunned_until_s: dict[str, float] = {}
+        self._avoided_until_s: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def ask(self, address: str, question: Callable[[Peer], T]) -> T:
@@ -31,12 +112,12 @@ class Peers:
         peer = self._take(address)
         try:
             answer = question(peer)
-        except Misspoken:  # It is there and well, but has not what was asked for.
+        except ProtocolError:  # It is there and well, but has not what was asked for.
             peer.close()
             raise
         except OSError:
             peer.close()
-            self._shun(address)
+            self._avoid(address)
             raise
         except BaseException:
             peer.close()
@@ -68,16 +149,16 @@ class Peers:
 
     def _take(self, address: str) -> Peer:
         with self._lock:
-            if self._shunned_until_s.get(address, 0.0) > time.monotonic():
+            if self._avoided_until_s.get(address, 0.0) > time.monotonic():
                 raise ConnectionError(f"{address} did not answer a moment ago")
             if self._idle.get(address):
                 return self._idle[address].pop()
         try:
             return Peer(address, self._key, patience_s=self._patience_s)
         except OSError:
-            self._shun(address)
+            self._avoid(address)
             raise
 
-    def _shun(self, address: str) -> None:
+    def _avoid(self, address: str) -> None:
         with self._lock:
-            self._shunned_until_s[address] = time.monotonic() + _SHUNNED_S
+            self._avoided_until_s[address] = time.monotonic() + _AVOIDED_S

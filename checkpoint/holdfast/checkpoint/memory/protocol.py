@@ -8,11 +8,16 @@ answered by `Kept`. Anything may be answered by `Refused`.
 """
 
 import hmac
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
+from holdfast.api import frame as framing
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Malformed
 from holdfast.checkpoint.memory.record import SnapshotRecord
+
+T = TypeVar("T")
 
 VERSION: Final = 1
 LENGTH_BYTES: Final = 4
@@ -20,6 +25,11 @@ GREETING_BYTES_MAX: Final = 1 << 10
 REQUEST_BYTES_MAX: Final = 64 << 20  # A record of 300,000 tensors, or the hashes of an image of 8 TiB.
 ANSWER_BYTES_MAX: Final = 192 << 20
 READ_BYTES_MAX: Final = 256 << 20
+FRAME_BYTES_MAX: Final = (1 << 8 * LENGTH_BYTES) - 1  # Whoever hears it has a limit of its own.
+
+
+class ProtocolError(ConnectionError):
+    """The other side said what makes no sense here, or refused."""
 
 
 class Challenge(msgspec.Struct, frozen=True, tag=True):
@@ -129,8 +139,43 @@ GREETINGS: Final = msgspec.msgpack.Decoder(Greeting)
 
 
 def frame(message: msgspec.Struct) -> bytes:
-    words = msgspec.msgpack.encode(message)
-    return len(words).to_bytes(LENGTH_BYTES, "little") + words
+    return framing.frame(msgspec.msgpack.encode(message), FRAME_BYTES_MAX)
+
+
+def length_in(header: bytes | bytearray | memoryview, limit: int) -> int:
+    """How many bytes follow the first `LENGTH_BYTES` of a frame. Raises ProtocolError when they are too many."""
+    size = int.from_bytes(header, "little")
+    if size > limit:
+        raise ProtocolError(f"a message of {size} bytes is longer than the {limit} expected here")
+    return size
+
+
+def message_in(decoder: msgspec.msgpack.Decoder[T], words: bytes | bytearray | memoryview) -> T:
+    """Raises ProtocolError when it is not one that the decoder knows."""
+    try:
+        return decode(decoder, words)
+    except Malformed as error:
+        raise ProtocolError(f"not a message that is expected here: {error}") from error
+
+
+def hello_to(challenge: Greeting, key: str) -> Hello:
+    """What the caller says next. Raises ProtocolError when no server of this version is there."""
+    if not isinstance(challenge, Challenge) or challenge.version != VERSION:
+        raise ProtocolError(f"no transfer server of version {VERSION} is there")
+    return Hello(proof=prove(key, challenge.nonce))
+
+
+def require_welcome(answer: Greeting) -> None:
+    """Raises ProtocolError when the server does not want the caller."""
+    if not isinstance(answer, Welcome):
+        raise ProtocolError(answer.reason if isinstance(answer, Refused) else "it did not say welcome")
+
+
+def require(answer: Answer, kind: type[T]) -> T:
+    """`answer`, if it is of the kind that was asked for. Raises ProtocolError, with the reason of a refusal."""
+    if not isinstance(answer, kind):
+        raise ProtocolError(answer.reason if isinstance(answer, Refused) else "it said what was not asked")
+    return answer
 
 
 def prove(key: str, nonce: bytes) -> bytes:

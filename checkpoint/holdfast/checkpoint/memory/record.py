@@ -3,15 +3,15 @@
 import msgspec
 
 from holdfast.api.decoding import decode as read
-from holdfast.checkpoint.index import Path, Stored
-from holdfast.checkpoint.manifest import Count, FileName, World
+from holdfast.checkpoint.format.index import Path, Stored
+from holdfast.checkpoint.format.manifest import Count, FileName, World
 
 
 class SnapshotRecord(msgspec.Struct, frozen=True):
     """One rank's share of the state after `step` completed steps, as `round` of the job's life `owner` left it.
 
     The image is the exact content of the rank's file of a checkpoint, called `file`; `entries` and `paths` say
-    what lies where in it, as `part.Part` does. `parent` is the step that the round had restored, None when it
+    what lies where in it, as a `Listing` does. `parent` is the step that the round had restored, None when it
     started afresh. `keepers` are the transfer servers ("host:port") that are to hold a copy. `healthy` is whether
     the rank's last loss and gradient norm were finite, None when it could not tell.
     """

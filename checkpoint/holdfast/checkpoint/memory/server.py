@@ -4,67 +4,71 @@ import asyncio
 import logging
 import socket
 import time
+from functools import partial
 
+from holdfast.api.openfiles import ACCEPT_AGAIN_S
+from holdfast.api.strangers import HELLO_S, Strangers
 from holdfast.checkpoint.memory import protocol
-from holdfast.checkpoint.memory.arena import Held
-from holdfast.checkpoint.memory.channel import PATIENCE_S, Channel, Misspoken, welcome
-from holdfast.checkpoint.memory.copier import Copier
-from holdfast.checkpoint.memory.holdings import Holding, Holdings, outdated
-from holdfast.checkpoint.memory.keeper import Keeper
+from holdfast.checkpoint.memory.channel import PATIENCE_S, Channel, welcome
+from holdfast.checkpoint.memory.copies import CopyReceiver, CopySender
+from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots, outdated
 from holdfast.checkpoint.memory.protocol import (
     Block,
     Content,
     Listing,
+    ProtocolError,
     Put,
     Question,
     Read,
     Refused,
-    Which,
 )
 
 _LOG = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 0.05
-"""A look costs some tens of microseconds; a snapshot waits for its copy this much longer at the most."""
+POLL_EVERY_S = 0.05
+"""A poll costs some tens of microseconds; a snapshot waits for its copy this much longer at the most."""
 
-_CALLERS_MAX = 1024
+_CALLERS_MAX = 1024  # Who know the key.
+_STRANGERS_MAX = 256
 _IDLE_S = 600.0  # A rank that restores may have much to do between two questions.
-_REST_S = 0.2
 
 
-class Server:
-    """Serves `holdings` on a listening socket until the folder is gone or `serve` is cancelled."""
+class TransferServer:
+    """Serves `snapshots` on a listening socket until the folder is gone or `serve` is cancelled."""
 
-    def __init__(self, holdings: Holdings, *, ceiling_bytes_s: float, patience_s: float = PATIENCE_S) -> None:
-        self._holdings = holdings
-        self._keeper = Keeper(holdings)
-        self._copier = Copier(holdings, ceiling_bytes_s=ceiling_bytes_s, patience_s=patience_s)
+    def __init__(
+        self, snapshots: NodeSnapshots, *, ceiling_bytes_s: float, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._snapshots = snapshots
+        self._receiver = CopyReceiver(snapshots)
+        self._sender = CopySender(snapshots, ceiling_bytes_s=ceiling_bytes_s, patience_s=patience_s)
         self._patience_s = patience_s
         self._callers: set[asyncio.Task[None]] = set()
+        self._strangers: Strangers[asyncio.Task[None]] = Strangers(_STRANGERS_MAX, _STRANGERS_MAX // 4)
 
     async def serve(self, listener: socket.socket) -> None:
         """Returns when the folder has been removed: there is nothing to serve any more."""
         accepting = asyncio.create_task(self._accept(listener))
         try:
-            if self._look():
-                self._holdings.drop(self._holdings.strays())
-            while self._look():  # noqa: ASYNC110 - shared memory tells nobody that it has changed
-                await asyncio.sleep(LOOK_EVERY_S)
+            if self._poll():
+                self._snapshots.drop(self._snapshots.strays())
+            while self._poll():  # noqa: ASYNC110 - shared memory tells nobody that it has changed
+                await asyncio.sleep(POLL_EVERY_S)
         finally:
             tasks = [accepting, *self._callers]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._copier.stop()
+            await self._sender.stop()
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         """False when the folder is gone."""
         try:
-            self._holdings.look()
+            self._snapshots.refresh()
         except FileNotFoundError:
             return False
-        self._holdings.drop(outdated(self._holdings.all()))
-        self._copier.look(time.monotonic())
+        self._snapshots.drop(outdated(self._snapshots.all()))
+        self._sender.poll(time.monotonic())
         return True
 
     async def _accept(self, listener: socket.socket) -> None:
@@ -72,26 +76,38 @@ class Server:
         listener.settimeout(0)
         while True:
             try:
-                connection, _ = await loop.sock_accept(listener)
+                connection, source = await loop.sock_accept(listener)
             except OSError as error:  # Out of descriptors, for example.
                 _LOG.warning("no caller could be taken reason=%s", error)
-                await asyncio.sleep(_REST_S)
-                continue
-            if len(self._callers) >= _CALLERS_MAX:
-                connection.close()
+                await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             task = asyncio.create_task(self._attend(connection))
             self._callers.add(task)
-            task.add_done_callback(self._callers.discard)
+            task.add_done_callback(partial(self._left, connection))
+            gives_way = self._strangers.come(task, source[0], time.monotonic())
+            if gives_way is not None:
+                gives_way.cancel()
+                await asyncio.wait([gives_way])  # Else many would be taken in before the first of them is closed.
+
+    def _left(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        connection.close()
+        self._callers.discard(task)
+        self._strangers.forget(task)
 
     async def _attend(self, connection: socket.socket) -> None:
         peer = Channel(connection, patience_s=self._patience_s)
         try:
-            await welcome(peer, self._holdings.owner)
+            async with asyncio.timeout(HELLO_S):
+                await welcome(peer, self._snapshots.owner)
+            if len(self._callers) - len(self._strangers) >= _CALLERS_MAX:
+                return
+            me = asyncio.current_task()
+            assert me is not None
+            self._strangers.forget(me)
             while True:
                 question = await peer.hear(protocol.QUESTIONS, limit=protocol.REQUEST_BYTES_MAX, idle_s=_IDLE_S)
                 await self._answer(peer, question)
-        except Misspoken as error:
+        except ProtocolError as error:
             _LOG.warning("a caller was turned away reason=%s", error)
         except OSError as error:  # Gone, or it hangs: it will call again.
             _LOG.debug("a caller has left reason=%s", error)
@@ -103,38 +119,28 @@ class Server:
     async def _answer(self, peer: Channel, question: Question) -> None:
         match question:
             case Listing():
-                self._holdings.look()
-                await peer.say(protocol.Holdings(self._holdings.items()))
+                self._snapshots.refresh()
+                await peer.say(protocol.Holdings(self._snapshots.items()))
             case Read(which, offset, length_bytes):
-                await self._read(peer, which, offset, length_bytes)
+                found = self._snapshots.find(which)
+                if found is None:
+                    self._snapshots.refresh()
+                    found = self._snapshots.find(which)
+                content = None
+                if found is not None and offset >= 0 and 0 <= length_bytes <= protocol.READ_BYTES_MAX:
+                    file, held = found
+                    content = file.buffer.image[: held.record.image_bytes][offset : offset + length_bytes]
+                await _show(peer, content)
             case Block(wanted):
-                await _show(peer, self._holdings.find_block(wanted))
+                await _show(peer, self._snapshots.find_block(wanted))
             case Put():
-                await peer.say(await self._keeper.keep(peer, question))
-
-    async def _read(self, peer: Channel, which: Which, offset: int, length_bytes: int) -> None:
-        found = self._find(which)
-        if found is None or offset < 0 or not 0 <= length_bytes <= protocol.READ_BYTES_MAX:
-            await peer.say(_ABSENT)
-            return
-        holding, held = found
-        await _show(peer, holding.arena.image[: held.record.image_bytes][offset : offset + length_bytes])
-
-    def _find(self, which: Which) -> tuple[Holding, Held] | None:
-        found = self._holdings.find(which)
-        if found is None:
-            self._holdings.look()
-            found = self._holdings.find(which)
-        return found
-
-
-_ABSENT = Refused("no such snapshot is here")
+                await peer.say(await self._receiver.keep(peer, question))
 
 
 async def _show(peer: Channel, content: memoryview | None) -> None:
     """What is overwritten meanwhile arrives mixed: who reads has the hashes, and finds out."""
     if content is None:
-        await peer.say(_ABSENT)
+        await peer.say(Refused("no such snapshot is here"))
         return
     await peer.say(Content(content.nbytes))
     await peer.send(content)

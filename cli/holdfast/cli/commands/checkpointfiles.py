@@ -17,13 +17,13 @@ from holdfast.cli.view.checkpoints import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.address import Address
     from holdfast.checkpoint.catalogue import Entry
-    from holdfast.checkpoint.index import Index, Stored
-    from holdfast.checkpoint.manifest import Manifest
-    from holdfast.checkpoint.need import Need
-    from holdfast.checkpoint.pruning import Plan
-    from holdfast.checkpoint.verification import Looked
+    from holdfast.checkpoint.commit.pruning import Plan
+    from holdfast.checkpoint.commit.retention import Need
+    from holdfast.checkpoint.commit.verification import Verification
+    from holdfast.checkpoint.format.index import Index, Stored
+    from holdfast.checkpoint.format.manifest import Manifest
+    from holdfast.checkpoint.storage.address import Address
 
 _step_option = click.option("--step", type=click.IntRange(min=0), help="The checkpoint of this step.")
 
@@ -54,7 +54,7 @@ def show(uri: str, step: int | None, tensor: str | None, form: Format) -> ExitCo
     """What the checkpoint at URI holds: tensors, objects, files. Of a directory it is the newest."""
     address = _address(uri)
     from holdfast.checkpoint.catalogue import catalogue, choose
-    from holdfast.checkpoint.discovery import read_index, read_manifest
+    from holdfast.checkpoint.commit.discovery import read_index, read_manifest
 
     there = catalogue(address.storage)
     chosen = choose(there.entries, address.narrowed(step))
@@ -113,9 +113,9 @@ def prune(uri: str, keep: int, compared_every: int, dry_run: bool, form: Format)
     What the job last left as needed for a rewind stays as well. Refuses while a save is being written.
     """
     address = _address(uri)
-    from holdfast.checkpoint.pruning import plan
-    from holdfast.checkpoint.pruning import prune as carry_out
-    from holdfast.checkpoint.retention import Retention
+    from holdfast.checkpoint.commit.pruning import plan
+    from holdfast.checkpoint.commit.pruning import prune as carry_out
+    from holdfast.checkpoint.commit.retention import Retention
 
     if address.step is not None:
         raise InvalidInput(Problem(field="uri", value=uri, fix="name the directory, not one checkpoint in it"))
@@ -147,7 +147,7 @@ def _spared_text(planned: "Plan") -> str:
 def _address(uri: str) -> "Address":
     """Comes before every other use of the library: raises Unavailable when that is not installed."""
     try:
-        from holdfast.checkpoint.address import read_address
+        from holdfast.checkpoint.storage.address import read_address
     except ModuleNotFoundError as error:
         raise Unavailable(
             f"the checkpoint library is not whole here ({error}); install it with pip install 'holdfast[torch]'"
@@ -155,8 +155,8 @@ def _address(uri: str) -> "Address":
     return read_address(uri)
 
 
-def _look(address: "Address", entries: "Sequence[Entry]") -> "list[Looked]":
-    from holdfast.checkpoint.verification import verify
+def _look(address: "Address", entries: "Sequence[Entry]") -> "list[Verification]":
+    from holdfast.checkpoint.commit.verification import verify
 
     progress = Progress("verified", sum(each.size_bytes or 0 for each in entries))
     try:
@@ -195,7 +195,7 @@ def _entry_shown(entry: "Entry", need: "Need") -> dict[str, Any]:
 
 def _checkpoint_shown(name: str, manifest: "Manifest", index: "Index") -> dict[str, Any]:
     from holdfast.checkpoint.catalogue import elements
-    from holdfast.checkpoint.index import StoredObject
+    from holdfast.checkpoint.format.index import StoredObject
 
     objects = {each: stored for each, stored in index.entries.items() if isinstance(stored, StoredObject)}
     return {
@@ -220,7 +220,7 @@ def _checkpoint_shown(name: str, manifest: "Manifest", index: "Index") -> dict[s
 
 
 def _tensor_named(index: "Index", name: str) -> dict[str, Any]:
-    from holdfast.checkpoint.index import StoredTensor
+    from holdfast.checkpoint.format.index import StoredTensor
 
     stored = index.entries.get(name)
     if isinstance(stored, StoredTensor):
@@ -232,7 +232,7 @@ def _tensor_named(index: "Index", name: str) -> dict[str, Any]:
 
 def _tensor_shown(name: str, stored: "Stored") -> dict[str, Any]:
     from holdfast.checkpoint.catalogue import size_of
-    from holdfast.checkpoint.index import StoredTensor
+    from holdfast.checkpoint.format.index import StoredTensor
 
     assert isinstance(stored, StoredTensor)
     return {
@@ -252,7 +252,7 @@ def _tensor_shown(name: str, stored: "Stored") -> dict[str, Any]:
     }
 
 
-def _looked_shown(looked: "Looked") -> dict[str, Any]:
+def _looked_shown(looked: "Verification") -> dict[str, Any]:
     return {
         "name": looked.name,
         "intact": looked.is_intact,

@@ -28,7 +28,7 @@ def diff(a: str, b: str, form: Format) -> ExitCode:
     """
     with _torch():
         from holdfast.checkpoint.convert.comparison import compare
-        from holdfast.checkpoint.convert.reading import open_source
+        from holdfast.checkpoint.convert.source import open_source
 
     found = compare(open_source(a), open_source(b))
     value = _shown(found)
@@ -61,11 +61,11 @@ def convert(
     safetensors, or a file of torch.save. No code from it is run.
     """
     with _torch():
-        from holdfast.checkpoint.address import is_local
         from holdfast.checkpoint.convert.conversion import Kind
         from holdfast.checkpoint.convert.conversion import convert as write
-        from holdfast.checkpoint.convert.reading import open_source
-        from holdfast.checkpoint.local import parse_uri
+        from holdfast.checkpoint.convert.source import open_source
+        from holdfast.checkpoint.storage.address import is_local
+        from holdfast.checkpoint.storage.local import parse_uri
 
     if not is_local(destination):
         fix = "name a path of this machine: only from there can it appear whole or not at all"

@@ -13,7 +13,7 @@ from torch import nn
 
 from holdfast.api.control import Assignment
 from holdfast.checkpoint import Checkpointer
-from holdfast.checkpoint.persist import SavePoint
+from holdfast.checkpoint.save.persister import SavePoint
 from holdfast.trainer import Run
 
 parser = argparse.ArgumentParser()

@@ -11,9 +11,9 @@ from holdfast.api.event import Event, FindingMade, MemberTested, ReplicasAgreed
 from holdfast.api.finding import FindingKind, ProvedBy
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.selftest import Verdict
-from holdfast.watchdog.corruption import is_of_replicas
+from holdfast.watchdog.brain.history import is_of_replicas
+from holdfast.watchdog.brain.step import Effect, IncidentClosed, IncidentOpened
 from holdfast.watchdog.detectors.replica_vote import REPLAY
-from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened
 
 
 class JobCounts:

@@ -6,11 +6,11 @@ from holdfast.api.exposition import Page
 from holdfast.api.round import Round
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.saves import cadence_of
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.status import membership_of, shown_phase, step_age_s
 from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.metrics.vitals import Spread, Vitals
-from holdfast.watchdog.pacing import cadence_of
-from holdfast.watchdog.state import JobState
-from holdfast.watchdog.status import membership_of, shown_phase, step_age_s
 
 
 def write_course(page: Page, state: JobState, *, step_time_s: float | None, now: float) -> None:

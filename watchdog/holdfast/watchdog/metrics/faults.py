@@ -7,8 +7,8 @@ from holdfast.api.exposition import Page
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.metrics.counts import JobCounts
-from holdfast.watchdog.state import JobState
 
 # A human who was paged an hour ago has taken over.
 PAGED_SHOWN_S: Final = 3600.0

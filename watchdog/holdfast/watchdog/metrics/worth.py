@@ -3,7 +3,7 @@
 from holdfast.api.exposition import Page
 from holdfast.api.policy import ModelFlops
 from holdfast.api.round import Round
-from holdfast.watchdog.state import JobState
+from holdfast.watchdog.brain.state import JobState
 
 
 def write_worth(page: Page, state: JobState, *, now: float) -> None:

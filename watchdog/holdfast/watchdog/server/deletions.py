@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.api.decoding import decode_msgpack
 from holdfast.api.errors import Damaged, Malformed
-from holdfast.watchdog.reputation import namespace_of
+from holdfast.watchdog.brain.reputation import namespace_of
 from holdfast.watchdog.store.store import START, Fence, Snapshot, Store
 
 logger = logging.getLogger(__name__)

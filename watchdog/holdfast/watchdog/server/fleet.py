@@ -14,10 +14,10 @@ from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.event import NodeReputed
 from holdfast.api.policy import CordonOn
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.nodes import is_news_of_repute
+from holdfast.watchdog.brain.reputation import Fleet, judged, marked, namespace_of, pardoned, repute_of
+from holdfast.watchdog.brain.step import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, Pardon
 from holdfast.watchdog.clusterpolicy import ClusterPolicy
-from holdfast.watchdog.effect import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, Pardon
-from holdfast.watchdog.examination import is_news_of_repute
-from holdfast.watchdog.reputation import Fleet, judged, marked, namespace_of, pardoned, repute_of
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.store.store import START, Fence, Snapshot, Store
 

@@ -12,12 +12,12 @@ from holdfast.api.incident import Incident
 from holdfast.api.policy import Policy
 from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
-from holdfast.watchdog.reputation import namespace_of
+from holdfast.watchdog.brain.reputation import namespace_of
+from holdfast.watchdog.brain.status import status_of, with_trouble
 from holdfast.watchdog.server.answer import CALLER, NotFound, answer
 from holdfast.watchdog.server.doors import READERSHIP
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import WATCHDOG
-from holdfast.watchdog.status import status_of, with_trouble
 from holdfast.watchdog.store.store import START
 
 INCIDENTS_MAX = 1000

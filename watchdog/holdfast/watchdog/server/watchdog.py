@@ -8,11 +8,11 @@ from aiohttp import WSCloseCode, web
 from holdfast.api.errors import Unavailable
 from holdfast.api.standing import Standing
 from holdfast.watchdog import lastseen
+from holdfast.watchdog.brain.reputation import namespace_of
+from holdfast.watchdog.brain.step import Effect
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
-from holdfast.watchdog.effect import Effect
 from holdfast.watchdog.job import Job
-from holdfast.watchdog.reputation import namespace_of
 from holdfast.watchdog.senses import SensesFor
 from holdfast.watchdog.server.deletions import Deletions
 from holdfast.watchdog.server.fleet import FleetMemory

@@ -1,0 +1,187 @@
+"""Taking the snapshots of one round: into the node's memory, and for the storage."""
+
+import ctypes
+import math
+import mmap
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.nn import Module
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from holdfast.checkpoint.capture.image import ImageWriter, Room, Snapshot
+from holdfast.checkpoint.capture.live import LiveState, Look
+from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.capture.shares import Share, Shares
+from holdfast.checkpoint.capture.state import TrainingState
+from holdfast.checkpoint.capture.tier import MemoryTier
+from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer, capacity_for
+
+
+class PrivateMemory:
+    """Memory of this process for a snapshot that has no shared buffer: page-aligned, and touched once when it is
+    made, so that no copy into it waits for a page.
+    """
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.image = memoryview(mmap.mmap(-1, max(capacity_bytes, 1)))
+        # ctypes gives the interpreter's lock back meanwhile: another thread may do this.
+        ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(self.image)), 0, capacity_bytes)
+
+
+_FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_TENSORS_PER_PARAMETER = 4  # Itself, two states as large as it is, and a count of steps.
+
+
+class Capture:
+    """Belongs to the training thread, all but `release`. `memory` None: no snapshots in the node's memory.
+
+    `remembered` is called with the step of each snapshot that is whole there; `is_finite` is asked, once the state
+    is copied, whether the last loss and gradient norm of this rank were finite. A snapshot to be stored is healthy
+    only when the parameters are finite as well.
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        group: SaveGroup,
+        memory: MemoryTier | None,
+        *,
+        remembered: Callable[[int], object] = lambda step: None,
+        is_finite: Callable[[], bool | None] = lambda: None,
+    ) -> None:
+        self._model = state.model
+        self._live = LiveState(state, rank=group.rank)
+        self._equivalence = state.equivalence
+        self._shares = Shares(group)
+        self._writer = ImageWriter(group.rank)
+        self._memory = memory
+        self._remembered = remembered
+        self._is_finite = is_finite
+        self._private: PrivateMemory | None = None
+        self._pinned: SharedBuffer | None = None
+        estimate = estimated_bytes(state.model, state.optimizer, world_size=group.world_size)
+        tensors = sum(1 for _ in state.model.parameters()) * _TENSORS_PER_PARAMETER
+        self._preparation = threading.Thread(
+            target=self._prepare, args=(estimate, tensors), name="holdfast-prefault", daemon=True
+        )
+        self._preparation.start()
+
+    def _prepare(self, estimate_bytes: int, tensors: int) -> None:
+        if self._memory is not None:
+            self._memory.prepare(estimate_bytes, tensors)
+        else:
+            self._private = PrivateMemory(capacity_for(estimate_bytes))
+
+    def agree(self, *, step: int) -> None:
+        """Share out who stores what, and which snapshots are copied. Collective: after `step`, on all ranks alike.
+        Whoever takes one to be stored has agreed as well. Raises as `Shares.agree` does.
+        """
+        self._agree(self._live.look(), step)
+
+    def remember(self, *, step: int, batches: int) -> bool:
+        """Take a snapshot into the node's memory. Not collective; False when this one is left out, because there
+        is no room or the state is not what was shared out.
+        """
+        if self._memory is None:
+            return False
+        look = self._live.look()
+        share = self._shares.agreed(look)
+        if share is None:
+            return False
+        return self._copy(look, share, self._memory.room, step=step, batches=batches) is not None
+
+    def take(self, *, step: int, batches: int) -> Snapshot:
+        """A snapshot to be stored, valid until `release`; there is one at a time. Collective.
+
+        It is one in the node's memory as well, where there is room for it. Raises as `Shares.agree` does.
+        """
+        if self._equivalence is not None:  # With a loss to compare a restored model by.
+            self._equivalence.record(step)
+        try:
+            look = self._live.look()
+        finally:
+            if self._equivalence is not None:
+                self._equivalence.forget()
+
+        def room(image_bytes: int, entries: int) -> Room:
+            if self._memory is not None and (buffer := self._memory.room(image_bytes, entries)) is not None:
+                return buffer
+            self._preparation.join()
+            if self._private is None or self._private.capacity_bytes < image_bytes:
+                self._private = None  # Gone before its successor is made.
+                self._private = PrivateMemory(capacity_for(image_bytes))
+            return self._private
+
+        snapshot = self._copy(look, self._agree(look, step), room, step=step, batches=batches)
+        assert snapshot is not None  # There is private memory at the least.
+        if self._memory is not None and isinstance(snapshot.room, SharedBuffer):
+            self._memory.store.pin(snapshot.room)
+            self._pinned = snapshot.room
+        # A gradient that was not finite is in the parameters before any loss tells of it.
+        return snapshot if are_finite(self._model) else replace(snapshot, healthy=False)
+
+    def release(self) -> None:
+        """What `take` gave last is stored, or given up. Any thread."""
+        if self._memory is not None and self._pinned is not None:
+            self._memory.store.unpin(self._pinned)
+            self._pinned = None
+
+    def _agree(self, look: Look, step: int) -> Share:
+        if self._memory is not None:
+            self._memory.agree(step=step)
+        return self._shares.agree(look)
+
+    def _copy(
+        self, look: Look, share: Share, room_for: Callable[[int, int], Room | None], *, step: int, batches: int
+    ) -> Snapshot | None:
+        """The snapshot, which counts in the node's memory if it lies there; None without room."""
+        snapshot = self._writer.write(share.whole(look), share.keys, room_for, step=step, batches=batches)
+        if snapshot is None:
+            return None
+        # Only now has an accelerator told what it computed last: the copy has waited for it.
+        snapshot = replace(snapshot, healthy=self._is_finite())
+        room = snapshot.room
+        if self._memory is not None and isinstance(room, SharedBuffer) and self._memory.keep(room, snapshot):
+            self._remembered(step)
+        return snapshot
+
+
+@torch.no_grad()
+def are_finite(model: Module) -> bool:
+    """Whether all parameters in training are finite, as far as this rank holds them. Waits for the device."""
+    held = [
+        (each._local_tensor if isinstance(each, DTensor) else each).detach()
+        for each in model.parameters()
+        if each.requires_grad and each.dtype in _FORMATS
+    ]
+    # The largest of all magnitudes, which is not finite when one of them is not: it cannot overflow by itself.
+    largest = get_total_norm([each for each in held if each.numel()], norm_type=math.inf)
+    return bool(largest.isfinite())
+
+
+def estimated_bytes(model: Module, optimizer: Optimizer, *, world_size: int) -> int:
+    """How large a rank's share of the state will be, before the optimizer has made its own.
+
+    Parameters that several ranks hold alike are shared out among them. The optimizer keeps as many tensors like
+    a parameter as it has betas, or one where it has momentum.
+    """
+    settings = optimizer.defaults
+    states = len(settings.get("betas", ())) or int(bool(settings.get("momentum")))
+    total = 0.0
+    for parameter in model.parameters():
+        local: torch.Tensor = parameter
+        holders = world_size  # How many ranks hold the same of it.
+        if isinstance(parameter, DTensor):
+            local = parameter._local_tensor
+            placed = zip(parameter.device_mesh.shape, parameter.placements, strict=True)
+            replicas = prod(size for size, placement in placed if placement.is_replicate())
+            holders = replicas * max(1, world_size // parameter.device_mesh.size())
+        total += local.nbytes / holders * (1 + states * parameter.requires_grad)
+    return int(total)

@@ -1,0 +1,191 @@
+"""Everything a training loop needs to go on as if nothing had happened, by name.
+
+model.*, optimizer.*          as torch.distributed.checkpoint.state_dict names them; sharded, any layout
+extra.<name>.*                the same for further objects with state_dict() and load_state_dict()
+scheduler, scaler             one object each
+data.rank-00003               one object per rank, where the data has a state_dict()
+equivalence.rank-00003        one object per rank, where there is something to compare a restored model by
+random.rank-00003.<source>    tensors per rank
+
+In a world of another size a rank's own data position means nothing, and is not taken. Only data that says that
+it `counts_globally` takes one: rank r that of rank (r mod saved size). All other data, and in any world data
+without a saved state, passes over as many batches per rank as make the same number over all ranks: that is
+right for data that deals batches of one size out to the ranks in turn. For the random state see `randomness`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.state_dict import _get_fqns, get_state_dict, set_state_dict
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.checkpoint.capture import randomness
+from holdfast.checkpoint.capture.equivalence import Equivalence
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An object that can say and take its state."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...
+
+
+class DataPlace:
+    """The state of `data`, which may be another object in each pass over it, and whether that pass has ended: the
+    random numbers of a state between two passes are those that the next pass begins with.
+    """
+
+    def __init__(self, data: Stateful) -> None:
+        self.data = data
+        self.has_ended = False
+
+    @property
+    def counts_globally(self) -> bool:
+        """Whether the data says, by an attribute of that name, that its state is right for any rank and world."""
+        return getattr(self.data, "counts_globally", False) is True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"data": self.data.state_dict(), "has_ended": self.has_ended}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.data.load_state_dict(state_dict["data"])
+        self.has_ended = bool(state_dict["has_ended"])
+        if self.has_ended:
+            # A loader takes a state up when it is next asked, and draws random numbers meanwhile.
+            self.data.state_dict()
+
+
+SCHEDULER, SCALER = "scheduler", "scaler"
+
+
+def data_name(rank: int) -> str:
+    return f"data.rank-{rank:05d}"
+
+
+def equivalence_name(rank: int) -> str:
+    return f"equivalence.rank-{rank:05d}"
+
+
+def random_prefix(rank: int) -> str:
+    return f"random.rank-{rank:05d}."
+
+
+@dataclass(frozen=True, slots=True)
+class FlatState:
+    """State by flat name, and how the names are nested."""
+
+    values: Mapping[str, object]
+    paths: Mapping[str, tuple[str | int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """The objects. `data` is None when it cannot say where it is; then only batches are counted."""
+
+    model: Module
+    optimizer: Optimizer
+    scheduler: Stateful | None
+    data: DataPlace | None
+    extra: Mapping[str, Stateful]
+    scaler: Stateful | None = None
+    equivalence: Equivalence | None = None
+
+    def __post_init__(self) -> None:
+        for name, each in self.extra.items():
+            if not isinstance(each, Stateful):
+                fix = "give it state_dict() and load_state_dict()"
+                raise InvalidInput(Problem(field=f"extra.{name}", value=type(each).__name__, fix=fix))
+
+    def sharded(self) -> dict[str, Any]:
+        """Model, optimizer and extra, nested. The tensors are those in use, not copies."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+        if self.extra:
+            state["extra"] = {name: each.state_dict() for name, each in self.extra.items()}
+        return state
+
+    @property
+    def singles(self) -> dict[str, Stateful]:
+        """What is one object of its own, by name."""
+        named = {SCHEDULER: self.scheduler, SCALER: self.scaler}
+        return {name: each for name, each in named.items() if each is not None}
+
+    def flat(self, rank: int) -> FlatState:
+        """All of it, as rank `rank` saves it."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        values, paths = flatten_state_dict({"model": model, "optimizer": optimizer})
+        own = self.own(rank)
+        return FlatState(values={**values, **own.values}, paths={**paths, **own.paths})
+
+    def own(self, rank: int) -> FlatState:
+        """What neither the model nor the optimizer holds."""
+        extra = {name: each.state_dict() for name, each in self.extra.items()}
+        values, paths = flatten_state_dict({"extra": extra} if extra else {})
+        whole: dict[str, object] = dict(values)
+        for name, single in self.singles.items():
+            whole[name] = single.state_dict()
+        if self.data is not None:
+            whole[data_name(rank)] = self.data.state_dict()
+        if self.equivalence is not None:
+            whole[equivalence_name(rank)] = self.equivalence.state_dict()
+        for source, tensor in randomness.capture().items():
+            whole[random_prefix(rank) + source] = tensor
+        return FlatState(values=whole, paths={name: paths.get(name, (name,)) for name in whole})
+
+    def load_sharded(self, state: dict[str, Any]) -> None:
+        """The reverse of `sharded`."""
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+        keep_dtypes(self.model, self.optimizer, state["optimizer"]["state"])
+        for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
+            # Stock torch forgets the settings of a group without parameters, unless it is the last one.
+            group.update({key: value for key, value in saved.items() if key != "params"})
+        for name, each in self.extra.items():
+            each.load_state_dict(state["extra"][name])
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Multiply every learning rate by `factor`, also those the scheduler starts from."""
+        for group in self.optimizer.param_groups:
+            for key in ("lr", "initial_lr"):
+                if isinstance(group.get(key), torch.Tensor):
+                    group[key].mul_(factor)
+                elif key in group:
+                    group[key] *= factor
+        bases = getattr(self.scheduler, "base_lrs", None)
+        if isinstance(bases, list):
+            bases[:] = [base * factor for base in bases]
+
+
+# An optimizer's state in the dtypes it was saved in.
+#
+# Stock torch loads every floating-point state tensor, but `step`, in its parameter's dtype. What an optimizer
+# keeps more exactly than that, or as whole numbers, would come back as something else.
+# Source: `_process_value_according_to_param_policy`, torch/optim/optimizer.py
+
+
+def keep_dtypes(model: Module, optimizer: Optimizer, loaded: Mapping[str, object]) -> None:
+    """Put back what was cast. `loaded` is the state that `optimizer` was given, by parameter."""
+    for name, parameter in model.named_parameters():
+        held = optimizer.state.get(parameter)
+        (known_as,) = _get_fqns(model, name)
+        given = loaded.get(known_as)
+        if not held or not isinstance(given, Mapping):
+            continue
+        for key, value in given.items():
+            now = held.get(key)
+            is_cast = (
+                isinstance(now, torch.Tensor) and isinstance(value, torch.Tensor) and now.dtype != value.dtype
+            )
+            if is_cast:
+                held[key] = value.to(device=now.device)

@@ -1,0 +1,1 @@
+"""How a folder of files becomes a checkpoint, which ones count, and which stay."""

@@ -1,0 +1,92 @@
+"""Looking at every block of a checkpoint, whether or not anybody needs it now."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from holdfast.api.errors import Damaged
+from holdfast.checkpoint.commit.discovery import read_index, read_manifest
+from holdfast.checkpoint.format import index
+from holdfast.checkpoint.format.files import Files
+from holdfast.checkpoint.format.manifest import BLOCK_BYTES
+from holdfast.checkpoint.format.verifiedfile import NoSource, Tally, VerifiedFile
+
+THREADS = 4  # A hash is taken at the speed of memory: a few keep a fast disk busy.
+_STRIDE_BLOCKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """What is wrong in one place. `file` is empty where it is the checkpoint as a whole, `offset` of the damaged
+    block in bytes, None where it is the file as a whole.
+    """
+
+    name: str
+    file: str
+    offset: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """One checkpoint after every byte of it was read: intact when nothing is flawed."""
+
+    name: str
+    size_bytes: int
+    flaws: tuple[Flaw, ...]
+
+    @property
+    def is_intact(self) -> bool:
+        return not self.flaws
+
+
+Progress = Callable[[int], None]
+"""Called, from any thread, with the number of bytes that were just verified."""
+
+
+def verify(
+    files: Files, name: str, *, progress: Progress = lambda size: None, threads: int = THREADS
+) -> Verification:
+    """Compare every block of every file with its hash, and the index with the files.
+
+    Raises OSError when the storage fails: that says nothing about the checkpoint.
+    """
+    try:
+        manifest = read_manifest(files, name)
+    except Damaged as damage:
+        return Verification(name, 0, (Flaw(name, "", None, str(damage)),))
+    whole = {file: VerifiedFile(files, f"{name}/{file}", record) for file, record in manifest.files.items()}
+    strides = [
+        (file, range(first, min(first + _STRIDE_BLOCKS, len(each.record.blocks))))
+        for file, each in whole.items()
+        for first in range(0, len(each.record.blocks), _STRIDE_BLOCKS)
+    ]
+
+    def look(stride: tuple[str, range]) -> list[Flaw]:
+        file, numbers = stride
+        return list(_damaged(name, file, whole[file], numbers, progress))
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="holdfast-verify") as pool:
+        flaws = [flaw for found in pool.map(look, strides) for flaw in found]
+    if not any(flaw.file == index.FILE_NAME for flaw in flaws):
+        try:
+            read_index(files, name, manifest)
+        except Damaged as damage:
+            # An intact index says something that the files cannot hold: that is no accident of a disk.
+            flaws.append(Flaw(name, index.FILE_NAME, None, str(damage)))
+    size = sum(record.size_bytes for record in manifest.files.values())
+    return Verification(name, size, tuple(flaws))
+
+
+def _damaged(
+    name: str, file: str, whole: VerifiedFile, numbers: Sequence[int], progress: Progress
+) -> Iterator[Flaw]:
+    memory = memoryview(bytearray(min(BLOCK_BYTES, whole.record.size_bytes)))
+    with whole.opened() as opened:
+        for number in numbers:
+            block = memory[: whole.size_of(number)]
+            try:
+                whole.load(opened, number, block, NoSource(), Tally())
+            except Damaged:
+                yield Flaw(name, file, number * BLOCK_BYTES, "the block differs from what was written")
+            progress(block.nbytes)

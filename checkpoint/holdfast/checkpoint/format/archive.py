@@ -1,0 +1,117 @@
+"""What stock torch reads of a checkpoint: its tensors and objects as archives of `torch.save`, and `.metadata`.
+
+The stock reader of torch.distributed.checkpoint expects one archive per chunk of a tensor. All but its payload
+depends only on dtype and shape, so it is made once, without saving the tensor, and the payload can be copied
+straight to its final place.
+"""
+
+import io
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import IO, Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.utils.serialization import config
+
+from holdfast.checkpoint.format.index import Index, Stored, StoredTensor
+
+_RECORD = "data/0"
+_SETTINGS: Any = config  # torch installs its methods at run time, where no type checker sees them
+_open_archive: Callable[[IO[bytes]], Any] = torch._C.PyTorchFileReader
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An archive is `before`, the payload, `after`."""
+
+    before: bytes
+    payload_bytes: int
+    after: bytes
+
+    @property
+    def length_bytes(self) -> int:
+        return len(self.before) + self.payload_bytes + len(self.after)
+
+
+@lru_cache(maxsize=16384)
+def frame(dtype: torch.dtype, sizes: tuple[int, ...]) -> Frame:
+    """The frame of a contiguous tensor on the CPU.
+
+    The archive's own checksums are left out (zero, torch's word for "not computed"): they would be those of
+    other content, and the manifest's hashes cover the whole file.
+    """
+    payload_bytes = dtype.itemsize * torch.Size(sizes).numel()
+    with open(os.memfd_create("archive"), "w+b", buffering=0) as file:
+        # Without its data the archive has a hole, which takes no memory, however large the tensor is.
+        with _SETTINGS.patch({"save.compute_crc32": False}), torch.serialization.skip_data():
+            torch.save(torch.empty(sizes, dtype=dtype), file)
+        file.seek(0)
+        start = int(_open_archive(file).get_record_offset(_RECORD))
+        end = start + payload_bytes
+        size = os.fstat(file.fileno()).st_size
+        before, after = os.pread(file.fileno(), start, 0), os.pread(file.fileno(), size - end, end)
+    return Frame(before=before, payload_bytes=payload_bytes, after=after)
+
+
+def pack_object(value: object) -> bytes:
+    """The archive of anything that is not a tensor to be sharded."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def unpack_object(archive: bytes | bytearray) -> object:
+    """The reverse. Runs no code from the archive; raises `pickle.UnpicklingError` where that would be needed."""
+    return torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
+
+
+METADATA_FILE = ".metadata"
+
+
+def encode_metadata(index: Index) -> bytes:
+    """The index in the form torch.distributed.checkpoint reads: a pickle, which only stock readers open."""
+    metadata = Metadata(
+        state_dict_metadata={name: _metadata_of(stored) for name, stored in index.entries.items()},
+        planner_data=dict(index.paths),
+        storage_data=_places_of(index.entries),
+        storage_meta=StorageMeta(),
+    )
+    return pickle.dumps(metadata)
+
+
+def _metadata_of(stored: Stored) -> TensorStorageMetadata | BytesStorageMetadata:
+    if not isinstance(stored, StoredTensor):
+        return BytesStorageMetadata()
+    return TensorStorageMetadata(
+        properties=TensorProperties(dtype=getattr(torch, stored.dtype)),
+        size=torch.Size(stored.shape),
+        chunks=[
+            ChunkStorageMetadata(offsets=torch.Size(chunk.box.offsets), sizes=torch.Size(chunk.box.sizes))
+            for chunk in stored.chunks
+        ],
+    )
+
+
+def _places_of(entries: Mapping[str, Stored]) -> dict[MetadataIndex, _StorageInfo]:
+    places: dict[MetadataIndex, _StorageInfo] = {}
+    for name, stored in entries.items():
+        if isinstance(stored, StoredTensor):
+            for number, chunk in enumerate(stored.chunks):
+                key = MetadataIndex(name, chunk.box.offsets, number)
+                places[key] = _StorageInfo(chunk.file, chunk.start, chunk.length_bytes)
+        else:
+            places[MetadataIndex(name)] = _StorageInfo(stored.file, stored.start, stored.length_bytes)
+    return places

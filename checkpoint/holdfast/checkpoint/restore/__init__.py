@@ -1,0 +1,1 @@
+"""Back to the newest state that every rank finds intact."""

@@ -1,0 +1,303 @@
+"""What a rank restores of one checkpoint, where each piece of it belongs, and what does not fit."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.state_dict import _get_fqns
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from holdfast.checkpoint.capture import groups, randomness
+from holdfast.checkpoint.capture.shard import Boxes, Shard, shard_of
+from holdfast.checkpoint.capture.state import TrainingState, data_name, equivalence_name, random_prefix
+from holdfast.checkpoint.errors import Unfit
+from holdfast.checkpoint.format import archive
+from holdfast.checkpoint.format.index import Box
+from holdfast.checkpoint.restore.blocks import Wants
+from holdfast.checkpoint.restore.regrouping import Place, Regrouping
+from holdfast.checkpoint.restore.stored import StoredCheckpoint
+from holdfast.checkpoint.restore.strip import Target
+
+_SHOWN = 5  # Names of a kind: enough to see what they have in common.
+_ROOTS = ("model.", "optimizer.state.", "extra.")
+
+
+class Fitting:
+    """Whether a checkpoint holds what a model asks for, looked at name by name; `finish` raises when one did not
+    fit, and says everything that is in the way at once.
+    """
+
+    def __init__(self, checkpoint: StoredCheckpoint) -> None:
+        self._checkpoint = checkpoint
+        self._missing: list[str] = []
+        self._misfits: list[str] = []
+        self._seen: set[str] = set()
+
+    def tensor(self, name: str, shard: Shard) -> bool:
+        """Whether there is such a tensor, of that dtype and whole shape."""
+        self._seen.add(name)
+        if not self._checkpoint.has_tensor(name):
+            self._misfits_or_missing(name, "a tensor")
+            return False
+        dtype, shape = self._checkpoint.shape_of(name)
+        if (dtype, shape) == (shard.local.dtype, shard.shape):
+            return True
+        theirs, ours = _kind_text(dtype, shape), _kind_text(shard.local.dtype, shard.shape)
+        which = _differences(dtype, shape, shard)
+        self._misfits.append(f"{name}: the checkpoint has {theirs}, the model wants {ours} ({which})")
+        return False
+
+    def object(self, name: str) -> bool:
+        """Whether there is such an object."""
+        self._seen.add(name)
+        if not self._checkpoint.has_object(name):
+            self._misfits_or_missing(name, "an object")
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Raises Unfit, with all that was found."""
+        if not self._misfits and not self._missing:
+            return
+        said = list(self._misfits[:_SHOWN])
+        if len(self._misfits) > _SHOWN:
+            said.append(f"and {len(self._misfits) - _SHOWN} more that differ")
+        if self._missing:
+            said.append(f"{self._checkpoint.name} does not hold {_some(self._missing)}")
+        others = [name for name in self._checkpoint.names() if name.startswith(_ROOTS) and name not in self._seen]
+        if others:
+            said.append(f"it holds, and the model does not ask for, {_some(others)}")
+        raise Unfit("; ".join(said))
+
+    def _misfits_or_missing(self, name: str, wanted: str) -> None:
+        if self._checkpoint.has_tensor(name) or self._checkpoint.has_object(name):
+            self._misfits.append(f"{name}: the model wants {wanted}, the checkpoint has none of that name")
+        else:
+            self._missing.append(name)
+
+
+def _kind_text(dtype: torch.dtype, shape: Iterable[int]) -> str:
+    return f"{list(shape)} {str(dtype).removeprefix('torch.')}"
+
+
+def _differences(dtype: torch.dtype, shape: Sequence[int], shard: Shard) -> str:
+    if len(shape) != len(shard.shape):
+        return "number of dims"
+    dims = [str(dim) for dim, sizes in enumerate(zip(shape, shard.shape, strict=True)) if sizes[0] != sizes[1]]
+    named = [f"dim {', '.join(dims)}"] if dims else []
+    return " and ".join(named + (["dtype"] if dtype != shard.local.dtype else []))
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return f"{len(names)} names: {shown}" + (", …" if len(names) > _SHOWN else "")
+
+
+_MODEL, _PREFIX = "model.", "optimizer.state."
+
+_IMMUTABLE = (type(None), bool, int, float, str)
+
+_Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The objects of a plan, unpacked, and the `settings` of the optimizer's groups."""
+
+    objects: list[tuple[_Path, object]]
+    settings: list[tuple[Place, object]]
+    singles: Mapping[str, Any]
+    data: Any
+    equivalence: Any
+
+
+@dataclass(slots=True)
+class Plan:
+    """Tensors are read where they belong; objects are read packed, and nothing of them is applied before `unpack`
+    has succeeded on every rank. `random` is fresh memory for the random state that this rank follows.
+    """
+
+    checkpoint: StoredCheckpoint
+    wants: Wants
+    sharded: dict[str, Any]
+    objects: list[tuple[_Path, str, Target]] = field(default_factory=list)
+    regrouping: Regrouping = field(default_factory=Regrouping)
+    singles: dict[str, Target] = field(default_factory=dict)
+    data: tuple[str, Target] | None = None
+    equivalence: tuple[str, Target] | None = None
+    random: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, checkpoint: StoredCheckpoint, state: TrainingState, rank: int, world_size: int) -> "Plan":
+        """Raises Unfit when the checkpoint does not hold what `state` asks for, Damaged when it is not whole. An
+        optimizer that never stepped is given room for its state; all else stays as it is.
+        """
+        make_room(state.model, state.optimizer, checkpoint)
+        plan = cls(checkpoint=checkpoint, wants=Wants(checkpoint.map), sharded=state.sharded())
+        fitting = Fitting(checkpoint)
+        plan._add_sharded(fitting)
+        plan._add_groups()
+        for name in state.singles:
+            if fitting.object(name):
+                plan.singles[name] = plan._add_object(name)
+        fitting.finish()
+        plan._add_own(state, rank, world_size)
+        return plan
+
+    def unpack(self) -> Contents:
+        """Once read. Raises as `StoredCheckpoint.unpack` and `Regrouping.settle` do."""
+        unpacker = Unpacker()
+
+        def unpack(name: str, target: Target) -> object:
+            return self.checkpoint.unpack(name, target.content().tobytes(), by=unpacker.unpack)
+
+        return Contents(
+            objects=[(path, unpack(name, target)) for path, name, target in self.objects],
+            settings=self.regrouping.settle(unpack),
+            singles={name: unpack(name, target) for name, target in self.singles.items()},
+            data=None if self.data is None else unpack(*self.data),
+            equivalence=None if self.equivalence is None else unpack(*self.equivalence),
+        )
+
+    def apply(self, contents: Contents, state: TrainingState) -> None:
+        """The tensors are in place; so is everything else now."""
+        for path, value in contents.objects:
+            _place(self.sharded, path, value)
+        for place, value in contents.settings:
+            if isinstance(place, tuple):
+                _place(self.sharded, place, value)
+            elif isinstance(value, torch.Tensor):
+                place.local.copy_(value[place.box.within(_whole(place.shape))])
+        state.load_sharded(self.sharded)
+        for name, single in state.singles.items():
+            single.load_state_dict(contents.singles[name])
+        if state.data is not None and contents.data is not None:
+            state.data.load_state_dict(contents.data)
+        if state.equivalence is not None and contents.equivalence is not None:
+            state.equivalence.load_state_dict(contents.equivalence)
+
+    def _add_sharded(self, fitting: Fitting) -> None:
+        wanted, paths = flatten_state_dict(self.sharded)
+        boxes: Boxes = {}
+        for name, value in wanted.items():
+            shard = shard_of(name, value, boxes) if isinstance(value, torch.Tensor) else None
+            if isinstance(value, torch.Tensor):
+                fits = shard is not None and fitting.tensor(name, shard)
+            else:
+                fits = fitting.object(name)
+            if not fits:
+                continue
+            if groups.is_list(name):
+                self.regrouping.members[name] = value
+            elif name.startswith(groups.PREFIX):
+                self.regrouping.own[name] = shard or paths[name]
+            elif shard is not None:
+                self.wants.add(Target(shard.local), self.checkpoint.tensor_strips(name, shard.box))
+            else:
+                self.objects.append((paths[name], name, self._add_object(name)))
+
+    def _add_groups(self) -> None:
+        """Of all saved groups what this rank's have: any of them may be that of its parameters."""
+        asked = {groups.setting_of(name) for name in self.regrouping.own}
+        for name in self.checkpoint.names(groups.PREFIX):
+            if groups.is_list(name):
+                self.regrouping.lists[name] = self._add_object(name)
+            elif groups.setting_of(name) in asked:
+                is_object = self.checkpoint.has_object(name)
+                self.regrouping.saved[name] = self._add_object(name) if is_object else self._add_tensor(name)
+
+    def _add_own(self, state: TrainingState, rank: int, world_size: int) -> None:
+        """Of what was saved per rank, that of the rank this one follows, but no place in the data that is another
+        rank's.
+        """
+        is_same_world = world_size == self.checkpoint.manifest.world_size
+        source = randomness.source_rank(rank, self.checkpoint.manifest.world_size)
+        name = data_name(source)
+        takes_data = state.data is not None and (is_same_world or state.data.counts_globally)
+        if takes_data and self.checkpoint.has_object(name):
+            self.data = name, self._add_object(name)
+        name = equivalence_name(source)
+        if state.equivalence is not None and self.checkpoint.has_object(name):
+            self.equivalence = name, self._add_object(name)
+        prefix = random_prefix(source)
+        for name in self.checkpoint.names(prefix):
+            self.random[name.removeprefix(prefix)] = self._add_tensor(name)
+
+    def _add_tensor(self, name: str) -> torch.Tensor:
+        """Fresh memory, for all of it."""
+        dtype, shape = self.checkpoint.shape_of(name)
+        tensor = torch.empty(shape, dtype=dtype)
+        self.wants.add(Target(tensor), self.checkpoint.tensor_strips(name, _whole(shape)))
+        return tensor
+
+    def _add_object(self, name: str) -> Target:
+        strips = self.checkpoint.object_strips(name)
+        target = Target.of_bytes(strips[0][1].row_bytes)
+        self.wants.add(target, strips)
+        return target
+
+
+def _whole(shape: tuple[int, ...]) -> Box:
+    return Box(offsets=(0,) * len(shape), sizes=shape)
+
+
+def _place(nested: Any, path: _Path, value: object) -> None:
+    for step in path[:-1]:
+        nested = nested[step]
+    nested[path[-1]] = value
+
+
+class Unpacker:
+    """Objects out of archives, each content unpacked once: an optimizer's settings are one object per parameter
+    and setting, nearly all of them equal. Never runs code from an archive; see `archive.unpack_object`.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, object] = {}
+
+    def unpack(self, packed: bytes) -> object:
+        """The object. What can be changed is a new one each time."""
+        if packed in self._known:
+            return self._known[packed]
+        value = archive.unpack_object(packed)
+        each = value if isinstance(value, tuple) else (value,)
+        if all(isinstance(one, _IMMUTABLE) for one in each):
+            self._known[packed] = value
+        return value
+
+
+def make_room(model: Module, optimizer: Optimizer, checkpoint: StoredCheckpoint) -> None:
+    """Give an optimizer that never stepped empty state tensors of the names and kinds in `checkpoint`.
+
+    Stock torch makes an optimizer's state by stepping it once with zero gradients, which for a DTensor model takes
+    longer than the whole restore. What the state consists of can be read off the checkpoint instead.
+
+    A state tensor either is a scalar or has its parameter's shape, and then its sharding. When the checkpoint
+    holds anything else, nothing is done and the stock way is left to do it.
+    """
+    if optimizer.state or not all(checkpoint.has_tensor(name) for name in checkpoint.names(_PREFIX)):
+        return
+    # By parameter: what its state tensors are called, their dtype and their whole shape.
+    kinds: dict[str, list[tuple[str, torch.dtype, tuple[int, ...]]]] = {}
+    for name in checkpoint.names(_PREFIX):
+        known_as, _, key = name.removeprefix(_PREFIX).rpartition(".")
+        kinds.setdefault(known_as, []).append((key, *checkpoint.shape_of(name)))
+    state = {}
+    for name, parameter in model.named_parameters():
+        (known_as,) = _get_fqns(model, name)
+        room = {}
+        for key, dtype, shape in kinds.pop(known_as, ()):
+            if shape not in ((), tuple(parameter.shape)):
+                return
+            plain = shape == () and parameter.dim() > 0
+            room[key] = torch.zeros((), dtype=dtype) if plain else torch.zeros_like(parameter, dtype=dtype)
+        if room:
+            state[parameter] = room
+    held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    # Parameters of other stages are none of this rank's; what else is left over is not understood.
+    is_understood = all(checkpoint.has_tensor(f"{_MODEL}{known_as}") for known_as in kinds)
+    if is_understood and held >= state.keys():
+        optimizer.state.update(state.items())

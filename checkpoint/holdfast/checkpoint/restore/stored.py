@@ -1,0 +1,158 @@
+"""A committed checkpoint, read verified: whole, or the boxes of its tensors that a rank asks for."""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import torch
+
+from holdfast.api.errors import Damaged
+from holdfast.api.round import Tier
+from holdfast.checkpoint.commit.discovery import read_index, read_manifest
+from holdfast.checkpoint.errors import Unfit
+from holdfast.checkpoint.format import archive
+from holdfast.checkpoint.format.files import Files
+from holdfast.checkpoint.format.index import Box, Index, StoredObject, StoredTensor
+from holdfast.checkpoint.format.manifest import Manifest, hash_block
+from holdfast.checkpoint.format.verifiedfile import VerifiedFile
+from holdfast.checkpoint.restore.blocks import BlockMap
+from holdfast.checkpoint.restore.strip import Strip, Target, strips_of
+
+
+class StoredCheckpoint:
+    """One checkpoint. Every method raises Damaged when what it reads is not what was written, and OSError when
+    it cannot be read now.
+    """
+
+    def __init__(self, files: Files, name: str, manifest: Manifest, index: Index) -> None:
+        """`files` holds what the manifest lists below `name/`. Nothing is read yet."""
+        self.name = name
+        self.manifest = manifest
+        self._files = {
+            file: VerifiedFile(files, f"{name}/{file}", record) for file, record in manifest.files.items()
+        }
+        self._index = index
+        self.map = BlockMap(manifest, index.entries)
+
+    @classmethod
+    def open(cls, files: Files, name: str) -> "StoredCheckpoint":
+        """A checkpoint in storage: reads its manifest and index, no tensor yet."""
+        manifest = read_manifest(files, name)
+        return cls(files, name, manifest, read_index(files, name, manifest))
+
+    def names(self, prefix: str = "") -> list[str]:
+        return [name for name in self._index.entries if name.startswith(prefix)]
+
+    def has_tensor(self, name: str) -> bool:
+        return isinstance(self._index.entries.get(name), StoredTensor)
+
+    def has_object(self, name: str) -> bool:
+        return isinstance(self._index.entries.get(name), StoredObject)
+
+    def digest(self) -> str:
+        """The same on two ranks if they see the same checkpoint."""
+        return hash_block(msgspec.msgpack.encode((self.name, self.manifest)))
+
+    def read_object(self, name: str) -> object:
+        """Raises Unfit when there is no such object, or it needs code to be loaded."""
+        ((file, strip),) = self.object_strips(name)
+        return self.unpack(name, self._file(file).read(strip.start, strip.row_bytes))
+
+    def read_tensor(self, name: str, box: Box | None = None) -> torch.Tensor:
+        """`box` of the tensor (None: all of it), in fresh CPU memory. Raises Unfit when there is none."""
+        dtype, shape = self.shape_of(name)
+        wanted = box or Box(offsets=(0,) * len(shape), sizes=shape)
+        result = torch.empty(wanted.sizes, dtype=dtype)
+        target = Target(result)
+        for file, strip in self.tensor_strips(name, wanted):
+            content = self._file(file).read(strip.start, strip.end - strip.start)
+            target.put(strip, np.frombuffer(content, dtype=np.uint8), strip.start)
+        return result
+
+    def tensor_strips(self, name: str, box: Box) -> list[tuple[str, Strip]]:
+        """Where `box` of the tensor lies, each strip with its file. Raises Unfit when there is no such tensor."""
+        stored = self._tensor(name)
+        itemsize = _dtype(stored.dtype).itemsize
+        # In the layout that was saved, one chunk is all of it, and the others need not be looked at.
+        whole = [chunk for chunk in stored.chunks if chunk.box == box][:1]
+        found = [
+            self._within(chunk.file, strip)
+            for chunk in whole or stored.chunks
+            for strip in strips_of(chunk.box, box, payload=chunk.payload, itemsize=itemsize)
+        ]
+        if sum(strip.size_bytes for _, strip in found) != box.volume * itemsize:
+            raise Damaged(f"{self.name} holds only a part of {name}")
+        return found
+
+    def object_strips(self, name: str) -> list[tuple[str, Strip]]:
+        """Where a packed object lies. Raises Unfit when there is no such object."""
+        stored = self._index.entries.get(name)
+        if stored is None or isinstance(stored, StoredTensor):
+            raise Unfit(f"{self.name} holds no object {name}")
+        return [self._within(stored.file, Strip(start=stored.start, row_bytes=stored.length_bytes, at=0))]
+
+    def unpack(
+        self, name: str, packed: bytes | bytearray, by: Callable[[bytes], object] = archive.unpack_object
+    ) -> object:
+        """The object. Raises Unfit when it needs code to be loaded, Damaged when it is none."""
+        try:
+            return by(bytes(packed))
+        except pickle.UnpicklingError as error:
+            raise Unfit(f"{name} in {self.name} is not made of plain values and tensors: {error}") from error
+        except Exception as error:  # Bytes that are no archive can make its reader do anything but run them.
+            raise Damaged(f"{name} in {self.name} cannot be unpacked: {type(error).__name__}: {error}") from error
+
+    def shape_of(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
+        """A tensor's dtype and whole shape. Raises Unfit when there is no such tensor."""
+        stored = self._tensor(name)
+        return _dtype(stored.dtype), stored.shape
+
+    def locate(self, block: int) -> tuple[VerifiedFile, int]:
+        """The file of a block of `map`, and which of the file's blocks it is."""
+        file, number = self.map.locate(block)
+        return self._files[file], number
+
+    def _file(self, name: str) -> VerifiedFile:
+        if name not in self._files:
+            raise Damaged(f"the manifest of {self.name} does not list {name}")
+        return self._files[name]
+
+    def _tensor(self, name: str) -> StoredTensor:
+        stored = self._index.entries.get(name)
+        if not isinstance(stored, StoredTensor):
+            raise Unfit(f"{self.name} holds no tensor {name}")
+        return stored
+
+    def _within(self, file: str, strip: Strip) -> tuple[str, Strip]:
+        """The two, if the file has such bytes."""
+        size = self._file(file).record.size_bytes
+        if strip.start < 0 or strip.end > size:
+            raise Damaged(f"{self.name}/{file} ends at {size}, bytes up to {strip.end} are asked for")
+        return file, strip
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise Unfit(f"this torch has no dtype {name}")
+    return dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What a round may restore: a checkpoint in storage, or the snapshots of one step in the ranks' memory.
+
+    Opened on every rank, when its turn comes. `open` raises Damaged when what it finds is not what was written,
+    and OSError when it cannot tell now.
+    """
+
+    name: str
+    open: Callable[[], StoredCheckpoint]
+    tier: Tier = Tier.CHECKPOINT
+
+
+def committed(files: Files, name: str) -> Candidate:
+    """The checkpoint called `name` in storage."""
+    return Candidate(name=name, open=lambda: StoredCheckpoint.open(files, name))

@@ -1,0 +1,1 @@
+"""Snapshots made durable behind the training loop's back."""

@@ -1,0 +1,275 @@
+"""Making one snapshot of all ranks durable and committed.
+
+Every rank writes its share as one file, then tells rank 0 what is in it. Rank 0 adds the index, stock torch's
+`.metadata` and, last of all, the manifest, and commits. A failure of any rank is told in place of its part, so
+that every rank hears the same outcome and nothing is committed.
+"""
+
+import errno
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.api.errors import Damaged, Fenced
+from holdfast.checkpoint.capture.image import Snapshot
+from holdfast.checkpoint.capture.savegroup import SaveGroup
+from holdfast.checkpoint.commit.discovery import Found, discover
+from holdfast.checkpoint.commit.retention import Retention, Writer, descent
+from holdfast.checkpoint.commit.storage import Storage
+from holdfast.checkpoint.errors import SaveFailed
+from holdfast.checkpoint.format import archive, index, manifest
+from holdfast.checkpoint.format.index import Listing, merge
+from holdfast.checkpoint.format.manifest import FileRecord, Manifest
+
+_LOG = logging.getLogger(__name__)
+
+
+class SavePoint(StrEnum):
+    """The places of a save where a death makes a difference."""
+
+    STAGED = "staged"
+    FILE_WRITTEN = "file-written"
+    MANIFEST_WRITTEN = "manifest-written"
+    BEFORE_RENAME = "before-rename"
+    AFTER_RENAME = "after-rename"
+
+
+Reached = Callable[[SavePoint], object]
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """Whose checkpoints these are: the round, the step it had restored, and a token no other process has."""
+
+    round: int
+    parent: int | None
+    token: str
+
+
+class Part(msgspec.Struct, frozen=True, tag="part"):
+    """What one rank wrote. `listing` is its `Listing`, packed: from save to save it is nearly always the same.
+    `healthy` is as in `Snapshot`.
+    """
+
+    file: str
+    record: FileRecord
+    listing: bytes
+    healthy: bool | None = None
+
+
+class _Failure(msgspec.Struct, frozen=True, tag="failure"):
+    """Said in place of a `Part`."""
+
+    reason: str
+
+
+class _Verdict(msgspec.Struct, frozen=True):
+    """Rank 0's last word on a save, or on whether there is room for it: a name, or why not."""
+
+    name: str = ""
+    failed: str = ""
+    fenced: str = ""
+
+
+_PARTS = msgspec.msgpack.Decoder(Part | _Failure)
+_LISTINGS = msgspec.msgpack.Decoder(Listing)
+_VERDICTS = msgspec.msgpack.Decoder(_Verdict)
+_SIZES = msgspec.msgpack.Decoder(int)
+
+
+class Persister:
+    """Saves one snapshot after the other. All ranks call `save` alike, each from one thread.
+
+    `retention` is asked before each tidying, since what is verified changes. `stored` is called on rank 0 after
+    each with what stays of the history that goes on, newest first, and the newest step saved so far (None: none).
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        group: SaveGroup,
+        lineage: Lineage,
+        *,
+        retention: Callable[[], Retention],
+        reached: Reached,
+        stored: Callable[[Sequence[Found], int | None], object] = lambda line, saved: None,
+    ) -> None:
+        self._storage = storage
+        self._group = group
+        self._lineage = lineage
+        self._retention = retention
+        self._reached = reached
+        self._stored = stored
+        self._saved: int | None = None
+        self._attempts = 0
+        self._description = Description()
+
+    def save(self, snapshot: Snapshot) -> str:
+        """Returns when the snapshot of every rank is committed, with the checkpoint's name.
+
+        Raises SaveFailed, or Fenced when a newer round has taken over, on every rank alike; RuntimeError when
+        the ranks cannot talk to each other any more.
+        """
+        self._attempts += 1
+        folder = self._storage.commits.folder(
+            snapshot.step, round=self._lineage.round, token=self._lineage.token, attempt=self._attempts
+        )
+        # The files of all ranks must fit, before the first of them is begun.
+        sizes = self._group.gather(msgspec.msgpack.encode(snapshot.image.nbytes))
+        self._decide(lambda: self._make_room(sum(map(_SIZES.decode, sizes))))
+        parts = self._group.gather(msgspec.msgpack.encode(self._write(folder, snapshot)))
+        return self._decide(lambda: self._commit(folder, snapshot, parts))
+
+    def tidy(self) -> None:
+        """Delete the checkpoints that need not be kept, and what failed saves have left. For rank 0, after a save.
+        What fails is tried again after the next one.
+        """
+        try:
+            self._clear()
+        except (Fenced, Damaged) as error:
+            _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
+
+    def _clear(self) -> None:
+        """Raises Fenced, and Damaged when nobody can tell."""
+        lineage = self._lineage
+        writer = Writer(lineage.round, lineage.parent)
+        retention = replace(self._retention(), writer=writer)
+        try:
+            line: Sequence[Found] = self._storage.commits.retire(
+                retention, round=lineage.round, token=lineage.token, need=retention.need
+            )
+        except OSError as error:
+            _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
+            try:
+                line = descent(discover(self._storage)[0], writer)  # Some may be gone for all that.
+            except OSError:
+                return
+        self._stored(line, self._saved)
+
+    def _decide(self, work: Callable[[], str]) -> str:
+        """What `work` returns on rank 0, on every rank. Collective; what it raises is raised on every rank alike,
+        as SaveFailed or Fenced.
+        """
+        verdict = None
+        if self._group.rank == 0:
+            try:
+                verdict = _Verdict(name=work())
+            except Fenced as error:
+                verdict = _Verdict(fenced=str(error))
+            except Exception as error:  # Whatever it is, the other ranks wait to be told.
+                verdict = _Verdict(failed=self._explain(error))
+        heard = _VERDICTS.decode(self._group.broadcast(msgspec.msgpack.encode(verdict)))
+        if heard.fenced:
+            raise Fenced(heard.fenced)
+        if heard.failed:
+            raise SaveFailed(heard.failed)
+        return heard.name
+
+    def _make_room(self, needed_bytes: int) -> str:
+        if self._storage.free_bytes() < needed_bytes:
+            self._clear()
+        free_bytes = self._storage.free_bytes()
+        if free_bytes < needed_bytes:
+            raise SaveFailed(
+                f"the disk is full at {self._storage.uri} ({needed_bytes} bytes needed, {free_bytes} free)"
+            )
+        return ""
+
+    def _write(self, folder: str, snapshot: Snapshot) -> Part | _Failure:
+        """This rank's file, durable."""
+        try:
+            self._storage.make(folder)
+            record = self._storage.write(f"{folder}/{snapshot.file}", [snapshot.image])
+            listing = Listing(entries=dict(snapshot.entries), paths=dict(snapshot.paths))
+            part = Part(snapshot.file, record, msgspec.msgpack.encode(listing), snapshot.healthy)
+            self._reached(SavePoint.FILE_WRITTEN)
+        except Exception as error:  # Whatever it is, the other ranks wait to be told.
+            return _Failure(reason=f"rank {self._group.rank}: {self._explain(error)}")
+        return part
+
+    def _commit(self, folder: str, snapshot: Snapshot, said: Sequence[bytes]) -> str:
+        """What every rank has written becomes a checkpoint, whose name is returned; or nothing of it is left."""
+        try:
+            heard = [_PARTS.decode(each) for each in said]
+            parts = [each for each in heard if isinstance(each, Part)]
+            if len(parts) < len(heard):
+                raise SaveFailed("; ".join(each.reason for each in heard if isinstance(each, _Failure)))
+            described = self._description.files(parts)
+            files = {part.file: part.record for part in parts}
+            # What the other ranks wrote must be here as well, or the directory is not shared.
+            for name, record in files.items():
+                size = self._storage.size_bytes(f"{folder}/{name}")
+                if size != record.size_bytes:
+                    raise SaveFailed(f"{folder}/{name} has {size} bytes instead of {record.size_bytes}")
+            for name, content in described.items():
+                files[name] = self._storage.write(f"{folder}/{name}", [memoryview(content)])
+            whole = Manifest(
+                format=manifest.FORMAT,
+                step=snapshot.step,
+                round=self._lineage.round,
+                parent=self._lineage.parent,
+                world_size=self._group.world_size,
+                batches=snapshot.batches,
+                files=files,
+                healthy=all_finite(parts),
+            )
+            document = manifest.encode(whole, self._storage.keys)
+            self._storage.write(f"{folder}/{manifest.FILE_NAME}", [memoryview(document)])
+            self._storage.sync(folder)
+            self._reached(SavePoint.MANIFEST_WRITTEN)
+            self._reached(SavePoint.BEFORE_RENAME)
+            committed = self._storage.commits.publish(folder, step=snapshot.step, round=self._lineage.round)
+            self._saved = snapshot.step
+            self._reached(SavePoint.AFTER_RENAME)
+        except Exception:
+            try:
+                self._storage.remove(folder)
+            except OSError as error:
+                _LOG.warning("unfinished checkpoint not deleted folder=%s reason=%s", folder, error)
+            raise
+        return committed
+
+    def _explain(self, error: Exception) -> str:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            try:
+                free = f"{self._storage.free_bytes()} bytes free"
+            except OSError:
+                free = "free space unknown"
+            return f"the disk is full at {self._storage.uri} ({free})"
+        if isinstance(error, FileNotFoundError):
+            return f"{error.filename} is missing; is {self._storage.uri} shared by all ranks?"
+        return str(error) if isinstance(error, SaveFailed | Fenced) else f"{type(error).__name__}: {error}"
+
+
+def all_finite(parts: Sequence[Part]) -> bool | None:
+    """Whether every rank that could tell was finite, None when none could. Of a pipeline only the last stage has a
+    loss.
+    """
+    said = {part.healthy for part in parts} - {None}
+    return all(said) if said else None
+
+
+class Description:
+    """The files that say what a checkpoint holds: the index, and stock torch's `.metadata`.
+
+    Made anew only where they would differ from those of the save before: of many tensors it is a million small
+    objects, and Python looks through all that a process holds while they are made.
+    """
+
+    def __init__(self) -> None:
+        self._listings: tuple[bytes, ...] = ()
+        self._files: Mapping[str, bytes] = {}
+
+    def files(self, parts: Sequence[Part]) -> Mapping[str, bytes]:
+        """Their content by name. Raises SaveFailed as `merge` does."""
+        listings = tuple(part.listing for part in parts)
+        if listings != self._listings:
+            whole = merge(map(_LISTINGS.decode, listings))
+            self._files = {
+                archive.METADATA_FILE: archive.encode_metadata(whole),
+                index.FILE_NAME: index.encode(whole),
+            }
+            self._listings = listings
+        return self._files

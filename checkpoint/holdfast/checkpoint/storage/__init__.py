@@ -1,0 +1,1 @@
+"""Where the bytes lie: a file system, or an object store."""

@@ -1,0 +1,167 @@
+"""Checkpoints in a folder of a file system, shared by all ranks."""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.checkpoint.commit.folder import FolderCommits
+from holdfast.checkpoint.format.manifest import NO_KEYS, FileRecord, Keyring, hashing_with
+from holdfast.checkpoint.storage.filewriter import write_file
+
+_LOCK_NAME = "fence.lock"
+_REMOVALS = 20  # Of one folder: a rank of a round that is over may still put its last few files there.
+
+
+def parse_uri(uri: str) -> Path:
+    """The folder that `file:///absolute/path` or a plain path names.
+
+    Raises InvalidInput for every other kind of uri.
+    """
+    if "://" not in uri:
+        return Path(uri).absolute()
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        return Path(unquote(parts.path))
+    fix = "write file:///absolute/path or a plain path on a volume that every rank sees"
+    raise InvalidInput(Problem(field="checkpoint.uri", value=uri, fix=fix))
+
+
+class LocalFile:
+    """A file of a file system, read through the page cache."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read_into(self, offset: int, memory: memoryview) -> int:
+        done = 0
+        while done < memory.nbytes:
+            count = os.preadv(self._descriptor, [memory[done:]], offset + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def read_across(self, offset: int, parts: Sequence[memoryview]) -> int:
+        wanted = sum(part.nbytes for part in parts)
+        done = os.preadv(self._descriptor, parts, offset)
+        while 0 < done < wanted:  # The kernel may stop early, also in the middle of a part.
+            count = os.preadv(self._descriptor, _behind(parts, done), offset + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def expect(self, offset: int, length_bytes: int) -> None:
+        os.posix_fadvise(self._descriptor, offset, length_bytes, os.POSIX_FADV_WILLNEED)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _behind(parts: Sequence[memoryview], done: int) -> list[memoryview]:
+    """What of `parts` lies behind the first `done` bytes."""
+    left = []
+    for part in parts:
+        if done < part.nbytes:
+            left.append(part[done:])
+        done = max(0, done - part.nbytes)
+    return left
+
+
+class LocalStorage:
+    """A `Storage` below one folder. The folder is created with the first `make`."""
+
+    def __init__(self, root: Path, keys: Keyring = NO_KEYS) -> None:
+        self._root = root
+        self.keys = keys
+
+    @property
+    def uri(self) -> str:
+        return self._root.as_uri()
+
+    @property
+    def commits(self) -> FolderCommits:
+        return FolderCommits(self)
+
+    def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
+        return write_file(self._root / name, parts, hashing_with(self.keys))
+
+    def read(self, name: str, offset: int, length_bytes: int) -> bytes:
+        descriptor = os.open(self._root / name, os.O_RDONLY)
+        try:
+            found = os.pread(descriptor, length_bytes, offset)
+            while len(found) < length_bytes:
+                more = os.pread(descriptor, length_bytes - len(found), offset + len(found))
+                if not more:
+                    break
+                found += more
+            return found
+        finally:
+            os.close(descriptor)
+
+    def open(self, name: str) -> LocalFile:
+        return LocalFile(self._root / name)
+
+    def size_bytes(self, name: str) -> int:
+        return (self._root / name).stat().st_size
+
+    def modified_at(self, name: str) -> float:
+        return (self._root / name).stat().st_mtime
+
+    def names(self, folder: str = "") -> list[str]:
+        try:
+            return sorted(os.listdir(self._root / folder))
+        except FileNotFoundError:
+            return []
+
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self._root).free
+
+    def make(self, folder: str = "") -> None:
+        """Above the root it is durable at once; below, `sync` and `rename` see to it."""
+        missing = [each for each in (self._root, *self._root.parents) if not each.exists()]
+        os.makedirs(self._root / folder, exist_ok=True)
+        for made in missing:
+            sync_folder(made.parent)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(self._root / source, self._root / target)
+
+    def remove(self, folder: str) -> None:
+        for tries_left in reversed(range(_REMOVALS)):
+            try:
+                shutil.rmtree(self._root / folder)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY or not tries_left:
+                    raise
+            else:
+                return
+
+    def sync(self, folder: str = "") -> None:
+        sync_folder(self._root / folder)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        descriptor = os.open(self._root / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)  # Closing gives the lock back, also when the process dies.
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's list of names durable. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

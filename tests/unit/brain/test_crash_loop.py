@@ -1,0 +1,34 @@
+"""The same job failing again and again without getting anywhere."""
+
+import pytest
+from story import policy
+
+from holdfast.api.policy import RestartBudget
+from holdfast.watchdog.brain.ladder import BACKOFF_S_MAX, crash_loop
+from holdfast.watchdog.brain.state import Failure
+
+
+def failures(count: int) -> tuple[Failure, ...]:
+    return tuple(Failure(at=float(n), step=7, cause=f"exit code {n}", error="boom") for n in range(1, count + 1))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_the_first_failure_is_healed_at_once(count: int) -> None:
+    assert crash_loop(failures(count), policy()) == (0.0, "")
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(2, 10.0), (3, 20.0)])
+def test_further_failures_wait_twice_as_long_each_time(count: int, seconds: float) -> None:
+    assert crash_loop(failures(count), policy()) == (seconds, "")
+
+
+def test_no_wait_is_longer_than_the_longest() -> None:
+    patient = policy(restarts=RestartBudget(backoff_s=1000.0))
+    assert crash_loop(failures(2), patient) == (BACKOFF_S_MAX, "")
+
+
+@pytest.mark.parametrize("count", [4, 5, 100])
+def test_four_failures_in_a_row_without_progress_are_no_chance(count: int) -> None:
+    _, no_use = crash_loop(failures(count), policy())
+    assert f"exit code {count}" in no_use
+    assert "step beyond 7" in no_use

@@ -1,0 +1,61 @@
+"""Who keeps the copies of whose snapshots.
+
+A copy in the same failure domain dies with the original, so each member's keepers are in other racks where there
+are any, and always on other nodes. Copies are spread evenly, whatever order the ranks are in: a keeper holds as
+many as it gives, unless one rack has more members than all others together.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from holdfast.api.memory import MemoryRound
+from holdfast.api.policy import MemoryPolicy
+from holdfast.watchdog.brain.roster import Member
+
+
+def plan_copies(
+    policy: MemoryPolicy, seats: Sequence[Member], racks: Mapping[str, str], *, since_round: int
+) -> MemoryRound:
+    """What the round of `seats` (in rank order) says of snapshots. `racks` knows some nodes' failure domains."""
+    keepers: list[tuple[int, ...]] = [() for _ in seats]
+    for place, others in _others(seats, racks):
+        keepers[place] = _on_other_nodes(others, seats, place, policy.replicas)
+    return MemoryRound(policy.every_steps, since_round, tuple(each.transfer for each in seats), tuple(keepers))
+
+
+def _others(seats: Sequence[Member], racks: Mapping[str, str]) -> Iterator[tuple[int, Iterator[int]]]:
+    """The places of all who serve, each with who may keep its copies, the best first.
+
+    In a circle of racks, who is as far on as the widest rack is wide is in another one, and no two have the same.
+    """
+    rack_of = [racks.get(member.node, "") for member in seats]
+    circle = sorted((place for place, member in enumerate(seats) if member.transfer), key=rack_of.__getitem__)
+    inside = [list(places) for _, places in groupby(circle, key=rack_of.__getitem__)]
+    widest = max(map(len, inside), default=0)
+    end = 0  # of the rack, in the circle
+    for rack in inside:
+        end += len(rack)
+        outside = len(circle) - len(rack)
+        for position, place in enumerate(rack):
+            if outside:
+                yield place, _round_from(circle, end, position + widest - len(rack), outside)
+            else:
+                yield place, _round_from(circle, 0, position + 1, len(circle))
+
+
+def _round_from(circle: Sequence[int], first: int, start: int, count: int) -> Iterator[int]:
+    """The `count` from index `first` on, as a circle of their own that begins with the one at `start`."""
+    return (circle[(first + (start + step) % count) % len(circle)] for step in range(count))
+
+
+def _on_other_nodes(places: Iterable[int], seats: Sequence[Member], place: int, count: int) -> tuple[int, ...]:
+    """The first `count` that are on nodes of their own."""
+    nodes = {seats[place].node}
+    chosen: list[int] = []
+    for each in places:
+        if len(chosen) >= count:
+            break
+        if seats[each].node not in nodes:
+            nodes.add(seats[each].node)
+            chosen.append(each)
+    return tuple(chosen)

@@ -1,0 +1,234 @@
+"""The incidents of a job: opened by a finding, joined by later evidence, closed by recovery or a page."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.api.finding import Finding, FindingKind
+from holdfast.api.incident import Action, Incident, IncidentState, Moment, Rung
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.brain.step import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, changed
+
+KEPT_INCIDENTS = 256  # closed incidents beyond this live on in the store's incident table and the journal
+KEPT_EVIDENCE = 64
+KEPT_LINES = 64
+
+# What explains more: a GPU that fell off the bus explains a dead worker, never the other way round.
+EXPLAINS = {
+    FindingKind.COLLECTIVE_FAILED: 0,
+    FindingKind.HANG: 1,
+    FindingKind.PROCESS_EXIT: 2,
+    FindingKind.NON_FINITE: 3,
+    FindingKind.USER_CODE: 3,
+    FindingKind.NOTHING_TO_RESTORE: 3,
+    FindingKind.MEMBER_LOST: 4,
+    FindingKind.THERMAL: 5,
+    FindingKind.CONDITION: 6,
+    FindingKind.CORRUPTION: 7,
+    FindingKind.SELF_TEST: 8,
+    FindingKind.XID: 9,
+    FindingKind.GPU_LOST: 10,
+    FindingKind.CRASH_LOOP: 11,
+}
+
+# What ranks may do alike, on whatever node they are.
+OF_ALL_RANKS = (FindingKind.USER_CODE, FindingKind.PROCESS_EXIT)
+
+
+def open_incident(state: JobState, finding: Finding, now: float) -> tuple[JobState, Incident, Effect]:
+    """A new incident for the finding."""
+    count = state.incident_count + 1
+    incident = Incident(
+        id=f"inc-{count:04d}",
+        job=state.job,
+        kind=finding.kind,
+        culprit=finding.subject,
+        confidence=finding.confidence,
+        cause=finding.cause,
+        state=IncidentState.OPEN,
+        began_at=min(finding.began_at, now),
+        detected_at=now,
+        evidence=finding.evidence[:KEPT_EVIDENCE],
+        timeline=(
+            Moment(min(finding.began_at, now), f"began (estimated): {finding.cause}"),
+            Moment(now, f"detected: {finding.kind.value} of {finding.subject}"),
+        ),
+        round=finding.round if finding.round is not None else (state.round.number if state.round else None),
+        error=finding.error,
+        innocent=finding.innocent,
+        own_rule=finding.own_rule,
+    )
+    kept = (*state.incidents, incident)[-KEPT_INCIDENTS:]
+    return changed(state, incidents=kept, incident_count=count), incident, IncidentOpened(incident)
+
+
+def join_finding(incident: Incident, finding: Finding, now: float) -> Incident:
+    """The incident with a later finding about the same fault; the kind that explains more becomes its kind."""
+    joined = msgspec.structs.replace(
+        incident,
+        evidence=(*incident.evidence, *finding.evidence)[:KEPT_EVIDENCE],
+        timeline=_bounded((*incident.timeline, Moment(now, f"evidence: {finding.kind.value}, {finding.cause}"))),
+        error=incident.error or finding.error,
+    )
+    of_a_death = finding.kind is incident.kind is FindingKind.PROCESS_EXIT
+    if of_a_death and (finding.round, finding.subject) == (incident.round, incident.culprit):
+        # A rank dies once in a round: a second finding about that knows more of why.
+        return msgspec.structs.replace(joined, cause=finding.cause, note=f"first judged {incident.cause}")
+    if EXPLAINS[finding.kind] <= EXPLAINS[incident.kind]:
+        return joined
+    return msgspec.structs.replace(
+        joined,
+        kind=finding.kind,
+        culprit=finding.subject,
+        confidence=finding.confidence,
+        cause=finding.cause,
+        error=finding.error or incident.error,
+        began_at=min(incident.began_at, finding.began_at),
+        note=f"first judged {incident.kind.value}, {incident.cause}",
+        innocent=finding.innocent,
+        own_rule=finding.own_rule,
+    )
+
+
+def same_fault(state: JobState, finding: Finding) -> Incident | None:
+    """The open incident this finding belongs to: one on the same node, that has not recovered yet. What the script
+    does belongs to what it did before; it has not recovered either.
+    """
+    node = finding.subject.node
+    if node is None and finding.kind is FindingKind.MEMBER_LOST:
+        return many_lost(state)
+    if node is None and finding.kind not in OF_ALL_RANKS:
+        return None
+    return next(
+        (
+            each
+            for each in reversed(state.open_incidents())
+            if each.culprit.node == node and (node is not None or each.kind in OF_ALL_RANKS)
+        ),
+        None,
+    )
+
+
+def many_lost(state: JobState) -> Incident | None:
+    """The open incident of many members that were lost at once, which nobody is the culprit of."""
+    alike = (each for each in reversed(state.open_incidents()) if each.kind is FindingKind.MEMBER_LOST)
+    return next((each for each in alike if each.culprit.node is None), None)
+
+
+def act(state: JobState, ids: Iterable[str], action: Action) -> tuple[JobState, tuple[Effect, ...]]:
+    """Record an action in the named incidents; `recovered_round` follows the action's round."""
+
+    def with_action(incident: Incident) -> Incident:
+        return msgspec.structs.replace(
+            incident,
+            actions=_bounded((*incident.actions, action)),
+            timeline=_bounded((*incident.timeline, Moment(action.at, action.does))),
+            recovered_round=action.round if action.round is not None else incident.recovered_round,
+        )
+
+    return _rewrite(state, set(ids), with_action, IncidentUpdated)
+
+
+def paging(why: str, now: float) -> Action:
+    """What is done when a human is asked."""
+    return Action(Rung.PAGE, now, f"paged: {why}", why)
+
+
+def brief_incident(
+    state: JobState, finding: Finding, action: Action | None, outcome: IncidentState, says: str, now: float
+) -> tuple[JobState, Incident, tuple[Effect, ...]]:
+    """An incident that is over as soon as it is written: somebody should know."""
+    state, incident, opened = open_incident(state, finding, now)
+    acted: tuple[Effect, ...] = ()
+    if action is not None:
+        state, acted = act(state, (incident.id,), action)
+    state, closed = close(state, outcome, now, says, only=incident.id)
+    return state, incident, (opened, *acted, *closed)
+
+
+def update(state: JobState, incident: Incident) -> tuple[JobState, tuple[Effect, ...]]:
+    """Put a changed incident in place."""
+    return _rewrite(state, {incident.id}, lambda _: incident, IncidentUpdated)
+
+
+def healed_by(state: JobState, round_number: int) -> set[str]:
+    """The open incidents that `round_number` is to heal: also those that a round before it was formed for, which
+    broke before it made a step.
+    """
+    rounds = {each.id: each.recovered_round for each in state.open_incidents()}
+    return {id for id, healer in rounds.items() if healer is not None and healer <= round_number}
+
+
+def count_loss(state: JobState, round_number: int) -> tuple[JobState, tuple[Effect, ...]]:
+    """Say of the incidents that `round_number` heals that it did, and count the steps they cost: trained before,
+    to be trained again. A cost that is not known stays Unknown.
+    """
+    known = state.fault_step is not None and state.restored_step is not None
+    lost = max(0, (state.fault_step or 0) - (state.restored_step or 0)) if known else None
+    ids = healed_by(state, round_number)
+    state = changed(state, fault_step=None if known else state.fault_step)
+
+    def counted(incident: Incident) -> Incident:
+        return msgspec.structs.replace(incident, lost_steps=lost, recovered_round=round_number)
+
+    return _rewrite(state, ids, counted, IncidentUpdated)
+
+
+def note(state: JobState, round_number: int, at: float, says: str) -> tuple[JobState, tuple[Effect, ...]]:
+    """Add a line to the open incidents that `round_number` is to heal."""
+    ids = healed_by(state, round_number)
+
+    def noted(incident: Incident) -> Incident:
+        return msgspec.structs.replace(incident, timeline=_bounded((*incident.timeline, Moment(at, says))))
+
+    return _rewrite(state, ids, noted, IncidentUpdated)
+
+
+def close(
+    state: JobState,
+    outcome: IncidentState,
+    at: float,
+    says: str,
+    *,
+    only: str | None = None,
+    stepped: bool = False,
+) -> tuple[JobState, tuple[Effect, ...]]:
+    """Close every open incident, or one. `stepped`: a new step of the newest round, complete at `at`, is what
+    closes it; nothing else tells how long it took to recover, and by which round.
+    """
+    newest = state.round.number if stepped and state.round is not None else None
+    ids = {incident.id for incident in state.open_incidents() if only in (None, incident.id)}
+
+    def closed(incident: Incident) -> Incident:
+        return msgspec.structs.replace(
+            incident,
+            state=outcome,
+            recovered_at=max(at, incident.detected_at) if stepped else None,
+            recovered_round=newest if newest is not None else incident.recovered_round,
+            timeline=(*incident.timeline, Moment(at, says)),
+        )
+
+    return _rewrite(state, ids, closed, IncidentClosed)
+
+
+T = TypeVar("T")
+
+
+def _bounded(lines: tuple[T, ...]) -> tuple[T, ...]:
+    """The first ones tell how it began, the last ones how it stands; a long middle is left to the journal."""
+    if len(lines) <= KEPT_LINES:
+        return lines
+    return lines[: KEPT_LINES // 2] + lines[-KEPT_LINES // 2 :]
+
+
+def _rewrite(
+    state: JobState,
+    ids: set[str],
+    rewrite: Callable[[Incident], Incident],
+    effect: Callable[[Incident], Effect],
+) -> tuple[JobState, tuple[Effect, ...]]:
+    """Replace the named incidents; one effect for each that changed."""
+    after = tuple(rewrite(each) if each.id in ids else each for each in state.incidents)
+    effects = tuple(effect(new) for old, new in zip(state.incidents, after, strict=True) if old is not new)
+    return changed(state, incidents=after), effects

@@ -1,0 +1,376 @@
+"""Everything the brain knows of one job. Frozen: `advance` returns a new one. Serialised whole by the stores."""
+
+from collections.abc import Iterator, KeysView
+from enum import StrEnum
+from functools import cached_property
+
+import msgspec
+
+from holdfast.api.checkpoint import StoredCheckpoint
+from holdfast.api.finding import ProvedBy
+from holdfast.api.incident import Incident, IncidentState, Rung
+from holdfast.api.plan import NodeOrder, Plan
+from holdfast.api.policy import Policy
+from holdfast.api.round import Desired, Entry, Restore, Round
+from holdfast.api.selftest import TestLevel
+from holdfast.api.status import Checkpoint, JobPhase
+from holdfast.watchdog.brain.ledger import Ledger
+from holdfast.watchdog.brain.roster import Member, MemberState, Roster
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One failure: when, at which highest step, of what class, with which error text. `alike` as in `Finding`."""
+
+    at: float
+    step: int
+    cause: str
+    error: str = ""
+    alike: str = ""
+
+
+ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
+NOBODY: KeysView[str] = {}.keys()
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """A round that is owed: how to enter it, for whom, and not before when.
+
+    `rung` is what the ladder chose for the worst of `incidents`; a planned change (growth, resize, first round)
+    has no incident.
+    """
+
+    reason: str
+    entry: Entry = Entry.REENTER
+    fresh_ranks: tuple[int, ...] = ()
+    not_before: float = 0.0
+    rung: Rung | None = None
+    incidents: tuple[str, ...] = ()
+
+
+class Rewind(msgspec.Struct, frozen=True):
+    """History is given up: what is restored instead, and the first round that was told so. Until there is one
+    (None), what is saved counts no more.
+    """
+
+    restore: Restore
+    round: int | None = None
+
+
+class NonFiniteFault(msgspec.Struct, frozen=True):
+    """The job went back, at `at`, because a loss or gradient norm was not finite at `step`."""
+
+    step: int
+    at: float
+
+
+class RewindAsked(msgspec.Struct, frozen=True):
+    """An intervention that sends the job back to `step`, not answered yet. The checkpoint of step `intended` is
+    expected to be restored, as `says` tells in words; `why` it is not that of `step`. `round` is the first round
+    that was told, None: there is none yet.
+    """
+
+    id: str
+    step: int
+    intended: int
+    says: str
+    why: str = ""
+    round: int | None = None
+
+
+class Storage(msgspec.Struct, frozen=True):
+    """What storage at `uri` held when `round` told of it last, `at` by the watchdog's clock: the readable
+    checkpoints of the history that goes on, oldest first, `count` in all, of which at most `checkpoint.TOLD_MAX`
+    are named.
+    """
+
+    checkpoints: tuple[StoredCheckpoint, ...]
+    count: int
+    uri: str
+    round: int
+    at: float
+
+
+class Suspicion(msgspec.Struct, frozen=True):
+    """One fault that was held against a node: what follow-the-fault and repetition look at."""
+
+    node: str
+    cause: str
+    at: float
+    incident: str = ""
+
+
+class DepartureStage(StrEnum):
+    """How far a departure is."""
+
+    EXPECTED = "Expected"
+    SAVED = "Saved"  # its time is short, and what could be saved is; it stays as long as it can
+    DUE = "Due"  # the next round goes on without it
+
+
+class DepartureCause(StrEnum):
+    """Who tells of a departure. Each may tell of the same node, and takes back only its own word."""
+
+    TOLD = "Told"  # the member was told to end
+    DRAIN = "Drain"  # somebody takes the node out of service; it may be called off
+    NOTICE = "Notice"  # the machine is taken away
+    DISTRUST = "Distrust"  # other jobs hold something against the node
+
+
+class Departure(msgspec.Struct, frozen=True):
+    """Somebody is to leave in good order: one member that was told to end, or whoever is on a node.
+
+    `until` is when it is gone, or is waited for no longer.
+    """
+
+    reason: str
+    until: float
+    member: str | None = None
+    node: str | None = None
+    stage: DepartureStage = DepartureStage.EXPECTED
+    cause: DepartureCause = DepartureCause.TOLD
+
+
+class Saving(msgspec.Struct, frozen=True):
+    """One more checkpoint asked of `round`.
+
+    `at` is when it was asked for, `saved` its step once it is committed; `asked` are the interventions that wait.
+    """
+
+    number: int
+    round: int
+    at: float
+    saved: int | None = None
+    asked: tuple[str, ...] = ()
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """A member that was lost, since when, and that has not come back: its pod may stand in the way of another.
+    `incident` tells of the loss, where there is one.
+    """
+
+    member: str
+    node: str
+    at: float
+    incident: str = ""
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """How the members suit what the job asks for: `tensor` ranks in one NVLink domain, as tests are asked for now.
+
+    `misfits` are members that get no ranks under this spec, and why; `incident` is the one that told of them.
+    """
+
+    tensor: int = 1
+    misfits: dict[str, str] = {}
+    incident: str | None = None
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """A self-test asked of a member. One that `bars` is waited for before the member is given ranks."""
+
+    member: str
+    number: int
+    level: TestLevel
+    reason: str
+    at: float
+    bars: bool
+
+
+class ProbationStage(StrEnum):
+    """How far a node that was put back into service is."""
+
+    CANARY = "Canary"  # its members pass several self-tests first
+    SPARE = "Spare"  # then they are the last to be given ranks, for a while
+
+
+class Probation(msgspec.Struct, frozen=True):
+    """A node that is trusted again step by step. `since` is when the stage began, `passed` counts its tests."""
+
+    node: str
+    stage: ProbationStage
+    since: float
+    passed: int = 0
+
+
+class JobState(msgspec.Struct, frozen=True, dict=True):
+    """One job's decided state. `incarnation` names this life of the job: a job of the same name is not the same.
+
+    `round` is the newest round, also while none is to run; `recovery` the next one when it is owed. `step` is
+    the last step known complete on every rank of the round, `high_step` the highest ever; `fault_step` is the
+    last step complete before the newest fault, `restored_step` where the newest round began (None: Unknown).
+    `failures` are the faults since the job last went beyond `high_step`; `restarts` and `evictions` are times,
+    for the budgets. `checkpoints` are the newest commits of this life and what they cost, `storage` is what there
+    is to go back to (None: the script does not tell), `unhealthy_from` the first step, in the history that goes
+    on, after which some rank's loss or gradient norm was not finite (None: none).
+    `rewind` is what rounds restore until one has saved, `asked` the intervention that waits for it. `departures`
+    are moves that are to come, `saving` the checkpoint they (or somebody) wait for, `unready` nodes the cluster
+    says are not well, `pending` why the newest member that is not there is not, `number_floor` the greatest number
+    a launcher has seen.
+
+    `comparable` once ranks that should be replicas were seen equal: until then a difference may be on purpose.
+    `verified_step` is the last step after which what all ranks held is known to be right, by `verified_by` (None:
+    of no step), `trials` the
+    self-tests that are waited for by member, `fit` whom the spec does not suit, `tested_at` when a node last
+    passed a test, `digests` what was computed by whom: check and kind of device, result, nodes. `probation` are
+    nodes that are being trusted again, `reputed` those avoided for what other jobs know of them. `racks` are
+    the failure domains of nodes, as far as the cluster tells. `paced_at` is when a checkpoint was last asked
+    for because it was due, `storage_restores` how many faults needed one. `non_finite` are the
+    faults of that kind that the job went back for. `ended_at` is when the
+    job succeeded or failed, None while it goes on. `publishes` once the script has said
+    anything of its steps; of one that never does, `signed_at` is when the newest round first showed a sign of
+    training. `departed` are nodes that went from the cluster while they were avoided: a machine of that name may
+    come back.
+    """
+
+    job: str
+    phase: JobPhase = JobPhase.PENDING
+    reason: str = "waiting for the job to be submitted"
+    policy: Policy | None = None
+    incarnation: str = ""
+    members: Roster = Roster()
+    desired: Desired | None = None
+    plan: Plan | None = None
+    round: Round | None = None
+    recovery: Recovery | None = None
+    progressed: bool = False
+    step: int | None = None
+    high_step: int = 0
+    fault_step: int | None = None
+    restored_step: int | None = None
+    incidents: tuple[Incident, ...] = ()  # oldest first, bounded
+    incident_count: int = 0
+    checkpoints: tuple[Checkpoint, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    restarts: tuple[float, ...] = ()
+    restart_count: int = 0
+    evictions: tuple[float, ...] = ()
+    eviction_count: int = 0
+    avoided: tuple[NodeOrder, ...] = ()
+    returned: tuple[str, ...] = ()
+    suspicions: tuple[Suspicion, ...] = ()
+    rewind: Rewind | None = None
+    answered: tuple[str, ...] = ()
+    forming_since: float | None = None
+    round_shown_at: float = 0.0
+    paused: bool = False
+    departures: tuple[Departure, ...] = ()
+    saving: Saving | None = None
+    save_count: int = 0
+    missing: dict[str, Missing] = {}  # in the order in which they are missed
+    unready: tuple[str, ...] = ()
+    pending: str = ""
+    ledger: Ledger = Ledger()
+    number_floor: int = 0
+    comparable: bool = False
+    verified_step: int | None = None
+    verified_by: ProvedBy | None = None
+    trials: dict[str, Trial] = {}
+    trial_count: int = 0
+    fit: Fit = Fit()
+    tested_at: dict[str, float] = {}
+    digests: dict[str, dict[str, tuple[str, ...]]] = {}
+    probation: dict[str, Probation] = {}
+    reputed: tuple[str, ...] = ()
+    racks: dict[str, str] = {}
+    paced_at: float = 0.0
+    storage_restores: int = 0
+    ended_at: float | None = None
+    unhealthy_from: int | None = None
+    non_finite: tuple[NonFiniteFault, ...] = ()
+    publishes: bool = False
+    signed_at: float | None = None
+    storage: Storage | None = None
+    asked: RewindAsked | None = None
+    departed: tuple[str, ...] = ()
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing of the job may run: somebody paused it, or its spec suspends it."""
+        return self.paused or (self.policy is not None and self.policy.suspend)
+
+    @cached_property
+    def leaving(self) -> frozenset[str]:
+        """Names of the members that are to leave in good order."""
+        if not self.departures:
+            return frozenset()
+        nodes = [each.node for each in self.departures if each.node is not None]
+        told = {each.member for each in self.departures if each.member is not None and each.member in self.members}
+        return frozenset({*told, *(member.name for member in self.members.on_nodes(nodes))})
+
+    def leaving_last(self) -> list[str]:
+        """Names of the members of the newest round that may stay for now, those first that may stay longest."""
+        stays = sorted(self.departures, key=lambda each: -each.until)
+        due = {name for each in stays if each.stage is DepartureStage.DUE for name in self.concerned(each)}
+        names = (name for each in stays for name in self.concerned(each))
+        return [name for name in dict.fromkeys(names) if name not in due and self.in_round(name)]
+
+    def concerned(self, departure: Departure) -> list[str]:
+        """Names of the members that it takes away."""
+        there = self.members.on_nodes((departure.node,)) if departure.node is not None else []
+        named = self.member(departure.member)
+        return [each.name for each in (*there, *((named,) if named else ()))]
+
+    def member(self, name: str | None) -> Member | None:
+        """The member of that name, or None."""
+        return self.members.get(name)
+
+    def is_canary(self, name: str) -> bool:
+        """Whether the member's node has tests to pass before it is trusted again."""
+        member = self.member(name)
+        probation = self.probation.get(member.node) if member is not None else None
+        return probation is not None and probation.stage is ProbationStage.CANARY
+
+    @property
+    def avoided_nodes(self) -> frozenset[str]:
+        return frozenset(order.node for order in self.avoided)
+
+    @property
+    def _size(self) -> int:
+        return self.policy.processes_per_node if self.policy else 0
+
+    def eligible(self) -> tuple[Member, ...]:
+        """Members that can be given ranks now, in the order they joined."""
+        avoided = self.avoided_nodes
+        return tuple([each for each in self.members if self._is_fit(each) and each.node not in avoided])
+
+    def eligible_count(self) -> int:
+        """How many members `eligible` gives, without looking at each."""
+        avoided = self.members.on_nodes(self.avoided_nodes) if self.avoided else ()
+        return self.members.present(self._size) - sum(1 for each in avoided if self._is_fit(each))
+
+    def ready_count(self) -> int:
+        """How many eligible members that are to stay could go on at once: with ranks, or warm."""
+        by_name, avoided = self.members.by_name, self.avoided_nodes
+        cold = (name for name in self.members.beyond(self.ranked()) if not by_name[name].warm)
+        away = [by_name[name] for name in {*self.leaving, *cold}]
+        return self.eligible_count() - sum(1 for each in away if self._is_fit(each) and each.node not in avoided)
+
+    def can_reenter(self) -> bool:
+        """Whether all members of the newest round are known, and their workers can re-enter a round."""
+        ranked = self.ranked()
+        known = len(self.members) - len(self.members.beyond(ranked))
+        return known == len(ranked) and ranked.isdisjoint(self.members.respawned())
+
+    def _is_fit(self, member: Member) -> bool:
+        return member.standing is MemberState.PRESENT and member.local_size == self._size
+
+    def has_survivors(self) -> bool:
+        """Whether a member with ranks in the newest round, there when it was shown, can be given ranks again."""
+        by_name, avoided = self.members.by_name, self.avoided_nodes
+        stayed = (by_name[name] for name in self.members.stayed(self.ranked(), self.round_shown_at))
+        return any(self._is_fit(each) and each.node not in avoided for each in stayed)
+
+    def ranked(self) -> KeysView[str]:
+        """Names of the members that have ranks in the newest round."""
+        return self.round.names if self.round else NOBODY
+
+    def ranked_members(self) -> Iterator[Member | None]:
+        """The newest round's members in rank order; None where one is not known any more."""
+        return (self.members.get(share.member) for share in self.round.ranks) if self.round else iter(())
+
+    def in_round(self, name: str | None) -> bool:
+        """Whether the member has ranks in the newest round."""
+        return self.round is not None and name is not None and name in self.round.names
+
+    def open_incidents(self) -> tuple[Incident, ...]:
+        return tuple(incident for incident in self.incidents if incident.state is IncidentState.OPEN)

@@ -1,0 +1,100 @@
+"""A job's status and report, from what is decided and what is seen."""
+
+import msgspec
+
+from holdfast.api.plan import JobReport
+from holdfast.api.round import Round
+from holdfast.api.status import JobPhase, JobStatus, Membership, reading
+from holdfast.watchdog.brain.saves import cadence_of
+from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.senses import Gauge
+
+REPORTED_INCIDENTS = 10
+# A step takes seconds. Of longer ones, as many as a checkpoint or a slow batch may hold up.
+STALLED_AFTER_S = 60.0
+STALLED_STEPS = 10
+
+
+def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
+    """The status at `now`. `gauge` None: nothing watches the ranks yet, so what they do is Unknown."""
+    # Both are of the newest round. What is seen is newer as a rule; a commit or the end of the job may be ahead.
+    known = [step for step in (gauge.step() if gauge else None, state.step) if step is not None]
+    running = state.desired if isinstance(state.desired, Round) else None
+    phase = shown_phase(state, gauge.step_time_s() if gauge else None, now)
+    reason = f"no step is seen; {state.reason}" if phase is JobPhase.STALLED else state.reason
+    return JobStatus(
+        job=state.job,
+        phase=phase,
+        reason=reason,
+        round=state.round.number if state.round else None,
+        members=membership_of(state),
+        world_size=running.world_size if running else 0,
+        step=max(known, default=None),
+        loss=reading(gauge.loss()) if gauge else None,
+        step_time_s=gauge.step_time_s() if gauge else None,
+        restarts=state.restart_count,
+        evictions=state.eviction_count,
+        incidents_open=len(state.open_incidents()),
+        incidents_total=state.incident_count,
+        last_checkpoint=state.checkpoints[-1] if state.checkpoints else None,
+        avoided_nodes=tuple(order.node for order in state.avoided),
+        now=now,
+        ettr=state.ledger.ettr(now) if state.publishes else None,
+        verified_step=state.verified_step,
+        verified_by=state.verified_by,
+        cadence=cadence_of(state),
+        ended_at=state.ended_at,
+        unhealthy_from=state.unhealthy_from,
+        step_age_s=step_age_s(state, now),
+        observed=state.policy is not None and state.policy.observe,
+    )
+
+
+def shown_phase(state: JobState, step_time_s: float | None, now: float) -> JobPhase:
+    """The job's phase; Stalled in place of Running where no step was seen for a minute, or ten steps' time."""
+    age_s = step_age_s(state, now)
+    stalled_after_s = max(STALLED_AFTER_S, STALLED_STEPS * (step_time_s or 0.0))
+    return JobPhase.STALLED if age_s is not None and age_s > stalled_after_s else state.phase
+
+
+def step_age_s(state: JobState, now: float) -> float | None:
+    """For how many seconds no step is complete that anybody told of, while ranks should make some; else None."""
+    stepped_at = state.ledger.stepped_at
+    trains = state.phase is JobPhase.RUNNING and stepped_at is not None
+    return max(0.0, now - stepped_at) if trains and stepped_at is not None else None
+
+
+def report_of(state: JobState, gauge: Gauge | None, trouble: str | None, now: float) -> JobReport:
+    """What the operator is shown. `trouble` is why nothing can be decided, None while all is well."""
+    return JobReport(
+        status=with_trouble(status_of(state, gauge, now), trouble),
+        generation=state.policy.generation if state.policy else None,
+        uid=state.policy.uid if state.policy else "",
+        incidents=state.incidents[: -REPORTED_INCIDENTS - 1 : -1],
+        trouble=trouble,
+    )
+
+
+def with_trouble(told: JobStatus, trouble: str | None) -> JobStatus:
+    """The status, saying that nothing can be decided where that is so."""
+    if trouble is None:
+        return told
+    return msgspec.structs.replace(told, reason=f"{told.reason}; nothing can be decided: {trouble}")
+
+
+def membership_of(state: JobState) -> Membership:
+    """Members with ranks, or on their way to get some, are ready; those beyond are spares.
+
+    Who must pass a self-test first, or does not suit the job, is neither; nor is anybody of a job that is over.
+    """
+    wanted = state.policy.nodes_max if state.policy else 0
+    if state.ended_at is not None:
+        return Membership(wanted=wanted, ready=0, spares=0)
+    tested = {name for name, each in state.trials.items() if each.bars}
+    away = {*state.members.absent(), *tested, *state.fit.misfits}
+    there = len(state.members) - len(away)
+    if state.round is None:
+        ready = min(there, wanted)
+    else:
+        ready = there - sum(1 for name in state.members.beyond(state.ranked()) if name not in away)
+    return Membership(wanted=wanted, ready=ready, spares=there - ready)
