@@ -22,15 +22,14 @@ import msgspec
 from meter import MEGABYTE, cpu_s, memory
 
 from holdfast.api.trainingjob import read_trainingjob
+from holdfast.operator.act.executor import PODS_IN_FLIGHT_MAX
 from holdfast.operator.apiserver import ApiServer, Request
-from holdfast.operator.applying import PODS_IN_FLIGHT_MAX
-from holdfast.operator.cache import Cache
 from holdfast.operator.credentials import Credentials
-from holdfast.operator.objects import Pod
-from holdfast.operator.observed import Terms
-from holdfast.operator.podbuilder import blueprint
-from holdfast.operator.reflector import PAGE_OBJECTS, Reflector
-from holdfast.operator.resource import PODS
+from holdfast.operator.decide.observed import Options
+from holdfast.operator.decide.podbuilder import blueprint
+from holdfast.operator.kube.cache import Cache
+from holdfast.operator.kube.objects import PODS, Pod
+from holdfast.operator.kube.reflector import PAGE_OBJECTS, Reflector
 from kube.job import job_manifest
 
 NAMESPACE: Final = "bare"
@@ -50,7 +49,7 @@ class _Event(msgspec.Struct):
 async def post(kubeconfig: str, count: int) -> None:
     """The loop a client would write that knows all its pods from the start."""
     job = read_trainingjob(job_manifest(NAMESPACE, members=count))
-    pods = blueprint(job, Terms(watchdog="watchdog:1", launcher_image="launcher:bench"))
+    pods = blueprint(job, Options(watchdog="watchdog:1", launcher_image="launcher:bench"))
     credentials = Credentials(kubeconfig)
     await credentials.load()
     url = f"{credentials.server}{PODS.path(NAMESPACE)}"

@@ -10,21 +10,19 @@ import msgspec
 
 from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, InvalidSpec
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.operator.action import Action, Tell
-from holdfast.operator.admission import contender
-from holdfast.operator.applying import Applier, Fault
-from holdfast.operator.chronicle import only_now, unsaid
-from holdfast.operator.clusterview import ClusterView, key_of
-from holdfast.operator.dryrun import ASK_AGAIN_S, DryRun
+from holdfast.operator.act.dryrun import ASK_AGAIN_S, DryRun
+from holdfast.operator.act.executor import Applier, Fault
+from holdfast.operator.act.statuswriter import EventRecorder, write_status
+from holdfast.operator.decide.action import Action, Tell
+from holdfast.operator.decide.admission import Contender, contender
+from holdfast.operator.decide.events import only_now, unsaid
+from holdfast.operator.decide.observed import KubeEvent, Mode, Observed, Options, Outcome, read_spec
+from holdfast.operator.decide.reconcile import reconcile
 from holdfast.operator.jobline import JobLine
-from holdfast.operator.jobspec import read_spec
-from holdfast.operator.objects import Job
-from holdfast.operator.observed import KubeEvent, Mode, Observed, Outcome, Terms
-from holdfast.operator.reconcile import reconcile
+from holdfast.operator.kube.clusterview import ClusterView, key_of
+from holdfast.operator.kube.objects import Job
+from holdfast.operator.kube.writes import Writes
 from holdfast.operator.refusal import Conflicting, Declined
-from holdfast.operator.statuswriter import EventRecorder, write_status
-from holdfast.operator.turns import Contender
-from holdfast.operator.writes import Writes
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +55,10 @@ class Trouble(HoldfastError):
 class Controller:
     """Looks at jobs when told to. `now` is wall seconds."""
 
-    def __init__(self, view: ClusterView, hands: Hands, terms: Terms, now: Callable[[], float]) -> None:
+    def __init__(self, view: ClusterView, hands: Hands, options: Options, now: Callable[[], float]) -> None:
         self._view = view
         self._hands = hands
-        self._terms = terms
+        self._terms = options
         self._now = now
         self._readings: dict[str, Reading] = {}
         self._told: dict[str, str] = {}

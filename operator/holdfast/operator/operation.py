@@ -10,30 +10,38 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from holdfast.api.errors import HoldfastError
+from holdfast.operator.act.dryrun import DryRun
+from holdfast.operator.act.executor import Applier
+from holdfast.operator.act.interventions import Interventions
+from holdfast.operator.act.statuswriter import EventRecorder
 from holdfast.operator.apiserver import ApiServer, Request
-from holdfast.operator.applying import Applier
 from holdfast.operator.backoff import Backoff
-from holdfast.operator.cache import Cache
-from holdfast.operator.clusterview import ClusterView
 from holdfast.operator.controller import Controller, Hands
 from holdfast.operator.credentials import Credentials
-from holdfast.operator.dryrun import DryRun
-from holdfast.operator.elector import Elector
-from holdfast.operator.foreman import Foreman
-from holdfast.operator.interventions import Interventions
+from holdfast.operator.decide.observed import Mode, Options
+from holdfast.operator.decide.recorded import read_recorded
+from holdfast.operator.kube.cache import Cache
+from holdfast.operator.kube.clusterview import ClusterView
+from holdfast.operator.kube.elector import Elector
+from holdfast.operator.kube.objects import (
+    INTERVENTIONS,
+    JOBS,
+    NODES,
+    PODS,
+    SERVICES,
+    Job,
+    Resource,
+    budgets,
+    text_of,
+)
+from holdfast.operator.kube.reflector import Reflector
+from holdfast.operator.kube.worklist import Worklist
+from holdfast.operator.kube.writes import Writes
 from holdfast.operator.metrics import Metrics
-from holdfast.operator.objects import Job
-from holdfast.operator.observed import Mode, Terms
-from holdfast.operator.recorded import read_recorded
-from holdfast.operator.reflector import Reflector
 from holdfast.operator.refusal import Absent
-from holdfast.operator.resource import INTERVENTIONS, JOBS, NODES, PODS, SERVICES, Resource, budgets
+from holdfast.operator.scheduler import Foreman
 from holdfast.operator.settings import Settings
-from holdfast.operator.statuswriter import EventRecorder
-from holdfast.operator.timestamp import text_of
 from holdfast.operator.watchdog import Watchdog
-from holdfast.operator.worklist import Worklist
-from holdfast.operator.writes import Writes
 
 VALUES = {"True": 1.0, "False": 0.0}
 
@@ -114,7 +122,7 @@ class Operation:
 
     async def _work(self, resource: Resource[Any]) -> None:
         settings = self._settings
-        terms = Terms(
+        options = Options(
             watchdog=settings.watchdog,
             watchdog_ca=self._watchdog_ca,
             launcher_image=settings.launcher_image,
@@ -127,8 +135,8 @@ class Operation:
         writes = Writes(self._api, self._elector.leads)
         applier = Applier(self._view, writes, self._watchdog, resource, self._count_action, self._wall_text)
         recorder = EventRecorder(writes, settings.identity, self._wall_text)
-        hands = Hands(writes, applier, recorder, DryRun(writes, terms, self._clock))
-        controller = Controller(self._view, hands, terms, self._wall)
+        hands = Hands(writes, applier, recorder, DryRun(writes, options, self._clock))
+        controller = Controller(self._view, hands, options, self._wall)
         self._foreman = Foreman(
             self._view, self._worklist, controller, self._watchdog, self._metrics, resync_s=settings.resync_s
         )

@@ -18,9 +18,9 @@ from aiohttp import web
 
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.exposition import accepted
-from holdfast.operator import faultpoint
+from holdfast.operator.act import faultpoint
+from holdfast.operator.decide.observed import Cordoning, Mode
 from holdfast.operator.metrics import Metrics
-from holdfast.operator.observed import Cordoning, Mode
 from holdfast.operator.operation import Operation
 from holdfast.operator.settings import Settings
 

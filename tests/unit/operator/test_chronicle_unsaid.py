@@ -1,8 +1,8 @@
 """What was tried and failed is not told as done."""
 
-from holdfast.operator.action import Cordon, CreatePod, SetFinalizer, Uncordon
-from holdfast.operator.chronicle import unsaid
-from holdfast.operator.observed import KubeEvent
+from holdfast.operator.decide.action import Cordon, CreatePod, SetFinalizer, Uncordon
+from holdfast.operator.decide.events import unsaid
+from holdfast.operator.decide.observed import KubeEvent
 
 REPLACED = KubeEvent("MemberReplaced", "gpt-2 in place of gpt-0 (exit code 1)")
 CORDONED = tuple(KubeEvent("NodeCordoned", f"{node}: XID 79", warning=True) for node in ("n1", "n11"))

@@ -10,9 +10,8 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
-from holdfast.operator.intervention import answer, attend, is_answered, refusal_of
-from holdfast.operator.objects import Asked, Metadata
-from holdfast.operator.timestamp import text_of
+from holdfast.operator.decide.intervention import answer, attend, is_answered, refusal_of
+from holdfast.operator.kube.objects import Asked, Metadata, text_of
 
 NOW = 1_800_000_000.0
 EVICT = {"job": "gpt", "action": "Evict", "node": "n3", "reason": "smells"}

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.operator.jobspec import read_spec
-from holdfast.operator.objects import SPEC_BYTES_MAX, Asked, Job, Node, Pod
+from holdfast.operator.decide.observed import read_spec
+from holdfast.operator.kube.objects import SPEC_BYTES_MAX, Asked, Job, Node, Pod
 
 OURS = {"holdfast.dev/job": "gpt"}
 OBJECT_BYTES = 200_000

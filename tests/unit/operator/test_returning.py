@@ -9,8 +9,8 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
-from holdfast.operator.objects import Node
-from holdfast.operator.returning import Returning, settle
+from holdfast.operator.decide.intervention import Returning, settle
+from holdfast.operator.kube.objects import Node
 
 DONE = InterventionOutcome("uid", InterventionState.DONE, "node n5 returned")
 REFUSED = InterventionOutcome("uid", InterventionState.REFUSED, "node n5 is not avoided")

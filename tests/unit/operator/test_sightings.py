@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from operator_builders import (
     NOW,
-    TERMS,
+    OPTIONS,
     actions_of,
     document,
     ended_pod,
@@ -20,10 +20,14 @@ from operator_builders import (
 
 from holdfast.api.plan import NodeObserved, NodeState, PodEnd, PodObserved, PodState
 from holdfast.api.status import JobPhase
-from holdfast.operator.action import Tell
-from holdfast.operator.crashloop import FIRST_WAIT_S, crash_loop
-from holdfast.operator.nodestate import state_of
-from holdfast.operator.objects import (
+from holdfast.operator.decide.action import Tell
+from holdfast.operator.decide.nodes import state_of
+from holdfast.operator.decide.observed import Observed, Options
+from holdfast.operator.decide.pods import FIRST_WAIT_S, crash_loop, ended_by, ran_from_to
+from holdfast.operator.decide.pods import state_of as pod_state_of
+from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.decide.template import Toleration
+from holdfast.operator.kube.objects import (
     Condition,
     ContainerState,
     ContainerStatus,
@@ -33,15 +37,10 @@ from holdfast.operator.objects import (
     Taint,
     Terminated,
     Waiting,
+    text_of,
 )
-from holdfast.operator.observed import Observed, Terms
-from holdfast.operator.podstate import ended_by, ran_from_to
-from holdfast.operator.podstate import state_of as pod_state_of
-from holdfast.operator.reconcile import reconcile
-from holdfast.operator.template import Toleration
-from holdfast.operator.timestamp import text_of
 
-MAINTENANCE = Terms("w:1", "image", maintenance_taints=("example.com/maintenance",))
+MAINTENANCE = Options("w:1", "image", maintenance_taints=("example.com/maintenance",))
 DRAINING = NodeState.DRAINING
 
 
@@ -224,7 +223,7 @@ def test_a_pod_that_never_ran_ran_from_and_to_its_creation() -> None:
 
 
 def told(seen: Observed) -> dict[str, NodeObserved | PodObserved]:
-    tells = actions_of(reconcile(seen, TERMS, NOW), Tell)
+    tells = actions_of(reconcile(seen, OPTIONS, NOW), Tell)
     return {
         each.observed.node if isinstance(each.observed, NodeObserved) else each.observed.member: each.observed
         for each in tells
@@ -244,7 +243,7 @@ def test_nodes_of_pods_and_of_the_plan_are_told_of_and_no_others() -> None:
 def test_an_operator_that_sees_no_node_at_all_says_that_it_does_not_know() -> None:
     seen = observed(nodes={})
     assert told(seen)["n0"] == NodeObserved("n0", NodeState.UNKNOWN, "no node can be seen")
-    assert "DeletePod" not in str(reconcile(seen, TERMS, NOW).actions)
+    assert "DeletePod" not in str(reconcile(seen, OPTIONS, NOW).actions)
 
 
 def test_a_node_is_told_of_with_the_closest_domain_that_the_job_packs_by_and_it_is_in() -> None:

@@ -48,8 +48,8 @@ def alerts() -> Iterator[str]:
 def conditions() -> Iterator[str]:
     """Of nodes, GPUs and links as agents report them, and of a TrainingJob as `kubectl describe` shows them."""
     yield from (kind.value for kind in ConditionKind)
-    written = (ROOT / "operator/holdfast/operator/conditions.py").read_text()
-    told = re.findall(r'(?:Verdict\(|_unknown\(case, |type_ = )"(\w+)"', written)
+    written = (ROOT / "operator/holdfast/operator/decide/conditions.py").read_text()
+    told = re.findall(r'(?:Condition\(|_unknown\(ctx, |type_ = )"(\w+)"', written)
     yield from (f"TrainingJob {kind}" for kind in dict.fromkeys(told))
 
 

@@ -1,0 +1,105 @@
+"""Asks the API server whether it would take a pod of a job's template, before any is made."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.api.errors import Fenced, HoldfastError, InvalidSpec
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.operator.decide.observed import Mode, Options
+from holdfast.operator.decide.podbuilder import blueprint
+from holdfast.operator.kube.objects import PODS
+from holdfast.operator.kube.writes import Writes
+from holdfast.operator.refusal import Declined
+
+ASK_AGAIN_S: Final = 30.0
+"""A refusal may come from something beside the job, such as a missing service account, and be put right there."""
+
+_ABOUT_THE_POD: Final = (400, 403, 422)
+_ABOUT_SOMETHING_ELSE: Final = ("exceeded quota", "is being terminated", "does not support dry run", "dryRun")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`refused` is the API server's word against it, None when it takes it; `at` is monotonic seconds."""
+
+    uid: str
+    generation: int
+    refused: str | None
+    at: float
+
+
+class DryRun:
+    """The verdict on each job's template, asked for once per generation. `clock` is monotonic seconds."""
+
+    def __init__(self, writes: Writes, options: Options, clock: Callable[[], float]) -> None:
+        self._writes = writes
+        self._terms = options
+        self._clock = clock
+        self._verdicts: dict[str, Verdict] = {}
+
+    async def refused(self, job: TrainingJob) -> str | None:
+        """What the API server says against a pod of it; None when it takes it, or could not be asked yet.
+
+        An operator that observes does not ask: who asks must be allowed to create pods. Raises Fenced.
+        """
+        if self._terms.mode is Mode.OBSERVE:
+            return None
+        uid, generation = job.metadata.uid or "", job.metadata.generation or 0
+        held = self._verdicts.get(job.id)
+        if held is not None and (held.uid, held.generation) != (uid, generation):
+            held = None  # of an earlier template
+        if held is not None and self._stands(held):
+            return held.refused
+        try:
+            refused = await self._try(job)
+        except Fenced:
+            raise
+        except HoldfastError:
+            return held.refused if held is not None else None
+        self._verdicts[job.id] = Verdict(uid, generation, refused, self._clock())
+        return refused
+
+    def _stands(self, verdict: Verdict) -> bool:
+        return verdict.refused is None or self._clock() - verdict.at < ASK_AGAIN_S
+
+    def forget(self, key: str) -> None:
+        """The job is gone."""
+        self._verdicts.pop(key, None)
+
+    async def _try(self, job: TrainingJob) -> str | None:
+        try:
+            pod = blueprint(job, self._terms).pod(0)
+        except InvalidSpec:
+            return None  # said by who reads the spec
+        trial = pod | {"metadata": pod["metadata"] | {"name": f"{job.metadata.name}-trial"}}
+        try:
+            tried = await self._writes.try_create(PODS, job.metadata.namespace, trial)
+        except Declined as declined:
+            if declined.code not in _ABOUT_THE_POD or any(it in declined.message for it in _ABOUT_SOMETHING_ELSE):
+                return None
+            return declined.message
+        unknown = list(dropped(trial["spec"], tried.get("spec"), "spec"))
+        return f"there is no field {', '.join(unknown)}; mend the spelling or remove it" if unknown else None
+
+
+def dropped(given: Any, taken: Any, path: str) -> Iterator[str]:
+    """The fields of `given` that the API server did not take, which it leaves out without a word.
+
+    An empty value may be left out as well, and means nothing. What admission added is of no interest.
+    """
+    match given, taken:
+        case dict(), dict():
+            for key, value in given.items():
+                if key in taken:
+                    yield from dropped(value, taken[key], f"{path}.{key}")
+                elif value:
+                    yield f"{path}.{key}"
+        case list(), list() if len(given) == len(taken):
+            for place, (one, other) in enumerate(zip(given, taken, strict=True)):
+                yield from dropped(one, other, f"{path}[{place}]")
+        case list(), list():
+            named = {each["name"]: each for each in taken if isinstance(each, dict) and "name" in each}
+            for place, one in enumerate(given):
+                if isinstance(one, dict) and one.get("name") in named:
+                    yield from dropped(one, named[one["name"]], f"{path}[{place}]")

@@ -1,0 +1,173 @@
+"""Passes what on-call engineers ask for to the watchdog, and writes its answer on the object.
+
+An Intervention stays as a record when its job is gone: it has no owner. Nothing is done twice, because the
+object's uid is the request's id and the watchdog remembers those.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, Problem, Unavailable
+from holdfast.api.intervention import (
+    InterventionAction,
+    InterventionOutcome,
+    InterventionRequest,
+    InterventionState,
+)
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.operator.act.cordon import patch_node, uncordoned
+from holdfast.operator.act.faultpoint import Point, reach
+from holdfast.operator.decide.intervention import answer, attend, is_answered, refusal_of, settle
+from holdfast.operator.decide.observed import Cordoning, read_spec
+from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
+from holdfast.operator.decide.pods import has_ended
+from holdfast.operator.kube.clusterview import ClusterView
+from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, ROLL_TO, Asked, seconds_of
+from holdfast.operator.kube.worklist import Worklist
+from holdfast.operator.kube.writes import Writes, merge_patch
+from holdfast.operator.refusal import Absent
+from holdfast.operator.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+
+PENDING_S: Final = 2.0  # how soon a pending one is asked about again
+GIVE_UP_S: Final = 600.0
+"""How long a watchdog that is away is asked. What could not be done by then would come as a surprise later."""
+UNSEEN_S: Final = 10.0
+"""How long a job that is not there is waited for: one applied together with it is seen by another watch."""
+
+
+class Interventions:
+    """Use `run` while leading. `now` is wall seconds."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        worklist: Worklist,
+        writes: Writes,
+        watchdog: Watchdog,
+        now: Callable[[], float],
+        *,
+        cordoning: Cordoning,
+    ) -> None:
+        self._view = view
+        self._worklist = worklist
+        self._writes = writes
+        self._watchdog = watchdog
+        self._now = now
+        self._cordoning = cordoning
+
+    async def run(self) -> NoReturn:
+        """Until cancelled, one at a time. Raises Fenced."""
+        while True:
+            key = await self._worklist.take()
+            try:
+                again_s = await self._attend(key)
+            except Fenced:
+                raise
+            except HoldfastError as error:
+                logger.warning("cannot pass on an intervention intervention=%s error=%s", key, error)
+                self._worklist.failed(key)
+            except Exception:  # one object's surprise must not stop the others
+                logger.exception("cannot pass on an intervention intervention=%s", key)
+                self._worklist.failed(key)
+            else:
+                self._put_down(key, again_s)
+
+    def _put_down(self, key: str, again_s: float | None) -> None:
+        if again_s is None:
+            self._worklist.drop(key)
+        else:
+            self._worklist.done(key, again_s)
+
+    async def _attend(self, key: str) -> float | None:
+        """When to look again, None: never."""
+        namespace, _, name = key.partition("/")
+        asked = self._view.interventions.get(namespace, name)
+        if asked is None or is_answered(asked):
+            return None
+        request = attend(asked)
+        if isinstance(request, tuple):
+            outcome = refusal_of(asked, request)
+        else:
+            reach(Point.BEFORE_INTERVENTION)
+            outcome = await self._outcome(asked, request)
+        if (status := answer(asked, outcome, self._now())) is not None:
+            await self._write(asked, dict(status))
+            reach(Point.AFTER_INTERVENTION)
+        return PENDING_S if outcome.state is InterventionState.PENDING else None
+
+    async def _outcome(self, asked: Asked, request: InterventionRequest) -> InterventionOutcome:
+        try:
+            outcome = await self._watchdog.intervene(request)
+        except InvalidInput as error:
+            return refusal_of(asked, error.problems)
+        except Unavailable as error:
+            if self._age_s(asked) < GIVE_UP_S:
+                raise
+            says = (
+                f"the watchdog gave no answer for {GIVE_UP_S / 60:.0f} minutes, so it is not asked any more. "
+                f"It may have done it: look at the job. ({error})"
+            )
+            return InterventionOutcome(request.id, InterventionState.REFUSED, says)
+        if outcome is not None:
+            return await self._settled(request, outcome)
+        if self._view.job(request.job) is not None:
+            says = "the watchdog has not taken the job yet"
+            return InterventionOutcome(request.id, InterventionState.PENDING, says)
+        if self._age_s(asked) < UNSEEN_S:
+            says = f"no job {request.job.partition('/')[2]} has been seen yet"
+            return InterventionOutcome(request.id, InterventionState.PENDING, says)
+        there = sorted(each.metadata.name for each in self._view.jobs_in(asked.metadata.namespace))
+        fix = f"name a job of the namespace {asked.metadata.namespace}; there are: {', '.join(there) or 'none'}"
+        return refusal_of(asked, (Problem("spec.job", request.job.partition("/")[2], fix),))
+
+    async def _settled(self, request: InterventionRequest, outcome: InterventionOutcome) -> InterventionOutcome:
+        """The same, or more of it: what the watchdog does not know of nodes and pods."""
+        if request.action is InterventionAction.RESTART and outcome.state is InterventionState.DONE:
+            return await self._rolled(request, outcome)
+        if self._cordoning is Cordoning.CONSUME or request.node is None:
+            return outcome
+        node = self._view.nodes_by_name.get(request.node)
+        returning = settle(request, outcome, node, lambda job: self._view.job(job) is not None)
+        if (of := returning.of) is not None:
+            await patch_node(self._view, self._writes, request.node, lambda whole: uncordoned(whole, of))
+            logger.info("returned node=%s of=%s asked_of=%s", request.node, of, request.job)
+        return returning.outcome
+
+    async def _rolled(self, request: InterventionRequest, outcome: InterventionOutcome) -> InterventionOutcome:
+        """Pods of an earlier template are replaced with it; that this was asked for is written on the job."""
+        job = self._view.job(request.job)
+        spec = read_spec(job) if job is not None else None
+        if job is None or not isinstance(spec, TrainingJob):
+            return outcome
+        edition, where = edition_of(spec), (job.metadata.namespace, job.metadata.name)
+        pods = [pod for pod in self._view.pods_of(job) if not has_ended(pod) and is_earlier(pod, edition)]
+        if not pods:
+            return outcome
+        patch = {"metadata": {"uid": job.metadata.uid, "annotations": {ROLL_TO: edition}}}
+        with self._view.jobs.writing(*where) as flight:
+            flight.landed(await self._writes.merge(JOBS, where, patch))
+        says = f"{outcome.outcome}; {difference(pods, spec)}; they are being replaced"
+        return InterventionOutcome(outcome.id, outcome.state, says)
+
+    async def _write(self, asked: Asked, status: dict[str, Any]) -> None:
+        where = (asked.metadata.namespace, asked.metadata.name)
+        held = msgspec.json.decode(asked.status)
+        patch = {
+            "metadata": {"uid": asked.metadata.uid, "resourceVersion": asked.metadata.resource_version},
+            "status": merge_patch(held, status),
+        }
+        with self._view.interventions.writing(*where) as flight:
+            try:
+                flight.landed(await self._writes.merge(INTERVENTIONS, where, patch, "status"))
+            except Absent:
+                return
+        logger.info("answered intervention=%s/%s state=%s outcome=%s", *where, status["state"], status["outcome"])
+
+    def _age_s(self, asked: Asked) -> float:
+        created = seconds_of(asked.metadata.creation_timestamp)
+        return 0.0 if created is None else self._now() - created
