@@ -22,7 +22,7 @@ from holdfast.operator.jobline import JobLine
 from holdfast.operator.kube.clusterview import ClusterView, key_of
 from holdfast.operator.kube.objects import Job
 from holdfast.operator.kube.writes import Writes
-from holdfast.operator.refusal import Conflicting, Declined
+from holdfast.wire.kube.reply import Conflicting, Declined
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,8 @@ from holdfast.operator.act.dryrun import DryRun
 from holdfast.operator.act.executor import Applier
 from holdfast.operator.act.interventions import Interventions
 from holdfast.operator.act.statuswriter import EventRecorder
-from holdfast.operator.apiserver import ApiServer, Request
 from holdfast.operator.backoff import Backoff
 from holdfast.operator.controller import Controller, Hands
-from holdfast.operator.credentials import Credentials
 from holdfast.operator.decide.observed import Mode, Options
 from holdfast.operator.decide.recorded import read_recorded
 from holdfast.operator.kube.cache import Cache
@@ -38,10 +36,12 @@ from holdfast.operator.kube.reflector import Reflector
 from holdfast.operator.kube.worklist import Worklist
 from holdfast.operator.kube.writes import Writes
 from holdfast.operator.metrics import Metrics
-from holdfast.operator.refusal import Absent
 from holdfast.operator.scheduler import Foreman
 from holdfast.operator.settings import Settings
 from holdfast.operator.watchdog import Watchdog
+from holdfast.wire.kube.client import KubeClient, Request
+from holdfast.wire.kube.kubeconfig import Kubeconfig
+from holdfast.wire.kube.reply import Absent
 
 VALUES = {"True": 1.0, "False": 0.0}
 
@@ -60,7 +60,7 @@ class Operation:
         self._metrics = metrics
         self._wall = wall
         self._clock = loop.time
-        self._api = ApiServer(Credentials(settings.kubeconfig), self._count_request)
+        self._api = KubeClient(Kubeconfig(settings.kubeconfig), self._count_request)
         self._watchdog = Watchdog(settings.watchdog, settings.watchdog_token_file, settings.watchdog_ca_file)
         self._worklist = Worklist(self._clock, spent_s=time.thread_time)
         self._asked = Worklist(self._clock)

@@ -9,13 +9,13 @@ from operator_builders import NOW, OPTIONS, document, ended_pod, job_object, nod
 
 from holdfast.operator.act.dryrun import DryRun
 from holdfast.operator.act.statuswriter import EventRecorder
-from holdfast.operator.apiserver import Request
 from holdfast.operator.controller import Controller, Hands, Trouble
 from holdfast.operator.decide.action import Action
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import Job, text_of
 from holdfast.operator.kube.writes import Writes
-from holdfast.operator.refusal import refusal
+from holdfast.wire.kube.client import Request
+from holdfast.wire.kube.reply import refusal
 
 
 class OtherWriters:

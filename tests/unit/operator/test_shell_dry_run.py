@@ -10,10 +10,10 @@ from operator_builders import OPTIONS, document, spec_of
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.dryrun import ASK_AGAIN_S, DryRun, dropped
-from holdfast.operator.apiserver import Request
 from holdfast.operator.decide.observed import Mode, Options
 from holdfast.operator.kube.writes import Writes
-from holdfast.operator.refusal import refusal
+from holdfast.wire.kube.client import Request
+from holdfast.wire.kube.reply import refusal
 
 REFUSED = refusal(403, b'{"reason": "Forbidden", "message": "no such service account"}')
 AWAY = Unavailable("the API server does not answer")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from fake_api import ScriptedServer
 
-from holdfast.operator.apiserver import TooLong
 from holdfast.operator.kube.cache import Cache
 from holdfast.operator.kube.objects import PODS, Pod
 from holdfast.operator.kube.reflector import Reflector
-from holdfast.operator.refusal import Expired
+from holdfast.wire.kube.client import TooLong
+from holdfast.wire.kube.reply import Expired
 
 BOOKMARK = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "15"}}}
 BROKEN = {"type": "ERROR", "object": {"code": 500, "message": "broken"}}

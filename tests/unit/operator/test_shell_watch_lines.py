@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from holdfast.operator.apiserver import ApiServer, Request, TooLong
-from holdfast.operator.credentials import Credentials
+from holdfast.wire.kube.client import KubeClient, Request, TooLong
+from holdfast.wire.kube.kubeconfig import Kubeconfig
 
 
 @asynccontextmanager
-async def watched(folder: Path, *chunks: bytes) -> AsyncIterator[ApiServer]:
+async def watched(folder: Path, *chunks: bytes) -> AsyncIterator[KubeClient]:
     """An API server that sends these and then keeps silent."""
     over = asyncio.Event()
 
@@ -31,7 +31,7 @@ async def watched(folder: Path, *chunks: bytes) -> AsyncIterator[ApiServer]:
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    api = ApiServer(Credentials(str(_kubeconfig(folder, runner.addresses[0][1]))))
+    api = KubeClient(Kubeconfig(str(_kubeconfig(folder, runner.addresses[0][1]))))
     await api.open()
     try:
         yield api

@@ -13,7 +13,7 @@ from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, CordonedBy, read_cord
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import NODES
 from holdfast.operator.kube.writes import Writes
-from holdfast.operator.refusal import Absent, Conflicting
+from holdfast.wire.kube.reply import Absent, Conflicting
 
 Whole = dict[str, Any]
 

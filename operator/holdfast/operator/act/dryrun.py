@@ -10,7 +10,7 @@ from holdfast.operator.decide.observed import Mode, Options
 from holdfast.operator.decide.podbuilder import blueprint
 from holdfast.operator.kube.objects import PODS
 from holdfast.operator.kube.writes import Writes
-from holdfast.operator.refusal import Declined
+from holdfast.wire.kube.reply import Declined
 
 ASK_AGAIN_S: Final = 30.0
 """A refusal may come from something beside the job, such as a missing service account, and be put right there."""

@@ -32,8 +32,8 @@ from holdfast.operator.kube.cache import Cache, Key
 from holdfast.operator.kube.clusterview import ClusterView, key_of, owner_uid
 from holdfast.operator.kube.objects import FINALIZER, JOBS, PODS, SERVICES, Job, Metadata, Owned, Pod, Resource
 from holdfast.operator.kube.writes import Writes
-from holdfast.operator.refusal import Absent, Conflicting, Declined
 from holdfast.operator.watchdog import Watchdog
+from holdfast.wire.kube.reply import Absent, Conflicting, Declined
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, ROLL_TO, Asked, seconds_of
 from holdfast.operator.kube.worklist import Worklist
 from holdfast.operator.kube.writes import Writes, merge_patch
-from holdfast.operator.refusal import Absent
 from holdfast.operator.watchdog import Watchdog
+from holdfast.wire.kube.reply import Absent
 
 logger = logging.getLogger(__name__)
 

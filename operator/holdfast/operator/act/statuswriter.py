@@ -12,7 +12,7 @@ from holdfast.operator.decide.observed import KubeEvent
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import JOBS, Job, Metadata, Object, Resource
 from holdfast.operator.kube.writes import FIELD_MANAGER, Writes, merge_patch, without_nulls
-from holdfast.operator.refusal import Absent, Conflicting
+from holdfast.wire.kube.reply import Absent, Conflicting
 
 MESSAGE_LENGTH_MAX: Final = 1024  # the API server refuses longer ones
 

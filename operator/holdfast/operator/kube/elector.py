@@ -15,9 +15,9 @@ import msgspec
 
 from holdfast.api.errors import Fenced, HoldfastError
 from holdfast.api.nesting import read
-from holdfast.operator.apiserver import JSON, ApiServer, Request
 from holdfast.operator.kube.objects import Metadata, Object, Resource, precise_text_of
-from holdfast.operator.refusal import Absent, Conflicting
+from holdfast.wire.kube.client import JSON, KubeClient, Request
+from holdfast.wire.kube.reply import Absent, Conflicting
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Elector:
 
     def __init__(
         self,
-        api: ApiServer,
+        api: KubeClient,
         where: tuple[str, str],
         identity: str,
         lease_s: float,

@@ -11,11 +11,11 @@ import msgspec
 
 from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.nesting import decode, read
-from holdfast.operator.apiserver import ApiServer, Request, TooLong
 from holdfast.operator.backoff import Backoff
 from holdfast.operator.kube.cache import Cache, Change, HasMetadata
 from holdfast.operator.kube.objects import Resource
-from holdfast.operator.refusal import Expired, Said
+from holdfast.wire.kube.client import KubeClient, Request, TooLong
+from holdfast.wire.kube.reply import Expired, Said
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Reflector(Generic[T]):
 
     def __init__(
         self,
-        api: ApiServer,
+        api: KubeClient,
         resource: Resource[T],
         namespace: str,
         cache: Cache[T],

@@ -7,8 +7,8 @@ import msgspec
 
 from holdfast.api.errors import Fenced
 from holdfast.api.nesting import read
-from holdfast.operator.apiserver import APPLY_PATCH, MERGE_PATCH, ApiServer, Request
 from holdfast.operator.kube.objects import Resource
+from holdfast.wire.kube.client import APPLY_PATCH, MERGE_PATCH, KubeClient, Request
 
 FIELD_MANAGER: Final = "holdfast-operator"
 WRITE_TIMEOUT_S: Final = 15.0  # admission webhooks may take ten
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class Writes:
-    """`leads` is asked right before each request. All methods raise Fenced when it says no, and as `ApiServer`."""
+    """`leads` is asked before each request. All methods raise Fenced when it says no, and as `KubeClient`."""
 
-    def __init__(self, api: ApiServer, leads: Callable[[], bool]) -> None:
+    def __init__(self, api: KubeClient, leads: Callable[[], bool]) -> None:
         self._api = api
         self._leads = leads
 

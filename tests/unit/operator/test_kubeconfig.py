@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.operator.credentials import Credentials
+from holdfast.wire.kube.kubeconfig import Kubeconfig
 
 PROXY = "http://proxy.example:3128"
 VARIABLES = ("HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "HTTP_PROXY")
@@ -30,7 +30,7 @@ async def proxy_of(folder: Path, **cluster: str) -> str | None:
     }
     path = folder / "kubeconfig"
     path.write_text(json.dumps(config))
-    credentials = Credentials(str(path))
+    credentials = Kubeconfig(str(path))
     await credentials.load()
     await credentials.close()
     return credentials.proxy

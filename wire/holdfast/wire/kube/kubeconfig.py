@@ -1,4 +1,4 @@
-"""Who the operator is to the API server: from a kubeconfig file, or the pod's own service account.
+"""The login of a kubeconfig file, or of the pod that runs us.
 
 The `kubernetes` package reads both, runs exec plugins and refreshes tokens. Nothing else of it is used: its models
 would take ten times the memory and a hundred times the time of what is read here.
@@ -26,11 +26,11 @@ RELOAD_S: Final = 5.0  # after a 401 the credentials are read again, but no more
 REFRESH_S: Final = 30.0  # how often an exec plugin is asked whether its token is still good
 
 
-class Credentials:
-    """Read with `load`; `headers` are those of the next request. `kubeconfig` empty means in the cluster."""
+class Kubeconfig:
+    """Fills `Login`. `path` empty means in the cluster."""
 
-    def __init__(self, kubeconfig: str) -> None:
-        self._kubeconfig = kubeconfig
+    def __init__(self, path: str) -> None:
+        self._path = path
         self._configuration = Configuration()
         self._proxy: str | None = None
         self._refreshing: asyncio.Task[None] | None = None
@@ -42,12 +42,12 @@ class Credentials:
         self._loaded_at = asyncio.get_running_loop().time()
         configuration = Configuration()
         try:
-            if self._kubeconfig:
-                self._refreshing = await _load_file(self._kubeconfig, configuration)
+            if self._path:
+                self._refreshing = await _load_file(self._path, configuration)
             else:
                 _load_service_account(configuration)
         except (ConfigException, OSError, ValueError, KeyError) as error:
-            where = self._kubeconfig or "(in the cluster)"
+            where = self._path or "(in the cluster)"
             raise InvalidInput(
                 Problem("--kubeconfig", where, f"name a kubeconfig that can be read: {error}")
             ) from error

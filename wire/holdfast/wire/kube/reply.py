@@ -1,4 +1,4 @@
-"""What an API server answers when it does not do what was asked.
+"""What an API server answers, and what it means when it does not do what was asked.
 
 HoldfastError
 |-- Unavailable           it is away, overloaded or broken; trying again may help
@@ -8,11 +8,16 @@ HoldfastError
     `-- Expired           the version asked for is too old to go on from (410)
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
 import msgspec
 
-from holdfast.api.errors import HoldfastError, Unavailable
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import HoldfastError, Malformed, Unavailable
 
-TEXT_LENGTH_MAX = 1000
+TEXT_LENGTH_MAX: Final = 1000
 
 
 class Declined(HoldfastError):
@@ -37,12 +42,38 @@ class Expired(Declined):
     """The version is too old."""
 
 
-class Said(msgspec.Struct, frozen=True):
-    """The `Status` object of an answer, as far as it is read."""
+class Details(msgspec.Struct, frozen=True):
+    """Of a `Said`: what it is about."""
 
+    kind: str = ""
+    name: str = ""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A `Status` object of the API server, as far as it is read."""
+
+    kind: str = ""
     code: int = 0
     reason: str = ""
     message: str = ""
+    details: Details | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, whatever it says. `headers` take names in any case."""
+
+    status: int
+    content: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def said(self) -> Said | None:
+        """The API server's own words; None when these are not its, or not words."""
+        try:
+            said = decode_json(self.content, Said)
+        except Malformed:
+            return None
+        return said if said.kind == "Status" else None
 
 
 _KINDS: dict[int, type[Declined]] = {404: Absent, 409: Conflicting, 410: Expired}
@@ -51,9 +82,9 @@ _KINDS: dict[int, type[Declined]] = {404: Absent, 409: Conflicting, 410: Expired
 def refusal(code: int, content: bytes) -> HoldfastError:
     """The error of an answer with that HTTP status."""
     try:
-        said = msgspec.json.decode(content, type=Said)
-    except msgspec.MsgspecError:
-        said = Said(code, "", content[:TEXT_LENGTH_MAX].decode("utf-8", "replace").strip())
+        said = decode_json(content, Said)
+    except Malformed:
+        said = Said(code=code, message=content[:TEXT_LENGTH_MAX].decode("utf-8", "replace").strip())
     code, message = said.code or code, said.message[:TEXT_LENGTH_MAX]
     if code >= 500 or code == 429:
         return Unavailable(f"the API server answered {code} {said.reason}: {message}")
