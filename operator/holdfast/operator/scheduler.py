@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from holdfast.api.errors import Fenced, HoldfastError
@@ -28,27 +28,18 @@ class Line:
     task: "asyncio.Task[NoReturn]"
 
 
-class Foreman:
-    """Use `run`; `node_changed` may be called at any time."""
+@dataclass
+class Scheduler:
+    """Use `run`; `node_changed` may be called at any time. Each job is looked at every `resync_s` at least."""
 
-    def __init__(
-        self,
-        view: ClusterView,
-        worklist: Worklist,
-        controller: Controller,
-        watchdog: Watchdog,
-        metrics: Metrics,
-        *,
-        resync_s: float,
-    ) -> None:
-        self._view = view
-        self._worklist = worklist
-        self._controller = controller
-        self._watchdog = watchdog
-        self._metrics = metrics
-        self._resync_s = resync_s
-        self._lines: dict[str, Line] = {}
-        self._troubles: dict[str, str] = {}
+    view: ClusterView
+    worklist: Worklist
+    controller: Controller
+    watchdog: Watchdog
+    metrics: Metrics
+    resync_s: float
+    _lines: dict[str, Line] = field(default_factory=dict, init=False)
+    _troubles: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def connected(self) -> int:
@@ -58,8 +49,8 @@ class Foreman:
     def node_changed(self, node: str) -> None:
         """The jobs that run there are to be looked at, and those whose plan names it."""
         named = [key for key, each in self._lines.items() if node in each.line.nodes]
-        for key in {*named, *self._view.jobs_on(node)}:
-            self._worklist.add(key)
+        for key in {*named, *self.view.jobs_on(node)}:
+            self.worklist.add(key)
 
     async def run(self) -> NoReturn:
         """Until cancelled, or Fenced is raised."""
@@ -68,7 +59,7 @@ class Foreman:
             async with asyncio.TaskGroup() as group:
                 while True:
                     await free.acquire()
-                    key = await self._worklist.take()
+                    key = await self.worklist.take()
                     group.create_task(self._work(key)).add_done_callback(lambda _: free.release())
         except* Fenced as fenced:
             raise fenced.exceptions[0] from None
@@ -76,45 +67,42 @@ class Foreman:
             await self._hang_up(*self._lines)
 
     async def _work(self, key: str) -> None:
-        with self._metrics.reconcile_seconds.time():
+        with self.metrics.reconcile_seconds.time():
             try:
                 result = await self._look(key)
             except Fenced:
                 raise
             except HoldfastError as error:
-                result = "trouble"
-                self._put_off(key, str(error))
+                result, wait_s = "trouble", self.worklist.failed(key)
+                if self._troubles.get(key) != str(error):
+                    self._troubles[key] = str(error)
+                    says = "cannot do everything for a job job=%s again_in_s=%.1f error=%s"
+                    logger.warning(says, key, wait_s, error)
             except Exception:  # one job's surprise must not stop the others
                 result = "error"
                 logger.exception("cannot look at a job job=%s", key)
-                self._worklist.failed(key)
-        self._metrics.reconciles.labels(result).inc()
+                self.worklist.failed(key)
+        self.metrics.reconciles.labels(result).inc()
 
     async def _look(self, key: str) -> str:
-        job = self._view.job(key)
+        job = self.view.job(key)
         if job is None:
             await self._part_with(key)
             return "gone"
-        again_s = await self._controller.look(job, await self._line_of(key, job))
+        again_s = await self.controller.look(job, await self._line_of(key, job))
         if self._troubles.pop(key, None) is not None:
             logger.info("the trouble is over job=%s", key)
-        self._worklist.done(key, min(again_s or self._resync_s, self._resync_s))
+        self.worklist.done(key, min(again_s or self.resync_s, self.resync_s))
         return "done"
-
-    def _put_off(self, key: str, trouble: str) -> None:
-        wait_s = self._worklist.failed(key)
-        if self._troubles.get(key) != trouble:
-            self._troubles[key] = trouble
-            logger.warning("cannot do everything for a job job=%s again_in_s=%.1f error=%s", key, wait_s, trouble)
 
     async def _part_with(self, key: str) -> None:
         """Its object is gone. Whoever took our finalizer away kept the watchdog from hearing of it."""
-        if key in self._lines and self._controller.acts:
-            await self._watchdog.forget(key)
+        if key in self._lines and self.controller.acts:
+            await self.watchdog.forget(key)
         await self._hang_up(key)
-        self._controller.forget(key)
+        self.controller.forget(key)
         self._troubles.pop(key, None)
-        self._worklist.drop(key)
+        self.worklist.drop(key)
 
     async def _line_of(self, key: str, job: Job) -> JobLine:
         """A line of its own for every job, also for one that took another's name."""
@@ -122,7 +110,7 @@ class Foreman:
         if held is not None and held.uid == job.metadata.uid:
             return held.line
         await self._hang_up(key)
-        line = JobLine(self._watchdog, key, lambda: self._worklist.add(key), asyncio.get_running_loop().time)
+        line = JobLine(self.watchdog, key, lambda: self.worklist.add(key), asyncio.get_running_loop().time)
         self._lines[key] = Line(job.metadata.uid, line, asyncio.create_task(line.run()))
         return line
 

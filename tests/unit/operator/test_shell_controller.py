@@ -9,7 +9,7 @@ from operator_builders import NOW, OPTIONS, document, ended_pod, job_object, nod
 
 from holdfast.operator.act.dryrun import DryRun
 from holdfast.operator.act.statuswriter import EventRecorder
-from holdfast.operator.controller import Controller, Hands, Trouble
+from holdfast.operator.controller import Controller, Trouble
 from holdfast.operator.decide.action import Action
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import Job, text_of
@@ -61,8 +61,8 @@ async def test_what_was_done_is_told_though_the_status_cannot_be_written_and_not
     view.pods.replace("", [pod(0), ended_pod(1)], view.pods.begin_list())
     writes = Writes(server, lambda: True)  # type: ignore[arg-type]
     recorder = EventRecorder(writes, "one", lambda: text_of(NOW))
-    hands = Hands(writes, DoneAtOnce(), recorder, DryRun(writes, OPTIONS, lambda: 0.0))  # type: ignore[arg-type]
-    controller = Controller(view, hands, OPTIONS, lambda: NOW)
+    executor, dry_run = DoneAtOnce(), DryRun(writes, OPTIONS, lambda: 0.0)
+    controller = Controller(view, writes, executor, recorder, dry_run, OPTIONS, lambda: NOW)  # type: ignore[arg-type]
     with pytest.raises(Trouble, match=r"status: .*409"):
         await controller.look(job, HealthyLine())  # type: ignore[arg-type]
     assert server.told == ["MemberReplaced"]

@@ -17,8 +17,7 @@ from holdfast.api.condition import ConditionKind
 from holdfast.api.section import Section
 from holdfast.api.trainingjob import JobSpec
 from holdfast.cli.main import COMMANDS, holdfast
-from holdfast.operator.metrics import Metrics
-from holdfast.operator.operation import JobConditions
+from holdfast.operator.metrics import JobConditions, Metrics
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 
 ROOT = Path(__file__).parents[3]

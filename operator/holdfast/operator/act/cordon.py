@@ -1,4 +1,4 @@
-"""What cordoning changes of a node, as a merge patch of the node as it is. Pure.
+"""What cordoning changes of a node, as a merge patch of the node as it is, and how that is written.
 
 Taints are a list, which a merge patch replaces whole: the patch carries the version it was made from, so that it
 fails when anybody changed the node meanwhile, and every taint that is not ours just as it was read.
@@ -14,6 +14,8 @@ from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import NODES
 from holdfast.operator.kube.writes import Writes
 from holdfast.wire.kube.reply import Absent, Conflicting
+
+NODE_TRIES: Final = 5
 
 Whole = dict[str, Any]
 
@@ -50,13 +52,13 @@ def _patch(node: Whole, taints: list[Whole], annotation: str | None) -> Whole:
     }
 
 
-NODE_TRIES: Final = 5
-
-
 async def patch_node(
     view: ClusterView, writes: Writes, name: str, patch_of: Callable[[Whole], Whole | None]
 ) -> None:
-    """Change the node; `patch_of` None, or no such node: nothing is to be done. Raises as `Writes`."""
+    """Change the node as it is at this moment, and again when another write was first: many write nodes.
+
+    `patch_of` None, or no such node: nothing is to be done. Raises as `Writes`.
+    """
     for attempt in range(1, NODE_TRIES + 1):
         try:
             patch = patch_of(await writes.read(NODES, ("", name)))

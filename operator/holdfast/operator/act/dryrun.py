@@ -20,7 +20,7 @@ _ABOUT_SOMETHING_ELSE: Final = ("exceeded quota", "is being terminated", "does n
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Tried:
     """`refused` is the API server's word against it, None when it takes it; `at` is monotonic seconds."""
 
     uid: str
@@ -30,26 +30,26 @@ class Verdict:
 
 
 class DryRun:
-    """The verdict on each job's template, asked for once per generation. `clock` is monotonic seconds."""
+    """What was said of each job's template, asked for once per generation. `clock` is monotonic seconds."""
 
     def __init__(self, writes: Writes, options: Options, clock: Callable[[], float]) -> None:
         self._writes = writes
-        self._terms = options
+        self._options = options
         self._clock = clock
-        self._verdicts: dict[str, Verdict] = {}
+        self._tried: dict[str, Tried] = {}
 
     async def refused(self, job: TrainingJob) -> str | None:
         """What the API server says against a pod of it; None when it takes it, or could not be asked yet.
 
         An operator that observes does not ask: who asks must be allowed to create pods. Raises Fenced.
         """
-        if self._terms.mode is Mode.OBSERVE:
+        if self._options.mode is Mode.OBSERVE:
             return None
         uid, generation = job.metadata.uid or "", job.metadata.generation or 0
-        held = self._verdicts.get(job.id)
+        held = self._tried.get(job.id)
         if held is not None and (held.uid, held.generation) != (uid, generation):
             held = None  # of an earlier template
-        if held is not None and self._stands(held):
+        if held is not None and (held.refused is None or self._clock() - held.at < ASK_AGAIN_S):
             return held.refused
         try:
             refused = await self._try(job)
@@ -57,19 +57,16 @@ class DryRun:
             raise
         except HoldfastError:
             return held.refused if held is not None else None
-        self._verdicts[job.id] = Verdict(uid, generation, refused, self._clock())
+        self._tried[job.id] = Tried(uid, generation, refused, self._clock())
         return refused
-
-    def _stands(self, verdict: Verdict) -> bool:
-        return verdict.refused is None or self._clock() - verdict.at < ASK_AGAIN_S
 
     def forget(self, key: str) -> None:
         """The job is gone."""
-        self._verdicts.pop(key, None)
+        self._tried.pop(key, None)
 
     async def _try(self, job: TrainingJob) -> str | None:
         try:
-            pod = blueprint(job, self._terms).pod(0)
+            pod = blueprint(job, self._options).pod(0)
         except InvalidSpec:
             return None  # said by who reads the spec
         trial = pod | {"metadata": pod["metadata"] | {"name": f"{job.metadata.name}-trial"}}

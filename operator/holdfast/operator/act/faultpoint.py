@@ -5,6 +5,8 @@ comparison.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final
 
@@ -70,3 +72,14 @@ def reach(point: Point) -> None:
     _left -= 1
     if _left == 0:
         os._exit(EXIT_CODE)
+
+
+@contextmanager
+def around(name: str) -> Iterator[None]:
+    """The points `before-NAME` and, when nothing was raised, `after-NAME`."""
+    if _armed is None:
+        yield
+        return
+    reach(Point(f"before-{name}"))
+    yield
+    reach(Point(f"after-{name}"))

@@ -6,6 +6,7 @@ object's uid is the request's id and the watchdog remembers those.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -20,7 +21,7 @@ from holdfast.api.intervention import (
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.cordon import patch_node, uncordoned
 from holdfast.operator.act.faultpoint import Point, reach
-from holdfast.operator.decide.intervention import answer, attend, is_answered, refusal_of, settle
+from holdfast.operator.decide.intervention import answer, attend, is_answered, refusal_of, settle_return
 from holdfast.operator.decide.observed import Cordoning, read_spec
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
 from holdfast.operator.decide.pods import has_ended
@@ -40,53 +41,41 @@ UNSEEN_S: Final = 10.0
 """How long a job that is not there is waited for: one applied together with it is seen by another watch."""
 
 
+@dataclass(frozen=True)
 class Interventions:
     """Use `run` while leading. `now` is wall seconds."""
 
-    def __init__(
-        self,
-        view: ClusterView,
-        worklist: Worklist,
-        writes: Writes,
-        watchdog: Watchdog,
-        now: Callable[[], float],
-        *,
-        cordoning: Cordoning,
-    ) -> None:
-        self._view = view
-        self._worklist = worklist
-        self._writes = writes
-        self._watchdog = watchdog
-        self._now = now
-        self._cordoning = cordoning
+    view: ClusterView
+    worklist: Worklist
+    writes: Writes
+    watchdog: Watchdog
+    now: Callable[[], float]
+    cordoning: Cordoning
 
     async def run(self) -> NoReturn:
         """Until cancelled, one at a time. Raises Fenced."""
         while True:
-            key = await self._worklist.take()
+            key = await self.worklist.take()
             try:
                 again_s = await self._attend(key)
             except Fenced:
                 raise
             except HoldfastError as error:
                 logger.warning("cannot pass on an intervention intervention=%s error=%s", key, error)
-                self._worklist.failed(key)
+                self.worklist.failed(key)
             except Exception:  # one object's surprise must not stop the others
                 logger.exception("cannot pass on an intervention intervention=%s", key)
-                self._worklist.failed(key)
+                self.worklist.failed(key)
             else:
-                self._put_down(key, again_s)
-
-    def _put_down(self, key: str, again_s: float | None) -> None:
-        if again_s is None:
-            self._worklist.drop(key)
-        else:
-            self._worklist.done(key, again_s)
+                if again_s is None:
+                    self.worklist.drop(key)
+                else:
+                    self.worklist.done(key, again_s)
 
     async def _attend(self, key: str) -> float | None:
         """When to look again, None: never."""
         namespace, _, name = key.partition("/")
-        asked = self._view.interventions.get(namespace, name)
+        asked = self.view.interventions.get(namespace, name)
         if asked is None or is_answered(asked):
             return None
         request = attend(asked)
@@ -95,18 +84,20 @@ class Interventions:
         else:
             reach(Point.BEFORE_INTERVENTION)
             outcome = await self._outcome(asked, request)
-        if (status := answer(asked, outcome, self._now())) is not None:
+        if (status := answer(asked, outcome, self.now())) is not None:
             await self._write(asked, dict(status))
             reach(Point.AFTER_INTERVENTION)
         return PENDING_S if outcome.state is InterventionState.PENDING else None
 
     async def _outcome(self, asked: Asked, request: InterventionRequest) -> InterventionOutcome:
+        created = seconds_of(asked.metadata.creation_timestamp)
+        age_s = 0.0 if created is None else self.now() - created
         try:
-            outcome = await self._watchdog.intervene(request)
+            outcome = await self.watchdog.intervene(request)
         except InvalidInput as error:
             return refusal_of(asked, error.problems)
         except Unavailable as error:
-            if self._age_s(asked) < GIVE_UP_S:
+            if age_s < GIVE_UP_S:
                 raise
             says = (
                 f"the watchdog gave no answer for {GIVE_UP_S / 60:.0f} minutes, so it is not asked any more. "
@@ -114,43 +105,43 @@ class Interventions:
             )
             return InterventionOutcome(request.id, InterventionState.REFUSED, says)
         if outcome is not None:
-            return await self._settled(request, outcome)
-        if self._view.job(request.job) is not None:
+            return await self._completed(request, outcome)
+        if self.view.job(request.job) is not None:
             says = "the watchdog has not taken the job yet"
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
-        if self._age_s(asked) < UNSEEN_S:
+        if age_s < UNSEEN_S:
             says = f"no job {request.job.partition('/')[2]} has been seen yet"
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
-        there = sorted(each.metadata.name for each in self._view.jobs_in(asked.metadata.namespace))
+        there = sorted(each.metadata.name for each in self.view.jobs_in(asked.metadata.namespace))
         fix = f"name a job of the namespace {asked.metadata.namespace}; there are: {', '.join(there) or 'none'}"
         return refusal_of(asked, (Problem("spec.job", request.job.partition("/")[2], fix),))
 
-    async def _settled(self, request: InterventionRequest, outcome: InterventionOutcome) -> InterventionOutcome:
+    async def _completed(self, request: InterventionRequest, outcome: InterventionOutcome) -> InterventionOutcome:
         """The same, or more of it: what the watchdog does not know of nodes and pods."""
         if request.action is InterventionAction.RESTART and outcome.state is InterventionState.DONE:
             return await self._rolled(request, outcome)
-        if self._cordoning is Cordoning.CONSUME or request.node is None:
+        if self.cordoning is Cordoning.CONSUME or request.node is None:
             return outcome
-        node = self._view.nodes_by_name.get(request.node)
-        returning = settle(request, outcome, node, lambda job: self._view.job(job) is not None)
+        node = self.view.nodes_by_name.get(request.node)
+        returning = settle_return(request, outcome, node, lambda job: self.view.job(job) is not None)
         if (of := returning.of) is not None:
-            await patch_node(self._view, self._writes, request.node, lambda whole: uncordoned(whole, of))
+            await patch_node(self.view, self.writes, request.node, lambda whole: uncordoned(whole, of))
             logger.info("returned node=%s of=%s asked_of=%s", request.node, of, request.job)
         return returning.outcome
 
     async def _rolled(self, request: InterventionRequest, outcome: InterventionOutcome) -> InterventionOutcome:
         """Pods of an earlier template are replaced with it; that this was asked for is written on the job."""
-        job = self._view.job(request.job)
+        job = self.view.job(request.job)
         spec = read_spec(job) if job is not None else None
         if job is None or not isinstance(spec, TrainingJob):
             return outcome
         edition, where = edition_of(spec), (job.metadata.namespace, job.metadata.name)
-        pods = [pod for pod in self._view.pods_of(job) if not has_ended(pod) and is_earlier(pod, edition)]
+        pods = [pod for pod in self.view.pods_of(job) if not has_ended(pod) and is_earlier(pod, edition)]
         if not pods:
             return outcome
         patch = {"metadata": {"uid": job.metadata.uid, "annotations": {ROLL_TO: edition}}}
-        with self._view.jobs.writing(*where) as flight:
-            flight.landed(await self._writes.merge(JOBS, where, patch))
+        with self.view.jobs.writing(*where) as flight:
+            flight.landed(await self.writes.merge(JOBS, where, patch))
         says = f"{outcome.outcome}; {difference(pods, spec)}; they are being replaced"
         return InterventionOutcome(outcome.id, outcome.state, says)
 
@@ -161,13 +152,9 @@ class Interventions:
             "metadata": {"uid": asked.metadata.uid, "resourceVersion": asked.metadata.resource_version},
             "status": merge_patch(held, status),
         }
-        with self._view.interventions.writing(*where) as flight:
+        with self.view.interventions.writing(*where) as flight:
             try:
-                flight.landed(await self._writes.merge(INTERVENTIONS, where, patch, "status"))
+                flight.landed(await self.writes.merge(INTERVENTIONS, where, patch, "status"))
             except Absent:
                 return
         logger.info("answered intervention=%s/%s state=%s outcome=%s", *where, status["state"], status["outcome"])
-
-    def _age_s(self, asked: Asked) -> float:
-        created = seconds_of(asked.metadata.creation_timestamp)
-        return 0.0 if created is None else self._now() - created

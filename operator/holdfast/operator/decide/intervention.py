@@ -1,4 +1,4 @@
-"""An Intervention as the operator handles it: read, sent to the watchdog once, its answer written down."""
+"""An Intervention as the operator handles it: read, sent to the watchdog once, its answer written down. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, CordonedBy, read_cordoned_by
+from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, read_cordoned_by
 from holdfast.api.errors import InvalidSpec, Problem
 from holdfast.api.intervention import (
     InterventionAction,
@@ -80,6 +80,10 @@ def _read(asked: Asked) -> Answered:
         return Answered()
 
 
+# What a Return comes to where another job took the node out of service: only that job returns it. Of a job that is
+# gone, a job of its namespace may return the node: it is the same people's evidence. Others are told what to do.
+
+
 @dataclass(frozen=True, slots=True)
 class Returning:
     """What to answer, once the node is put back for the job `of` that took it out of service; None: leave it."""
@@ -88,7 +92,7 @@ class Returning:
     of: str | None = None
 
 
-def settle(
+def settle_return(
     request: InterventionRequest,
     outcome: InterventionOutcome,
     node: Node | None,
@@ -100,16 +104,15 @@ def settle(
     if node is None or by is None or pending or request.action is not InterventionAction.RETURN:
         return Returning(outcome)
     mine, done = by.job == request.job, outcome.state is InterventionState.DONE
+    took_it_out = f"the job {by.job} took it out" + (f" ({by.incident})" if by.incident else "")
     if mine and done:
         return Returning(outcome)  # as the plan says
     # One that was deleted and applied again, or whose watchdog forgot, knows nothing of what it did before.
-    if mine or (_namespace(by.job) == _namespace(request.job) and not is_there(by.job)):
-        says = f"node {node.metadata.name} is back in service; {_took_it_out(by)} and is gone"
+    if mine or (by.job.partition("/")[0] == request.job.partition("/")[0] and not is_there(by.job)):
+        says = f"node {node.metadata.name} is back in service; {took_it_out} and is gone"
         said = f"{outcome.outcome}; {says}" if done else says
         return Returning(InterventionOutcome(outcome.id, InterventionState.DONE, said), by.job)
-    says = (
-        f"{outcome.outcome}; it stays out of service: {_took_it_out(by)}; {way_back(node.metadata.name, by.job)}"
-    )
+    says = f"{outcome.outcome}; it stays out of service: {took_it_out}; {way_back(node.metadata.name, by.job)}"
     return Returning(InterventionOutcome(outcome.id, outcome.state, says))
 
 
@@ -118,12 +121,3 @@ def way_back(node: str, job: str) -> str:
     namespace, _, name = job.partition("/")
     by_hand = f"kubectl taint node {node} {CORDON_TAINT}-; kubectl annotate node {node} {CORDONED_BY}-"
     return f"return it there: kubectl holdfast return {node} -n {namespace} --job {name}; if it is gone: {by_hand}"
-
-
-def _took_it_out(by: CordonedBy) -> str:
-    incident = f" ({by.incident})" if by.incident else ""
-    return f"the job {by.job} took it out{incident}"
-
-
-def _namespace(job: str) -> str:
-    return job.partition("/")[0]
