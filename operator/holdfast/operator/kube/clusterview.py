@@ -140,16 +140,9 @@ def _file(index: dict[str, dict[str, T]], old: T | None, new: T | None) -> None:
 
 def _matters(old: Node, new: Node) -> bool:
     """Whether more than the version and heartbeat of a node changed."""
-    return (
-        old.spec,
-        old.status,
-        old.metadata.annotations,
-        old.metadata.labels,
-        old.metadata.deletion_timestamp,
-    ) != (
-        new.spec,
-        new.status,
-        new.metadata.annotations,
-        new.metadata.labels,
-        new.metadata.deletion_timestamp,
-    )
+
+    def told(node: Node) -> tuple[object, ...]:
+        about = node.metadata
+        return node.spec, node.status, about.annotations, about.labels, about.deletion_timestamp
+
+    return told(old) != told(new)

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.api.errors import Fenced, HoldfastError
 from holdfast.api.nesting import read
 from holdfast.operator.kube.objects import Metadata, Object, Resource, precise_text_of
-from holdfast.wire.kube.client import JSON, KubeClient, Request
+from holdfast.wire.kube.client import KubeClient, Request
 from holdfast.wire.kube.reply import Absent, Conflicting
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,9 @@ class Elector:
             await asyncio.sleep(min(self._lease_s * RENEW, max(0.0, self._until - self._clock())))
             try:
                 async with asyncio.timeout(max(0.0, self._until - self._clock())):
-                    await self._renew()
+                    assert self._held is not None, "it leads"
+                    sent_at = self._clock()
+                    self._holds(await self._write(self._held, self._claim()), sent_at)
             except TimeoutError:
                 break
             except (Conflicting, Absent) as error:
@@ -125,14 +127,15 @@ class Elector:
             # One that was there has been deleted: its holder acts until it finds out.
             if self._rival and self._unchanged_s(GONE, sent_at) < self._lease_s:
                 return
-            self._holds(await self._create(), sent_at)
+            first = {"acquireTime": precise_text_of(self._wall()), "leaseTransitions": 0}
+            self._holds(await self._write(None, self._claim() | first), sent_at)
             return
         spec = lease.spec
         unchanged_s = self._unchanged_s(lease.metadata.resource_version, sent_at)
         if spec.holder_identity and unchanged_s < max(spec.lease_duration_seconds, 1):
             return
         sent_at = self._clock()
-        taken = {"acquireTime": self._now(), "leaseTransitions": spec.lease_transitions + 1}
+        taken = {"acquireTime": precise_text_of(self._wall()), "leaseTransitions": spec.lease_transitions + 1}
         self._holds(await self._write(lease, self._claim() | taken), sent_at)
 
     def _unchanged_s(self, version: str, seen_at: float) -> float:
@@ -140,11 +143,6 @@ class Elector:
         if version != self._rival:
             self._rival, self._rival_since = version, seen_at
         return seen_at - self._rival_since
-
-    async def _renew(self) -> None:
-        assert self._held is not None
-        sent_at = self._clock()
-        self._holds(await self._write(self._held, self._claim()), sent_at)
 
     async def _look_again(self, error: HoldfastError) -> None:
         """After a conflict: go on from the newest Lease if it is ours, else stop leading."""
@@ -162,52 +160,24 @@ class Elector:
         self._held, self._until = lease, sent_at + self._lease_s * GIVE_UP
 
     def _claim(self) -> dict[str, Any]:
-        return {
-            "holderIdentity": self._identity,
-            "leaseDurationSeconds": max(1, round(self._lease_s)),
-            "renewTime": self._now(),
-        }
+        return {"holderIdentity": self._identity, "leaseDurationSeconds": max(1, round(self._lease_s))}
 
     async def _read(self) -> Lease:
-        content = await self._ask("GET", LEASES.path(*self._where), None)
-        return read(content, Lease)
+        return await self._ask("GET", LEASES.path(*self._where))
 
-    async def _create(self) -> Lease:
+    async def _write(self, held: Lease | None, spec: dict[str, Any]) -> Lease:
+        """Conditional on the Lease being as it was read; None: on there being none."""
         namespace, name = self._where
-        manifest = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"name": name, "namespace": namespace},
-            "spec": self._claim() | {"acquireTime": self._now(), "leaseTransitions": 0},
-        }
-        content = await self._ask("POST", LEASES.path(namespace), manifest)
-        return read(content, Lease)
+        metadata = {"name": name, "namespace": namespace}
+        written = {"renewTime": precise_text_of(self._wall()), **spec}
+        manifest = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": written}
+        if held is None:
+            return await self._ask("POST", LEASES.path(namespace), manifest)
+        metadata["resourceVersion"] = held.metadata.resource_version
+        kept = {"acquireTime": held.spec.acquire_time, "leaseTransitions": held.spec.lease_transitions}
+        return await self._ask("PUT", LEASES.path(namespace, name), manifest | {"spec": kept | written})
 
-    async def _write(self, lease: Lease, spec: dict[str, Any]) -> Lease:
-        """Conditional on the Lease being as it was read."""
-        whole = {
-            "acquireTime": lease.spec.acquire_time,
-            "leaseTransitions": lease.spec.lease_transitions,
-            "renewTime": self._now(),
-        }
-        namespace, name = self._where
-        manifest = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {
-                "name": name,
-                "namespace": namespace,
-                "resourceVersion": lease.metadata.resource_version,
-            },
-            "spec": whole | spec,
-        }
-        content = await self._ask("PUT", LEASES.path(namespace, name), manifest)
-        return read(content, Lease)
-
-    async def _ask(self, verb: str, path: str, manifest: dict[str, Any] | None) -> bytes:
+    async def _ask(self, verb: str, path: str, manifest: dict[str, Any] | None = None) -> Lease:
         body = None if manifest is None else msgspec.json.encode(manifest)
-        timeout_s = self._lease_s * RENEW
-        return await self._api.ask(Request(verb, path, body=body, content=JSON, timeout_s=timeout_s))
-
-    def _now(self) -> str:
-        return precise_text_of(self._wall())
+        request = Request(verb, path, body=body, timeout_s=self._lease_s * RENEW)
+        return read(await self._api.ask(request), Lease)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
@@ -76,9 +76,11 @@ class Reflector(Generic[T]):
         self._restarted = restarted
         self._version = ""
         self._relist_at = 0.0  # as the running loop's clock says
-        self._page = msgspec.json.Decoder(_page_of(resource.shape))
+        page = msgspec.defstruct("Page", [("items", list[resource.shape] | None, None)], frozen=True)  # type: ignore[name-defined]
+        self._page: msgspec.json.Decoder[Any] = msgspec.json.Decoder(page)
         self._object = msgspec.json.Decoder(resource.shape)
         self._event = msgspec.json.Decoder(_Event)
+        self._query = {"labelSelector": resource.selector} if resource.selector else {}
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
         self.synced = asyncio.Event()
         self.plural = resource.plural
@@ -97,7 +99,7 @@ class Reflector(Generic[T]):
                 # Not each try of an outage is told of, but each outage is.
                 if str(error) != told or self._backoff.failures == 0:
                     told = str(error)
-                    logger.warning("cannot watch plural=%s error=%s", self._resource.plural, error)
+                    logger.warning("cannot watch plural=%s error=%s", self.plural, error)
             await asyncio.sleep(self._backoff.next_s())
 
     async def _follow(self) -> NoReturn:
@@ -110,12 +112,12 @@ class Reflector(Generic[T]):
             started = loop.time()
             await self._watch()
             if loop.time() - started < 1.0:
-                raise Unavailable(f"the API server ended the watch of {self._resource.plural} at once")
+                raise Unavailable(f"the API server ended the watch of {self.plural} at once")
 
     async def _list(self) -> None:
         begun = self._cache.begin_list()
         items: list[T] = []
-        limit, query = PAGE_OBJECTS, self._query()
+        limit, query = PAGE_OBJECTS, self._query
         while True:
             asked = query | {"limit": str(limit)}
             request = Request("GET", self._resource.path(self._namespace), asked, bytes_max=PAGE_BYTES_MAX)
@@ -137,7 +139,7 @@ class Reflector(Generic[T]):
         self.synced.set()
 
     async def _watch(self) -> None:
-        query = self._query() | {
+        query = self._query | {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
@@ -145,24 +147,21 @@ class Reflector(Generic[T]):
         }
         request = Request("WATCH", self._resource.path(self._namespace), query, timeout_s=None)
         async with aclosing(self._api.lines(request, SILENCE_S)) as lines:
-            await self._read(lines)
-
-    async def _read(self, lines: AsyncIterator[bytes]) -> None:
-        async for line in lines:
-            if not line:
-                continue
-            event = decode(self._event, line)
-            if event.type == "ERROR":
-                said = msgspec.json.decode(event.object, type=Said)
-                if said.code == 410:
-                    raise Expired(410, said.reason, said.message)
-                raise Unavailable(f"the watch of {self._resource.plural} ended: {said.code} {said.message}")
-            if event.type == "BOOKMARK":
-                self._version = msgspec.json.decode(event.object, type=_Versioned).metadata.resource_version
-            elif (item := self._read_one(event.object)) is not None:
-                self._cache.observe(Change(event.type), item)
-                self._version = item.metadata.resource_version
-            self._backoff.reset()
+            async for line in lines:
+                if not line:
+                    continue
+                event = decode(self._event, line)
+                if event.type == "ERROR":
+                    said = msgspec.json.decode(event.object, type=Said)
+                    if said.code == 410:
+                        raise Expired(410, said.reason, said.message)
+                    raise Unavailable(f"the watch of {self.plural} ended: {said.code} {said.message}")
+                if event.type == "BOOKMARK":
+                    self._version = msgspec.json.decode(event.object, type=_Versioned).metadata.resource_version
+                elif (item := self._read_one(event.object)) is not None:
+                    self._cache.observe(Change(event.type), item)
+                    self._version = item.metadata.resource_version
+                self._backoff.reset()
 
     def _items_of(self, content: bytes) -> list[T]:
         try:
@@ -181,11 +180,3 @@ class Reflector(Generic[T]):
             logger.error("cannot read an object plural=%s name=%s error=%s", self.plural, name, error)
             return None
         return item
-
-    def _query(self) -> dict[str, str]:
-        return {"labelSelector": self._resource.selector} if self._resource.selector else {}
-
-
-def _page_of(shape: type[Any]) -> Any:
-    items = list[shape] | None  # type: ignore[valid-type]
-    return msgspec.defstruct("Page", [("items", items, None)], frozen=True)

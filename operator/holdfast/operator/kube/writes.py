@@ -8,7 +8,7 @@ import msgspec
 from holdfast.api.errors import Fenced
 from holdfast.api.nesting import read
 from holdfast.operator.kube.objects import Resource
-from holdfast.wire.kube.client import APPLY_PATCH, MERGE_PATCH, KubeClient, Request
+from holdfast.wire.kube.client import APPLY_PATCH, JSON, MERGE_PATCH, KubeClient, Request
 
 FIELD_MANAGER: Final = "holdfast-operator"
 WRITE_TIMEOUT_S: Final = 15.0  # admission webhooks may take ten
@@ -31,14 +31,8 @@ class Writes:
 
     async def try_create(self, resource: Resource[T], namespace: str, manifest: Manifest) -> Manifest:
         """The object as it would be; none is made. Raises Declined with the words of admission."""
-        request = Request(
-            "POST",
-            resource.path(namespace),
-            {"fieldManager": FIELD_MANAGER, "dryRun": "All"},
-            msgspec.json.encode(manifest),
-            timeout_s=WRITE_TIMEOUT_S,
-        )
-        return read(await self._ask(request), dict[str, Any])
+        content = await self._send("POST", resource.path(namespace), manifest, dryRun="All")
+        return read(content, dict[str, Any])
 
     async def merge(self, resource: Resource[T], where: tuple[str, str], patch: Manifest, sub: str = "") -> T:
         """The object (namespace, name) after a merge patch. A `resourceVersion` in it makes it conditional."""
@@ -47,15 +41,8 @@ class Writes:
 
     async def apply(self, resource: Resource[T], where: tuple[str, str], manifest: Manifest) -> T:
         """The object (namespace, name) after a server-side apply. Fields another manager took are taken back."""
-        request = Request(
-            "PATCH",
-            resource.path(*where),
-            {"fieldManager": FIELD_MANAGER, "force": "true"},
-            msgspec.json.encode(manifest),
-            APPLY_PATCH,
-            WRITE_TIMEOUT_S,
-        )
-        return read(await self._ask(request), resource.shape)
+        content = await self._send("PATCH", resource.path(*where), manifest, APPLY_PATCH, force="true")
+        return read(content, resource.shape)
 
     async def delete(
         self, resource: Resource[T], where: tuple[str, str], *, uid: str = "", grace_s: int | None = None
@@ -76,8 +63,8 @@ class Writes:
         content = await self._api.ask(Request("GET", resource.path(*where)))
         return read(content, dict[str, Any])
 
-    async def _send(self, verb: str, path: str, manifest: Manifest, content: str = "application/json") -> bytes:
-        query = {"fieldManager": FIELD_MANAGER}
+    async def _send(self, verb: str, path: str, manifest: Manifest, content: str = JSON, **more: str) -> bytes:
+        query = {"fieldManager": FIELD_MANAGER, **more}
         return await self._ask(Request(verb, path, query, msgspec.json.encode(manifest), content, WRITE_TIMEOUT_S))
 
     async def _ask(self, request: Request) -> bytes:
