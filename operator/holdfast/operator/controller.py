@@ -80,7 +80,7 @@ class Controller:
             report=line.report,
             heard_age_s=line.heard_age_s(),
             refused=refused,
-            # Asked for seldom: most jobs have the nodes they need.
+            # Intervention for seldom: most jobs have the nodes they need.
             rivals=() if self._contender(job) is None else self._rivals(job),
         )
         outcome = reconcile(observed, self.options, self.now())

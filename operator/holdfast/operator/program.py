@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @click.option(
     "--watchdog-ca-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Who may have signed the watchdog's certificate; pods get it, too. [default: no TLS]",
+    help="CA certificate (PEM) to trust for the watchdog; enables TLS; pods get it, too. [default: no TLS]",
 )
 @click.option("--launcher-image", required=True, help="The image that carries the launcher.")
 @click.option("--audience", default="holdfast", show_default=True, help="Of the token pods show the watchdog.")
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @click.option(
     "--metrics-token-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Who shows this token may read the metrics.",
+    help="File with a bearer token that grants access to /metrics.",
 )
 @click.option("--kubeconfig", default="", help="[default: the pod's own service account]")
 @click.option("--resync", "resync_s", default=300.0, show_default=True, help="Seconds.")

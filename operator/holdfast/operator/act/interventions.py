@@ -26,7 +26,7 @@ from holdfast.operator.decide.observed import Cordoning, read_spec
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
 from holdfast.operator.decide.pods import has_ended
 from holdfast.operator.kube.clusterview import ClusterView
-from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, ROLL_TO, Asked, seconds_of
+from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, ROLL_TO, Intervention, seconds_of
 from holdfast.operator.kube.worklist import Worklist
 from holdfast.operator.kube.writes import Writes, merge_patch
 from holdfast.operator.watchdog import Watchdog
@@ -89,7 +89,7 @@ class Interventions:
             reach(Point.AFTER_INTERVENTION)
         return PENDING_S if outcome.state is InterventionState.PENDING else None
 
-    async def _outcome(self, asked: Asked, request: InterventionRequest) -> InterventionOutcome:
+    async def _outcome(self, asked: Intervention, request: InterventionRequest) -> InterventionOutcome:
         created = seconds_of(asked.metadata.creation_timestamp)
         age_s = 0.0 if created is None else self.now() - created
         try:
@@ -145,7 +145,7 @@ class Interventions:
         says = f"{outcome.outcome}; {difference(pods, spec)}; they are being replaced"
         return InterventionOutcome(outcome.id, outcome.state, says)
 
-    async def _write(self, asked: Asked, status: dict[str, Any]) -> None:
+    async def _write(self, asked: Intervention, status: dict[str, Any]) -> None:
         where = (asked.metadata.namespace, asked.metadata.name)
         held = msgspec.json.decode(asked.status)
         patch = {

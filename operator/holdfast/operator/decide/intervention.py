@@ -16,7 +16,7 @@ from holdfast.api.intervention import (
 )
 from holdfast.api.interventionspec import read_intervention, request_of
 from holdfast.api.metadata import API_VERSION
-from holdfast.operator.kube.objects import Asked, Node, text_of
+from holdfast.operator.kube.objects import Intervention, Node, text_of
 
 FINAL = frozenset((InterventionState.DONE.value, InterventionState.REFUSED.value))
 
@@ -30,12 +30,12 @@ class Answered(msgspec.Struct, frozen=True, rename="camel"):
     finished_at: str | None = None
 
 
-def is_answered(asked: Asked) -> bool:
+def is_answered(asked: Intervention) -> bool:
     """Whether it has its final answer: it is done once, and never looked at again."""
     return _read(asked).state in FINAL
 
 
-def attend(asked: Asked) -> InterventionRequest | tuple[Problem, ...]:
+def attend(asked: Intervention) -> InterventionRequest | tuple[Problem, ...]:
     """The request to send, or every problem with it. The object's uid makes a repeated request the same one."""
     metadata = asked.metadata
     try:
@@ -53,13 +53,13 @@ def attend(asked: Asked) -> InterventionRequest | tuple[Problem, ...]:
         return error.problems
 
 
-def refusal_of(asked: Asked, problems: tuple[Problem, ...]) -> InterventionOutcome:
+def refusal_of(asked: Intervention, problems: tuple[Problem, ...]) -> InterventionOutcome:
     """The answer to a request that cannot be sent."""
     says = "; ".join(str(problem) for problem in problems)
     return InterventionOutcome(asked.metadata.uid, InterventionState.REFUSED, says)
 
 
-def answer(asked: Asked, outcome: InterventionOutcome, now: float) -> Mapping[str, Any] | None:
+def answer(asked: Intervention, outcome: InterventionOutcome, now: float) -> Mapping[str, Any] | None:
     """The whole status to write, None when it says so already. `now` in wall seconds."""
     before = _read(asked)
     if before.state in FINAL or (before.state, before.outcome) == (outcome.state.value, outcome.outcome):
@@ -73,7 +73,7 @@ def answer(asked: Asked, outcome: InterventionOutcome, now: float) -> Mapping[st
     }
 
 
-def _read(asked: Asked) -> Answered:
+def _read(asked: Intervention) -> Answered:
     try:
         return msgspec.json.decode(asked.status, type=Answered)
     except msgspec.MsgspecError:

@@ -76,7 +76,7 @@ def _decide(ctx: Context) -> Decision:
     loop_s = None if changes_at is None else max(0.0, changes_at - ctx.now)
     turn_s = LOOK_AGAIN_S if ctx.contends is not None and ctx.contends.waits else None
     return Decision(
-        (*submit, *service, *budget, *node_marks, *staffing.deletes, *staffing.creates),
+        (*submit, *service, *budget, *node_marks, *staffing.actions),
         staffing.reason,
         _soonest(look_again, turn_s, loop_s, staffing.requeue_after_s),
     )

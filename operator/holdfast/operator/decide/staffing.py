@@ -5,13 +5,12 @@ and somebody asked for a restart since, or the job has less than its minimum and
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from holdfast.api.plan import NodeState, Plan
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.action import CreatePod, DeletePod
 from holdfast.operator.decide.admission import HELD
-from holdfast.operator.decide.context import Context
+from holdfast.operator.decide.context import Context, Decision
 from holdfast.operator.decide.podbuilder import avoids_text, blueprint, edition_of, is_earlier, is_rolled
 from holdfast.operator.decide.pods import UNREACHABLE, is_running, ran_from_to
 from holdfast.operator.kube.objects import AVOIDS, HOSTNAME_LABEL, Pod
@@ -26,16 +25,6 @@ LOGS_KEPT = 3
 YIELDS = "the job gives way to others that wait for the same nodes"
 
 
-@dataclass(frozen=True, slots=True)
-class Staffing:
-    """`creates` may be fewer than are missing for now, for the `reason`; `requeue_after_s` when more come."""
-
-    creates: tuple[CreatePod, ...] = ()
-    deletes: tuple[DeletePod, ...] = ()
-    reason: str = ""
-    requeue_after_s: float | None = None
-
-
 def wish(ctx: Context, job: TrainingJob) -> Plan:
     """What the spec alone asks for, as long as nothing is known of members and nodes."""
     if job.spec.suspend:
@@ -43,8 +32,11 @@ def wish(ctx: Context, job: TrainingJob) -> Plan:
     return Plan(ctx.id, 0, members=job.spec.nodes.max, spares=job.spec.nodes.spares)
 
 
-def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Staffing:
-    """What makes the pods match `plan`. New ones are made of `job`'s template."""
+def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Decision:
+    """What makes the pods match `plan`. New ones are made of `job`'s template.
+
+    Fewer may be made than are missing for now, for the reason that is given.
+    """
     wanted = plan.members + plan.spares
     deletes = [*_departures(ctx), *_superseded(ctx)]
     # No pods are wanted, or the job gives way: all go.
@@ -52,10 +44,10 @@ def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Staffing:
     if wanted == 0:
         reason = "the plan wants no pods"
         deletes += [delete(ctx, pod, reason) for pod in there]
-        return Staffing(deletes=tuple(deletes), reason=reason)
+        return Decision(tuple(deletes), reason)
     if ctx.standing in HELD:
         deletes += [_delete_gracefully(pod, YIELDS) for pod in there]
-        return Staffing(deletes=tuple(deletes), reason=YIELDS)
+        return Decision(tuple(deletes), YIELDS)
     # Of too many, those go that do not run yet: the unscheduled first, the newest first.
     live, outdated = _sort_out_outdated(ctx, job)
     deletes += outdated
@@ -65,12 +57,12 @@ def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Staffing:
         idle.sort(key=lambda pod: (bool(pod.spec.node_name), -_ordinal(pod)))
         deletes += [_delete_gracefully(pod, f"the plan wants {wanted} pods") for pod in idle[:-missing]]
     if missing <= 0:
-        return Staffing(deletes=tuple(deletes), reason="the pods are as the plan wants them")
+        return Decision(tuple(deletes), "the pods are as the plan wants them")
     # Missing ones are made, though not while the watchdog is away: nobody would take them in, and the job may be
     # over, its last pods end while the watchdog is away.
     says = f"{missing} pods are missing"
     if not ctx.connected:
-        return Staffing(deletes=tuple(deletes), reason=f"{says}; the watchdog is away")
+        return Decision(tuple(deletes), f"{says}; the watchdog is away")
     # A crash loop holds some of them back, and many are made page by page.
     count = max(0, missing - len(ctx.crash_loop.keep))
     if count < missing:
@@ -84,7 +76,7 @@ def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Staffing:
         first, print_ = next_ordinal(ctx), blueprint(job, ctx.options, _avoided(ctx))
         quick_ends = ctx.crash_loop.count
         creates = tuple(CreatePod(print_.pod(ordinal, quick_ends)) for ordinal in range(first, first + count))
-    return Staffing(creates, tuple(deletes), says, next_page_s)
+    return Decision((*deletes, *creates), says, next_page_s)
 
 
 def delete(ctx: Context, pod: Pod, reason: str) -> DeletePod:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from holdfast.operator.kube.cache import Cache, HasMetadata
-from holdfast.operator.kube.objects import JOB_LABEL, Asked, Job, Metadata, Node, Owned, Pod
+from holdfast.operator.kube.objects import JOB_LABEL, Intervention, Job, Metadata, Node, Owned, Pod
 
 Changed = Callable[[str], None]
 T = TypeVar("T", bound=HasMetadata)
@@ -26,7 +26,7 @@ class ClusterView:
         self.nodes: Final[Cache[Node]] = Cache(self._on_node)
         self.services: Final[Cache[Owned]] = Cache(lambda old, new: self._on_owned(self._services, old, new))
         self.budgets: Final[Cache[Owned]] = Cache(lambda old, new: self._on_owned(self._budgets, old, new))
-        self.interventions: Final[Cache[Asked]] = Cache(self._on_asked)
+        self.interventions: Final[Cache[Intervention]] = Cache(self._on_asked)
         self._pods: dict[str, dict[str, Pod]] = {}
         self._services: dict[str, dict[str, Owned]] = {}
         self._budgets: dict[str, dict[str, Owned]] = {}
@@ -96,7 +96,7 @@ class ClusterView:
         _file(index, old, new)
         self._tell_job(old, new)
 
-    def _on_asked(self, old: Asked | None, new: Asked | None) -> None:
+    def _on_asked(self, old: Intervention | None, new: Intervention | None) -> None:
         if new is not None:
             self._asked(key_of(new.metadata))
 

@@ -169,8 +169,8 @@ class Job(Object, frozen=True, gc=False):
         _keep_copies(self)
 
 
-class Asked(Object, frozen=True, gc=False):
-    """An Intervention."""
+class Intervention(Object, frozen=True, gc=False):
+    """What an on-call engineer asks for, of one job."""
 
     metadata: Metadata
     spec: msgspec.Raw = msgspec.Raw(b"{}")
@@ -195,7 +195,7 @@ def _keep_ours(metadata: Metadata, field: str, held: dict[str, str]) -> None:
         msgspec.structs.force_setattr(metadata, field, ours)
 
 
-def _keep_copies(read: Job | Asked) -> None:
+def _keep_copies(read: Job | Intervention) -> None:
     """What is kept as it came is a view of the whole page, of which nothing could be let go."""
     msgspec.structs.force_setattr(read, "spec", read.spec.copy())
     msgspec.structs.force_setattr(read, "status", read.status.copy())
@@ -226,7 +226,7 @@ class Resource(Generic[T]):
 
 
 JOBS = Resource(HOLDFAST, "trainingjobs", "TrainingJob", Job)
-INTERVENTIONS = Resource(HOLDFAST, "interventions", "Intervention", Asked)
+INTERVENTIONS = Resource(HOLDFAST, "interventions", "Intervention", Intervention)
 PODS = Resource("/api/v1", "pods", "Pod", Pod, selector=JOB_LABEL)
 NODES = Resource("/api/v1", "nodes", "Node", Node, namespaced=False)
 SERVICES = Resource("/api/v1", "services", "Service", Owned, selector=JOB_LABEL)
