@@ -24,7 +24,7 @@ from typing import Final
 
 import psutil
 from drill.processes import Tree, none_left_behind, signal_each
-from figure import Figure, Goal, measured, publish
+from figure import BUILD, Figure, Goal, measured, publish
 
 from holdfast.agent.launch.memoryfolder import ROOT, folder_of
 from holdfast.agent.sensors.fault_script import Fault, inject
@@ -59,6 +59,9 @@ SETTLED_AFTER: Final = 5  # faults: by then everything was opened once
 DESCRIPTORS_MORE_MAX: Final = 16  # than then: connections of nodes that come and go
 TORCHS: Final = f"torchinductor_{getpass.getuser()}"  # a cache that torch keeps for the next process
 NODES_EVER: Final = 10_000
+BLAMED_WITHIN_S: Final = (
+    60.0  # of what was done: a stopped worker is named after 10 s, a busy machine takes its time
+)
 
 
 class Deed(Enum):
@@ -73,6 +76,15 @@ class Deed(Enum):
     XID = "XID 79 of a GPU"
 
 
+@dataclass(frozen=True)
+class Strike:
+    """What was done, to which node ("" where it was none), and when, in seconds since the epoch."""
+
+    at: float
+    deed: Deed
+    node: str
+
+
 @dataclass
 class Soak:
     """One run that is disturbed, and what was done to it."""
@@ -82,7 +94,7 @@ class Soak:
     tree: Tree
     chance: random.Random
     began: float  # seconds since the epoch
-    struck: list[tuple[Deed, str]] = field(default_factory=list)  # with the node, "" where it is none
+    struck: list[Strike] = field(default_factory=list)
 
     @classmethod
     def start(cls, folder: Path, seed: int) -> "Soak":
@@ -122,9 +134,10 @@ class Soak:
     def strike(self) -> None:
         """One fault, to somebody who is there; none when nobody is."""
         deed = self.chance.choice(list(Deed))
+        at = time.time()  # noqa: TID251 - the watchdog's clock begins with it, and incidents carry that
         node = self._do(deed)
         if node is not None:
-            self.struck.append((deed, node))
+            self.struck.append(Strike(at, deed, node))
             print(f"{len(self.struck):3}  {deed.value}{f' of {node}' if node else ''}", flush=True)
 
     def stop(self) -> None:
@@ -199,13 +212,17 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-def blamed_without_cause(incidents: Sequence[Incident], struck: Sequence[tuple[Deed, str]]) -> list[str]:
-    """The incidents that name a node to which nothing was done."""
-    guilty = {node for _, node in struck}
+def blamed_without_cause(incidents: Sequence[Incident], struck: Sequence[Strike]) -> list[str]:
+    """The incidents that name a node to which nothing was done shortly before they were noticed."""
+
+    def is_just(incident: Incident) -> bool:
+        since_s = [incident.detected_at - each.at for each in struck if each.node == incident.culprit.node]
+        return any(0.0 <= each <= BLAMED_WITHIN_S for each in since_s)
+
     return [
         f"{each.id} {each.kind} of {each.culprit.node}: {each.cause}"
         for each in incidents
-        if each.culprit.node and each.culprit.node not in guilty and not each.innocent
+        if each.culprit.node and not each.innocent and not is_just(each)
     ]
 
 
@@ -256,13 +273,14 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=20.0, help="seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--load", type=int, default=0, help="processors kept busy by something else")
+    parser.add_argument("--output", type=Path, default=BUILD, help="folder for soak.json")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     with none_left_behind():
         for _ in range(given.load):
             command = (sys.executable, "-S", "-c", "while True: pass")
             Tree.start(command, log=folder / "load.log", environment=os.environ)
-        publish("soak", soak(folder, given))
+        publish("soak", soak(folder, given), folder=given.output)
     shutil.rmtree(folder)
 
 

@@ -6,6 +6,7 @@ in half a minute for a change of the code and about three with nothing there at 
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -118,16 +119,26 @@ def _digest(names: Sequence[str]) -> str:
 
 
 def _run(*command: str | Path) -> str:
-    ended = subprocess.run(
+    """What it printed. Raises BuildFailed, also after BUILD_S_MAX: all that it started is ended then."""
+    words = " ".join(map(str, command))
+    process = subprocess.Popen(
         command,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=BUILD_S_MAX,
         env={**os.environ, "BUILDAH_ISOLATION": "chroot"},
+        start_new_session=True,
     )
-    if ended.returncode != 0:
-        raise BuildFailed(f"{' '.join(map(str, command))} ended with {ended.returncode}:\n{ended.stderr[-3000:]}")
-    return ended.stdout
+    try:
+        output, errors = process.communicate(timeout=BUILD_S_MAX)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise BuildFailed(
+            f"{words} took more than {BUILD_S_MAX:.0f} s: {process.communicate()[1][-3000:]}"
+        ) from None
+    if process.returncode != 0:
+        raise BuildFailed(f"{words} ended with {process.returncode}:\n{errors[-3000:]}")
+    return output
 
 
 if __name__ == "__main__":  # with tests/servers on PYTHONPATH

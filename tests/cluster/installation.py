@@ -1,5 +1,6 @@
 """Holdfast's own parts in the test cluster, as somebody with kubectl sees them."""
 
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -74,9 +75,15 @@ class Installation:
         holder: str = self.cluster.server.call("GET", path)["spec"]["holderIdentity"]
         return holder
 
-    def kill(self, pod: str) -> None:
-        """Without grace; whether its kubelet has ended it yet or not."""
-        self.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
+    def kill(self, *pods: str) -> None:
+        """SIGKILL to every process of them, as when each crashed at once; other pods come in their place.
+
+        Without the signal a watchdog would have the time to hand its lead over.
+        """
+        for each in json.loads(self.kubectl("get", "pods", *pods, "-o", "json", "--ignore-not-found"))["items"]:
+            node = self.cluster.nodes[each["spec"]["nodeName"]]
+            assert node.kill_pod(each["metadata"]["uid"]), f"no process of {each['metadata']['name']}"
+        self.kubectl("delete", "pod", *pods, "--grace-period=0", "--force")
 
     def definitions(self) -> int:
         """How many of Holdfast's definitions there are."""

@@ -70,6 +70,8 @@ IMAGES = Layer(
     (INSTALL.name,),
     is_background=True,
 )
+# A judge of manifests, in an environment of its own: half a minute where it is not there yet.
+JUDGE = Layer("judge-install", (sys.executable, "tests/judge/judge.py"), is_background=True)
 # A file stays in one process, for its tests share servers. Files keep their order: else those with few tests come
 # last, which are the long ones, and one process ends long after the other.
 BY_FILE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
@@ -82,9 +84,10 @@ WHOLE = (
     pytest_layer("tenants", needs=(BUILD.name,)),
     pytest_layer("sim"),
     pytest_layer("contract"),
+    pytest_layer("judge", needs=(JUDGE.name,)),
 )
-LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, *WHOLE)}
-GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, *WHOLE)}
+LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, JUDGE, *WHOLE)}
+GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, JUDGE, *WHOLE)}
 
 
 def environment() -> dict[str, str]:

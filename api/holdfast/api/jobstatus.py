@@ -11,8 +11,8 @@ class MembersStatus(Section):
 
     wanted: int = 0
     """Members the job should have now."""
-    ready: int = 0
-    """Members that have joined."""
+    ready: int | None = None
+    """Members that train, before that those that joined; 0 when Stalled, Unknown while no steps can be seen."""
     spares: int = 0
     """Spares that have joined."""
     pods: int = 0
@@ -36,7 +36,7 @@ class Goodput(Section):
     """Useful time over wall time."""
 
     ettr: float | None = None
-    """Useful training time over wall time since the first member joined, suspensions left out."""
+    """Useful over wall time since the first member joined, suspensions left out. Unknown when no step is seen."""
 
 
 class TrainingJobStatus(Section):

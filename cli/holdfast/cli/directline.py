@@ -1,6 +1,8 @@
 """The way to a watchdog by its address, over the standard library's HTTP client so that a read starts at once."""
 
 import http.client
+import random
+import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,10 +45,11 @@ class DirectLine:
         return reply.content
 
     def _ask_once(self, method: str, path: str, body: bytes | None) -> _Reply:
-        """Over a connection of its own, so that a service may lead to another watchdog."""
-        connection = self._connection()
+        """Over a connection of its own, so that the name may lead to another watchdog."""
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_TIMEOUT_S)
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
+            connection.sock = self._connected()
             connection.request(method, path, body, headers)
             response = connection.getresponse()
             standing = {STANDING_HEADER: response.headers.get(STANDING_HEADER, "")}
@@ -59,7 +62,14 @@ class DirectLine:
         finally:
             connection.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connected(self) -> socket.socket:
+        """To any of the name's addresses: behind one is the leader. Raises OSError."""
+        *_, address = random.choice(socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM))
+        connected = socket.create_connection((str(address[0]), self._port), timeout=ANSWER_TIMEOUT_S)
         if self._trusted is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_TIMEOUT_S)
-        return http.client.HTTPSConnection(self._host, self._port, timeout=ANSWER_TIMEOUT_S, context=self._trusted)
+            return connected
+        try:
+            return self._trusted.wrap_socket(connected, server_hostname=self._host)
+        except BaseException:
+            connected.close()
+            raise

@@ -217,6 +217,14 @@ topologySpreadConstraints:
 {{- if $part.affinity }}
 affinity:
   {{- toYaml $part.affinity | nindent 2 }}
+{{- else if eq ($part.spread | default "") "required" }}
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- include "holdfast.selector" . | nindent 12 }}
 {{- else if hasKey $part "replicas" }}
 affinity:
   podAntiAffinity:

@@ -46,9 +46,19 @@ _AGE = Column("Age", "date", ".metadata.creationTimestamp", "Time since it was c
 JOB_COLUMNS = (
     Column("Phase", "string", ".status.phase", "Where the job is in its life."),
     Column("Step", "integer", ".status.step", "The last step that every rank has completed."),
-    Column("Ready", "integer", ".status.members.ready", "Members that have joined."),
+    Column(
+        "Ready",
+        "integer",
+        ".status.members.ready",
+        "Members that train, before that those that joined; 0 when Stalled, empty when no steps can be seen.",
+    ),
     Column("Wanted", "integer", ".status.members.wanted", "Members the job should have now."),
-    Column("ETTR", "number", ".status.goodput.ettr", "Useful training time over wall time."),
+    Column(
+        "ETTR",
+        "number",
+        ".status.goodput.ettr",
+        "Useful training time over wall time; empty when no steps can be seen.",
+    ),
     Column("Incidents", "integer", ".status.incidents", "How many incidents there have been."),
     _AGE,
     Column(

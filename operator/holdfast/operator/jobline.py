@@ -1,7 +1,6 @@
 """One job's line to the watchdog: what is seen goes in, the plan and the report come out."""
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -122,8 +121,10 @@ class JobLine:
                         backoff.reset()
             finally:
                 sending.cancel()
-                with contextlib.suppress(asyncio.CancelledError, aiohttp.ClientError, OSError):
-                    await sending
+                # Waited for so that being cancelled meanwhile still ends this line.
+                (ended,) = await asyncio.gather(sending, return_exceptions=True)
+            if isinstance(ended, Exception) and not isinstance(ended, aiohttp.ClientError | OSError):
+                raise ended
             raise Unavailable(f"the watchdog closed the line: {line.close_code} {_reason(line)}")
 
     def _show(self, shown: ToOperator) -> None:

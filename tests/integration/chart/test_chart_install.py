@@ -4,9 +4,10 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from apiserver import ApiServer
 from cluster_asks import GONE_S_MAX, Ask, copied_chart, definition, kubectl, may, until_may, until_served
-from helmchart import CHART, HelmChart, Values, named
+from helmchart import CHART, HelmChart, Manifest, Values, named
 
 pytestmark = pytest.mark.kubernetes
 
@@ -38,6 +39,24 @@ def _secret(cluster: ApiServer, namespace: str, name: str) -> dict[str, str]:
 def test_the_server_takes_every_manifest(chart: HelmChart, values: Values) -> None:
     tried = chart.dry_run(values)
     assert named(chart.install(values)) == named(tried)
+
+
+@pytest.mark.parametrize("values", [{}, FULL], ids=["defaults", "full"])
+def test_the_server_knows_every_field_of_every_manifest(
+    chart: HelmChart, cluster: ApiServer, values: Values
+) -> None:
+    """By the schemas that the server publishes: it leaves out what it does not know without a word."""
+
+    def refused(manifests: list[Manifest]) -> str:
+        given = yaml.safe_dump_all(manifests)
+        return kubectl(cluster, "apply", "--dry-run=server", "--validate=strict", "-f", "-", given=given).stderr
+
+    kubectl(cluster, "create", "namespace", chart.namespace)
+    manifests = [each for each in chart.dry_run(values) if "monitoring.coreos.com" not in each["apiVersion"]]
+    assert refused(manifests) == ""
+    service = next(each for each in manifests if each["kind"] == "Service")
+    service["spec"]["seletcor"] = service["spec"].pop("selector")
+    assert 'unknown field "seletcor"' in refused([service])
 
 
 def test_an_upgrade_keeps_passwords_and_takes_the_newer_definitions(

@@ -143,6 +143,7 @@ def test_every_container_says_what_it_needs_and_which_image_it_is(values: Values
 def test_every_selector_finds_its_pods() -> None:
     made = rendered(FULL)
     templates = [each["spec"]["template"] for each in made if each["kind"] in POD_MAKERS]
+    templates += [each for each in made if each["kind"] == "Pod"]
 
     def found(selector: dict[str, str]) -> int:
         return sum(selector.items() <= template["metadata"]["labels"].items() for template in templates)
@@ -188,6 +189,24 @@ def test_the_watchdog_is_told_of_every_redis_there_is(replicas: int, store: str)
     assert one(made, "StatefulSet", "holdfast-redis")["spec"]["replicas"] == replicas
     budgets = [each["metadata"]["name"] for each in made if each["kind"] == "PodDisruptionBudget"]
     assert ("holdfast-redis" in budgets) == (replicas > 1)
+
+
+def test_each_redis_has_a_node_of_its_own_unless_two_may_share_one() -> None:
+    def affinity(values: Values) -> set[str]:
+        pod = dict(_pods(rendered(values)))["StatefulSet/holdfast-redis"]
+        return set(pod["affinity"]["podAntiAffinity"])
+
+    assert affinity({}) == {"requiredDuringSchedulingIgnoredDuringExecution"}
+    assert affinity({"redis": {"spread": "preferred"}}) == {"preferredDuringSchedulingIgnoredDuringExecution"}
+
+
+def test_the_watchdogs_share_a_name_and_listen_where_it_leads() -> None:
+    made = rendered({"watchdog": {"service": {"port": 7100}}})
+    service = one(made, "Service", "holdfast-watchdog")["spec"]
+    assert (service["clusterIP"], service["ports"][0]["port"]) == ("None", 7100)
+    container = dict(_pods(made))["Deployment/holdfast-watchdog"]["containers"][0]
+    assert container["ports"][0]["containerPort"] == 7100
+    assert "--listen=0.0.0.0:7100" in container["args"]
 
 
 def test_two_redis_are_refused() -> None:

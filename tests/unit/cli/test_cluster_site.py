@@ -153,6 +153,15 @@ def test_a_status_of_another_version_is_unknown_rather_than_an_error(
     assert "nothing is recorded of the incidents of research/gpt" in capsys.readouterr().err
 
 
+def test_how_many_members_train_is_unknown_while_nobody_sees_them(
+    kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubernetes.answers[f"GET {LIVE}/status"] = NO_ENDPOINTS
+    kubernetes.answers[f"GET {GPT}"] = (200, a_job(phase="Stalled", step=7, members={"wanted": 2, "spares": 0}))
+    assert ask("status", "gpt") == 0
+    assert "members        ?\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("total", "told"), [(1, "0 open, 1 in all"), (2, "? open, 2 in all")])
 def test_an_incident_that_is_not_in_the_record_is_not_said_to_be_over(
     kubernetes: FakeKubernetes, capsys: pytest.CaptureFixture[str], total: int, told: str

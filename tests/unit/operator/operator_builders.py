@@ -38,6 +38,7 @@ from holdfast.operator.kube.objects import (
     PodSpec,
     PodStatus,
     Resources,
+    RunningSince,
     Taint,
     Terminated,
     Waiting,
@@ -117,12 +118,14 @@ def pod(
     quick_ends: int = 0,
     memory: str | None = None,
     made_of: Mapping[str, Any] | None = None,
+    runs_for_s: float | None = None,
 ) -> Pod:
     """A pod of the job on a node of its own number, unless it says otherwise; `node` "" is nowhere.
 
     `memory` is the limit of its trainer, `made_of` the job as it was then (None: nobody wrote it down).
     """
-    state = ContainerState(waiting=waiting, terminated=ended)
+    running = None if runs_for_s is None else RunningSince(text_of(NOW - runs_for_s))
+    state = ContainerState(waiting=waiting, running=running, terminated=ended)
     limits = {} if memory is None else {"memory": memory}
     made_by = spec_of(made_of) if made_of is not None else None
     edition = {EDITION: edition_of(made_by)} if isinstance(made_by, TrainingJob) else {}

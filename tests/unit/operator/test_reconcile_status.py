@@ -25,6 +25,7 @@ from operator_builders import (
 
 from holdfast.api.incident import IncidentState
 from holdfast.api.jobstatus import TrainingJobStatus
+from holdfast.api.plan import JobReport
 from holdfast.api.status import Checkpoint, JobPhase, Membership
 from holdfast.operator.decide.belongings import budget_of, service_of
 from holdfast.operator.decide.conditions import Truth, renew
@@ -158,13 +159,74 @@ def test_what_the_watchdog_knew_stays_while_it_is_away() -> None:
     restarted = after(seen, plan=None, report=None, heard_age_s=60.0)
     status = status_of(restarted, NOW + 60)
     before = status_of(seen)
-    kept = ("phase", "round", "members", "worldSize", "step", "restarts", "lastCheckpoint", "goodput", "startedAt")
+    kept = ("round", "worldSize", "step", "restarts", "lastCheckpoint", "startedAt")
     assert {key: status[key] for key in kept} == {key: before[key] for key in kept}
     found = {each["type"]: each for each in status["conditions"]}
     old = {each["type"]: each for each in before["conditions"]}
-    assert found["Ready"] == old["Ready"]
+    assert found["CheckpointHealthy"] == old["CheckpointHealthy"]
     assert found["WatchdogReachable"]["status"] == "False"
     assert "what trains is not touched" in found["WatchdogReachable"]["message"]
+
+
+RESTARTED: dict[str, Any] = {"plan": None, "report": None}
+
+
+@pytest.mark.parametrize("missing", [{}, RESTARTED], ids=["the same operator", "a restarted one"])
+@pytest.mark.parametrize("phase", [JobPhase.RUNNING, JobPhase.STALLED])
+def test_a_job_that_nobody_sees_is_not_told_of_as_well(missing: dict[str, Any], phase: JobPhase) -> None:
+    seen = observed(report=report(phase))
+    away = after(seen, heard_age_s=3600.0, **missing)
+    status = status_of(away, NOW + 3600)
+    assert (status["phase"], status["members"]) == ("Stalled", {"wanted": 2, "spares": 0, "pods": 2})
+    assert "goodput" not in status
+    TrainingJobStatus.model_validate_json(json.dumps(dict(status)))
+    told = {each["type"]: (each["status"], each["reason"], each["message"]) for each in status["conditions"]}
+    says = f"nobody has seen a step since {text_of(NOW)}: the watchdog is away"
+    assert {told[type_] for type_ in ("Ready", "Progressing", "Degraded")} == {("Unknown", "Unseen", says)}
+    later = decide(
+        msgspec.structs.replace(away, job=job_object(status=status), **RESTARTED, heard_age_s=20.0), NOW + 7200
+    )
+    assert (later.status, later.events) == (None, ())
+    still_away = decide(msgspec.structs.replace(away, job=job_object(status=status)), NOW + 7200)
+    assert (still_away.status, still_away.events) == (None, ())
+
+
+def test_a_job_that_is_seen_again_is_told_of_as_before() -> None:
+    away = after(observed(), heard_age_s=11.0)
+    back = after(away, heard_age_s=0.0)
+    status = status_of(back, NOW + 1)
+    assert (status["phase"], status["members"]["ready"], status["goodput"]) == ("Running", 2, {"ettr": 0.988})
+    assert {each["type"]: each["status"] for each in status["conditions"]}["Ready"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("seen", "phase", "ready"),
+    [
+        (report(JobPhase.FORMING), "Forming", "False"),
+        (report(JobPhase.SUSPENDED), "Suspended", "False"),
+        (report(JobPhase.SUCCEEDED), "Succeeded", "False"),
+    ],
+)
+def test_a_job_that_did_not_train_stays_as_it_was_while_nobody_sees_it(
+    seen: JobReport, phase: str, ready: str
+) -> None:
+    status = status_of(after(observed(report=seen), heard_age_s=3600.0), NOW + 3600)
+    assert (status["phase"], status["members"]["ready"]) == (phase, 2)
+    assert {each["type"]: each["status"] for each in status["conditions"]}["Ready"] == ready
+
+
+def test_what_was_amiss_stands_while_nobody_sees_the_job() -> None:
+    away = after(observed(report=report(incidents=[incident()])), heard_age_s=60.0)
+    assert condition_of(away, "Degraded")[:2] == ("True", "IncidentOpen")
+
+
+def test_nobody_saw_a_step_since_the_last_one_that_the_watchdog_saw() -> None:
+    away = after(observed(report=report(step_age_s=45.0)), heard_age_s=15.0)
+    assert condition_of(away, "Ready")[2].startswith(f"nobody has seen a step since {text_of(NOW - 60)}")
+
+
+def test_a_stalled_job_has_no_member_that_trains() -> None:
+    assert status_of(observed(report=report(JobPhase.STALLED)))["members"]["ready"] == 0
 
 
 def test_nothing_is_written_when_nothing_changed() -> None:
@@ -363,6 +425,62 @@ def test_a_member_that_does_not_start_is_told_of_after_a_while_though_nothing_ha
     truth, reason, says = condition_of(late, "Progressing")
     assert (truth, reason) == ("True", "MemberCannotStart")
     assert says.endswith("kubectl describe pod gpt-1")
+
+
+def joining(*joined: int, runs_for_s: float = 20.0, phase: JobPhase = JobPhase.PENDING, **fields: Any) -> Observed:
+    """Two pods that run; `joined` are ready and spare members."""
+    ready, spares = joined
+    pods = (pod(0, runs_for_s=3600.0), pod(1, runs_for_s=runs_for_s))
+    return observed(pods=pods, report=report(phase, members=Membership(2, ready, spares)), **fields)
+
+
+def test_pods_that_run_and_do_not_join_are_named() -> None:
+    truth, reason, says = condition_of(joining(0, 0), "Progressing")
+    assert (truth, reason) == ("True", "MemberCannotStart")
+    told = "{0} on {1}: runs and has not joined, or is being tested; look at: kubectl logs {0}"
+    assert says == "; ".join((told.format("gpt-0", "n0"), told.format("gpt-1", "n1")))
+
+
+@pytest.mark.parametrize("phase", [JobPhase.PENDING, JobPhase.FORMING, JobPhase.RECOVERING, JobPhase.RUNNING])
+def test_of_pods_of_which_one_did_not_join_it_is_said_that_it_is_one_of_them(phase: JobPhase) -> None:
+    truth, reason, says = condition_of(joining(1, 0, phase=phase), "Progressing")
+    assert (truth, reason) == ("True", "MemberCannotStart")
+    assert says.startswith("1 of the pods that run has not joined")
+    assert says.endswith("kubectl logs POD, where POD is one of gpt-0, gpt-1")
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        joining(2, 0),
+        joining(1, 1),
+        joining(1, 0, runs_for_s=19.0),
+        joining(0, 0, phase=JobPhase.PREFLIGHT),
+        joining(0, 0, phase=JobPhase.RUNNING),
+        joining(0, 0, phase=JobPhase.FAILED),
+        joining(0, 0, heard_age_s=1.0),
+        observed(report=report(JobPhase.PENDING, members=Membership(2, 0, 0))),
+    ],
+    ids=[
+        "joined",
+        "spare",
+        "just begun",
+        "in tests",
+        "a new leader",
+        "over",
+        "watchdog away",
+        "nobody knows since when",
+    ],
+)
+def test_nobody_is_said_to_be_late_who_is_there_or_on_its_way(seen: Observed) -> None:
+    assert condition_of(seen, "Progressing")[1] != "MemberCannotStart"
+
+
+def test_a_pod_that_just_began_is_looked_at_again_when_it_should_have_joined() -> None:
+    again_s = decide(joining(1, 0, runs_for_s=5.0)).requeue_after_s
+    assert again_s is not None
+    assert 15.0 < again_s < 16.0
+    assert decide(after(joining(2, 0, runs_for_s=5.0, spec=spec_of(document(nodes=4))))).requeue_after_s is None
 
 
 def test_the_watchdog_is_missed_after_ten_seconds_or_when_it_says_so_itself() -> None:

@@ -1,6 +1,6 @@
 """What the API server says of a template stands until it says something else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -26,10 +26,12 @@ class Opinion:
         self.says: HoldfastError | None = None
         self.takes: Callable[[Any], Any] = lambda pod: pod
         self.asked = 0
+        self.query: Mapping[str, str] = {}
 
     async def ask(self, request: Request, guard: Callable[[], None]) -> bytes:
         guard()
         self.asked += 1
+        self.query = request.query
         if self.says is not None:
             raise self.says
         assert request.body is not None
@@ -92,6 +94,32 @@ async def test_a_field_that_the_api_server_leaves_out_is_named_until_it_is_mende
     assert (await asking.about() or "").startswith("there is no field spec.containers[0].image, ")
 
 
+async def test_a_server_that_knows_strict_validation_is_asked_for_it_and_names_the_field() -> None:
+    asking = Asking()
+    says = (
+        'Pod in version \\"v1\\" cannot be handled as a Pod: strict decoding error: '
+        'unknown field \\"spec.tolerations[0].efect\\", unknown field \\"spec.containers[0].resourcess\\"'
+    )
+    asking.server.says = refusal(400, f'{{"reason": "BadRequest", "message": "{says}"}}'.encode())
+    told = await asking.about()
+    assert asking.server.query["fieldValidation"] == "Strict"
+    named = "spec.tolerations[0].efect, spec.containers[0].resourcess"
+    assert told == f"there is no field {named}; mend the spelling or remove it"
+
+
+def test_a_volume_that_is_mounted_twice_lost_nothing_when_admission_mounts_a_token() -> None:
+    mounts = [
+        {"name": "data", "mountPath": "/in", "readOnly": True},
+        {"name": "data", "mountPath": "/out", "subPath": "o"},
+    ]
+    token = {"name": "default-token", "mountPath": "/token", "readOnly": True}
+    assert list(dropped({"volumeMounts": mounts}, {"volumeMounts": [*mounts, token]}, "s")) == []
+    assert list(dropped({"volumeMounts": mounts}, {"volumeMounts": [token, *mounts]}, "s")) == []
+    misspelt = [mounts[0], {**mounts[1], "readonly": True}]
+    left_out = list(dropped({"volumeMounts": misspelt}, {"volumeMounts": [*mounts, token]}, "s"))
+    assert left_out == ["s.volumeMounts[1].readonly"]
+
+
 @pytest.mark.parametrize(
     ("given", "taken", "left_out"),
     [
@@ -100,7 +128,9 @@ async def test_a_field_that_the_api_server_leaves_out_is_named_until_it_is_mende
         ({"empty": [], "off": False, "none": None}, {}, []),
         ({"q": "1024Mi"}, {"q": "1Gi"}, []),
         ({"l": [{"name": "x", "y": 1}]}, {"l": [{"name": "sidecar"}, {"name": "x"}]}, ["s.l[0].y"]),
-        ({"l": [{"key": "x", "y": 1}]}, {"l": [{"key": "added"}, {"key": "x"}]}, []),
+        ({"l": [{"key": "x", "y": 1}]}, {"l": [{"key": "added"}, {"key": "x"}]}, ["s.l[0].y"]),
+        ({"l": [{"key": "x", "y": 1}]}, {"l": [{"key": "x"}, {"key": "added", "z": 1}]}, ["s.l[0].y"]),
+        ({"l": [{"key": "x"}, {"key": "y", "v": 1}]}, {"l": [{"key": "y", "v": 1}]}, []),
     ],
 )
 def test_what_was_left_out_is_told_from_what_was_added_or_written_otherwise(

@@ -1,11 +1,12 @@
 """From when on a line counts as one: what was shown before it broke may have been overtaken meanwhile."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
-from aiohttp import WSMsgType, web
+from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from operator_builders import JOB_ID, plan, report
 from patience import patient
 
@@ -40,14 +41,59 @@ async def until(holds: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_a_line_counts_from_the_first_report_on_it_not_from_the_greeting(tmp_path: Path) -> None:
-    shown, app = Shown(), web.Application()
+@asynccontextmanager
+async def served(shown: Shown, folder: Path) -> AsyncIterator[Watchdog]:
+    """The operator's way to it."""
+    app = web.Application()
     app.router.add_get("/v1/operator", shown.serve)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    (tmp_path / "token").write_text("token")
-    watchdog = Watchdog(f"127.0.0.1:{runner.addresses[0][1]}", tmp_path / "token")
+    (folder / "token").write_text("token")
+    watchdog = Watchdog(f"127.0.0.1:{runner.addresses[0][1]}", folder / "token")
+    try:
+        yield watchdog
+    finally:
+        await watchdog.close()
+        shown.shows.put_nowait(None)
+        await runner.cleanup()
+
+
+class SlowToEnd(JobLine):
+    """Its sender takes time to end, as one does that has much to write."""
+
+    ending: asyncio.Event
+
+    async def _send(self, line: ClientWebSocketResponse) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.ending.set()
+            await asyncio.Event().wait()
+
+
+async def test_a_line_that_just_broke_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    shown = Shown()
+    async with served(shown, tmp_path) as watchdog:
+        line = SlowToEnd(watchdog, JOB_ID, lambda: None, asyncio.get_running_loop().time)
+        line.ending = asyncio.Event()
+        running = asyncio.create_task(line.run())
+        shown.shows.put_nowait(None)
+        await line.ending.wait()
+        running.cancel()
+        await asyncio.wait((running,), timeout=patient(5.0))
+        ended = running.done()
+        running.cancel()
+        assert ended, "an operator that lost its lease waits for its lines, for ever if one goes on"
+
+
+async def test_a_line_counts_from_the_first_report_on_it_not_from_the_greeting(tmp_path: Path) -> None:
+    shown = Shown()
+    async with served(shown, tmp_path) as watchdog:
+        await _breaks_and_comes_back(shown, watchdog)
+
+
+async def _breaks_and_comes_back(shown: Shown, watchdog: Watchdog) -> None:
     looks: list[tuple[int, JobPhase]] = []
 
     def look() -> None:
@@ -74,6 +120,3 @@ async def test_a_line_counts_from_the_first_report_on_it_not_from_the_greeting(t
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await watchdog.close()
-        shown.shows.put_nowait(None)
-        await runner.cleanup()

@@ -1,8 +1,12 @@
 """What an image is built with is pinned like what is in it."""
 
+import importlib
 import re
 import tomllib
 from pathlib import Path
+
+import psutil
+import pytest
 
 ROOT = Path(__file__).parents[3]
 CONSTRAINTS = "/src/constraints.txt"
@@ -27,3 +31,13 @@ def test_every_stage_that_installs_is_held_to_the_constraints_once_they_are_ther
         head = stage.partition("\n")[0]
         if "pip wheel" in stage:
             assert head.startswith("source AS"), f"{head}: what it builds with is not pinned"
+
+
+def test_a_build_that_takes_too_long_leaves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "cluster"))
+    images = importlib.import_module("holdfast_images")
+    monkeypatch.setattr(images, "BUILD_S_MAX", 0.2)
+    with pytest.raises(images.BuildFailed, match="took more than 0 s: 4711"):
+        images._run("sh", "-c", "sleep 4711 & echo 4711 >&2; wait")
+    left = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "4711"]]
+    assert [each for each in left if each.status() != psutil.STATUS_ZOMBIE] == []

@@ -36,7 +36,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 class Caller(msgspec.Struct, frozen=True):
     """Who asks. `namespace` is the only one whose jobs it may send signals for; None: those of all. `pod` is the
-    one that its token is bound to.
+    one that its token is bound to, `node` the node of that pod, where Kubernetes says it (from 1.30 on).
 
     `identity`: who that is to Kubernetes; None when the API server knows nothing of it.
     """
@@ -46,6 +46,7 @@ class Caller(msgspec.Struct, frozen=True):
     namespace: str | None = None
     pod: str | None = None
     identity: Identity | None = None
+    node: str | None = None
 
     def may_ingest_for(self, job: str) -> bool:
         """Whether signals about the job `namespace/name` are taken from this caller."""

@@ -144,9 +144,10 @@ class Reviews:
 
 # Whose a token is.
 
-# Which pod a bound token is of.
+# Which pod a bound token is of, and where that runs; an API server before 1.30 says no node.
 # Source: https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#schema-for-service-account-private-claims
 POD_NAME = "authentication.kubernetes.io/pod-name"
+NODE_NAME = "authentication.kubernetes.io/node-name"
 TOKEN = Kind("authentication.k8s.io/v1", "TokenReview", "whose a token is")
 
 
@@ -198,10 +199,9 @@ class TokenReviewer:
         # An API server that knows nothing of audiences says none; then the token was made for anybody.
         if status.authenticated and self._audience in status.audiences:
             user = status.user
-            pod = next(iter(user.extra.get(POD_NAME, ())), None)
-            caller = replace(
-                self._grants.newest().caller(user.username, user.groups, pod), identity=user.identity()
-            )
+            pod, node = (next(iter(user.extra.get(name, ())), None) for name in (POD_NAME, NODE_NAME))
+            granted = self._grants.newest().caller(user.username, user.groups, pod)
+            caller = replace(granted, identity=user.identity(), node=node)
         return Verdict(caller, self._now(), expiry(token))
 
 

@@ -37,9 +37,11 @@ class ServicePeer:
         met: list[int] = []
         try:
             trusted = self._trusted()
-            async with asyncio.timeout(ASK_S):
+            # One that keeps no connection, and goes from one address of the name to the next.
+            connector = aiohttp.TCPConnector(ssl=trusted, force_close=True)
+            async with asyncio.timeout(ASK_S), aiohttp.ClientSession(connector=connector) as http:
                 for _ in range(ASKS):
-                    met.append(await self._ask(trusted))
+                    met.append(await self._ask(http))
         except (aiohttp.ClientError, TimeoutError, Malformed, OSError):
             pass
         return Fence(max(met)) if any(met) else None
@@ -53,10 +55,7 @@ class ServicePeer:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
 
-    async def _ask(self, trusted: ssl.SSLContext | bool) -> int:
-        """The fence of whoever answers, 0 for a standby. A new connection, so that the service may choose anew."""
-        async with (
-            aiohttp.ClientSession() as http,
-            http.get(self._url, ssl=trusted) as response,
-        ):
+    async def _ask(self, http: aiohttp.ClientSession) -> int:
+        """The fence of whoever answers, 0 for a standby."""
+        async with http.get(self._url) as response:
             return decode_json(await response.read(), Readiness).fence or 0

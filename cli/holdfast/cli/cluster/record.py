@@ -38,7 +38,7 @@ class Condition(_Camel, frozen=True):
 
 class Members(_Camel, frozen=True):
     wanted: int = 0
-    ready: int = 0
+    ready: int | None = None
     spares: int = 0
 
 
@@ -95,13 +95,13 @@ def read_record(document: dict[str, Any]) -> JobRecord:
 def seen_in(record: JobRecord, now: float) -> SeenStatus:
     """The status as recorded. `now` is the wall clock, which the times in it were written by."""
     status = record.status
-    saved, members = status.last_checkpoint, status.members
+    saved = status.last_checkpoint
     return SeenStatus(
         job=record.job,
         phase=status.phase,
         reason=_reason(record),
         round=status.round,
-        members=Membership(members.wanted, members.ready, members.spares) if members else None,
+        members=_members(status.members),
         world_size=status.world_size,
         step=status.step,
         restarts=status.restarts,
@@ -120,6 +120,13 @@ def incidents_in(record: JobRecord) -> RecordedIncidents:
     if record.status.incidents is None:
         raise Unavailable(f"nothing is recorded of the incidents of {record.job}")
     return RecordedIncidents(record.status.recent_incidents[::-1])
+
+
+def _members(members: Members | None) -> Membership | None:
+    """None while nobody knows how many train."""
+    if members is None or members.ready is None:
+        return None
+    return Membership(members.wanted, members.ready, members.spares)
 
 
 def _open_incidents(status: Status) -> int | None:

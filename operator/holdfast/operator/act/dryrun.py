@@ -1,6 +1,12 @@
-"""Asks the API server whether it would take a pod of a job's template, before any is made."""
+"""Asks the API server whether it would take a pod of a job's template, before any is made.
 
-from collections.abc import Callable, Iterator
+A field that no pod has is named by servers since 1.27, which are asked to be strict. Older ones leave it out
+without a word: what they answer is compared with what was asked.
+Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +23,7 @@ ASK_AGAIN_S: Final = 30.0
 
 _ABOUT_THE_POD: Final = (400, 403, 422)
 _ABOUT_SOMETHING_ELSE: Final = ("exceeded quota", "is being terminated", "does not support dry run", "dryRun")
+_UNKNOWN_FIELD: Final = re.compile(r'unknown field "([^"]+)"')
 
 
 @dataclass(frozen=True)
@@ -75,9 +82,14 @@ class DryRun:
         except Declined as declined:
             if declined.code not in _ABOUT_THE_POD or any(it in declined.message for it in _ABOUT_SOMETHING_ELSE):
                 return None
-            return declined.message
+            unknown = _UNKNOWN_FIELD.findall(declined.message) if "strict decoding" in declined.message else []
+            return _no_field(unknown) if unknown else declined.message
         unknown = list(dropped(trial["spec"], tried.get("spec"), "spec"))
-        return f"there is no field {', '.join(unknown)}; mend the spelling or remove it" if unknown else None
+        return _no_field(unknown) if unknown else None
+
+
+def _no_field(unknown: Iterable[str]) -> str:
+    return f"there is no field {', '.join(unknown)}; mend the spelling or remove it"
 
 
 def dropped(given: Any, taken: Any, path: str) -> Iterator[str]:
@@ -92,11 +104,20 @@ def dropped(given: Any, taken: Any, path: str) -> Iterator[str]:
                     yield from dropped(value, taken[key], f"{path}.{key}")
                 elif value:
                     yield f"{path}.{key}"
-        case list(), list() if len(given) == len(taken):
-            for place, (one, other) in enumerate(zip(given, taken, strict=True)):
-                yield from dropped(one, other, f"{path}[{place}]")
-        case list(), list():
-            named = {each["name"]: each for each in taken if isinstance(each, dict) and "name" in each}
+        case list(), list() if len(given) <= len(taken):
+            # Admission adds entries (mounts, tolerations, sidecars) and leaves the others in their order. A field
+            # that nothing of this kind has is in none of them, so the nearest one lacks just those fields.
+            added = len(taken) - len(given)
             for place, one in enumerate(given):
-                if isinstance(one, dict) and one.get("name") in named:
-                    yield from dropped(one, named[one["name"]], f"{path}[{place}]")
+                yield from _nearest(one, taken[place : place + added + 1], f"{path}[{place}]")
+
+
+def _nearest(given: Any, candidates: list[Any], path: str) -> list[str]:
+    """What `given` lost in the one of `candidates` in which it lost least."""
+    least: list[str] | None = None
+    for each in candidates:
+        lost = list(dropped(given, each, path))
+        if not lost:
+            return lost
+        least = lost if least is None or len(lost) < len(least) else least
+    return least or []

@@ -4,6 +4,7 @@ An Intervention stays as a record when its job is gone: it has no owner. Nothing
 object's uid is the request's id and the watchdog remembers those.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,18 +26,21 @@ from holdfast.operator.decide.intervention import answer, attend, is_answered, r
 from holdfast.operator.decide.observed import Cordoning, read_spec
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
 from holdfast.operator.decide.pods import has_ended
+from holdfast.operator.decide.recorded import refused_because
 from holdfast.operator.kube.clusterview import ClusterView
-from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, ROLL_TO, Intervention, seconds_of
-from holdfast.operator.kube.worklist import Worklist
+from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, ROLL_TO, Intervention, Job, seconds_of
+from holdfast.operator.kube.worklist import NamespaceQueue, Worklist
 from holdfast.operator.kube.writes import Writes, merge_patch
 from holdfast.operator.watchdog import Watchdog
 from holdfast.wire.kube.reply import Absent
 
 logger = logging.getLogger(__name__)
 
+AT_ONCE_MAX: Final = 8
 PENDING_S: Final = 2.0  # how soon a pending one is asked about again
 GIVE_UP_S: Final = 600.0
-"""How long a watchdog that is away is asked. What could not be done by then would come as a surprise later."""
+"""How long a watchdog is asked that is away or has not taken the job. What could not be done by
+then would come as a surprise later."""
 UNSEEN_S: Final = 10.0
 """How long a job that is not there is waited for: one applied together with it is seen by another watch."""
 
@@ -53,24 +57,39 @@ class Interventions:
     cordoning: Cordoning
 
     async def run(self) -> NoReturn:
-        """Until cancelled, one at a time. Raises Fenced."""
-        while True:
-            key = await self.worklist.take()
-            try:
-                again_s = await self._attend(key)
-            except Fenced:
-                raise
-            except HoldfastError as error:
-                logger.warning("cannot pass on an intervention intervention=%s error=%s", key, error)
-                self.worklist.failed(key)
-            except Exception:  # one object's surprise must not stop the others
-                logger.exception("cannot pass on an intervention intervention=%s", key)
-                self.worklist.failed(key)
+        """Until cancelled, several at once, but of each namespace one. Raises Fenced."""
+        queue = NamespaceQueue()
+
+        async def serve() -> NoReturn:
+            while True:
+                with queue.hand(await queue.turn()) as key:
+                    await self._pass_on(key)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(AT_ONCE_MAX):
+                    group.create_task(serve())
+                while True:
+                    queue.put(await self.worklist.take())
+        except* Fenced as fenced:
+            raise fenced.exceptions[0] from None
+
+    async def _pass_on(self, key: str) -> None:
+        try:
+            again_s = await self._attend(key)
+        except Fenced:
+            raise
+        except HoldfastError as error:
+            logger.warning("cannot pass on an intervention intervention=%s error=%s", key, error)
+            self.worklist.failed(key)
+        except Exception:  # one object's surprise must not stop the others
+            logger.exception("cannot pass on an intervention intervention=%s", key)
+            self.worklist.failed(key)
+        else:
+            if again_s is None:
+                self.worklist.drop(key)
             else:
-                if again_s is None:
-                    self.worklist.drop(key)
-                else:
-                    self.worklist.done(key, again_s)
+                self.worklist.done(key, again_s)
 
     async def _attend(self, key: str) -> float | None:
         """When to look again, None: never."""
@@ -106,9 +125,8 @@ class Interventions:
             return InterventionOutcome(request.id, InterventionState.REFUSED, says)
         if outcome is not None:
             return await self._completed(request, outcome)
-        if self.view.job(request.job) is not None:
-            says = "the watchdog has not taken the job yet"
-            return InterventionOutcome(request.id, InterventionState.PENDING, says)
+        if (job := self.view.job(request.job)) is not None:
+            return _not_taken(request, job, age_s)
         if age_s < UNSEEN_S:
             says = f"no job {request.job.partition('/')[2]} has been seen yet"
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
@@ -158,3 +176,19 @@ class Interventions:
             except Absent:
                 return
         logger.info("answered intervention=%s/%s state=%s outcome=%s", *where, status["state"], status["outcome"])
+
+
+def _not_taken(request: InterventionRequest, job: Job, age_s: float) -> InterventionOutcome:
+    """The answer for a job that is there and of which the watchdog knows nothing."""
+    name = job.metadata.name
+    if (why := refused_because(job)) is not None:
+        says = f"the spec of job {name} is refused, so that nothing runs: {why}. Mend it, then ask again."
+        return InterventionOutcome(request.id, InterventionState.REFUSED, says)
+    if age_s < GIVE_UP_S:
+        says = "the watchdog has not taken the job yet"
+        return InterventionOutcome(request.id, InterventionState.PENDING, says)
+    says = (
+        f"the watchdog did not take job {name} for {GIVE_UP_S / 60:.0f} minutes, so it is not asked any more. "
+        f"Nothing was done. Look at: kubectl describe tj {name}. Ask again once it is taken."
+    )
+    return InterventionOutcome(request.id, InterventionState.REFUSED, says)

@@ -119,9 +119,8 @@ def _judge_held(job: Contender, rivals: list[Contender], now: float) -> Standing
 CONDITION = "Admitted"
 KUBERNETES_OWN = frozenset((None, "", "default-scheduler"))
 """Another scheduler, as a rule, places all pods of a job or none."""
-OUT_OF_IT = frozenset(
-    phase.value for phase in (JobPhase.RUNNING, JobPhase.STALLED, JobPhase.SUCCEEDED, JobPhase.FAILED)
-)
+TRAINS = (JobPhase.RUNNING, JobPhase.STALLED)
+OUT_OF_IT = frozenset(phase.value for phase in (*TRAINS, JobPhase.SUCCEEDED, JobPhase.FAILED))
 
 
 def contender(job: Job, spec: TrainingJob, pods: Iterable[Pod]) -> Contender | None:

@@ -11,16 +11,17 @@ from typing import Any
 
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, JobStatus
-from holdfast.operator.decide.admission import TURN_S, Standing
+from holdfast.operator.decide.admission import TRAINS, TURN_S, Standing
 from holdfast.operator.decide.context import Context
 from holdfast.operator.decide.observed import Mode
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier, is_rolled
-from holdfast.operator.decide.pods import late_in_s, unschedulable, why_pending
-from holdfast.operator.kube.objects import Condition, text_of
+from holdfast.operator.decide.pods import is_running, joins_late_in_s, late_in_s, unschedulable, why_pending
+from holdfast.operator.kube.objects import Condition, Pod, seconds_of, text_of
 
 ITS_TURN = "its pods are made again by themselves when its turn comes"
 SILENT_S = 10.0
 """A watchdog that fails over is back before; nothing is said of such a gap."""
+UNSEEN = "Unseen"
 MARGIN_S = 0.1
 MESSAGE_LENGTH_MAX = 2000
 STALE_INTERVALS = 3
@@ -62,8 +63,8 @@ def conditions_of(ctx: Context, would: tuple[str, ...]) -> list[Condition]:
     """All of them. `would` is what an operator that only observes would have done."""
     seen = [
         _ready(ctx),
-        _progressing(ctx),
-        _degraded(ctx),
+        _doubted(ctx, _progressing(ctx)),
+        _doubted(ctx, _degraded(ctx)),
         _checkpoint_healthy(ctx),
         _capacity_available(ctx),
         _admitted(ctx),
@@ -99,7 +100,37 @@ def _said_last(ctx: Context, type_: str) -> Condition | None:
     return Condition(type_, known.status, known.reason, known.message)
 
 
+def is_unseen(ctx: Context) -> bool:
+    """Whether the job trained when the watchdog was last heard, too long ago to say that it still does."""
+    last = ctx.report.status.phase if ctx.report is not None else ctx.recorded.phase
+    return ctx.ended is None and last in TRAINS and ctx.observed.heard_age_s > SILENT_S
+
+
+def _unseen(ctx: Context, type_: str) -> Condition:
+    """The time in it is told once: it would be later with every restart of the operator."""
+    known = _said_last(ctx, type_)
+    if known is not None and known.reason == UNSEEN:
+        return known
+    since = ctx.now - ctx.observed.heard_age_s
+    if ctx.report is not None:
+        since -= ctx.report.status.step_age_s or 0.0
+    else:
+        progressed_at = ctx.written.get("progressedAt")
+        at = seconds_of(progressed_at) if isinstance(progressed_at, str) else None
+        since = since if at is None else min(since, at)
+    says = f"nobody has seen a step since {text_of(since)}: the watchdog is away"
+    return Condition(type_, Truth.UNKNOWN, UNSEEN, says)
+
+
+def _doubted(ctx: Context, condition: Condition) -> Condition:
+    """That nothing is amiss holds only of what somebody sees. What was amiss when last seen still stands."""
+    doubtful = condition.status == Truth.FALSE and is_unseen(ctx)
+    return _unseen(ctx, condition.type) if doubtful else condition
+
+
 def _ready(ctx: Context) -> Condition:
+    if is_unseen(ctx):
+        return _unseen(ctx, "Ready")
     if ctx.report is None:
         return _unknown(ctx, "Ready")
     status = ctx.report.status
@@ -128,7 +159,7 @@ def _progressing(ctx: Context) -> Condition:
 
 
 def _late_starts(ctx: Context) -> Iterator[str]:
-    """What keeps a pod that has a node from starting. A pod without one is the condition CapacityAvailable."""
+    """What keeps a pod that has a node from taking part. One without a node is the condition CapacityAvailable."""
     for pod in ctx.pods.live:
         name, node = pod.metadata.name, pod.spec.node_name
         if not node or pod.status.phase != "Pending":
@@ -137,11 +168,47 @@ def _late_starts(ctx: Context) -> Iterator[str]:
             yield f"{name} on {node}: {why}"
         elif late_in_s(pod, ctx.now) == 0:
             yield f"{name} on {node}: waits for an image or a volume; look at: kubectl describe pod {name}"
+    yield from _not_joined(ctx)
+
+
+def _not_joined(ctx: Context) -> Iterator[str]:
+    """Pods that run, and the watchdog counts fewer members. It tells how many there are, not which."""
+    late = [pod for pod, left_s in _joining(ctx) if left_s == 0]
+    missing = len(late) - _joined(ctx)
+    if missing <= 0:
+        return
+    says = "not joined, or is being tested; look at: kubectl logs"
+    if missing == len(late):
+        for pod in late:
+            yield f"{pod.metadata.name} on {pod.spec.node_name}: runs and has {says} {pod.metadata.name}"
+        return
+    names = ", ".join(pod.metadata.name for pod in late)
+    yield f"{missing} of the pods that run has {says} POD, where POD is one of {names}"
+
+
+def _joining(ctx: Context) -> list[tuple[Pod, float]]:
+    """The pods that run, and for how long each may yet take to join; none while as many have joined."""
+    waits = (JobPhase.PREFLIGHT, JobPhase.SUSPENDED)
+    if ctx.report is None or not ctx.connected or ctx.ended is not None or ctx.report.status.phase in waits:
+        return []
+    if ctx.report.status.phase in TRAINS and not _joined(ctx):
+        return []  # a watchdog that has just taken over, and that nobody has joined anew yet
+    running = [pod for pod in ctx.pods.live if is_running(pod)]
+    if len(running) <= _joined(ctx):
+        return []
+    left = [(pod, joins_late_in_s(pod, ctx.now)) for pod in running]
+    return [(pod, left_s) for pod, left_s in left if left_s is not None]
+
+
+def _joined(ctx: Context) -> int:
+    members = ctx.report.status.members if ctx.report is not None else None
+    return 0 if members is None else members.ready + members.spares
 
 
 def late_start_in_s(ctx: Context) -> float | None:
-    """When the next pod's start will be late, if nothing comes before: nobody else asks for that look."""
+    """When the next pod's start or joining is late, if nothing comes before: nobody else asks for that look."""
     left = [left_s for pod in ctx.pods.live if (left_s := late_in_s(pod, ctx.now))]
+    left += [left_s for _, left_s in _joining(ctx) if left_s]
     return min(left) + MARGIN_S if left else None
 
 

@@ -12,6 +12,7 @@ from holdfast.api.incident import IncidentState
 from holdfast.api.status import JobPhase
 from holdfast.operator.decide.action import Action, Cordon, CreatePod, SetFinalizer, Uncordon
 from holdfast.operator.decide.admission import CONDITION
+from holdfast.operator.decide.conditions import UNSEEN
 from holdfast.operator.decide.context import Context, Decision
 from holdfast.operator.decide.ending import WITHOUT_CHECKPOINT, waiting
 from holdfast.operator.decide.observed import KubeEvent
@@ -97,7 +98,10 @@ def _life(ctx: Context, status: Mapping[str, Any]) -> Iterable[KubeEvent]:
         yield KubeEvent("Suspended", report.status.reason)
     if before.holds("Suspended") and not suspended and ctx.ended is None:
         yield KubeEvent("Resumed", report.status.reason)
-    if phase is JobPhase.RUNNING and (before.phase, before.round) != (phase.value, report.status.round):
+    trains = phase is JobPhase.RUNNING and status.get("phase") == phase  # else nobody sees whether it does
+    ready = before.condition("Ready")
+    was = phase.value if ready is not None and ready.reason == UNSEEN else before.phase
+    if trains and (was, before.round) != (phase.value, report.status.round):
         yield KubeEvent("Running", f"round {report.status.round}, world size {report.status.world_size}")
     if ctx.ended is not None and before.finished_at is None:
         failed = ctx.ended is JobPhase.FAILED

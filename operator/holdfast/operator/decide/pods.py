@@ -12,7 +12,7 @@ TO_BE_LEFT = frozenset((NodeState.GONE, NodeState.DRAINING))
 
 MESSAGE_LENGTH_MAX = 500
 ENDED_PHASES = frozenset(("Failed", "Succeeded"))
-# An image that is there already begins within a few seconds of its node being chosen.
+# An image that is there already begins within a few seconds of its node being chosen, and its launcher joins soon.
 START_S_MAX = 20.0
 # Waiting that is part of every start.
 ORDINARY_WAITS = frozenset(("ContainerCreating", "PodInitializing", ""))
@@ -178,6 +178,13 @@ def late_in_s(pod: Pod, now: float) -> float | None:
     if since is None or pod.status.phase != "Pending" or any(each.state.waiting is None for each in statuses):
         return None
     return max(0.0, since + START_S_MAX - now)
+
+
+def joins_late_in_s(pod: Pod, now: float) -> float | None:
+    """How long until a launcher that runs should have joined, 0 from then on; None where none is known to run."""
+    running = [each.state.running for each in pod.status.container_statuses if each.state.running is not None]
+    starts = [at for at in (seconds_of(each.started_at) for each in running) if at is not None]
+    return max(0.0, max(starts) + START_S_MAX - now) if is_running(pod) and starts else None
 
 
 def unschedulable(pod: Pod) -> str | None:

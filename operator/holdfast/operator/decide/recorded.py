@@ -4,7 +4,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.operator.kube.objects import Condition
+from holdfast.api.status import JobPhase
+from holdfast.operator.kube.objects import Condition, Job
 
 
 class RecordedIncident(msgspec.Struct, frozen=True):
@@ -48,3 +49,12 @@ def read_recorded(status: msgspec.Raw) -> tuple[Recorded, dict[str, Any]]:
         return msgspec.json.decode(status, type=Recorded), msgspec.json.decode(status, type=dict[str, Any])
     except msgspec.MsgspecError:
         return Recorded(), {}
+
+
+def refused_because(job: Job) -> str | None:
+    """Why the newest spec of a job that never ran is refused; None where it is not, or was not looked at yet."""
+    recorded, _ = read_recorded(job.status)
+    if recorded.phase != JobPhase.INVALID or recorded.observed_generation != job.metadata.generation:
+        return None
+    condition = recorded.condition("InvalidSpec")
+    return condition.message if condition is not None else ""

@@ -1,7 +1,8 @@
 """A TrainingJob's status: written whole, seldom, and only when it says something new.
 
-What the watchdog knows keeps its last value while the watchdog is away. Step, goodput and checkpoint move fast:
-alone they are written every 30 s at most.
+What the watchdog knows keeps its last value while the watchdog is away, but for what says that all is well: a job
+that trained is Stalled then, and how many members train and the goodput are left out. Step, goodput and checkpoint
+move fast: alone they are written every 30 s at most.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from holdfast.api.plan import JobReport
 from holdfast.api.status import JobPhase, JobStatus
 from holdfast.operator.decide.action import CreatePod, SetFinalizer
 from holdfast.operator.decide.admission import priority_of
-from holdfast.operator.decide.conditions import conditions_of, renew
+from holdfast.operator.decide.conditions import conditions_of, is_unseen, renew
 from holdfast.operator.decide.context import Context, Decision
 from holdfast.operator.decide.observed import Mode
 from holdfast.operator.decide.staffing import next_ordinal
@@ -87,6 +88,9 @@ def _whole(case: Context, decision: Decision) -> dict[str, Any]:
         "recentIncidents": [],
         **(known if report is None else _from_watchdog(case, report)),
     }
+    if is_unseen(case):
+        members = status.get("members") or {}
+        status |= {"members": {key: value for key, value in members.items() if key != "ready"}, "goodput": None}
     status["observedGeneration"] = _observed_generation(case)
     generation = case.metadata.generation or None
     status["conditions"] = renew(
@@ -97,6 +101,8 @@ def _whole(case: Context, decision: Decision) -> dict[str, Any]:
 
 def _phase(case: Context) -> str:
     """What the watchdog says; of a job that it was never given because its spec is refused, that."""
+    if is_unseen(case):
+        return JobPhase.STALLED.value
     if case.report is not None:
         return case.report.status.phase.value
     if case.invalid is not None and case.recorded.started_at is None:
@@ -120,7 +126,7 @@ def _from_watchdog(case: Context, report: JobReport) -> dict[str, Any]:
         "round": status.round,
         "members": {
             "wanted": status.members.wanted,
-            "ready": status.members.ready,
+            "ready": 0 if status.phase is JobPhase.STALLED else status.members.ready,
             "spares": status.members.spares,
             "pods": len(case.pods.there),
         },

@@ -81,6 +81,10 @@ class Waiting(Object, frozen=True, gc=False):
     message: str = ""
 
 
+class RunningSince(Object, frozen=True, gc=False):
+    started_at: str | None = None
+
+
 class Terminated(Object, frozen=True, gc=False):
     exit_code: int = 0
     reason: str = ""
@@ -91,6 +95,7 @@ class Terminated(Object, frozen=True, gc=False):
 
 class ContainerState(Object, frozen=True, gc=False):
     waiting: Waiting | None = None
+    running: RunningSince | None = None
     terminated: Terminated | None = None
 
 

@@ -30,8 +30,13 @@ class Writes:
         return read(content, resource.shape)
 
     async def try_create(self, resource: Resource[T], namespace: str, manifest: Manifest) -> Manifest:
-        """The object as it would be; none is made. Raises Declined with the words of admission."""
-        content = await self._send("POST", resource.path(namespace), manifest, dryRun="All")
+        """The object as it would be; none is made. Raises Declined with the words of admission.
+
+        Servers before 1.25 do not know `fieldValidation` and ignore it.
+        """
+        content = await self._send(
+            "POST", resource.path(namespace), manifest, dryRun="All", fieldValidation="Strict"
+        )
         return read(content, dict[str, Any])
 
     async def merge(self, resource: Resource[T], where: tuple[str, str], patch: Manifest, sub: str = "") -> T:

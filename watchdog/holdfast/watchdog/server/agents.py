@@ -24,7 +24,7 @@ from holdfast.watchdog.server.answer import CALLER
 from holdfast.watchdog.server.connection import AgentConnection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket, sender
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.names import check_peer, check_room, check_unbound
+from holdfast.watchdog.server.names import check_peer, check_room, check_speaks_for
 from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
 from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
@@ -47,12 +47,12 @@ async def serve_agent(request: web.Request) -> web.WebSocketResponse:
 
 
 async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbox, caller: Caller) -> None:
-    check_unbound(caller)
     frames = decoded(socket, MESSAGES)
     hello = await first(frames)
     if not isinstance(hello, AgentHello):
         raise BadMessage("the first message must be AgentHello")
     check_peer(node=hello.node, boot=hello.boot)
+    check_speaks_for(caller, hello.node)
     try:
         host = watchdog.brought(hello.job)
         check_room(len(host.taken))

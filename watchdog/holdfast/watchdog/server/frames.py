@@ -106,8 +106,9 @@ async def converse(
         await close(socket, error.code, str(error))
     finally:
         sender.cancel()
-        with suppress(asyncio.CancelledError):
-            await sender
+        (ended,) = await asyncio.gather(sender, return_exceptions=True)
+    if isinstance(ended, Exception):
+        raise ended
 
 
 async def close(socket: web.WebSocketResponse, code: int, reason: str) -> None:

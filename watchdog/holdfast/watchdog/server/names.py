@@ -30,10 +30,15 @@ def check_allowed(caller: Caller, job: str) -> None:
         )
 
 
-def check_unbound(caller: Caller) -> None:
-    """Raises BadMessage unless the caller may speak for nodes: what it says of them can take them away."""
+def check_speaks_for(caller: Caller, node: str) -> None:
+    """Raises BadMessage unless the caller may speak for that node: what it says can take the node away.
+
+    The role ingest lets speak for nodes; a token that says on which node its pod runs, for that one alone.
+    """
     if caller.namespace is not None:
         raise BadMessage(f"{caller.name} may not report for nodes: grant it the role ingest")
+    if caller.node is not None and caller.node != node:
+        raise BadMessage(f"node: {node} is not accepted; the token of {caller.name} is of a pod on {caller.node}")
 
 
 def check_peer(**names: str) -> None:

@@ -1,7 +1,6 @@
 """What Prometheus reads: the watchdog's own metrics, and every job's as one."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -106,8 +105,7 @@ async def watch_loop(app: web.Application) -> AsyncIterator[None]:
     watching = asyncio.create_task(app[SCRAPER].lag.follow())
     yield
     watching.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await watching
+    await asyncio.gather(watching, return_exceptions=True)
 
 
 def _version() -> str:

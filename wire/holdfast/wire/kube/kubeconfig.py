@@ -5,7 +5,6 @@ would take ten times the memory and a hundred times the time of what is read her
 """
 
 import asyncio
-import contextlib
 import ssl
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -65,8 +64,7 @@ class Kubeconfig:
         """Stop refreshing."""
         if self._refreshing is not None:
             self._refreshing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._refreshing
+            await asyncio.gather(self._refreshing, return_exceptions=True)
             self._refreshing = None
 
     @property

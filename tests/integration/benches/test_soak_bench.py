@@ -1,0 +1,21 @@
+"""The soak, for two minutes: what random faults leave behind, and whom they blame; the bench takes thirty."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from patience import patient
+
+BENCH = Path(__file__).parents[3] / "bench" / "soak.py"
+
+
+@pytest.mark.timeout(600)
+def test_random_faults_are_healed_and_leave_nothing_and_blame_nobody_else(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCH), "--minutes", "2", "--every", "10", "--output", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(580))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    figures = json.loads((tmp_path / "soak.json").read_text())
+    assert len(figures) == 5
+    assert [each["figure"] for each in figures if not each["met"]] == [], ended.stdout

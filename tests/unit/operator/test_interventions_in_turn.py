@@ -1,0 +1,158 @@
+"""Several interventions at once: nobody waits for another tenant's, and none waits without end."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from operator_builders import NOW, job_object
+
+from holdfast.api.errors import Fenced
+from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
+from holdfast.operator.act.interventions import AT_ONCE_MAX, GIVE_UP_S, Interventions
+from holdfast.operator.decide.observed import Cordoning
+from holdfast.operator.kube.objects import Intervention, Job, Metadata, text_of
+from holdfast.operator.kube.worklist import Worklist
+
+
+class Rig:
+    """Interventions on the job gpt of their namespace, and a watchdog that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.job: Job = job_object()
+        self.knows, self.leads, self.now = True, True, NOW
+        self.slow: dict[str, asyncio.Event] = {}  # names of interventions that are answered later
+        self.asked: list[str] = []
+        self.in_hand = self.most_in_hand = 0
+        self.answers: dict[str, tuple[str, str]] = {}
+        self._told = asyncio.Event()
+        self._held: dict[tuple[str, str], Intervention] = {}
+        self.worklist = Worklist(asyncio.get_running_loop().time)
+
+    def ask(self, key: str) -> None:
+        namespace, name = key.split("/")
+        spec = {"job": "gpt", "action": "Checkpoint", "reason": "before an upgrade"}
+        metadata = Metadata(name, namespace, f"uid-of-{key}", creation_timestamp=text_of(NOW))
+        self._held[namespace, name] = Intervention(
+            metadata, msgspec.Raw(json.dumps(spec).encode()), msgspec.Raw(b"{}")
+        )
+        self.worklist.add(key)
+
+    async def intervene(self, request: InterventionRequest) -> InterventionOutcome | None:
+        key = request.id.removeprefix("uid-of-")
+        self.asked.append(key)
+        self.in_hand += 1
+        self.most_in_hand = max(self.most_in_hand, self.in_hand)
+        await asyncio.sleep(0)
+        if key in self.slow:
+            await self.slow[key].wait()
+        self.in_hand -= 1
+        done = InterventionOutcome(request.id, InterventionState.DONE, "done")
+        return done if self.knows else None
+
+    async def merge(self, _: object, where: tuple[str, str], patch: dict[str, Any], sub: str) -> None:
+        if not self.leads:
+            raise Fenced("this operator leads no more")
+        self.answers["/".join(where)] = (patch["status"]["state"], patch["status"]["outcome"])
+        self._told.set()
+
+    def interventions(self) -> Interventions:
+        held = SimpleNamespace(get=lambda *where: self._held.get(where), writing=_writing)
+        view = SimpleNamespace(interventions=held, job=lambda _: self.job, jobs_in=lambda _: ())
+        given: list[Any] = [view, self.worklist, self, self]
+        return Interventions(*given, lambda: self.now, cordoning=Cordoning.OWN)
+
+    async def until(self, *keys: str) -> None:
+        async with asyncio.timeout(2.0):
+            while not set(keys) <= set(self.answers):
+                self._told.clear()
+                await self._told.wait()
+
+
+@contextmanager
+def _writing(*_: str) -> Iterator[Any]:
+    yield SimpleNamespace(landed=lambda _: None)
+
+
+@asynccontextmanager
+async def running(rig: Rig) -> AsyncIterator[None]:
+    task = asyncio.create_task(rig.interventions().run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_one_namespaces_interventions_hold_up_no_other_and_keep_their_order() -> None:
+    rig = Rig()
+    first = rig.slow["a/00"] = asyncio.Event()
+    for number in range(100):
+        rig.ask(f"a/{number:02}")
+    rig.ask("b/0")
+    async with running(rig):
+        await rig.until("b/0")
+        assert rig.asked == ["a/00", "b/0"]
+        first.set()
+        await rig.until(*(f"a/{number:02}" for number in range(100)))
+    assert [key for key in rig.asked if key.startswith("a/")] == [f"a/{number:02}" for number in range(100)]
+
+
+async def test_namespaces_take_turns_and_so_many_at_once_and_no_more() -> None:
+    rig = Rig()
+    keys = [f"{namespace}/{number}" for namespace in "abcdefghijkl" for number in range(3)]
+    for key in keys:
+        rig.ask(key)
+    async with running(rig):
+        await rig.until(*keys)
+    assert rig.most_in_hand == AT_ONCE_MAX
+    assert {key.partition("/")[0] for key in rig.asked[:12]} == set("abcdefghijkl")
+
+
+async def test_an_operator_that_leads_no_more_stops() -> None:
+    rig = Rig()
+    rig.leads = False
+    rig.ask("a/00")
+    async with asyncio.timeout(2.0):
+        with pytest.raises(Fenced):
+            await rig.interventions().run()
+
+
+REFUSED: dict[str, Any] = {
+    "phase": "Invalid",
+    "observedGeneration": 2,
+    "conditions": [{"type": "InvalidSpec", "status": "True", "message": "spec.nodes.min: 0 is not accepted"}],
+}
+
+
+async def answer(job: Job, age_s: float = 5.0) -> tuple[str, str]:
+    """To an intervention on a job that the watchdog does not know."""
+    rig = Rig()
+    rig.job, rig.knows, rig.now = job, False, NOW + age_s
+    rig.ask("a/00")
+    async with running(rig):
+        await rig.until("a/00")
+    return rig.answers["a/00"]
+
+
+async def test_an_intervention_on_a_job_whose_spec_is_refused_is_refused_at_once_with_the_reason() -> None:
+    state, says = await answer(job_object(generation=2, status=REFUSED))
+    assert state == "Refused"
+    assert "spec.nodes.min: 0 is not accepted" in says
+    told_by_nobody = {key: value for key, value in REFUSED.items() if key != "conditions"}
+    assert (await answer(job_object(generation=2, status=told_by_nobody)))[0] == "Refused"
+
+
+@pytest.mark.parametrize("status", [{}, {"phase": "Pending"}, REFUSED], ids=["new", "pending", "mended meanwhile"])
+async def test_an_intervention_on_a_job_that_is_not_taken_yet_waits_but_not_for_ever(
+    status: dict[str, Any],
+) -> None:
+    job = job_object(generation=3, status=status)
+    assert await answer(job) == ("Pending", "the watchdog has not taken the job yet")
+    state, says = await answer(job, GIVE_UP_S)
+    assert state == "Refused"
+    assert "did not take job gpt for 10 minutes" in says
