@@ -2,8 +2,10 @@
 
 import pytest
 from hypothesis import HealthCheck, settings
-from layer_times import pytest_addoption, pytest_configure
+from layer_times import pytest_addoption
+from layer_times import pytest_configure as watch_times
 from patience import stretch_limits
+from skipped_proofs import watch_proofs
 
 # The same examples in every run; and how long one takes says more of the machine than of what is tested.
 settings.register_profile(
@@ -11,7 +13,12 @@ settings.register_profile(
 )
 settings.load_profile("holdfast")
 
-__all__ = ["pytest_addoption", "pytest_configure"]
+__all__ = ["pytest_addoption"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    watch_times(config)
+    watch_proofs(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -40,12 +40,16 @@ class Spent:
 
 @dataclass
 class LayerTimes:
-    """What a layer took. `cpu_s` is of all of it, also of imports, collection and servers that outlive a file."""
+    """What a layer took. `cpu_s` is of all of it, also of imports, collection and servers that outlive a file.
+
+    `skipped` are tests that did not run, each of which has a promise to keep all the same.
+    """
 
     layer: str
     wall_s: float = 0.0
     cpu_s: float = 0.0
     files: dict[str, Spent] = field(default_factory=dict)
+    skipped: int = 0
 
     def add(self, file: str, *, wall_s: float, cpu_s: float, ends_test: bool) -> None:
         spent = self.files.setdefault(file, Spent())
@@ -139,6 +143,7 @@ class LayerReport:
         cpu = getattr(report, "cpu_s", 0.0)
         file = report.nodeid.split("::")[0]
         self.times.add(file, wall_s=report.duration, cpu_s=cpu, ends_test=report.when == "teardown")
+        self.times.skipped += report.skipped and not hasattr(report, "wasxfail")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -172,7 +177,7 @@ def read(path: Path) -> LayerTimes:
     """What `LAYER.json` holds. Raises OSError, ValueError."""
     found: Mapping[str, Any] = json.loads(path.read_text())
     files = {file: Spent(**spent) for file, spent in found["files"].items()}
-    return LayerTimes(found["layer"], found["wall_s"], found["cpu_s"], files)
+    return LayerTimes(found["layer"], found["wall_s"], found["cpu_s"], files, found.get("skipped", 0))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 
 What a layer prints is kept in build/tests/LAYER.txt and shown whole when it has ended, so that nothing is mixed;
 once a minute a line says what still runs. The end is one table: seconds by the clock, seconds of processors (of a
-layer's processes and those that they waited for, not of containers), the share of waiting. It fails when a layer
+layer's processes and those that they waited for, not of containers), the share of waiting, and how many tests were
+skipped. It fails when a layer
 failed. One that needs a failed one is not started; the others run all the same, so that one run says all that is
 wrong. After Ctrl-C the layers are interrupted and end in order;
 a second one kills them.
@@ -122,13 +123,19 @@ class Running:
             return None
         code = self.process.returncode = os.waitstatus_to_exitcode(status)
         took_s = time.monotonic() - self.started
-        return Ended(self.layer.name, code, took_s, max(usage.ru_utime + usage.ru_stime, self._noted_cpu_s()))
+        return Ended(
+            self.layer.name,
+            code,
+            took_s,
+            max(usage.ru_utime + usage.ru_stime, self._noted("cpu_s")),
+            int(self._noted("skipped")),
+        )
 
-    def _noted_cpu_s(self) -> float:
-        """What the layer itself noted: children that nobody waited for are in it."""
+    def _noted(self, what: str) -> float:
+        """What the layer itself noted: of the processors, children that nobody waited for are in it."""
         noted = self.output.with_suffix(".json")
         try:
-            return float(json.loads(noted.read_text())["cpu_s"])
+            return float(json.loads(noted.read_text())[what])
         except (OSError, ValueError, LookupError):
             return 0.0
 
@@ -139,16 +146,18 @@ class Running:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a layer ended: its exit status, or minus the signal that ended it."""
+    """How a layer ended: its exit status, or minus the signal that ended it; and how many tests were skipped."""
 
     name: str
     code: int
     wall_s: float
     cpu_s: float
+    skipped: int = 0
 
     def row(self) -> str:
         waiting = max(0.0, 1.0 - self.cpu_s / self.wall_s) if self.wall_s else 0.0
         how = "passed" if self.code == 0 else f"FAILED ({self.code})"
+        how += f", {self.skipped} SKIPPED" if self.skipped else ""
         return f"{self.wall_s:9.1f} {self.cpu_s:8.1f} {waiting:8.0%}  {self.name}: {how}"
 
 

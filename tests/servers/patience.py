@@ -3,7 +3,8 @@
 A limit is there to end a test that would wait for ever, so it may be generous: it costs time only where something
 is broken. Each is written as what a quiet machine needs at the very most, and is stretched here, in one place, so
 that it holds on a machine four times slower; HOLDFAST_TEST_PATIENCE says another factor. What a test gives to
-Holdfast (leases, beats, timeouts of peers) is not meant.
+Holdfast (leases, beats, timeouts of peers) is stretched where a slow machine could miss it and its length is not
+what the test is about.
 """
 
 import os

@@ -127,9 +127,13 @@ class Invariants:
 
     def _nobody_leaves_for_user_code(self) -> None:
         """What the script raised costs no node its place, and asks for no node."""
-        for incident in self.world.job.state.incidents:
+        incidents = self.world.job.state.incidents
+        others = [each for each in incidents if each.kind is not FindingKind.USER_CODE]
+        for_others = {action.does for each in others for action in each.actions}  # one round heals what is open
+        for incident in incidents:
             if incident.kind is FindingKind.USER_CODE:
                 swaps = [action.does for action in incident.actions if action.rung in (Rung.SWAP, Rung.SHRINK)]
+                swaps = [does for does in swaps if does not in for_others]
                 self.require(not swaps, f"{incident.id} is the script's, and {swaps}")
         avoided = [order for order in self.world.job.state.avoided if order.reason == FindingKind.USER_CODE.value]
         self.require(not avoided, f"{avoided} are avoided for what the script raised")
@@ -263,6 +267,12 @@ class Invariants:
             there = known is not None and known.standing is not Standing.LOST
             self.require(there or not each.in_touch, f"{each.name} lives, is connected and counts as lost")
 
+    def _is_left_alone(self) -> bool:
+        """Whether a job that is only observed waits for a process that somebody stopped, which may go on."""
+        state = self.world.job.state
+        told = {each.kind for each in state.incidents if each.state is IncidentState.OBSERVED}
+        return self.world.policy.observe and FindingKind.HANG in told and self.world.training.is_stopped()
+
     def settled(self) -> None:
         """After a quiet time: every incident ended, every request is answered, and the job trains or is over."""
         state = self.world.job.state
@@ -270,7 +280,7 @@ class Invariants:
         self._the_state_stays_small()
         self._nobody_is_lost_for_ever()
         for incident in state.incidents:
-            ended = incident.state in (IncidentState.RECOVERED, IncidentState.PAGED)
+            ended = incident.state in (IncidentState.RECOVERED, IncidentState.PAGED, IncidentState.OBSERVED)
             self.require(ended, f"{incident.id} ({incident.kind.value}) is {incident.state.value}: {state.reason}")
             self.require(
                 bool(incident.evidence and incident.cause and incident.timeline), f"{incident.id} explains nothing"
@@ -282,11 +292,12 @@ class Invariants:
         over = state.phase in (JobPhase.SUCCEEDED, JobPhase.FAILED)
         if state.phase is JobPhase.PENDING and state.fit.incident is not None:
             self.require(self._waits_for_other_nodes(), f"phase Pending: {state.reason}")
-        elif not over:
+        elif not over and not self._is_left_alone():
             self.require(state.phase is JobPhase.RUNNING, f"phase {state.phase.value}: {state.reason}")
             newest = self.world.training.stepped[-1]
             self.require(self.world.now - newest[0] < 3.0, f"no step since {newest[0]:.3f}: {state.reason}")
-            self.require(not self.world.training.is_sick, "it trains on parameters that are NaN")
+            sick = self.world.training.is_sick and not self.world.policy.observe
+            self.require(not sick, "it trains on parameters that are NaN")
         elif (rewind := state.rewind) is not None and rewind.restore.step is not None:
             there = self.world.disk.newest(rewind.restore.step, state.unhealthy_from)
             healthy = [step for step, healthy in self.world.disk.there.items() if healthy]

@@ -63,6 +63,7 @@ class SimulatedMember:
         self.step: int | None = None
         self.progress_at = world.now
         self._recent: list[Callable[[], None]] = []
+        self._has_left = False  # the watchdog heard it say so, and its connection means nothing any more
         self._reports = 0
         self.ending_at: float | None = None  # told to end: when it must be gone
         self.wrong: set[int] = set()  # local ranks whose parameters are not what they should be
@@ -143,7 +144,7 @@ class SimulatedMember:
     def disconnect(self, *, told: bool = False) -> None:
         """The connection is gone, with all that was under way. `told`: the watchdog sees it close."""
         had, self.connection = self.connection, 0
-        if had and told:
+        if had and told and not self._has_left:
             self.world.closed(self.name)
         if self.alive:
             self.world.after(self.world.jitter(0.05, 0.3), self.connect)
@@ -258,11 +259,15 @@ class SimulatedMember:
         event = MemberLeft(self.name, "stopped")
 
         def arrive() -> None:
+            self._has_left = True
             self.world.carry_out(self.world.job.record(event, self.world.now))
             self.world.carry_out(self.world.job.observe(Left(self.name), self.world.now))
 
         self.send(arrive)
         self.world.after(0.05, lambda: self.world.remove_node(self, "left"))
+        if self.round is not None and self.entered == self.round.number:
+            # Else nothing but a time-out of minutes would tell a job that is only observed.
+            self.world.training.broke(self.round, for_all=True)
 
     # self-tests
 

@@ -60,6 +60,13 @@ class Training:
         ]
         return there if len(there) == len(members) else None
 
+    def is_stopped(self) -> bool:
+        """Whether a worker of the newest round is stopped, for nobody knows how long."""
+        newest = [
+            member for member in self.world.members.values() if member.entered == max(self._began, default=0)
+        ]
+        return any(Worker.STOPPED in member.workers for member in newest)
+
     def entered(self, round: Round) -> None:
         """A member entered; the last one to do so makes the process group stand."""
         if round.number in self._began or self.members_of(round) is None:
@@ -192,9 +199,9 @@ class Training:
         event = CheckpointRecorded(round.number, step, "/ckpt", wanted)
         first.send_and_remember(lambda: self.world.carry_out(self.world.job.record(event, self.world.now)))
 
-    def broke(self, round: Round) -> None:
-        """A worker died: its peers' collectives fail within milliseconds, or never."""
+    def broke(self, round: Round, *, for_all: bool = False) -> None:
+        """A worker died: its peers' collectives fail within milliseconds, or never, unless they do `for_all`."""
         for share in round.ranks:
             member = self.world.members.get(share.member)
-            if member is not None and self.world.random.random() < 0.7:
+            if member is not None and (for_all or self.world.random.random() < 0.7):
                 self.world.after(self.world.jitter(0.002, 0.1), lambda each=member: each.collective_failed(round))

@@ -44,6 +44,7 @@ from holdfast.watchdog.trial import wanted_of
 
 JOB = "sim/run"
 REPLACEMENT_S = 2.0
+OBSERVED_SHARE = 0.15
 
 
 def senses_for(policy: Policy) -> Senses:
@@ -108,6 +109,7 @@ class World:
             memory=self.random.choice((None, MemoryPolicy(), MemoryPolicy(replicas=2))),
             interval=self.random.choice((None, CheckpointInterval(), CheckpointInterval(steps=7))),
             corruption=CorruptionPolicy(fingerprint_every=self.random.choice((0, 4)), self_test_every_s=20.0),
+            observe=not self.sound and self.random.random() < OBSERVED_SHARE,
         )
 
     def _new_job(self) -> Job:

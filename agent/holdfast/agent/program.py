@@ -33,7 +33,10 @@ from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing
 from holdfast.agent.sensors.pidmap import PidMap
 from holdfast.agent.settings import Address, AgentSettings, Lifetime, parse_settings
 from holdfast.agent.tenants import KubeletPods, OneTenant, Tenants
+from holdfast.api.door import Door, listen
 from holdfast.api.errors import InvalidInput, Unavailable
+from holdfast.api.openfiles import raise_open_files_max
+from holdfast.api.strangers import HELLO_S
 from holdfast.api.telemetry import AgentHello
 
 # Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
@@ -138,18 +141,20 @@ async def _metrics(settings: AgentSettings, picture: Picture, streams: JobStream
     application = metrics_application(of_node, token=lambda: read_token(settings.metrics_token_file))
     readiness = Readiness(streams.lines, asking(settings.watchdog, settings.watchdog_ca_file))
     application.router.add_get("/readyz", readiness.answer)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    try:
+        door = Door(listen(settings.listen.host, settings.listen.port), files=raise_open_files_max())
+    except OSError as error:
+        raise Unavailable(f"Cannot serve metrics on {settings.listen}: {error.strerror}.") from error
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=HELLO_S)
     await runner.setup()
     try:
-        try:
-            site = web.TCPSite(runner, settings.listen.host, settings.listen.port)
-            await site.start()
-        except OSError as error:
-            raise Unavailable(f"Cannot serve metrics on {settings.listen}: {error.strerror}.") from error
-        host, port = runner.addresses[0][:2]
+        assert runner.server is not None
+        door.open(runner.server)
+        host, port = door.address
         _say_where(settings, Address(host=host, port=port))
         yield
     finally:
+        await door.close()
         await runner.cleanup()
 
 

@@ -1,8 +1,8 @@
 """Checkpoints as every part speaks of them: how each stands, and which one a restore takes.
 
-A checkpoint is *committed* (durable, its blocks intact), *healthy* (loss and gradient norm finite on all ranks,
-and not within a spike) and *verified* (its replicas were proved equal). The library that stores them and the
-watchdog that sends rounds back go by the same two rules, `health_of` and `restore_order`.
+A checkpoint is *committed* (durable, its blocks intact), *healthy* (loss, gradient norm and trained parameters
+finite on all ranks) and *verified* (its replicas were proved equal, or its devices sound). The library that stores
+them and the watchdog that sends rounds back go by the same two rules, `health_of` and `restore_order`.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,9 @@ some 4 KB in each message, journal line and snapshot of the state, whatever lies
 class Standing(msgspec.Struct, frozen=True):
     """What the watchdog says of the history that goes on.
 
-    `verified` is the last step after which all replicas held the same, None: not known of any. `unhealthy_from` is
-    the first step after which some rank's loss or gradient norm was not finite or spiked, None: none is known.
+    `verified` is the last step after which all replicas held the same, or all devices were sound, None: not known
+    of any. `unhealthy_from` is the first step after which some rank's loss or gradient norm was not finite, None:
+    none is known.
     """
 
     verified: int | None = None

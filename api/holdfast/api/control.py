@@ -25,6 +25,7 @@ from holdfast.api.membership import (
 )
 from holdfast.api.memory import NodeMemory
 from holdfast.api.round import Endpoint, Reentry, Restore, Seat
+from holdfast.api.telemetry import NonFinite
 
 CONTROL_VARIABLE = "HOLDFAST_CONTROL"
 RUN_DIRECTORY_VARIABLE = "HOLDFAST_RUN_DIR"
@@ -143,9 +144,13 @@ class RoundLeft(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """Worker to launcher: the training function returned; the process is about to exit with zero."""
+    """Worker to launcher: the training function returned; the process is about to exit with zero.
+
+    `nonfinite` is the worker's last word on its steps and parameters, None where all that it knows was finite.
+    """
 
     round: Whole
+    nonfinite: NonFinite | None = None
 
 
 ToWorker = Assignment | RoundEnded | RoundWord

@@ -12,6 +12,7 @@ from holdfast.api.plan import NodeState, PodEnd, PodState
 from holdfast.api.policy import Policy
 from holdfast.api.round import Reentry, Tier
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
+from holdfast.api.telemetry import RankNonFinite
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, tag=True):
@@ -75,11 +76,15 @@ class RoundBegan(msgspec.Struct, frozen=True, tag=True):
 
 
 class MemberFinished(msgspec.Struct, frozen=True, tag=True):
-    """All local workers of the member ended `round` with success, after `last_step` where that is known."""
+    """All local workers of the member ended `round` with success, after `last_step` where that is known.
+
+    `nonfinite` is as in `membership.WorkersFinished`.
+    """
 
     member: str
     round: int
     last_step: int | None = None
+    nonfinite: tuple[RankNonFinite, ...] = ()
 
 
 class CheckpointRecorded(msgspec.Struct, frozen=True, tag=True):

@@ -14,6 +14,7 @@ from holdfast.api.bounds import Code, Few, Job, Many, Name, Port, Positive, Rank
 from holdfast.api.checkpoint import StoredCheckpoint
 from holdfast.api.round import Reentry, Shown, Tier
 from holdfast.api.selftest import Tested, TestWanted
+from holdfast.api.telemetry import RankNonFinite
 from holdfast.api.workeroutput import WorkerOutput
 
 
@@ -71,7 +72,7 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     Exactly one of `exit_code` (0 is no failure) and `signal` is set. `error` is the tail a human wants to read.
     `raised` is the Python exception that ended it, in one line, and `place` the innermost line of the user's own
     files that it came through; both are empty when none was seen. `began`: the process had shown a sign of
-    training.
+    training. `own_limit`: the kernel killed it because its pod had reached the memory limit of its own.
     """
 
     round: Whole
@@ -83,6 +84,7 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     raised: Text = ""
     place: Text = ""
     began: bool = False
+    own_limit: bool = False
 
 
 class CollectiveFailed(msgspec.Struct, frozen=True, tag=True):
@@ -105,10 +107,14 @@ class TrainingBegan(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkersFinished(msgspec.Struct, frozen=True, tag=True):
-    """All local workers of the member ended `round` with exit code zero, `last_step` completed (None: Unknown)."""
+    """All local workers of the member ended `round` with exit code zero, `last_step` completed (None: Unknown).
+
+    `nonfinite` is what those of them that know of a value that was not finite said at the end.
+    """
 
     round: Whole
     last_step: Whole | None = None
+    nonfinite: Annotated[tuple[RankNonFinite, ...], Many] = ()
 
 
 class CheckpointCommitted(msgspec.Struct, frozen=True, tag=True):

@@ -30,6 +30,7 @@ class NonFinite(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     `step` is the first of them, noticed `age_s` ago, `last` the newest and `count` how many. `loss` and
     `grad_norm` are what they were at the first: `nan`, `inf` or `-inf`; empty: finite or not measured.
+    `parameters` says that neither tells of it, and that the parameters were not finite when the rank had finished.
     """
 
     step: Whole
@@ -38,6 +39,14 @@ class NonFinite(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     count: Whole
     loss: Text = ""
     grad_norm: Text = ""
+    parameters: bool = False
+
+
+class RankNonFinite(msgspec.Struct, frozen=True):
+    """What one rank said of such steps when it had finished its round."""
+
+    rank: Rank
+    nonfinite: NonFinite
 
 
 class SkippedSteps(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -178,8 +178,9 @@ class Checkpointer:
         restore = self.run.assignment.restore
         position = self._restore(state, restore)
         skip = restore.skip_batches
-        if position.tier is Tier.MEMORY:
-            skip = 0  # What is remembered is younger than what was asked for, and has it behind it.
+        is_otherwise = restore.step is not None and (position.step or 0) > restore.step
+        if position.tier is Tier.MEMORY or is_otherwise:
+            skip = 0  # What is younger than what was asked for has it behind it, or was not to be changed.
         elif restore.learning_rate_scale != 1.0:
             state.scale_learning_rate(restore.learning_rate_scale)
         self._to_drop = position.to_drop + skip

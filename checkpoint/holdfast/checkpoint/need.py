@@ -23,7 +23,7 @@ _Steps = Annotated[int, msgspec.Meta(ge=0)]
 class Need(msgspec.Struct, frozen=True):
     """`compared_every` is after how many steps replicas are compared, 0: never. `verified` is the last step after
     which they are known to have held the same, None: not known of any. `unhealthy_from` is the first step after
-    which a loss or gradient norm was not finite or spiked, None: none is known. `keep` is how many of the newest
+    which a loss or gradient norm was not finite, None: none is known. `keep` is how many of the newest
     the job keeps, None: it has not said; by hand that is asked for anew.
     """
 

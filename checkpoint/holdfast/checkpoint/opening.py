@@ -81,6 +81,10 @@ def _open(storage: Storage, round: int, restore: Restore) -> Opening | _Refusal:
         return _Refusal(kind=_Kind.UNAVAILABLE, reason=f"{storage.uri} cannot be opened: {error}")
     line = lineage(found, limit=restore.step)
     order = restore_order(line, restore.unhealthy_from)
+    if restore.otherwise is not None:
+        further = [each for each in lineage(found, limit=restore.otherwise) if each not in line]
+        order += restore_order(further, restore.unhealthy_from)
+        line = sorted((*further, *line), key=lambda each: each.step, reverse=True)
     earlier = number - round
     passed = [
         f"{each.name}: {each.reason}"

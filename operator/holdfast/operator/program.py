@@ -16,8 +16,11 @@ from uuid import uuid4
 import click
 from aiohttp import web
 
+from holdfast.api.door import Door, listen
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.exposition import accepted
+from holdfast.api.openfiles import raise_open_files_max
+from holdfast.api.strangers import HELLO_S
 from holdfast.operator.act import faultpoint
 from holdfast.operator.decide.observed import Cordoning, Mode
 from holdfast.operator.metrics import Metrics
@@ -37,13 +40,19 @@ async def serve(settings: Settings) -> int:
     metrics = Metrics()
     operation = Operation(settings, metrics, _wall)
     runner = web.AppRunner(
-        surface(metrics, settings.metrics_token_file, operation.waiting_for), access_log=None, shutdown_timeout=1.0
+        surface(metrics, settings.metrics_token_file, operation.waiting_for),
+        access_log=None,
+        shutdown_timeout=1.0,
+        keepalive_timeout=HELLO_S,
     )
+    door = _door(settings)
     await runner.setup()
     try:
-        await _listen(runner, settings)
+        assert runner.server is not None
+        door.open(runner.server)
         return await _until_signalled(asyncio.create_task(operation.run()))
     finally:
+        await door.close()
         await runner.cleanup()
 
 
@@ -114,13 +123,14 @@ def _begin_anew() -> NoReturn:
     os.execv(sys.executable, sys.orig_argv)
 
 
-async def _listen(runner: web.AppRunner, settings: Settings) -> None:
+def _door(settings: Settings) -> Door:
     host, port = settings.listen_at
     try:
-        await web.TCPSite(runner, host, port).start()
+        door = Door(listen(host, port), files=raise_open_files_max())
     except OSError as error:
         raise Unavailable(f"cannot listen on {settings.listen}: {error.strerror}") from error
-    logger.info("listening address=%s", runner.addresses[0])
+    logger.info("listening address=%s", door.address)
+    return door
 
 
 async def _until_signalled(running: "asyncio.Task[Any]") -> int:

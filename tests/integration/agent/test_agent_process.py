@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from fake_ingest import TOKEN, FakeWatchdog
 from patience import patient
+from silent_strangers import silent_strangers, with_few_files
 
 from holdfast.agent.sensors.simulated_gpu import Fault, gpu_uuid, inject
 from holdfast.api.control import record_file_name
@@ -238,3 +239,14 @@ def test_it_imports_nothing_heavy() -> None:
         (sys.executable, "-c", script), capture_output=True, text=True, timeout=patient(30)
     ).stdout
     assert not {"torch", "numpy", "pydantic", "kubernetes"} & set(loaded.split())
+
+
+async def test_strangers_that_say_nothing_close_its_port_to_nobody(
+    watchdog: FakeWatchdog, command: tuple[str, ...], run_dir: Path
+) -> None:
+    with running(with_few_files(command)):
+        await (await watchdog.connection()).report()
+        port = json.loads((run_dir / "agent.json").read_text())["port"]
+        async with aiohttp.ClientSession() as http:
+            with silent_strangers(port):
+                assert (await http.get(f"http://127.0.0.1:{port}/readyz")).status == 200

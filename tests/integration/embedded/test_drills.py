@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from embeddedrun import holdfast, interrupt, job_file, running
 
 TRAINS = """
@@ -103,39 +104,55 @@ def test_what_each_verb_breaks_is_found_and_healed(tmp_path: Path) -> None:
     assert " full at file://" in incidents[2]["error"]
 
 
-OBSERVED = {
-    "kill-agent, rank: 0": None,
-    "slow, rank: 0, for: 3, seconds: 0.1": None,
-    "spike, rank: 1": None,
-    "wrong-data, rank: 1": None,
-    "full-disk, rank: 1, for: 1": None,
-    "hot, rank: 0": "Thermal",
-    "condition, rank: 0, kind: PcieDegraded": "Condition",
-    "condition, rank: 1, kind: NvlinkDown": "Condition",
-    "condition, rank: 0, kind: RowRemapFailed": "Condition",
-    "condition, rank: 1, kind: LinkDown": "Condition",
-    "preempt, rank: 0": "Condition",
-    "drain, rank: 1": "Condition",
-    "xid, rank: 0, xid: 94": "Xid",
-    "gpu-lost, rank: 1": "GpuLost",
-    "xid, rank: 0, xid: 79": "Xid",
-    "flip-bit, rank: 1": "Corruption",
-    "nan, rank: 1": "NonFinite",  # what follows is of a model that is lost
-    "break-collective, rank: 1": "CollectiveFailed",
-    "stop-worker, rank: 0": "Hang",
-    "kill-worker, rank: 1": "ProcessExit",
+# What each fault leads to: the kind of the incident, and how its cause begins.
+GOES_ON = {
+    "hot, rank: 0": ("Thermal", "GPU hot"),
+    "condition, rank: 0, kind: PcieDegraded": ("Condition", "PcieDegraded"),
+    "condition, rank: 1, kind: NvlinkDown": ("Condition", "NvlinkDown"),
+    "condition, rank: 0, kind: RowRemapFailed": ("Condition", "RowRemapFailed"),
+    "condition, rank: 1, kind: LinkDown": ("Condition", "LinkDown"),
+    "preempt, rank: 0": ("Condition", "node taken away"),
+    "drain, rank: 1": ("Condition", "node drained"),
+    "xid, rank: 0, xid: 94": ("Xid", "xid 94"),
+    "gpu-lost, rank: 1": ("GpuLost", "GPU lost"),
+    "xid, rank: 0, xid: 79": ("Xid", "xid 79"),
+    "flip-bit, rank: 1": ("Corruption", ""),
+    "nan, rank: 1": ("NonFinite", "loss is nan"),  # what follows is of a model that is lost
+    "break-collective, rank: 1": ("CollectiveFailed", "collective failed"),
+    "stop-worker, rank: 0": ("Hang", "the process is stopped"),
+    "kill-worker, rank: 1": ("ProcessExit", "signal 9 (SIGKILL)"),
+}
+# Faults that leave the round without a process, one to a run: what is told first, and what ends the job.
+ENDS_IT = {
+    "kill-node, rank: 1": ("MemberLost", "", "MemberLost"),
+    "kill-launcher, rank: 1": ("MemberLost", "", "MemberLost"),
+    "end-launcher, rank: 1": ("Condition", "launcher left", "CollectiveFailed"),
+    "partition, rank: 1": ("MemberLost", "silent for ", "MemberLost"),
+    "raise, rank: 1": ("UserCode", "", "UserCode"),
 }
 
 
+def unmatched(incidents: Sequence[dict[str, Any]], expected: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What of `expected`, kinds and how their causes begin, no incident of its own tells of."""
+    left = [(each["kind"], each["cause"]) for each in incidents]
+    missed = []
+    for kind, cause in expected:
+        told = next((each for each in left if each[0] == kind and each[1].startswith(cause)), None)
+        if told is None:
+            missed.append((kind, cause))
+        else:
+            left.remove(told)
+    return missed
+
+
 def test_of_twenty_faults_it_is_told_what_would_be_done_and_nothing_is(tmp_path: Path) -> None:
-    assert len(OBSERVED) >= 20
+    assert len(GOES_ON) + len(ENDS_IT) >= 20
     said, incidents = drilled(
-        tmp_path, [f"at: {{step: 10}}, after: noticed, do: {verb}" for verb in OBSERVED], "--observe"
+        tmp_path, [f"at: {{step: 10}}, after: noticed, do: {verb}" for verb in GOES_ON], "--observe"
     )
     assert "NOT INJECTED" not in said
-    expected = [kind for kind in OBSERVED.values() if kind is not None]
-    assert {each["kind"] for each in incidents} == set(expected), said
-    assert len(incidents) >= len(expected), said
+    assert not unmatched(incidents, list(GOES_ON.values())), said
+    assert {each["kind"] for each in incidents} == {kind for kind, _ in GOES_ON.values()}, said
     for each in incidents:
         assert each["state"] == "Observed"
         assert all(action["does"].startswith("would: ") for action in each["actions"])
@@ -150,3 +167,16 @@ def test_of_twenty_faults_it_is_told_what_would_be_done_and_nothing_is(tmp_path:
     assert "out of service" not in said
     assert "takes the place" not in said
     assert "default/toy failed: observing only, so that this was not healed: signal 9 (SIGKILL)" in said
+
+
+@pytest.mark.parametrize("verb", ENDS_IT)
+def test_a_fault_that_leaves_the_round_without_a_process_is_told_and_ends_it(tmp_path: Path, verb: str) -> None:
+    kind, cause, last = ENDS_IT[verb]
+    said, incidents = drilled(tmp_path, [f"at: {{step: 10}}, do: {verb}"], "--observe")
+    assert "NOT INJECTED" not in said
+    assert (incidents[0]["kind"], incidents[-1]["kind"]) == (kind, last), said
+    assert cause in incidents[0]["cause"]
+    assert {each["state"] for each in incidents} == {"Observed"}
+    assert "default/toy failed: observing only, so that this was not healed: " in said
+    assert said.count("s  round ") == 1, said
+    assert "takes the place" not in said

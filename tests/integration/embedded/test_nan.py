@@ -4,12 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from embeddedrun import holdfast, job_file
+from embeddedrun import holdfast, job_file, running, wait_until
 
-from holdfast.trainer import Run
-
-# Until saves say whether they are healthy, retention knows no better than to keep the newest.
-KEEP = 1 if hasattr(Run, "standing") else 8
 SKIPS_UNTIL = 40
 
 TRAIN = f"""
@@ -56,7 +52,7 @@ def test_a_nan_is_skipped_then_gone_back_for_once_and_the_same_again_pages(tmp_p
         script=TRAIN,
         words=[str(steps)],
         nodes="{min: 2, max: 2}",
-        more=f"  checkpoint: {{keep: {KEEP}}}\n",
+        more="  checkpoint: {keep: 1}\n",
     )
     faults = tmp_path / "faults.yaml"
     faults.write_text(
@@ -88,3 +84,122 @@ def test_a_nan_is_skipped_then_gone_back_for_once_and_the_same_again_pages(tmp_p
     fault = max(int(each["cause"] and each["error"].split("step ")[1].split(":")[0]) for each in incidents[2:])
     kept = [int(each.name.removeprefix("step-")) for each in (state / "checkpoints").glob("step-*")]
     assert any(step < fault for step in kept), "no healthy checkpoint is left"
+
+
+LAST = """
+import math, sys
+import torch, torch.distributed as dist
+from holdfast.checkpoint import Checkpointer
+from holdfast.trainer import Run
+
+run = Run(backend="gloo")
+
+def train(part):
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    saves = Checkpointer(run, model=model, optimizer=optimizer, every_steps=10)
+    batches = (torch.ones(2, 4) for _ in iter(int, 1))
+    for step, batch in saves.steps(batches, until=20):
+        loss = model(batch).square().mean()
+        loss.backward()
+        for each in model.parameters():
+            dist.all_reduce(each.grad)
+            if step == 20 and sys.argv[1] == "gradient":
+                each.grad.fill_(math.nan)
+        optimizer.step()
+        optimizer.zero_grad()
+        is_odd = step == 20 and part.rank == 1 and sys.argv[1] == "loss"
+        run.step(step, loss=math.nan if is_odd else loss)
+    saves.close()
+
+run.enter(train)
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("where", "culprit", "cause"),
+    [("loss", 1, "loss is nan"), ("gradient", None, "the parameters are not finite")],
+)
+def test_a_nan_in_the_last_step_is_no_success(tmp_path: Path, where: str, culprit: int | None, cause: str) -> None:
+    job = job_file(
+        tmp_path, script=LAST, words=[where], nodes="{min: 2, max: 2}", more="  checkpoint: {keep: 1}\n"
+    )
+    state = tmp_path / "state"
+    ended = holdfast("run", job, "--state-dir", state)
+    assert ended.returncode == 1, ended.stderr
+    assert f"{cause} at step 20: the job went back for the same at step 20" in ended.stderr
+    incidents = json.loads(holdfast("incidents", "--state-dir", state, "-o", "json").stdout)
+    assert [(each["kind"], each["culprit"].get("rank"), each["state"]) for each in incidents] == [
+        ("NonFinite", culprit, "Recovered"),
+        ("NonFinite", culprit, "Paged"),
+    ]
+    kept = {each.name for each in (state / "checkpoints").glob("step-*")}
+    assert "step-00000010" in kept, "no healthy checkpoint is left"
+
+
+LASTING_STEPS = 10_000
+LASTING = f"""
+import math, sys, time
+from pathlib import Path
+import torch
+from holdfast.checkpoint import Checkpointer
+from holdfast.trainer import Run
+
+run = Run(backend="gloo")
+first = Path(sys.argv[1]) / "first-round"
+
+def train(part):
+    if not first.exists():
+        first.write_text(str(part.round))
+    is_first = part.round == int(first.read_text())
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    saves = Checkpointer(run, model=model, optimizer=optimizer, every_steps=100)
+    batches = (torch.ones(2, 4) for _ in iter(int, 1))
+    for step, batch in saves.steps(batches, until={LASTING_STEPS}):
+        loss = model(batch).square().mean()
+        loss.backward()
+        if is_first and step >= 250:
+            model.weight.grad.fill_(math.nan)
+        optimizer.step()
+        optimizer.zero_grad()
+        while is_first and step == {LASTING_STEPS}:
+            (first.parent / "there").touch()
+            run.check()
+            time.sleep(0.05)
+        run.step(step, loss=loss)
+    saves.close()
+
+run.enter(train)
+"""
+
+
+def steps_in(folder: Path) -> list[int]:
+    return sorted(int(each.name[5:]) for each in folder.glob("step-????????"))
+
+
+@pytest.mark.timeout(240)
+def test_after_ten_thousand_steps_of_nan_the_healthy_checkpoint_is_there(
+    tmp_path: Path,
+) -> None:
+    """Only observed, so that it goes on, with a single checkpoint to keep."""
+    job = job_file(
+        tmp_path, script=LASTING, words=[str(tmp_path)], nodes="{min: 1, max: 1}", more="  checkpoint: {keep: 1}\n"
+    )
+    state = tmp_path / "state"
+    stored = state / "checkpoints"
+    with running("run", job, "--state-dir", state, "--observe") as process:
+        wait_until((tmp_path / "there").exists, f"step {LASTING_STEPS} of the first round")
+        wait_until(lambda: steps_in(stored)[-1] == LASTING_STEPS - 100, "the save of the step before")
+        assert 200 in steps_in(stored)
+        assert len(steps_in(stored)) < 5
+        went = holdfast("rewind", str(LASTING_STEPS - 1000), "--timeout", "80", "--state-dir", state)
+        assert went.returncode == 0, went.stderr
+        assert "restored step 200" in went.stdout
+        wait_until(lambda: process.poll() is not None, "the end of the run")
+        assert process.returncode == 0
+    listed = json.loads(holdfast("checkpoint", "ls", str(stored), "-o", "json").stdout)
+    assert [(each["step"], each["healthy"]) for each in listed][:1] == [(LASTING_STEPS, True)]

@@ -1,6 +1,7 @@
 """`holdfast rewind` by what storage holds: one run, on a directory in which an earlier life left a checkpoint."""
 
 import json
+import shutil
 from pathlib import Path
 
 import torch
@@ -51,7 +52,9 @@ def steps_in(folder: Path) -> list[int]:
 
 def test_a_rewind_goes_by_what_is_there_and_names_what_it_restored(tmp_path: Path) -> None:
     stored, gates, state = tmp_path / "checkpoints", tmp_path / "gates", tmp_path / "state"
+    backup = tmp_path / "backup"
     an_earlier_life_saved(stored, 20)
+    shutil.copytree(stored, backup)
     gates.mkdir()
     for step in (26, 47):
         (gates / f"closed-{step}").touch()
@@ -77,7 +80,14 @@ def test_a_rewind_goes_by_what_is_there_and_names_what_it_restored(tmp_path: Pat
         (gates / "closed-26").unlink()
         wait_until(lambda: at_gate(47) > 0, "the second round in front of step 47")
         wait_until(lambda: steps_in(stored) == [40], "only the newest checkpoint in storage")
-        wait_until(lambda: "there is 40" in rewind(35)[2], "a refusal that names what is there")
+        code, answer, refusal = rewind(35)
+        assert (code, answer) == (1, "")
+        assert "restored step 40 (35 was asked for; nothing that can be restored is at or before it" in refusal
+        shutil.copytree(backup / "step-00000020", stored / "step-00000020")
+        code, answer, _ = rewind(21)
+        assert (code, answer.partition("restored ")[2]) == (0, "step 20 (21 was asked for)"), answer
+        # It trains again from there, up to the gate: what it saves on the way is all that stays.
+        wait_until(lambda: steps_in(stored) == [40], "only the newest checkpoint in storage, once more")
         code, answer, _ = rewind(45)
         assert (
             code,

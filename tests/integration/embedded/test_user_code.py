@@ -135,6 +135,20 @@ def test_an_end_that_the_script_decides_blames_no_node_and_stops_the_second_time
     assert "the script failed in one way twice" in ended.stdout + ended.stderr
 
 
+def test_ranks_that_are_all_killed_at_the_first_line_cost_no_node_its_place_and_stop_the_second_time(
+    tmp_path: Path,
+) -> None:
+    script = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    job = job_file(tmp_path, script=script, nodes="{min: 2, max: 2, spares: 1}")
+    state = tmp_path / "state"
+    ended = holdfast("run", job, "--state-dir", state)
+    assert ended.returncode != 0
+    said = ended.stdout + ended.stderr
+    assert "the script failed in one way twice, without a new step in between: signal 9 (SIGKILL)" in said
+    assert "out of service" not in said
+    assert [each["culprit"].get("node") for each in incidents(state)] == [None]
+
+
 def test_an_unmodified_script_that_is_killed_twice_within_a_minute_is_healed_twice_and_tells_no_figure(
     tmp_path: Path,
 ) -> None:

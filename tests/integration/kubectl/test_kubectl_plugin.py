@@ -61,6 +61,11 @@ def test_every_read_answers(installed: Installation) -> None:
     assert installed.run(VIEWER, "holdfast", "journal", JOB, "-n", TEAM).out.split()[2] == "JobSubmitted"
     said = installed.run(VIEWER, "holdfast", "replay", JOB, "-n", TEAM)
     assert said.code == 0, said.err + said.out
+    said = installed.run(VIEWER, "holdfast", "why", "last", "--job", JOB, "-n", TEAM)
+    assert (said.code, said.err) == (
+        2,
+        "holdfast: incident: 'last' is not accepted; this job has had no incident\n",
+    )
 
 
 def test_whoever_has_no_right_is_told_which_one_and_who_gives_it(installed: Installation) -> None:

@@ -124,6 +124,7 @@ async def test_all_workers_ending_well_is_reported_once_and_closed_ends_the_laun
     assert len(watchdog.all_of(WorkersFinished)) == 1
     # Whoever ends a moment before the others is told of: the others may never end.
     assert all(each.exit_code == 0 for each in watchdog.all_of(WorkerExited))
+    assert "a worker failed" not in node.output.read_text()
 
 
 async def test_a_failed_job_ends_the_launcher_with_one_and_leaves_no_process(

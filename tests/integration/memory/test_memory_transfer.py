@@ -2,17 +2,20 @@
 
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from memory_rig import KEY, MIB, Node, Worker, nodes, noise, wait_until
 from patience import patient
+from silent_strangers import FILES, silent_strangers
 
 from holdfast.checkpoint.manifest import record_of
 from holdfast.checkpoint.memory import protocol
@@ -80,6 +83,27 @@ def test_who_does_not_know_the_key_is_turned_away(pair: list[Node]) -> None:
     Worker(pair[0]).snapshot(1, noise(MIB))
     with pytest.raises(Misspoken, match="key of the job"):
         Peer(pair[0].address, "another life")
+
+
+def test_strangers_that_say_nothing_keep_nobody_who_knows_the_key_from_a_server(tmp_path: Path) -> None:
+    with nodes(tmp_path, 1) as (node,):
+        resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+        Worker(node).snapshot(1, noise(MIB))
+        with silent_strangers(node.port) as strangers:
+            known = Peer(node.address, KEY)
+            wait_until(lambda: len(known.holdings()) == 1)
+            # They do not find their time out by saying a little now and then.
+            began, last = time.monotonic(), strangers[-1]
+            length = last.recv(4)
+            last.sendall(length[:1])
+            time.sleep(8.0)
+            last.sendall(length[1:2])
+            while last.recv(1 << 10):
+                pass
+            assert time.monotonic() - began < 15.0
+            assert len(known.holdings()) == 1
+        known.close()
+        assert "no caller could be taken" not in node.log()
 
 
 def test_a_dead_keeper_holds_nobody_up_and_gets_its_copy_when_it_is_back(tmp_path: Path) -> None:

@@ -100,6 +100,21 @@ def test_every_panel_about_a_job_showed_something(rig: Rig) -> None:
     rig.assert_shown(Shower.TROUBLED_JOB, namespace=NAMESPACE, job=JOB)
 
 
+# What only a fault moves, as Prometheus has seen it at any time of this run.
+MOVED_BY_FAULTS = (
+    "holdfast_fleet_quarantined_nodes",
+    "holdfast_job_avoided_nodes",
+    "holdfast_job_eviction_budget_used_ratio",
+    "holdfast_job_evictions_total",
+    "holdfast_job_nonfinite_ranks",
+)
+
+
+def test_what_faults_move_was_seen_moved(rig: Rig, run: TroubledRun) -> None:
+    still = [each for each in MOVED_BY_FAULTS if not rig.prometheus.query(f"max_over_time({each}[1h]) > 0")]
+    assert still == []
+
+
 def test_what_is_said_to_be_proved_here_was(rig: Rig) -> None:
     """The last test of this file: what the others saw."""
     assert rig.fired == rig.cleared == set(OF_JOBS)

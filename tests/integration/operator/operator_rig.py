@@ -16,6 +16,7 @@ from fake_kubelet import FakeKubelet, Pod
 from fake_watchdog_for_operator import TOKEN
 from patience import patient
 from server_process import ServerProcess, free_port
+from silent_strangers import with_few_files
 
 PATIENCE_S = 40.0  # in the place of a pod that failed soon, another one comes after ten seconds alone
 POLL_S = 0.03
@@ -74,11 +75,14 @@ class OperatorProcess:
         """Be somebody else than the administrator. A later flag wins."""
         self._command += ["--kubeconfig", kubeconfig]
 
-    def start(self, *flags: str, fault: str = "") -> None:
+    def start(self, *flags: str, fault: str = "", has_few_files: bool = False) -> None:
         """`fault` is NAME:COUNT of where it is to die."""
         self.stop()  # what is left of the one before
         env = {**os.environ, "HOLDFAST_OPERATOR_FAULT": fault}
-        self._process = ServerProcess("operator", [*map(str, self._command), *flags], self.log, env)
+        command = [*map(str, self._command), *flags]
+        self._process = ServerProcess(
+            "operator", with_few_files(command) if has_few_files else command, self.log, env
+        )
         self._process.start()
 
     def kill(self) -> None:

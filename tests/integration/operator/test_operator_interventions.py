@@ -5,7 +5,7 @@ from typing import Any
 from fake_watchdog_for_operator import FakeOperatorWatchdog
 from operator_rig import Cluster, OperatorProcess, eventually
 
-from holdfast.api.intervention import InterventionState
+from holdfast.api.intervention import InterventionAction, InterventionState
 
 
 async def ask(cluster: Cluster, name: str, **spec: Any) -> None:
@@ -43,6 +43,29 @@ async def test_an_intervention_is_passed_on_once_and_answered(
     asked = await cluster.get(cluster.path("one", plural="interventions"))
     assert asked is not None
     assert [each.id for each in watchdog.interventions] == [asked["metadata"]["uid"]]
+
+
+async def test_every_field_of_an_intervention_reaches_the_watchdog(
+    cluster: Cluster, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    operator.start()
+    await cluster.apply()
+    back = {"toStep": 40, "learningRateScale": 0.5, "skipBatches": 3}
+    await ask(cluster, "back", action="Rewind", rewind=back, reason="the data was bad")
+    await ask(cluster, "out", action="Evict", node="node-1")
+    await ask(cluster, "size", action="Resize", nodes=2)
+    await ask(cluster, "over", action="SkipBatches", skipBatches=7)
+    await ask(cluster, "anew", action="Restart", fresh=True)
+    for name in ("back", "out", "size", "over", "anew"):
+        await until(cluster, name, "Done")
+    asked = {each.action: each for each in watchdog.interventions}
+    rewind = asked[InterventionAction.REWIND]
+    assert (rewind.to_step, rewind.learning_rate_scale, rewind.skip_batches) == (40, 0.5, 3)
+    assert (rewind.job.rpartition("/")[2], rewind.reason) == ("gpt", "the data was bad")
+    assert asked[InterventionAction.EVICT].node == "node-1"
+    assert asked[InterventionAction.RESIZE].nodes == 2
+    assert asked[InterventionAction.SKIP_BATCHES].skip_batches == 7
+    assert (asked[InterventionAction.RESTART].fresh, rewind.fresh) == (True, False)
 
 
 async def test_a_pending_intervention_is_asked_about_until_it_is_answered(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from operator_rig import OperatorProcess, eventually
+from silent_strangers import silent_strangers
 
 CANNOT_START = 3
 
@@ -26,3 +27,11 @@ async def test_a_certificate_authority_that_cannot_be_used_ends_it_with_a_senten
     assert f"holdfast operator: the certificate authority {authority} cannot be used: " in said
     assert "leading" not in said
     assert "Traceback" not in said
+
+
+async def test_strangers_that_say_nothing_close_its_port_to_nobody(operator: OperatorProcess) -> None:
+    operator.start(has_few_files=True)
+    await eventually("its port", operator.ready)
+    with silent_strangers(operator.port):
+        assert await operator.ready()
+        assert await operator.metric("holdfast_operator_leader") == 1

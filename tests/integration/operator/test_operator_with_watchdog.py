@@ -186,3 +186,32 @@ async def test_a_node_that_is_drained_is_left_in_good_order(
 
     await eventually("the drained node left", left, lambda: launchers.rounds)
     assert launchers.saves
+
+
+async def test_a_store_that_was_emptied_starts_no_job_anew_until_somebody_says_so(
+    cluster: Cluster, kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    await add_nodes(kubelet, 2)
+    with started_watchdog(tmp_path) as (watchdog, endpoint):
+        operator = OperatorProcess(cluster.server, cluster.namespace, endpoint, tmp_path, name="real")
+        async with PlayedLaunchers(kubelet, endpoint, cluster.id()) as launchers:
+            try:
+                operator.start()
+                await cluster.apply()
+                await cluster.until("running", lambda job: phase(job) == "Running")
+                watchdog.stop()
+                for path in tmp_path.glob("watchdog.db*"):
+                    path.unlink()
+                reached = dict(launchers.rounds)
+                watchdog.start()
+                job = await cluster.until("told", lambda job: condition(job, "Degraded") == "True")
+                assert "no journal of this job" in str(job["status"]["conditions"])
+                assert launchers.rounds == reached
+                await cluster.until_pods("gpt-0", "gpt-1")
+                await cluster.api.call("DELETE", cluster.path("gpt"))
+                await cluster.until("deleted", lambda job: job is None)
+                await cluster.apply()
+                await cluster.until("running again", lambda job: phase(job) == "Running")
+            finally:
+                operator.stop()
+                print(operator.log.read_text())

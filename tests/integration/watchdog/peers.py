@@ -192,6 +192,12 @@ class Rig:
         async with self.http.get(self.url(path), headers=bearer(token)) as response:
             return response.status, await response.json()
 
+    async def scraped(self, name: str) -> float:
+        """The metric `name`, which has no labels, as Prometheus reads it."""
+        async with self.http.get(self.url("/metrics"), headers=bearer(TOKEN)) as response:
+            lines = (await response.text()).splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
     async def post(self, path: str, body: object, *, token: str = TOKEN) -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         async with self.http.post(self.url(path), data=data, headers=bearer(token)) as response:

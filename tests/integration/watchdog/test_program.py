@@ -17,15 +17,16 @@ import msgspec
 import pytest
 from patience import patient
 from peers import JOB, LauncherPeer, bearer, join, policy_of
+from silent_strangers import silent_strangers, with_few_files
 
-from holdfast.api.event import WatchdogStarted
+from holdfast.api.event import JobSubmitted, MemberJoined, MemberLeft, WatchdogStarted
 from holdfast.api.membership import Beat, WorkerExited
 from holdfast.api.policy import RestartBudget
 from holdfast.api.round import Seat
 from holdfast.watchdog import brain
 from holdfast.watchdog.replay import Verdict, replay
 from holdfast.watchdog.store.sqlite import SqliteStore
-from holdfast.watchdog.store.store import START
+from holdfast.watchdog.store.store import START, Snapshot
 
 PATIENCE_S = patient(30.0)
 NEVER_S = 600.0  # for peers that do not beat, in tests that take no silence for a loss
@@ -47,12 +48,13 @@ class Installation:
     def token(self) -> str:
         return (self.folder / "token").read_text().strip()
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, has_few_files: bool = False) -> "subprocess.Popen[str]":
+        command = [
+            *(sys.executable, "-m", "holdfast.watchdog", "--log-level", "WARNING"),
+            *("--store", str(self.store), "--token-file", str(self.folder / "token"), *arguments),
+        ]
         process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "holdfast.watchdog", "--log-level", "WARNING"),
-                *("--store", str(self.store), "--token-file", str(self.folder / "token"), *arguments),
-            ],
+            with_few_files(command) if has_few_files else command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -182,7 +184,7 @@ async def test_its_word_about_an_xid_is_every_jobs_policy_and_a_token_of_its_own
 async def test_a_member_that_does_not_come_back_after_a_restart_is_lost(installation: Installation) -> None:
     process = installation.start()
     base = await installation.listening(process)
-    await installation.submit(base, nodes=2, lost_after_s=0.6, heartbeat_interval_s=0.2)
+    await installation.submit(base, nodes=2, lost_after_s=patient(0.6), heartbeat_interval_s=0.2)
     first, second = await installation.launcher(base, "m1"), await installation.launcher(base, "m2")
     async with beating(first, second):
         shown = await first.enter()
@@ -198,15 +200,15 @@ async def test_a_member_that_does_not_come_back_after_a_restart_is_lost(installa
 async def test_a_watchdog_that_was_stopped_for_a_while_takes_nobody_for_dead(installation: Installation) -> None:
     process = installation.start()
     base = await installation.listening(process)
-    await installation.submit(base, nodes=2, lost_after_s=0.6, heartbeat_interval_s=0.2)
+    await installation.submit(base, nodes=2, lost_after_s=patient(0.6), heartbeat_interval_s=0.2)
     peers = [await installation.launcher(base, name) for name in ("m1", "m2")]
     async with beating(*peers):
         for peer in peers:
             await peer.enter()
         process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(patient(1.5))
         process.send_signal(signal.SIGCONT)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(patient(1.0))
     async with installation.http.get(
         f"{base}/v1/jobs/{JOB}/status", headers=bearer(installation.token)
     ) as response:
@@ -294,3 +296,50 @@ class TestCannotStart:
     async def test_in_a_folder_that_is_not_there(self, tmp_path: Path, installation: Installation) -> None:
         installation.folder = tmp_path / "nowhere"
         assert "nowhere" in self.ended(installation.start())
+
+
+async def test_strangers_that_say_nothing_close_its_port_to_nobody(installation: Installation) -> None:
+    process = installation.start(has_few_files=True)
+    base = await installation.listening(process)
+    await installation.submit(base)
+    peer = await installation.launcher(base, "m1")
+    with silent_strangers(int(base.rpartition(":")[2])) as strangers:
+        assert (await installation.http.get(f"{base}/livez")).status == 200
+        page = await installation.http.get(f"{base}/metrics", headers=bearer(installation.token))
+        assert "holdfast_watchdog_dropped_strangers_total 19" in await page.text()
+        late = await installation.launcher(base, "m2")
+        for each in (peer, late):
+            await each.say(Beat())
+        # The last of them are still there: they have ten seconds to say something.
+        began = asyncio.get_running_loop().time()
+        assert await asyncio.to_thread(strangers[-1].recv, 1) == b""
+        assert asyncio.get_running_loop().time() - began < 15.0
+    assert not peer.socket.closed
+    process.terminate()
+    said = process.communicate(timeout=PATIENCE_S)[0]
+    assert said.count("connections of strangers give way") == 1
+
+
+async def test_a_full_journal_behind_a_torn_snapshot_is_applied_at_the_start(installation: Installation) -> None:
+    """How long that takes, `bench/restart.py` measures: here it is that a process does it, and goes on."""
+    lines = 10_000  # as many as a journal keeps
+    joined = MemberJoined("m1", "node-m1", "b", "10.0.0.1", 8, (7000, 7001), warm=True)
+    coming_and_going = [joined, MemberLeft("m1", "rescheduled")] * (lines // 2)
+    store = SqliteStore(installation.store)
+    fence = store.claim()
+    events = (JobSubmitted(policy_of(nodes=2)), *coming_and_going[: lines - 2], joined)
+    assert len(store.append(JOB, events, at=1.0, after=START, fence=fence)) == lines
+    store.save(JOB, Snapshot(lines, 1.0, b"\xc1"), fence=fence)
+    store.close()
+    process = installation.start()
+    base = await installation.listening(process)
+    async with installation.http.get(f"{base}/v1/jobs/{JOB}/status", headers=bearer(installation.token)) as answer:
+        said = await answer.json()
+    assert said["members"]["wanted"] == 2  # from the first of all lines
+    await installation.launcher(base, "m2")
+    process.terminate()
+    assert "a snapshot is not readable, going back further" in process.communicate(timeout=PATIENCE_S)[0]
+    assert process.returncode == 0
+    store = SqliteStore(installation.store)
+    assert store.last(JOB) > lines
+    store.close()

@@ -252,7 +252,7 @@ async def test_a_commit_counts_in_its_round_only() -> None:
         await launcher.say(CheckpointCommitted(second.number, step=12, uri="file:///c/12"))
         await rig.until(f"/v1/jobs/{JOB}/status", lambda body: (body["last_checkpoint"] or {}).get("step") == 12)
         assert [each.step for each in events(store, CheckpointRecorded)] == [10, 12]
-        assert rig.watchdog.tally[Count.FENCED_MESSAGES] == 1
+        assert await rig.scraped("holdfast_watchdog_fenced_messages_total") == 1
 
 
 async def test_what_is_said_again_after_a_reconnect_changes_nothing() -> None:
@@ -272,6 +272,8 @@ async def test_what_is_said_again_after_a_reconnect_changes_nothing() -> None:
         for message in said:
             await again.say(message)
         await rig.until(f"/v1/jobs/{JOB}/status", lambda _: rig.watchdog.tally[Count.DUPLICATE_MESSAGES] == 3)
+        assert await rig.scraped("holdfast_watchdog_duplicate_messages_total") == 3
+        assert await rig.scraped("holdfast_watchdog_replaced_connections_total") == 1
         assert [each.step for each in events(store, CheckpointRecorded)] == [10, 20]
         assert (await rig.status())["last_checkpoint"]["step"] == 20
 
@@ -397,7 +399,7 @@ class TestBadPeers:
             peer = LauncherPeer(await rig.connect("/v1/member"), "m1")
             await peer.socket.send_str("{}")
             assert await peer.ended() == (1007, "send binary frames of msgpack")
-            assert rig.watchdog.tally[Count.BAD_MESSAGES] == 1
+            assert await rig.scraped("holdfast_watchdog_bad_messages_total") == 1
 
     async def test_the_first_message_must_be_a_join(self) -> None:
         async with rigged() as rig:
@@ -604,7 +606,7 @@ class TestAgents:
                 await agent.say(eventful(report(sequence)))
                 assert await agent.told() == ReportTaken(taken)
             assert rig.watchdog.tally[Count.REPORTS] == 2
-            assert rig.watchdog.tally[Count.DUPLICATE_REPORTS] == 2
+            assert await rig.scraped("holdfast_watchdog_duplicate_reports_total") == 2
             await agent.say(report(3))
             await agent.say(report(3))
             assert await agent.told() == ReportTaken(3), (

@@ -1,6 +1,7 @@
 """One watchdog of two dies, stops or hangs: the other leads, and training notices nothing."""
 
 import asyncio
+import time
 
 from peers import JOB
 from replicas import Replica, Replicas, SteadyLauncher, resume, stop, until
@@ -8,6 +9,7 @@ from replicas import Replica, Replicas, SteadyLauncher, resume, stop, until
 from holdfast.api.event import MemberLeft, WatchdogStarted
 from holdfast.api.membership import Leave, WorkerExited
 from holdfast.api.round import Seat
+from holdfast.watchdog.settings import LEASE_TTL_S
 
 
 def killed(round_number: int, rank: int) -> WorkerExited:
@@ -64,6 +66,16 @@ async def test_a_leader_that_is_killed_is_followed_after_its_lease_and_the_round
     lines = replicas.journal()
     assert [line.offset for line in lines] == list(range(1, len(lines) + 1))
     assert sum(isinstance(line.event, WatchdogStarted) for line in lines) == 1
+
+
+async def test_a_lease_of_another_length_is_waited_for_that_long(replicas: Replicas) -> None:
+    ttl_s = 3 * LEASE_TTL_S
+    leader, standby = await replicas.pair("--lease-ttl", str(ttl_s))
+    await replicas.training(leader, "m1", "m2")
+    leader.process.kill()
+    killed_at = time.monotonic()
+    assert await replicas.leader(other_than=leader) is standby
+    assert time.monotonic() - killed_at > 1.5 * LEASE_TTL_S
 
 
 async def test_a_leader_that_stops_in_good_order_is_followed_at_once(replicas: Replicas) -> None:

@@ -42,6 +42,7 @@ async def test_while_redis_is_away_the_round_goes_on_and_what_came_meanwhile_is_
         await asyncio.sleep(0.2)
     _, metrics = await leader.get("/metrics")
     assert "holdfast_watchdog_store_up 0" in metrics
+    assert f'holdfast_watchdog_store_refuses{{training_job="{JOB}"}} 1' in metrics
     assert "redis://127.0.0.1" in body["reason"]
     assert [each.shown for each in replicas.launchers] == [[number], [number]]
     replicas.redis.start()

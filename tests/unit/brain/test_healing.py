@@ -1,10 +1,10 @@
 """Healing: each rung with what leads to it and what holds it back."""
 
 import pytest
-from story import Story, running
+from story import JOB, Story, running
 
 from holdfast.api.event import FindingMade, MemberEntered, RoundProgressed
-from holdfast.api.finding import Confidence, FindingKind
+from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
 from holdfast.api.policy import EvictionBudget, RestartBudget
@@ -385,3 +385,14 @@ def test_what_becomes_of_the_others_is_said_as_it_is(reentrant: bool, others: st
     assert others in trained().find(FindingKind.HANG, 1).incident.actions[0].reason
     hangs = trained().find(FindingKind.HANG, 1, confidence=Confidence.UNKNOWN)
     assert all_of_them in hangs.incident.actions[0].reason
+
+
+def test_a_node_is_not_evicted_for_deaths_that_others_died_with_it() -> None:
+    story = running(3, spares=1)
+    for at in range(4):
+        others = (Subject(JOB, node="node-3", member="node-3", rank=2),)
+        story.die(2, also=others).wait(400)
+        assert set(story.round.fresh_ranks) <= {1, 2}
+        story.run(60 + at)
+    assert story.state.avoided == ()
+    assert {each.node for each in story.state.suspicions} == {"node-2", "node-3"}

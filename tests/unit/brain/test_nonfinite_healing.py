@@ -3,6 +3,7 @@
 import pytest
 from story import JOB, Story, running
 
+from holdfast.api.event import MemberFinished
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction
@@ -143,3 +144,14 @@ def test_the_newest_healthy_checkpoint_stays_on_record_however_many_follow_it() 
         story.commit(step)
     assert story.state.checkpoints[0].step == 40
     assert len(story.state.checkpoints) == 1 + KEPT_CHECKPOINTS
+
+
+def test_a_round_that_is_to_be_given_up_is_no_success_though_all_have_finished() -> None:
+    story = running(step=50, commit=40, nodes_min=3)
+    number = story.round.number
+    story.finish_one(3).lose(3)  # nobody is there in its place: the round that is owed cannot be formed
+    nan(story, 50)
+    for member in ("node-1", "node-2"):
+        story.tell(MemberFinished(member, number))
+    assert (story.state.phase, story.incident.kind) == (JobPhase.RECOVERING, FindingKind.NON_FINITE)
+    assert story.join(3).round.restore.step == 40

@@ -19,13 +19,13 @@ from holdfast.api.event import (
 )
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState, Rung
-from holdfast.api.intervention import InterventionAction
+from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.plan import NodeState, PodState
 from holdfast.api.policy import CorruptionPolicy, XidAction
 from holdfast.api.round import Closed, Idle
 from holdfast.api.selftest import CheckResult, TestLevel, Verdict
 from holdfast.api.status import JobPhase
-from holdfast.watchdog.effect import Examine, Notify, Pardon, Publish, Save, Show, Vouch
+from holdfast.watchdog.effect import Dismiss, Examine, Notify, Pardon, Publish, Save, Show, Vouch
 from holdfast.watchdog.observing import ENDS_THE_ROUND, TOLD_AGAIN_S
 
 DOES_SOMETHING = (Show, Publish, Save, Vouch, Examine, Notify, Pardon)
@@ -290,6 +290,49 @@ def test_a_run_that_everybody_left_begins_anew_when_they_come_back() -> None:
     assert isinstance(job.state.desired, Idle)
     job.join(1, 2, 3, boot="b").run(1)
     assert job.state.phase is JobPhase.RUNNING
+
+
+STANDSTILLS = {name: GOES_ON[name] for name in ("failed collective", "hang of nobody in particular")}
+
+
+@pytest.mark.parametrize(("fault", "says", "rung"), STANDSTILLS.values(), ids=STANDSTILLS)
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_round_that_misses_a_member_that_left_ends_unhealed(
+    fault: Fault, says: str, rung: Rung, *, comes_back: bool
+) -> None:
+    job = observed()
+    job.leave(3)
+    assert (job.state.phase, job.incident.cause) == (JobPhase.RUNNING, "launcher left")
+    if comes_back:
+        job.wait(1.0).join(3, boot="b")
+    job.tell(fault(job))
+    assert (job.incident.state, job.incident.rung) == (IncidentState.OBSERVED, rung)
+    assert job.state.phase is JobPhase.FAILED
+    assert says in job.state.reason
+    assert isinstance(job.state.desired, Closed)
+
+
+def test_a_round_that_stands_still_while_it_is_not_known_who_is_there_goes_on() -> None:
+    job = observed()
+    job.restart_watchdog()
+    job.tell(GOES_ON["hang of one rank"][0](job))
+    assert job.state.phase is JobPhase.RUNNING
+
+
+def test_a_job_that_ends_answers_what_was_asked_of_it() -> None:
+    job = observed()
+    job.ask(InterventionAction.CHECKPOINT)
+    assert job.answer() is None
+    job.tell(ENDS["dead worker"][0](job))
+    answer = job.answer()
+    assert answer is not None
+    assert answer.state is InterventionState.REFUSED
+
+
+def test_a_launcher_that_counts_as_lost_is_told_so() -> None:
+    job = observed()
+    job.tell(ENDS["lost member"][0](job))
+    assert [each.members for each in job.effects if isinstance(each, Dismiss)] == [("node-2",)]
 
 
 def test_a_policy_that_lets_it_act_again_is_obeyed_from_the_next_fault_on() -> None:

@@ -96,14 +96,39 @@ def test_a_round_that_dies_before_it_has_restored_hands_the_request_on() -> None
     assert answer(story) == (DONE, f"round {story.round.number} restored step 20")
 
 
-def test_nothing_at_or_before_it_is_refused_and_names_what_is_there() -> None:
+def test_where_nothing_was_told_of_at_or_before_it_the_storage_is_looked_at() -> None:
     story = running(2, commit=40).stored(40, 50, 60)
     assert rewind(story, 39) == (
-        REFUSED,
-        "toStep: 39 is not accepted; nothing that can be restored is at or before step 39: there is 40, 50, 60",
+        PENDING,
+        "under way: round 3 is to restore what storage holds at or before step 39, if it does, else step 60; as "
+        "far as was told, nothing that can be restored is at or before step 39: there is 40, 50, 60",
     )
-    story.stored()
-    assert rewind(story, 99, "i2")[1].endswith("there is no checkpoint")
+    assert (story.round.restore.step, story.round.restore.otherwise) == (39, 60)
+    assert steps(story) == [40, 50, 60], "nothing is given up before it is known"
+    story.run(31, restored=30)
+    assert answer(story) == (DONE, "round 3 restored step 30 (39 was asked for)")
+    assert steps(story) == []
+
+
+def test_where_storage_holds_nothing_there_either_it_is_refused_and_the_job_goes_on_from_the_newest() -> None:
+    story = running(2, commit=40).stored(40, 60)
+    rewind(story, 39)
+    story.run(61, restored=60)
+    assert answer(story) == (
+        REFUSED,
+        "round 3 restored step 60 (39 was asked for; nothing that can be restored is at or before it)",
+    )
+    assert (story.state.phase, steps(story)) == (JobPhase.RUNNING, [40, 60])
+
+
+def test_where_there_is_nothing_to_go_on_from_it_is_refused_at_once() -> None:
+    story = running(2, commit=40).stored()
+    assert rewind(story, 99)[1].endswith("there is no checkpoint")
+    story.stored(40)
+    assert rewind(story, 0, "i2") == (
+        REFUSED,
+        "toStep: 0 is not accepted; nothing that can be restored is at or before step 0: there is 40",
+    )
 
 
 def test_of_very_many_some_are_named_and_all_are_counted() -> None:
@@ -112,7 +137,7 @@ def test_of_very_many_some_are_named_and_all_are_counted() -> None:
     assert (len(told), told[0].step, told[-1].step) == (TOLD_MAX, 5000, 5)
     story = running(2, commit=40)
     story.tell(StorageListed(story.round.number, "/ckpt", len(line), tuple(told)))
-    assert rewind(story, 4)[1].endswith("there is 5, ... 4975, 4980, 4985, 4990, 4995, 5000 (1000 in all)")
+    assert rewind(story, 0)[1].endswith("there is 5, ... 4975, 4980, 4985, 4990, 4995, 5000 (1000 in all)")
     assert rewind(story, 4998, "i2")[1].startswith("under way: round 3 is to restore step 4995")
     story.run(4996, restored=4995)
     assert rewind(story, 123, "i3")[1] == (
@@ -144,7 +169,7 @@ def test_a_rewind_of_a_job_that_stands_still_says_as_of_when_and_is_done_when_it
         "under way: the next round is to restore step 20 (nothing from 21 to 30 is in storage), "
         "as round 2 last told at 1970-01-02 00:00:00Z",
     )
-    assert rewind(story, 9, "low")[1].endswith("there is 10, 20, as round 2 last told at 1970-01-02 00:00:00Z")
+    assert rewind(story, 0, "low")[1].endswith("there is 10, 20, as round 2 last told at 1970-01-02 00:00:00Z")
     story.ask(InterventionAction.RESUME, "r")
     assert story.round.restore.step == 20
     story.run(21, restored=20)

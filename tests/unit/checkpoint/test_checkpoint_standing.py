@@ -162,3 +162,13 @@ def test_an_opening_lists_what_may_be_restored_and_says_what_may_not() -> None:
     assert told.unreadable[0] == "step-00000050: not healthy, as nothing is from step 35 on"
     assert (told.newest, [each.step for each in told.line]) == ((1, 20), [50, 40, 30, 20, 10])
     assert opened(drawer, unhealthy_from=5).candidates == ()
+
+
+def test_what_is_to_be_gone_on_from_otherwise_comes_after_all_that_was_asked_for() -> None:
+    drawer = Drawer()
+    for step in (20, 40, 50):
+        put(drawer, f"step-{step:08d}", manifest_of(step, healthy=True))
+    told = opened(drawer, step=21, otherwise=45)
+    assert [name[-2:] for name in told.candidates] == ["20", "40"]
+    assert [each.step for each in told.line] == [40, 20]
+    assert [name[-2:] for name in opened(drawer, step=19, otherwise=45).candidates] == ["40", "20"]

@@ -34,10 +34,11 @@ def exited(
     raised: str = "",
     place: str = "",
     began: bool = True,
+    own_limit: bool = False,
 ) -> Exited:
     """A worker that had trained, unless told otherwise."""
     node = rank // 2
-    exit = WorkerExited(round_number, rank, age_s, code, signal, error, raised, place, began)
+    exit = WorkerExited(round_number, rank, age_s, code, signal, error, raised, place, began, own_limit)
     return Exited(f"m{node}", f"n{node}", exit)
 
 

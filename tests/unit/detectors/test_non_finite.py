@@ -4,9 +4,9 @@ import pytest
 from signals import JOB, policy, rank_sample, reported, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
-from holdfast.api.telemetry import NonFinite, RankSample, SkippedSteps
+from holdfast.api.telemetry import NonFinite, RankNonFinite, RankSample, SkippedSteps
 from holdfast.watchdog.detectors.non_finite import NonFiniteDetector
-from holdfast.watchdog.sample import RoundStopped
+from holdfast.watchdog.sample import Finished, RoundStopped
 
 
 def bad(rank: int, step: int, *, loss: str = "", grad_norm: str = "", at: int = 0) -> RankSample:
@@ -114,6 +114,35 @@ def test_what_is_not_judged_yet_is_judged_when_its_round_ends() -> None:
     job.says("n1", bad(2, 40, loss="nan"), rank_sample(3, step=41))
     (finding,) = job.detector.observe(RoundStopped(2), 10.2)
     assert (finding.round, finding.step) == (1, 40)
+    assert job.detector.next_wakeup() is None
+
+
+def test_who_finishes_has_the_last_word_and_it_is_judged_once_all_have() -> None:
+    job = Job()
+    job.found += job.detector.observe(Finished("m0", 1), 10.0)
+    assert (job.found, job.detector.next_wakeup()) == ([], None)
+    odd = NonFinite(40, 0.0, 40, 1, loss="nan")
+    foreign = RankNonFinite(0, NonFinite(1, 0.0, 1, 1, loss="nan"))  # not a rank of this member's
+    job.found += job.detector.observe(Finished("m1", 1, (RankNonFinite(3, odd), foreign)), 10.1)
+    assert (job.finding.subject.rank, job.finding.step, job.finding.cause) == (3, 40, "loss is nan")
+    assert job.finding.confidence is Confidence.PROBABLE
+    assert len(job.finding.evidence) == 1
+
+
+def test_parameters_that_the_last_step_left_are_told_as_what_they_are() -> None:
+    job = Job(local_size=1)
+    odd = NonFinite(40, 0.0, 40, 1, parameters=True)
+    for node in (0, 1):
+        job.found += job.detector.observe(Finished(f"m{node}", 1, (RankNonFinite(node, odd),)), 10.0)
+    assert (job.finding.subject, job.finding.cause) == (Subject(JOB), "the parameters are not finite")
+    assert "the parameters of ranks 0-1 are not finite after the last step" in job.finding.error
+
+
+def test_the_last_word_of_a_round_that_is_over_is_no_news() -> None:
+    job = Job(local_size=1)
+    odd = RankNonFinite(0, NonFinite(40, 0.0, 40, 1, loss="nan"))
+    assert job.detector.observe(Finished("m0", 7, (odd,)), 10.0) == ()
+    assert job.detector.observe(Finished("somebody", 1, (odd,)), 10.0) == ()
     assert job.detector.next_wakeup() is None
 
 

@@ -3,7 +3,7 @@
 import pytest
 from signals import JOB, exited, policy, reported, started
 
-from holdfast.api.finding import Confidence, FindingKind, Subject
+from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.telemetry import ProcessKilledForMemory
 from holdfast.watchdog.detectors.process_exit import (
     ALIKE_TRAINED_S,
@@ -195,3 +195,46 @@ def test_memory_of_killings_is_bounded_and_the_newest_count() -> None:
         detector.observe(killed("n1", pid), 5.0 + pid)
     (finding,) = detector.observe(exited(3, signal=9), 5.0 + KILLINGS_REMEMBERED + 9)
     assert finding.cause == OUT_OF_MEMORY
+
+
+def killed_at_the_first_line(detector: ProcessExitDetector, *ranks: int, signal: int = 9) -> list[Finding]:
+    return [
+        found
+        for rank in ranks
+        for found in detector.observe(exited(rank, signal=signal, began=False), 10.0 + rank / 100)
+    ]
+
+
+@pytest.mark.parametrize("signal", [9, 15])
+def test_ranks_that_are_all_killed_before_any_sign_of_training_share_it_and_blame_no_node(signal: int) -> None:
+    detector = in_round()
+    assert killed_at_the_first_line(detector, 0, 1, 2, signal=signal) == []
+    (finding,) = killed_at_the_first_line(detector, 3, signal=signal)
+    assert finding.subject == Subject(JOB, rank=0)
+    assert (finding.kind, finding.also) == (FindingKind.PROCESS_EXIT, ())
+    assert finding.alike == finding.cause
+
+
+def test_ranks_that_the_kernel_killed_for_memory_share_it_whenever_the_agent_tells() -> None:
+    detector = in_round()
+    (first,) = killed_at_the_first_line(detector, 0, 1, 2, 3)
+    (again,) = detector.observe(killed("n0"), 11.0)
+    assert (again.cause, again.alike, again.subject) == (OUT_OF_MEMORY, first.alike, first.subject)
+
+
+def test_some_ranks_that_are_killed_before_any_sign_of_training_are_named_with_the_first() -> None:
+    detector = in_round()
+    assert killed_at_the_first_line(detector, 0, 3) == []
+    (finding,) = detector.observe(exited(1, code=1, error=GLOO, began=False), 10.1)
+    assert (finding.subject.node, finding.alike) == ("n0", "")
+    assert finding.also == (Subject(JOB, node="n1", member="m1", rank=3),)
+
+
+def test_a_worker_that_reached_its_pods_own_memory_limit_blames_no_node() -> None:
+    (found,) = in_round().observe(exited(1, signal=9, own_limit=True), 100.0)
+    assert (found.kind, found.cause, found.innocent) == (
+        FindingKind.PROCESS_EXIT,
+        "out of memory: the pod's own limit",
+        True,
+    )
+    assert found.evidence[-1].source == "control group of pod m0"

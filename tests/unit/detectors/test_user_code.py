@@ -34,7 +34,9 @@ def in_round(number: int = 1) -> ProcessExitDetector:
         ("RuntimeError: CUDA error: out of memory", None),
         ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublas`", "a device or its driver"),
         ("MemoryError", None),
-        ("RuntimeError: CUDA error: device-side assert triggered", "a device or its driver"),
+        ("RuntimeError: CUDA error: device-side assert triggered", None),
+        ("torch.AcceleratorError: CUDA error: invalid configuration argument", None),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "a device or its driver"),
         ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", "a device or its driver"),
         ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "a device or its driver"),
         ("RuntimeError: No CUDA GPUs are available", "a device or its driver"),
@@ -46,6 +48,7 @@ def in_round(number: int = 1) -> ProcessExitDetector:
         ("OSError: [Errno 5] Input/output error: '/data/shard-7'", "the storage or the machine"),
         ("OSError: [Errno 28] No space left on device", "the storage or the machine"),
         ("OSError: [Errno 116] Stale file handle", "the storage or the machine"),
+        ("holdfast.api.errors.InvalidInput: every_steps: -1 is not accepted; write at least 1", None),
         ("holdfast.api.errors.Unavailable: the store does not answer", "Holdfast itself"),
         ("KeyboardInterrupt", "somebody who stopped it"),
     ],
@@ -107,11 +110,22 @@ def test_an_exit_code_that_every_rank_shares_before_it_trains_blames_no_node() -
     assert "no node is to blame" in finding.evidence[-1].says
 
 
-def test_an_exit_code_of_one_rank_or_one_that_tells_of_a_device_stays_with_the_node() -> None:
+def test_an_exit_code_of_one_rank_is_the_scripts_word_and_blames_no_node() -> None:
     detector = in_round()
     assert not detector.observe(exited(0, code=3, began=False), 5.0)
     (alone,) = detector.elapse(5.0 + ALIKE_S_MIN)
+    assert (alone.kind, alone.subject.node, alone.subject.rank) == (FindingKind.USER_CODE, None, 0)
+    assert (alone.cause, alone.alike) == ("exit code 3", "")
+
+
+def test_a_code_that_tells_of_a_signal_stays_with_the_node() -> None:
+    detector = in_round()
+    assert not detector.observe(exited(0, code=137, began=False), 5.0)
+    (alone,) = detector.elapse(5.0 + ALIKE_S_MIN)
     assert (alone.kind, alone.subject.node) == (FindingKind.PROCESS_EXIT, "n0")
+
+
+def test_an_exit_code_that_tells_of_a_device_stays_with_the_node() -> None:
     detector, error = in_round(), "RuntimeError: No CUDA GPUs are available"
     found = [
         each for rank in range(4) for each in detector.observe(exited(rank, code=1, error=error, began=False), 5.0)
@@ -175,7 +189,7 @@ def test_an_exit_code_after_training_waits_no_longer_than_until_another_rank_mis
     detector = in_round()
     assert detector.observe(exited(0, code=2), 50.0) == ()
     (finding,) = detector.observe(broke(3), 50.03)
-    assert (finding.kind, finding.subject.node) == (FindingKind.PROCESS_EXIT, "n0")
+    assert (finding.kind, finding.subject.node) == (FindingKind.USER_CODE, None)
     detector = in_round()
     assert detector.observe(exited(0, code=2), 50.0) == ()
     (finding,) = detector.observe(exited(3, code=1, error=GLOO), 50.03)
@@ -183,7 +197,7 @@ def test_an_exit_code_after_training_waits_no_longer_than_until_another_rank_mis
     detector = in_round()
     assert detector.observe(exited(0, code=2), 50.0) == ()
     (finding,) = detector.elapse(50.0 + ALIKE_TRAINED_S)
-    assert finding.subject.node == "n0"
+    assert finding.subject.rank == 0
 
 
 def test_what_every_rank_of_one_node_says_of_a_device_stays_with_the_node() -> None:

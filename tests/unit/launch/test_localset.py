@@ -40,6 +40,7 @@ from holdfast.api.round import (
     Shown,
     shown_to,
 )
+from holdfast.api.telemetry import NonFinite, RankNonFinite
 
 KILLED = Exit(exit_code=None, signal=9)
 WELL = Exit(exit_code=0, signal=None)
@@ -263,6 +264,19 @@ def test_the_member_has_finished_when_its_last_worker_has() -> None:
     assert reports(local.exited(100, WELL, 1.0)) == [WorkerExited(7, 2, 0.0, exit_code=0)]
     assert reports(local.exited(101, WELL, 1.1)) == [WorkerExited(7, 3, 0.0, exit_code=0), WorkersFinished(7)]
     assert len(starts(local.show(a_round(8), 2.0))) == 2
+
+
+def test_the_last_word_of_its_workers_goes_with_the_word_that_the_member_has_finished() -> None:
+    local = running(7)
+    odd = NonFinite(40, 0.1, 40, 1, loss="nan")
+    local.heard(101, Finished(7, odd), 0.9)
+    local.exited(101, WELL, 1.0)
+    said = reports(local.exited(100, WELL, 1.1))
+    assert said[-1] == WorkersFinished(7, nonfinite=(RankNonFinite(3, odd),))
+    for start in starts(local.show(a_round(8), 2.0)):
+        local.started(start.ticket, 200 + start.local_rank, 2.0)
+    local.exited(201, WELL, 3.0)
+    assert reports(local.exited(200, WELL, 3.0))[-1] == WorkersFinished(8)
 
 
 def test_unattached_workers_count_as_entered_after_the_grace() -> None:

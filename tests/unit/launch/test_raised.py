@@ -128,3 +128,20 @@ def test_what_only_looks_like_a_frame_does_no_harm() -> None:
     """A worker may write anything: Python turns no more than 4300 digits into a number."""
     frame = f'  File "x.py", line {"9" * 5000}, in f'
     assert raised_in(f"Traceback (most recent call last):\n{frame}\nValueError: 1\n") is None
+
+
+def test_the_constructor_of_a_dataclass_is_not_the_users_own_line() -> None:
+    raised = raised_in(
+        """Traceback (most recent call last):
+  File "/home/me/gpt/train.py", line 7, in train
+    Checkpointer(run, model=model, optimizer=optimizer, every_steps=-1)
+  File "<string>", line 16, in __init__
+holdfast.api.errors.InvalidInput: every_steps: -1 is not accepted; write at least 1
+"""
+    )
+    assert raised is not None
+    assert (
+        raised.exception == "holdfast.api.errors.InvalidInput: every_steps: -1 is not accepted; write at least 1"
+    )
+    assert raised.place == "train.py:7 in train"
+    assert "<string>" not in raised.text

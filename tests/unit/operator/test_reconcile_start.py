@@ -92,3 +92,22 @@ def test_a_refused_spec_makes_nothing_and_leaves_what_runs_alone() -> None:
     assert invalid["status"] == "True"
     assert "spec.nodes.min: 3 is not accepted" in invalid["message"]
     assert "InvalidSpec" in [event.reason for event in outcome.events]
+
+
+def test_a_job_that_had_rounds_and_that_the_watchdog_does_not_know_is_not_started_anew() -> None:
+    lost = observed(job=job_object(status={"phase": "Running", "round": 7}), plan=None, report=None)
+    outcome = reconcile(lost, OPTIONS, NOW)
+    assert [each for each in outcome.actions if not isinstance(each, Tell)] == []
+    assert "no journal of this job, which had reached round 7" in outcome.reason
+    assert outcome.status is not None
+    assert outcome.status["round"] == 7
+    (degraded,) = [each for each in outcome.status["conditions"] if each["type"] == "Degraded"]
+    assert (degraded["status"], degraded["reason"]) == ("True", "Forgotten")
+    assert "delete the TrainingJob and create it again" in degraded["message"]
+
+
+def test_a_watchdog_that_is_away_has_forgotten_nothing() -> None:
+    away = observed(job=job_object(status={"round": 7}), plan=None, report=None, heard_age_s=60.0)
+    outcome = reconcile(away, OPTIONS, NOW)
+    assert outcome.status is not None
+    assert "Forgotten" not in {each["reason"] for each in outcome.status["conditions"]}

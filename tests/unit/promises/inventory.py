@@ -14,8 +14,10 @@ from pydantic.alias_generators import to_camel
 from holdfast.agent.metrics.table import AGENT_METRICS
 from holdfast.agent.settings import _parser as agent_parser
 from holdfast.api.condition import ConditionKind
+from holdfast.api.interventionspec import InterventionSpec
 from holdfast.api.section import Section
 from holdfast.api.trainingjob import JobSpec
+from holdfast.cli.embedded.faultscript import Deed
 from holdfast.cli.main import COMMANDS, holdfast
 from holdfast.operator.metrics import JobConditions, Metrics
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
@@ -36,6 +38,15 @@ def spec_fields(section: type[Section] = JobSpec, path: str = "") -> Iterator[st
             yield place
         else:
             yield from spec_fields(below, f"{place}.")
+
+
+def intervention_fields() -> Iterator[str]:
+    yield from spec_fields(InterventionSpec)
+
+
+def deeds() -> Iterator[str]:
+    """The verbs of the fault script."""
+    yield from (deed.value for deed in Deed)
 
 
 def alerts() -> Iterator[str]:
@@ -60,8 +71,8 @@ def metrics() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Every command and every flag of one. A flag that many commands have, and that means the same in all of them,
-    is one promise (`--context`); another is one of its command (`run --nodes`).
+    """Every command and every argument and flag of one. A flag that many commands have, and that means the same in
+    all of them, is one promise (`--context`); another is one of its command (`run --nodes`).
     """
     flags: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path, flag, says in _commands_and_flags():
@@ -75,12 +86,14 @@ def commands() -> Iterator[str]:
 
 
 def _commands_and_flags() -> Iterator[tuple[str, str | None, str]]:
-    """Each command's path, then each of its flags with what its help says."""
+    """Each command's path, then each of its arguments, and of its flags with what its help says."""
     for path, command in _every_command():
         yield path, None, ""
         for option in command.params:
             if isinstance(option, click.Option):
                 yield path, max(option.opts, key=len), option.help or ""
+            elif path not in SERVICES and path != "agent":
+                yield path, option.human_readable_name, ""
     for action in agent_parser()._actions:
         if action.option_strings and action.dest != "help":
             yield "agent", action.option_strings[-1], action.help or ""
@@ -127,6 +140,8 @@ def _lines_apart(block: re.Match[str]) -> str:
 
 PROMISES: Mapping[str, Any] = {
     "spec": spec_fields,
+    "interventions": intervention_fields,
+    "deeds": deeds,
     "alerts": alerts,
     "conditions": conditions,
     "metrics": metrics,

@@ -72,6 +72,18 @@ def test_every_proof_is_a_test_of_a_real_part(family: str) -> None:
     assert {name: said for name, row in rows(family).items() if (said := list(problems_of(row)))} == {}
 
 
+def test_what_one_run_sees_as_zero_only_is_seen_moved_by_another_test() -> None:
+    surface = "tests/integration/embedded/test_surface.py"
+    tree = ast.parse((ROOT / surface).read_text())
+    (only_zero,) = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ONLY_ZERO"
+    ]
+    table = rows("metrics")
+    assert [name for name in only_zero if any(proof.startswith(surface) for proof in proofs(table[name]))] == []
+
+
 def test_what_is_no_proof_is_told() -> None:
     here = "tests/unit/promises/test_promise_table.py"
     assert list(problems_of([])) == ["has no proof"]
@@ -87,4 +99,4 @@ def test_what_is_no_proof_is_told() -> None:
 
 
 def test_every_kind_of_promise_is_found() -> None:
-    assert {family: len(list(found())) > 20 for family, found in PROMISES.items()} == dict.fromkeys(PROMISES, True)
+    assert {family: len(list(found())) > 8 for family, found in PROMISES.items()} == dict.fromkeys(PROMISES, True)

@@ -16,7 +16,13 @@ def test_works():
     while time.process_time() < end_s: pass
 def test_lets_a_child_work(): subprocess.run([sys.executable, "-S", "-c", WORK], check=True)
 """
-IDLE = "import time\ndef test_waits(): time.sleep(0.3)\n"
+IDLE = """
+import pytest, time
+def test_waits(): time.sleep(0.3)
+def test_is_skipped(): pytest.skip("nobody is root")
+@pytest.mark.xfail
+def test_is_expected_to_fail(): raise ValueError
+"""
 LAYERS = Path(__file__).parents[2] / "layers"
 
 
@@ -35,7 +41,8 @@ def test_a_run_says_which_file_worked_and_which_waited(tmp_path: Path, flags: tu
 
     layer = read(tmp_path / "build" / "tests" / "toy.json")
     busy, idle = layer.files["test_busy.py"], layer.files["test_idle.py"]
-    assert (busy.tests, idle.tests) == (2, 1)
+    assert (busy.tests, idle.tests) == (2, 3)
+    assert layer.skipped == 1
     assert busy.cpu_s > 0.55  # its own work and its child's
     assert idle.wall_s > 0.3
     assert idle.cpu_s < busy.cpu_s / 2

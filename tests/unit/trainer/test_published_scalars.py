@@ -59,6 +59,9 @@ class Event:
     def query(self) -> bool:
         return self.happened
 
+    def synchronize(self) -> None:
+        self.happened = True
+
 
 class Device:
     """Copies from a device that finish when `catch_up` is called."""
@@ -90,6 +93,17 @@ def test_a_nan_is_not_missed_when_the_host_is_far_ahead_of_its_device() -> None:
     device.copies.start(99, torch.tensor(1.0))
     ((step, value),) = device.catch_up()
     assert (step, math.isnan(value)) == (99, True)
+
+
+def test_what_is_on_its_way_when_training_ends_is_waited_for() -> None:
+    device, told = Device(), list[int]()
+    scalar = Scalar(lambda step, value: told.append(step))
+    scalar._copies = device.copies
+    for step in range(SLOTS):
+        device.copies.start(step, torch.tensor(math.nan if step == SLOTS - 1 else 1.0))
+    device.copies.start(SLOTS, torch.tensor(math.nan))  # held back: no slot is free
+    scalar.finish(SLOTS)
+    assert told == [SLOTS - 1, SLOTS]
 
 
 def test_what_a_device_was_asked_in_the_round_before_is_not_told_in_this_one() -> None:

@@ -1,9 +1,12 @@
 """What a stranger sends to the port of a round's store costs it its connection, and nobody anything."""
 
 import contextlib
+import os
 import random
+import resource
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -11,8 +14,20 @@ import pytest
 
 from holdfast.api.frame import FrameReader, frame
 from holdfast.api.round import Endpoint
+from holdfast.trainer import storeserver
 from holdfast.trainer.storeserver import STORE_FRAME_BYTES_MAX, StoreServer
-from holdfast.trainer.storetable import Add, Answer, Append, Await, Count, Hello, Request, Set, StoreTable
+from holdfast.trainer.storetable import (
+    Add,
+    Answer,
+    Append,
+    Await,
+    Count,
+    Hello,
+    Request,
+    Set,
+    StoreTable,
+    proof_of,
+)
 
 JOB = "research/gpt"
 HELLO = msgspec.msgpack.encode(Hello(JOB, 3))
@@ -30,8 +45,7 @@ def enter(port: int) -> Iterator[Enter]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        free: int = probe.getsockname()[1]
+    free = free_port()
     server = StoreServer(StoreTable(JOB, 3), Endpoint("127.0.0.1", free))
     yield free
     server.close()
@@ -135,3 +149,119 @@ def test_random_bytes_of_many_strangers_cost_nobody_anything(port: int, enter: E
             noise = dice.randbytes(dice.randrange(64))
             stranger.sendall((framed(body) if body else b"") + framed(noise) + dice.randbytes(dice.randrange(8)))
     assert rank.ask(Count()).number == 0
+
+
+def opened(port: int, stack: contextlib.ExitStack, count: int) -> list[socket.socket]:
+    """Connections that say nothing."""
+    return [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10.0)) for _ in range(count)]
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.settimeout(0)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def test_strangers_that_say_nothing_leave_the_script_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storeserver, "open_files_max", lambda: 64)
+    free = free_port()
+    server = StoreServer(StoreTable(JOB, 3), Endpoint("127.0.0.1", free))
+    with contextlib.closing(server), contextlib.ExitStack() as stack:
+        rank = Rank(stack.enter_context(socket.create_connection(("127.0.0.1", free), timeout=10.0)))
+        strangers = opened(free, stack, 40)
+        # The last one of another address is heard as well; by then all before it have been taken in.
+        late = socket.create_connection(("127.0.0.1", free), timeout=10.0, source_address=("127.0.0.2", 0))
+        Rank(stack.enter_context(late))
+        assert rank.ask(Count()).number == 0
+        assert [is_open(each) for each in strangers] == [False] * 36 + [True] * 4
+
+
+def test_a_stranger_has_only_so_long_to_say_hello() -> None:
+    free = free_port()
+    server = StoreServer(StoreTable(JOB, 3), Endpoint("127.0.0.1", free), hello_s=0.1)
+    with contextlib.closing(server), contextlib.ExitStack() as stack:
+        rank = Rank(stack.enter_context(socket.create_connection(("127.0.0.1", free), timeout=10.0)))
+        (stranger,) = opened(free, stack, 1)
+        assert stranger.recv(1) == b""
+        assert rank.ask(Count()).number == 0
+
+
+def test_out_of_descriptors_the_store_waits_and_burns_no_processor(
+    port: int, enter: Enter, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank = enter()
+    late = socket.socket()
+    late.settimeout(10.0)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(late)
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
+        held = hold_all_descriptors()
+        stack.callback(lambda: [os.close(each) for each in held])
+        late.connect(("127.0.0.1", port))
+        before_s = time.process_time()
+        time.sleep(0.5)
+        spent_s = time.process_time() - before_s
+        assert rank.ask(Count()).number == 0
+        for each in held:
+            os.close(each)
+        held.clear()
+        Rank(late)
+    assert spent_s < 0.1
+    assert caplog.text.count("ranks wait for the round's store") == 1
+
+
+def hold_all_descriptors() -> list[int]:
+    """Lower the limit to little more than what is open, and take the rest."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(int(each) for each in os.listdir("/proc/self/fd")) + 8
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    held = []
+    while True:
+        try:
+            held.append(os.dup(0))
+        except OSError:
+            return held
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        free: int = probe.getsockname()[1]
+    return free
+
+
+def test_who_takes_no_answers_keeps_nobody_waiting_and_loses_its_connection(port: int, enter: Enter) -> None:
+    rank = enter()
+    rank.ask(Set("big", bytes(12 << 20)))
+    greedy = [enter() for _ in range(3)]
+    for each in greedy:
+        each.say(msgspec.msgpack.encode(Await(("big",), 1.0)))
+    began = time.monotonic()
+    assert rank.ask(Count()).number == 1
+    assert time.monotonic() - began < 1.0
+    # A second answer is more than a rank ever has to take; what it asks after it counts no more.
+    for _ in range(2):
+        greedy[0].say(msgspec.msgpack.encode(Await(("big", "more"), 60.0)))
+    rank.ask(Set("more", bytes(12 << 20)))
+    assert rank.ask(Count()).number == 2
+    with contextlib.suppress(ConnectionError):  # closed while much of it lay unread
+        while greedy[0].hear() is not None:
+            pass
+    answer = greedy[1].hear()
+    assert answer is not None
+    assert len(answer.value) == 12 << 20
+
+
+def test_who_does_not_know_the_life_of_the_job_does_not_get_in() -> None:
+    free = free_port()
+    server = StoreServer(StoreTable(JOB, 3, "uid-1"), Endpoint("127.0.0.1", free))
+    with contextlib.closing(server):
+        for proof in (b"", proof_of("uid-2", JOB, 3), proof_of("uid-1", JOB, 2)):
+            assert is_dropped(free, framed(msgspec.msgpack.encode(Hello(JOB, 3, proof))))
+        with socket.create_connection(("127.0.0.1", free), timeout=10.0) as member:
+            hello = Hello(JOB, 3, proof_of("uid-1", JOB, 3))
+            member.sendall(framed(msgspec.msgpack.encode(hello)) + framed(msgspec.msgpack.encode(Count())))
+            assert member.recv(1) != b""

@@ -5,10 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from holdfast.watchdog.tokenreview import NODE_NAME, POD_NAME, TokenReviewer
 
 from holdfast.watchdog.auth import Caller
-from holdfast.watchdog.reviews import Reviews
+from holdfast.watchdog.reviews import NODE_NAME, POD_NAME, Reviews, TokenReviewer
 from holdfast.watchdog.settings import KubernetesAuth
 
 

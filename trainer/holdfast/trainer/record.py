@@ -30,6 +30,7 @@ from holdfast.api.rankrecord import (
     ProofZone,
     ReplicaZone,
 )
+from holdfast.api.telemetry import NonFinite
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,14 @@ class RankRecord:
     def was_unhealthy(self) -> bool:
         """Whether a step since `begin` was not finite, and not left out."""
         return self._health.count > 0
+
+    def nonfinite(self) -> NonFinite | None:
+        """What is known of steps since `begin` that were not finite, and not left out; None: of none."""
+        known = self._health
+        if not known.count:
+            return None
+        age_s = max(0, time.monotonic_ns() - known.at_ns) / 1e9
+        return NonFinite(known.step, age_s, known.last, known.count, known.loss.word, known.grad_norm.word)
 
     @property
     def step_time_s(self) -> float | None:

@@ -17,6 +17,7 @@ from holdfast.api.control import Assignment, Entered, Finished, Reenters, RoundL
 from holdfast.api.membership import CheckpointCommitted, CheckpointsStored, CollectiveFailed, Restored
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase, odd
 from holdfast.api.round import Reentry, Tier
+from holdfast.api.telemetry import NonFinite
 from holdfast.trainer.collective_error import is_collective_failure
 from holdfast.trainer.control import Control
 from holdfast.trainer.drill import Drill
@@ -90,6 +91,7 @@ class Run:
         self._skips = Skips(self._record)
         self._stay: Stay | None = None
         self._drill: Drill | None = None
+        self._last_word: NonFinite | None = None  # of the round that was finished
         self._last_stay: Stay | None = None
         self._control = Control(surroundings.control_path) if surroundings.control_path else None
         self._launcher = Launcher(self._control, pid=os.getpid()) if self._control else None
@@ -316,7 +318,7 @@ class Run:
             self._host.attend(None)
         if departure is Departure.FINISHED:
             stay.end("finished")
-            self._host.say(Finished(round=assignment.round))
+            self._host.say(Finished(round=assignment.round, nonfinite=self._last_word))
             return departure
         self._host.say(RoundLeft(round=assignment.round, step=self._record.last_step))
         # The model of the round is garbage in cycles, which hold its memory, and through its device meshes the
@@ -359,6 +361,7 @@ class Run:
             self._say_what_it_reenters()
             train(stay.assignment)
             self._record.phase(Phase.IDLE)
+            self._last_word = self._conclude()
             stay.group.barrier()
             stay.check()
             return Departure.FINISHED
@@ -369,6 +372,18 @@ class Run:
             self._survive(stay, error)
             _clear_frames(error)
         return Departure.LEFT
+
+    def _conclude(self) -> NonFinite | None:
+        """What of this rank was not finite, now that it has trained its last step."""
+        step = self._record.last_step
+        if step is None:
+            return None
+        self._loss.finish(step)
+        self._grad_norm.finish(step)
+        told = self._record.nonfinite()
+        if told is None and self._watched is not None and not self._watched.is_finite():
+            return NonFinite(step, 0.0, step, 1, parameters=True)
+        return told
 
     def _survive(self, stay: Stay, error: Exception) -> None:
         """Return once the round is over, when `error` came of a round that broke; otherwise raise `error`."""

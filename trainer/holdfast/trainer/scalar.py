@@ -55,6 +55,15 @@ class Scalar:
         self._collect()
         return self._known if self._known_of == step else None
 
+    def finish(self, step: int) -> None:
+        """`step` was the last: wait for what is on its way from the device, for nobody will look later."""
+        if self._copies is not None:
+            self._copies.wait()
+            self._collect()
+            self._copies.flush(step)
+            self._copies.wait()
+            self._collect()
+
     def forget(self) -> None:
         """What was handed over in the round before says nothing about this one."""
         self._known = self._known_of = None
@@ -128,6 +137,17 @@ class _DeviceCopies:
                 told.append((step, float(slot.host)))
             self._free.append(slot)
         return told
+
+    def wait(self) -> None:
+        """Until all that is under way has arrived."""
+        for _, slot in self._under_way:
+            slot.event.synchronize()
+
+    def flush(self, step: int) -> None:
+        """Send what was held back for want of a slot, as of `step`."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            self.start(step, held)
 
     def discard(self) -> None:
         self._discarded, self._held = len(self._under_way), None

@@ -34,6 +34,7 @@ from holdfast.trainer.storetable import (
     Request,
     Set,
     StoreTable,
+    proof_of,
 )
 
 _RETRY_PAUSE_S = 0.005
@@ -51,7 +52,9 @@ def meet(assignment: Assignment, *, timeout_s: float, check: Callable[[], None])
     """
     server = None
     if assignment.rank == 0:
-        server = StoreServer(StoreTable(assignment.job, assignment.round), assignment.endpoint)
+        server = StoreServer(
+            StoreTable(assignment.job, assignment.round, assignment.restore.owner), assignment.endpoint
+        )
     try:
         connection = _connect(assignment, timeout_s=timeout_s, check=check)
         store = RoundStore(connection, server=server, timeout_s=timeout_s)
@@ -81,7 +84,8 @@ class RoundStore(Store):
     def introduce(self, assignment: Assignment) -> None:
         """Raises Unavailable when the store is another round's, or went away."""
         try:
-            self._ask(Hello(assignment.job, assignment.round))
+            job, round = assignment.job, assignment.round
+            self._ask(Hello(job, round, proof_of(assignment.restore.owner, job, round)))
         except dist.DistError as error:
             self._connection.close()
             raise Unavailable(f"the store of round {assignment.round} cannot be used: {error}") from error

@@ -4,6 +4,7 @@ The requests are those of torch's `Store`. A request that must wait for keys is 
 time is over, and answered then.
 """
 
+import hmac
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -15,10 +16,14 @@ COUNT_MAX: Final = 2**62
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """First request of a connection: which round the rank came for. Another round's rank is turned away."""
+    """First request of a connection: which round the rank came for. Another round's rank is turned away.
+
+    `proof` shows that it was assigned to the round: as `proof_of` gives it.
+    """
 
     job: str
     round: int
+    proof: bytes = b""
 
 
 class Set(msgspec.Struct, frozen=True, tag=True):
@@ -76,6 +81,13 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     refused: str = ""
 
 
+def proof_of(owner: str, job: str, round: int) -> bytes:
+    """What only members can say: their assignment names the `owner`. It tells who listens nothing that serves
+    elsewhere. Empty without an owner: a launcher that is not Holdfast's has none.
+    """
+    return hmac.digest(owner.encode(), f"{job} {round}".encode(), "sha256") if owner else b""
+
+
 @dataclass(frozen=True, slots=True)
 class _Parked:
     asker: int
@@ -85,10 +97,14 @@ class _Parked:
 
 @dataclass(slots=True)
 class StoreTable:
-    """The keys of one round's store and the requests parked at it. Askers are known by any integer."""
+    """The keys of one round's store and the requests parked at it. Askers are known by any integer.
+
+    `owner` names the life of the job, as in `Restore`.
+    """
 
     job: str
     round: int
+    owner: str = ""
     _values: dict[str, bytes] = field(default_factory=dict)
     _parked: list[_Parked] = field(default_factory=list)
 
@@ -125,8 +141,8 @@ class StoreTable:
 
     def _answer(self, request: Request) -> Answer:
         match request:
-            case Hello(job, round):
-                return self._greet(job, round)
+            case Hello():
+                return self._greet(request)
             case Set(key, value):
                 self._values[key] = value
             case Append(key, value):
@@ -150,10 +166,13 @@ class StoreTable:
                 return Answer(number=len(self._values))
         return Answer()
 
-    def _greet(self, job: str, round: int) -> Answer:
-        if (job, round) == (self.job, self.round):
-            return Answer()
-        return Answer(refused=f"this is the store of {self.job} round {self.round}, not of {job} round {round}")
+    def _greet(self, hello: Hello) -> Answer:
+        here, there = f"{self.job} round {self.round}", f"{hello.job} round {hello.round}"
+        if (hello.job, hello.round) != (self.job, self.round):
+            return Answer(refused=f"this is the store of {here}, not of {there}")
+        if not hmac.compare_digest(hello.proof, proof_of(self.owner, self.job, self.round)):
+            return Answer(refused=f"this is the store of {here}, in another life of the job")
+        return Answer()
 
     def _compare_set(self, key: str, expected: bytes, value: bytes) -> Answer:
         held = self._values.get(key)

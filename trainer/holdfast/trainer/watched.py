@@ -1,10 +1,13 @@
 """What is to be done after each step with the model that a round trains."""
 
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch.nn import Module
+from torch.nn.utils import get_total_norm
 
 from holdfast.api.control import Assignment
 from holdfast.api.drill import DRILL_FILE, Spoiler, parse_injection, read_drill
@@ -35,6 +38,7 @@ class Watched:
         What a drill corrupts is fingerprinted after, but in a pause that has begun: so does memory.
         """
         todo: list[Callable[[int], None]] = []
+        self._model: Module | None = model
         self._proofs: Proofs | None = None
         every = assignment.fingerprint_every
         if every > 0:
@@ -59,7 +63,23 @@ class Watched:
         """The round is over: let go of the model."""
         if self._proofs is not None:
             self._proofs.close()
-        self._todo = ()
+        self._todo, self._model = (), None
+
+    @torch.no_grad()
+    def is_finite(self) -> bool:
+        """Whether all parameters in training are, as far as this rank can tell. Waits for the device.
+
+        A gradient that was not finite in the last step is in them, and no loss will tell of it.
+        """
+        trained = [each for each in self._model.parameters() if each.requires_grad] if self._model else []
+        held = [getattr(each, "_local_tensor", each).detach() for each in trained if each.dtype.itemsize > 1]
+        try:
+            # The largest of all magnitudes, which is not finite when one of them is not: it cannot overflow.
+            largest = get_total_norm([each for each in held if each.numel()], norm_type=math.inf)
+            return bool(largest.isfinite())
+        except Exception as error:  # a script may do with its model what it wants once it has trained it
+            logger.warning("whether parameters are finite is not known error=%s", error)
+            return True
 
 
 def _spoiler(corruptible: Path | None, local_rank: int) -> Spoiler | None:

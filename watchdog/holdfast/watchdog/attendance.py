@@ -52,6 +52,7 @@ def joined(state: JobState, event: Event, now: float) -> Step:
         reentry=known.reentry if keeps and known else Reentry.ANY_WORLD,
         because=known.because if keeps and known else "",
         transfer=event.transfer,
+        nonfinite=known.nonfinite if keeps and known else (),
     )
     after_join = changed(
         state,
@@ -138,7 +139,7 @@ def finished(state: JobState, event: Event, now: float) -> Step:
     if event.last_step is not None:
         last = max(event.last_step, state.step or 0)
         state = changed(state, step=last, high_step=max(last, state.high_step))
-    return with_member(state, event.member, finished_round=event.round)
+    return with_member(state, event.member, finished_round=event.round, nonfinite=event.nonfinite)
 
 
 def left(state: JobState, event: Event, now: float) -> Step:

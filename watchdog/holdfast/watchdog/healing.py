@@ -274,14 +274,21 @@ def _remember(state: JobState, finding: Finding, decision: Decision, incident: I
     if may_loop(finding, decision):
         failures = (*failures, failure_of(state, finding, now))
     suspicions = tuple(each for each in state.suspicions if each.at > now - MEMORY_S)
-    if finding.subject.node is not None and not finding.innocent:
-        suspicions = (*suspicions, Suspicion(finding.subject.node, fault_class(finding), now, incident.id))
+    suspicions += tuple(Suspicion(node, fault_class(finding), now, incident.id) for node in _suspects(finding))
     return changed(
         state,
         members=members,
         suspicions=suspicions[-KEPT_SUSPICIONS:],
         failures=failures[-KEPT_FAILURES:],
     )
+
+
+def _suspects(finding: Finding) -> tuple[str, ...]:
+    """Nodes that the fault is held against: of workers that died with the first one too."""
+    if finding.innocent:
+        return ()
+    named = (finding.subject, *(finding.also if finding.kind is FindingKind.PROCESS_EXIT else ()))
+    return tuple(dict.fromkeys(each.node for each in named if each.node is not None))
 
 
 def members_of(finding: Finding) -> tuple[str, ...]:

@@ -39,7 +39,16 @@ from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.origin import newest
 from holdfast.watchdog.replay import Replayed, walk
 from holdfast.watchdog.roster import Standing
-from holdfast.watchdog.sample import Connected, Expected, Left, Placed, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.sample import (
+    Connected,
+    Expected,
+    Finished,
+    Left,
+    Placed,
+    RoundStarted,
+    RoundStopped,
+    Sample,
+)
 from holdfast.watchdog.senses import Senses, SensesFor
 from holdfast.watchdog.state import JobState
 from holdfast.watchdog.step import Step
@@ -368,7 +377,12 @@ class Job:
         ]
         gone = [Left(each.name) for each in self.state.members if each.standing is Standing.LOST]
         shown = [_as_sample(Show(self.state.desired))] if self.state.desired is not None else []
-        for sample in (*there, *self._placed.values(), *shown, *gone):
+        finished = [
+            Finished(each.name, each.finished_round, each.nonfinite)
+            for each in self.state.members
+            if each.finished_round is not None
+        ]
+        for sample in (*there, *self._placed.values(), *shown, *finished, *gone):
             self.senses.observe(sample, now)
 
     def _refused(self, trouble: str, now: float) -> None:

@@ -2,7 +2,8 @@
 
 The same brain decides, on a copy of the job that may act; of what follows only the words are kept. Facts stay
 facts: who is there, what was tested, how far training is. A job that has lost a worker or a member of its round
-cannot go on, and nothing heals it: it ends, as it would without Holdfast.
+cannot go on, and nothing heals it: it ends, as it would without Holdfast. A member that leaves in good order may
+be the first of all, so what ends the job then is that the others miss it.
 
 What people ask for is done: an intervention is nobody's decision but theirs. So are the first round, and the first
 one after everybody had left.
@@ -30,9 +31,10 @@ from holdfast.api.round import Closed, Entry
 from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.casebook import KEPT_INCIDENTS, open_incident
-from holdfast.watchdog.effect import Examine, IncidentClosed, IncidentOpened, Save, Show
+from holdfast.watchdog.effect import Dismiss, Examine, IncidentClosed, IncidentOpened, Save, Show
 from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.roster import Standing
+from holdfast.watchdog.settling import settle
 from holdfast.watchdog.state import JobState, Recovery
 from holdfast.watchdog.step import Reason, Step, changed, ignore
 from holdfast.watchdog.wording import in_words
@@ -61,7 +63,7 @@ ENDS_THE_ROUND: Mapping[FindingKind, bool] = {
     FindingKind.NOTHING_TO_RESTORE: True,
     FindingKind.MEMBER_LOST: True,
     FindingKind.CRASH_LOOP: True,  # what a worker's death amounts to
-    FindingKind.COLLECTIVE_FAILED: False,
+    FindingKind.COLLECTIVE_FAILED: False,  # but see STANDS_STILL
     FindingKind.HANG: False,
     FindingKind.XID: False,
     FindingKind.GPU_LOST: False,
@@ -71,6 +73,8 @@ ENDS_THE_ROUND: Mapping[FindingKind, bool] = {
     FindingKind.CORRUPTION: False,
     FindingKind.NON_FINITE: False,
 }
+# With every process alive a round that stands still may go on; without one that has left, it cannot.
+STANDS_STILL = (FindingKind.COLLECTIVE_FAILED, FindingKind.HANG)
 
 
 def is_observed(state: JobState, event: Event) -> bool:
@@ -94,9 +98,21 @@ def observe(state: JobState, event: Event, now: float, act: Act) -> Step:
     if isinstance(event, NodeReputed) and (known := _last_told_of(state, event.node)) is not None:
         return ignore(state, f"{known} tells of node {event.node} already, which was not left for it")
     told, step = _told(state, incident, _would(state, would, incident, now), now)
-    ends = any(ENDS_THE_ROUND.get(each.kind, True) for each in _opened(state, would))
+    ends = any(_ends_the_round(state, each.kind) for each in _opened(state, would))
     step = step.then(lambda after: _facts(after, would, event, now, act))
-    return step.then(lambda after: _end(after, told)) if ends else step
+    return step.then(lambda after: _end(after, told)).then(lambda after: settle(after, now)) if ends else step
+
+
+def _ends_the_round(state: JobState, kind: FindingKind) -> bool:
+    return ENDS_THE_ROUND.get(kind, True) or (kind in STANDS_STILL and _is_left(state))
+
+
+def _is_left(state: JobState) -> bool:
+    """Whether a process of the round went in good order. One that came back in its place has no part in it."""
+    return any(
+        each is None or each.standing is Standing.LOST or each.joined_at > state.round_shown_at
+        for each in state.ranked_members()
+    )
 
 
 def _opened(state: JobState, would: Step) -> list[Incident]:
@@ -240,7 +256,8 @@ def _facts(state: JobState, would: Step, event: Event, now: float, act: Act) -> 
                 each.name for each in state.members if each.name in gone or each.name not in would.state.members
             ]
             after = changed(state, members=state.members.lost(tuple(lost))) if lost else state
-            return Step(after, (), Reason("observed", NOTHING_DONE))
+            told = tuple(each for each in would.effects if isinstance(each, Dismiss))
+            return Step(after, told, Reason("observed", NOTHING_DONE))
 
 
 def _left(state: JobState, event: MemberLeft, now: float, act: Act) -> Step:

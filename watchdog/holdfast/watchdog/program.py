@@ -19,8 +19,11 @@ from typing import Any, NoReturn
 import click
 from aiohttp import web
 
+from holdfast.api.door import Door
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
+from holdfast.api.openfiles import raise_open_files_max
 from holdfast.api.policy import Policy
+from holdfast.api.strangers import HELLO_S
 from holdfast.watchdog import brain
 from holdfast.watchdog.auth import Authenticator, TokenFile
 from holdfast.watchdog.clock import WatchdogClock
@@ -32,6 +35,8 @@ from holdfast.watchdog.readership import NoRights, Readership, Rights
 from holdfast.watchdog.reviews import AccessReviewer, TokenReviewer
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.app import make_app
+from holdfast.watchdog.server.doors import DOOR
+from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.servicepeer import ServicePeer
 from holdfast.watchdog.settings import KubernetesAuth, ListenAddress, TlsFiles, WatchdogSettings
@@ -63,6 +68,7 @@ def senses_for(policy: Policy) -> Senses:
 async def serve(settings: WatchdogSettings) -> int:
     """Run until a signal or until another watchdog takes over; the exit code. Raises HoldfastError at start."""
     authenticator, rights = _authenticator(settings.auth)
+    files = raise_open_files_max()
     listener = _listener(settings.listen)
     certificate = ServingCertificate(settings.tls) if settings.tls else None
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -74,11 +80,13 @@ async def serve(settings: WatchdogSettings) -> int:
         beside.append(_lead(leadership, watchdog, ended))
     _end_on_signals(ended)
     app = make_app(watchdog, authenticator, settings.metrics_token_file, Readership(rights))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    door = Door(listener, files=files, dropped=lambda: watchdog.tally.add(Count.DROPPED_STRANGERS))
+    app[DOOR] = door
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, keepalive_timeout=HELLO_S)
     await runner.setup()
-    context = certificate.context if certificate else None
-    await web.SockSite(runner, listener, backlog=BACKLOG, ssl_context=context).start()
-    host, port = listener.getsockname()[:2]
+    assert runner.server is not None
+    door.open(runner.server, certificate.context if certificate else None)
+    host, port = door.address
     _write_state(settings.state_file, host, port)
     logger.info("listening host=%s port=%d store=%s", host, port, settings.store)
     tasks = [_ending_with(ended, each) for each in beside]
@@ -87,6 +95,7 @@ async def serve(settings: WatchdogSettings) -> int:
     finally:
         for task in tasks:
             task.cancel()
+        await door.close()
         await runner.cleanup()
         await authenticator.close()
         await rights.close()

@@ -21,8 +21,8 @@ from holdfast.watchdog.effect import Answered, Pardon, Show
 from holdfast.watchdog.formation import next_number
 from holdfast.watchdog.probation import readmit
 from holdfast.watchdog.recovery import owe
+from holdfast.watchdog.rewinding import Target, give_up, target, under_way, up_to
 from holdfast.watchdog.rewinding import ask as ask_to_go_back
-from holdfast.watchdog.rewinding import give_up, target, under_way, up_to
 from holdfast.watchdog.roster import Roster
 from holdfast.watchdog.saving import answered, ask_for_checkpoint, cannot_save, conclude
 from holdfast.watchdog.state import JobState, Recovery, Rewind
@@ -249,22 +249,28 @@ def _go_back(state: JobState, request: InterventionRequest, limit: int | None, r
     if isinstance(where, str):
         raise Refusal(f"{refused}{where}")
     return ask_to_go_back(state, request.id, limit, where).then(
-        lambda asked: Step(_restoring(asked, request, where.step), (), NOTHING)
+        lambda asked: Step(_restoring(asked, request, where), (), NOTHING)
     )
 
 
-def _restoring(state: JobState, request: InterventionRequest, step: int) -> JobState:
+def _restoring(state: JobState, request: InterventionRequest, where: Target) -> JobState:
     assert state.policy is not None
-    uri = state.policy.checkpoint_uri
     directive = Restore(
-        Tier.CHECKPOINT, step, uri, request.skip_batches, request.learning_rate_scale, state.incarnation
+        Tier.CHECKPOINT,
+        where.step,
+        state.policy.checkpoint_uri,
+        request.skip_batches,
+        request.learning_rate_scale,
+        state.incarnation,
+        otherwise=where.otherwise,
     )
-    kept = tuple(each for each in state.checkpoints if each.step <= step)
+    last = where.step if where.otherwise is None else where.otherwise
+    kept = tuple(each for each in state.checkpoints if each.step <= last)
     # What the job went back for by itself was in the history that is given up: it does not count against this one.
     after = changed(
-        state, rewind=Rewind(directive), checkpoints=kept, storage=up_to(state.storage, step), non_finite=()
+        state, rewind=Rewind(directive), checkpoints=kept, storage=up_to(state.storage, last), non_finite=()
     )
-    return owe(after, Recovery(f"rewound to step {step} on request: {request.reason}"))
+    return owe(after, Recovery(f"rewound to step {where.step} on request: {request.reason}"))
 
 
 def _checkpoint(state: JobState, request: InterventionRequest, now: float) -> Step:

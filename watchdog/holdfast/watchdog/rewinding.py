@@ -32,12 +32,14 @@ NAMED = 12
 
 class Target(msgspec.Struct, frozen=True):
     """Where a round is sent back to: the newest checkpoint not after `step`. `says` is what is expected to be
-    restored and why, in words, as of what was told of the storage.
+    restored and why, in words, as of what was told of the storage. Where nothing was told of at or before `step`,
+    storage itself may hold something all the same; `otherwise` is then the step to go on from when it does not.
     """
 
     step: int
     says: str
     why: str = ""
+    otherwise: int | None = None
 
 
 def listed(state: JobState, event: Event, now: float) -> Step:
@@ -96,7 +98,15 @@ def target(state: JobState, limit: int | None) -> Target | str:
     order = restore_order(below[::-1], state.unhealthy_from)
     asked = "the newest" if limit is None else f"step {limit}"
     if not order:
-        return f"nothing that can be restored is at or before {asked}: {_what_is_there(state)}"
+        nothing = f"nothing that can be restored is at or before {asked}: {_what_is_there(state)}"
+        newest = newest_step(state)
+        if not limit or newest is None or state.storage is None:
+            return nothing
+        # A checkpoint that people have put back is seen by whoever looks: nobody does before the next deletion.
+        says = (
+            f"what storage holds at or before step {limit}, if it does, else step {newest}; as far as was told, "
+        )
+        return Target(limit, says + nothing, otherwise=newest)
     chosen = order[0]
     if limit is not None and chosen is there[0] and _leaves_out(state) and not _is_next(there, limit):
         says = f"the newest checkpoint at or before step {limit}, which is none of those that are named"
@@ -131,6 +141,8 @@ def came_to(state: JobState, event: RestoreReported) -> Step:
     did = "began afresh" if event.step is None else f"restored step {event.step}"
     reached = event.step or 0
     notes = [f"{asked.step} was asked for"] if reached != asked.step else []
+    if reached > asked.step:
+        notes += ["nothing that can be restored is at or before it"]
     if reached == asked.intended:
         notes += [asked.why] if asked.why and notes else []
     else:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.api.round import Reentry
+from holdfast.api.telemetry import RankNonFinite
 
 
 class Standing(StrEnum):
@@ -32,7 +33,8 @@ class Member(msgspec.Struct, frozen=True):
     """One launcher that joined. `reentrant` once it said that all its workers can re-enter, `reentry` where.
 
     `because` is what keeps its workers from the other rounds, empty where nothing does.
-    `transfer` is its transfer server as "host:port", empty without one.
+    `transfer` is its transfer server as "host:port", empty without one. `nonfinite` is what its ranks said when
+    they had finished `finished_round`.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Member(msgspec.Struct, frozen=True):
     reentry: Reentry = Reentry.ANY_WORLD
     because: str = ""
     transfer: str = ""
+    nonfinite: tuple[RankNonFinite, ...] = ()
 
 
 class Roster(msgspec.Struct, frozen=True, dict=True):

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.api.membership import CollectiveFailed, WorkerExited
 from holdfast.api.round import Round
-from holdfast.api.telemetry import NodeReport
+from holdfast.api.telemetry import NodeReport, RankNonFinite
 
 
 class Connected(msgspec.Struct, frozen=True):
@@ -52,6 +52,14 @@ class Exited(msgspec.Struct, frozen=True):
     exit: WorkerExited
 
 
+class Finished(msgspec.Struct, frozen=True):
+    """All workers of `member` ended `round` with success; `nonfinite` is their last word on their values."""
+
+    member: str
+    round: int
+    nonfinite: tuple[RankNonFinite, ...] = ()
+
+
 class CollectiveBroke(msgspec.Struct, frozen=True):
     """A worker of `member` is alive but its collective failed."""
 
@@ -92,6 +100,7 @@ Sample = (
     | Left
     | Heard
     | Exited
+    | Finished
     | CollectiveBroke
     | Reported
     | Placed

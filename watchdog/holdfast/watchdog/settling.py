@@ -141,6 +141,8 @@ def _success(state: JobState, now: float) -> Step:
     """The job is done when every member of the newest round finished it."""
     if state.round is None or state.phase in ENDED:
         return stay(state)
+    if state.rewind is not None and state.rewind.round is None:
+        return stay(state)  # what the round has trained is to be given up
     if not all(member and member.finished_round == state.round.number for member in state.ranked_members()):
         return stay(state)
     state, closed = close(state, IncidentState.RECOVERED, now, "the job finished")

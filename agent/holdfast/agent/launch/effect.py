@@ -59,8 +59,8 @@ Effect = Start | StartTest | KillWorker | TellWorker | Report
 class Exit:
     """How a process ended. Exactly one of `exit_code` and `signal` is set.
 
-    `completed` is the round it last completed a step in, and that step; None when Unknown. `error`, `raised` and
-    `place` are as in `WorkerExited`.
+    `completed` is the round it last completed a step in, and that step; None when Unknown. `error`, `raised`,
+    `place` and `own_limit` are as in `WorkerExited`.
     """
 
     exit_code: int | None
@@ -70,3 +70,4 @@ class Exit:
     completed: tuple[int, int] | None = None
     raised: str = ""
     place: str = ""
+    own_limit: bool = False

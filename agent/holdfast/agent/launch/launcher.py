@@ -26,6 +26,7 @@ from holdfast.agent.launch.firstsign import FirstSigns
 from holdfast.agent.launch.localset import LocalSet
 from holdfast.agent.launch.logfile import WorkerLogs, ending, log_path, tail
 from holdfast.agent.launch.memoryfolder import folder_of
+from holdfast.agent.launch.memorylimit import MemoryLimit
 from holdfast.agent.launch.nursery import Nursery
 from holdfast.agent.launch.outcome import Outcome, WorkerFailure
 from holdfast.agent.launch.outputtail import OutputTails
@@ -85,6 +86,7 @@ class Launcher:
         self._over: asyncio.Future[Outcome] | None = None
         self._departure: signal.Signals | None = None
         self._follower = LogFollower(sys.stdout)
+        self._memory_limit = MemoryLimit()
         self._signs = FirstSigns(lambda pid: self._do(self._set.showed_sign(pid)))
         self._logs = WorkerLogs(
             settings.log_dir, member=settings.member, node=settings.node, clock=_seconds_since_1970
@@ -270,6 +272,7 @@ class Launcher:
             completed=last_completed(self._settings.run_dir / record_file_name(born.start.local_rank)),
             raised=raised.exception if raised else "",
             place=raised.place if raised else "",
+            own_limit=message.signal == signal.SIGKILL and self._memory_limit.has_killed(),
         )
         effects = self._set.exited(message.pid, exit, now)
         self._do(effects)
@@ -346,6 +349,8 @@ class Launcher:
             if not (isinstance(effect, Report) and isinstance(effect.message, WorkerExited)):
                 continue
             failed = effect.message
+            if failed.exit_code == 0:
+                continue  # it is told of because the others may go on; it has not failed
             how = f"signal={failed.signal}" if failed.signal else f"exit_code={failed.exit_code}"
             log.error("a worker failed rank=%d round=%d %s log=%s", failed.rank, failed.round, how, born.path)
             if failed.error and not self._settings.tee.includes(born.start.local_rank):

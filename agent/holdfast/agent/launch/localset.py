@@ -35,6 +35,7 @@ from holdfast.api.membership import (
     WorkersFinished,
 )
 from holdfast.api.round import Closed, Entry, Reentry, Seat, Shown
+from holdfast.api.telemetry import RankNonFinite
 
 _STRICTER = (Reentry.ANY_WORLD, Reentry.SAME_WORLD, Reentry.NEVER)
 
@@ -224,7 +225,8 @@ class LocalSet:
         if exit.exit_code == 0:
             slot.clear(Standing.DONE)
             done = all(slot.standing is Standing.DONE for slot in self.slots)
-            finished = WorkersFinished(slot.round, self._last_step_in(slot.round))
+            odd = tuple(RankNonFinite(each.rank, each.nonfinite) for each in self.slots if each.nonfinite)
+            finished = WorkersFinished(slot.round, self._last_step_in(slot.round), odd)
             ended = Report(WorkerExited(slot.round, slot.rank, exit.age_s, exit_code=0))
             return [*self._entry_report(now), ended, *([Report(finished)] if done else [])]
         began = slot.began or (exit.completed is not None and exit.completed[0] == slot.round)
@@ -239,6 +241,7 @@ class LocalSet:
             raised=exit.raised,
             place=exit.place,
             began=began,
+            own_limit=exit.own_limit,
         )
         return [Report(failure)]
 
@@ -284,7 +287,7 @@ class LocalSet:
             slot.reenters = message
             return self._entry_report(now)
         elif isinstance(message, Finished) and message.round == slot.round:
-            slot.finished = True
+            slot.finished, slot.nonfinite = True, message.nonfinite
         elif isinstance(message, CollectiveFailed | CheckpointCommitted | CheckpointsStored | Restored):
             wanted = self._my_round()
             return [Report(message)] if wanted and message.round == wanted.number else []

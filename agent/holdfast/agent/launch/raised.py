@@ -31,8 +31,9 @@ _MARGIN = re.compile(r"^ *[|+] ?(?=\S|  )")
 # What follows the exception's line and is no part of its message: another program's log line, an empty line.
 _AFTERWARDS = re.compile(r"^(?:\[|\+?-+(?: \d+ -+)?$|\d{4}-|Exception ignored|Traceback|$)")
 _MESSAGE_LINES_MAX = 6
-# Installed packages and the standard library of any interpreter, also one that is not the launcher's.
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<frozen ")
+# Installed packages and the standard library of any interpreter, also one that is not the launcher's; and what is
+# in no file, as the constructor of a dataclass.
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<(?:frozen |string>)")
 
 
 @dataclass(frozen=True, slots=True)

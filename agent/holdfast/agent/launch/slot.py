@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from holdfast.api.control import Reenters
 from holdfast.api.round import Reentry
+from holdfast.api.telemetry import NonFinite
 
 ANY_ROUND = Reenters(Reentry.ANY_WORLD, "")
 
@@ -26,7 +27,8 @@ class Slot:
     """Times are seconds on the launcher's monotonic clock. `round` is the newest round the process was given.
 
     `began` says that the process, of a script that does not attach, has shown a sign of training.
-    `reenters` is what the process said of the rounds it can go on to.
+    `reenters` is what the process said of the rounds it can go on to, `nonfinite` what it said of its values when
+    it had finished.
     """
 
     local_rank: int
@@ -43,6 +45,7 @@ class Slot:
     leave_by: float | None = None
     began: bool = False
     reenters: Reenters = ANY_ROUND
+    nonfinite: NonFinite | None = None
 
     @property
     def holds_process(self) -> bool:
@@ -54,9 +57,13 @@ class Slot:
         return listening and self.attached and not self.finished
 
     def clear(self, standing: Standing) -> None:
-        """Its process is gone, or a new one is asked for. The round and the rank stay."""
+        """Its process is gone, or a new one is asked for. The round and the rank stay, and its word on the round
+        that it is done with.
+        """
         self.standing = standing
         self.pid = self.ticket = self.leave_by = None
         self.attached = self.entered = self.finished = self.began = False
         self.left_round = -1
         self.reenters = ANY_ROUND
+        if standing is not Standing.DONE:
+            self.nonfinite = None

@@ -11,6 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
+from holdfast.api.openfiles import raise_open_files_max
 from holdfast.checkpoint.memory.channel import PATIENCE_S
 from holdfast.checkpoint.memory.holdings import Holdings
 from holdfast.checkpoint.memory.protocol import parse_address
@@ -30,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not key:
         raise SystemExit("the key is empty: give the job's owner token in a file or on standard input")
     _yield_to_training()
+    raise_open_files_max()
     options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = _lock(options.folder)
     try:

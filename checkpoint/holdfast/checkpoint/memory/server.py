@@ -4,7 +4,10 @@ import asyncio
 import logging
 import socket
 import time
+from functools import partial
 
+from holdfast.api.openfiles import ACCEPT_AGAIN_S
+from holdfast.api.strangers import HELLO_S, Strangers
 from holdfast.checkpoint.memory import protocol
 from holdfast.checkpoint.memory.arena import Held
 from holdfast.checkpoint.memory.channel import PATIENCE_S, Channel, Misspoken, welcome
@@ -27,9 +30,9 @@ _LOG = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.05
 """A look costs some tens of microseconds; a snapshot waits for its copy this much longer at the most."""
 
-_CALLERS_MAX = 1024
+_CALLERS_MAX = 1024  # Who know the key.
+_STRANGERS_MAX = 256
 _IDLE_S = 600.0  # A rank that restores may have much to do between two questions.
-_REST_S = 0.2
 
 
 class Server:
@@ -41,6 +44,7 @@ class Server:
         self._copier = Copier(holdings, ceiling_bytes_s=ceiling_bytes_s, patience_s=patience_s)
         self._patience_s = patience_s
         self._callers: set[asyncio.Task[None]] = set()
+        self._strangers: Strangers[asyncio.Task[None]] = Strangers(_STRANGERS_MAX, _STRANGERS_MAX // 4)
 
     async def serve(self, listener: socket.socket) -> None:
         """Returns when the folder has been removed: there is nothing to serve any more."""
@@ -72,22 +76,34 @@ class Server:
         listener.settimeout(0)
         while True:
             try:
-                connection, _ = await loop.sock_accept(listener)
+                connection, source = await loop.sock_accept(listener)
             except OSError as error:  # Out of descriptors, for example.
                 _LOG.warning("no caller could be taken reason=%s", error)
-                await asyncio.sleep(_REST_S)
-                continue
-            if len(self._callers) >= _CALLERS_MAX:
-                connection.close()
+                await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             task = asyncio.create_task(self._attend(connection))
             self._callers.add(task)
-            task.add_done_callback(self._callers.discard)
+            task.add_done_callback(partial(self._left, connection))
+            gives_way = self._strangers.come(task, source[0], time.monotonic())
+            if gives_way is not None:
+                gives_way.cancel()
+                await asyncio.wait([gives_way])  # Else many would be taken in before the first of them is closed.
+
+    def _left(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        connection.close()
+        self._callers.discard(task)
+        self._strangers.forget(task)
 
     async def _attend(self, connection: socket.socket) -> None:
         peer = Channel(connection, patience_s=self._patience_s)
         try:
-            await welcome(peer, self._holdings.owner)
+            async with asyncio.timeout(HELLO_S):
+                await welcome(peer, self._holdings.owner)
+            if len(self._callers) - len(self._strangers) >= _CALLERS_MAX:
+                return
+            me = asyncio.current_task()
+            assert me is not None
+            self._strangers.forget(me)
             while True:
                 question = await peer.hear(protocol.QUESTIONS, limit=protocol.REQUEST_BYTES_MAX, idle_s=_IDLE_S)
                 await self._answer(peer, question)

@@ -213,6 +213,8 @@ def late_start_in_s(ctx: Context) -> float | None:
 
 
 def _degraded(ctx: Context) -> Condition:
+    if ctx.forgotten is not None:
+        return Condition("Degraded", Truth.TRUE, "Forgotten", ctx.forgotten)
     if ctx.report is None:
         return _unknown(ctx, "Degraded")
     status, loop = ctx.report.status, ctx.crash_loop.newest

@@ -12,7 +12,7 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.action import Action
 from holdfast.operator.decide.admission import CONDITION, Contender, Standing, contender, judge, standing_of
 from holdfast.operator.decide.nodes import holds_nobody_off, state_of
-from holdfast.operator.decide.observed import Observed, Options
+from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
 from holdfast.operator.decide.recorded import Recorded, read_recorded
 from holdfast.operator.decide.template import Template, Toleration, check_template, read_template
@@ -65,6 +65,23 @@ class Context:
         """Whether the watchdog has this very spec, or a newer one that is not seen here yet."""
         generation = self.report.generation if self.report is not None else None
         return generation is not None and generation >= self.metadata.generation
+
+    @property
+    def forgotten(self) -> str | None:
+        """What to do about a watchdog that does not know a job which it had led through rounds; None when it does.
+
+        Its store was emptied, or is another one: taken for new, the job would get round numbers that its
+        launchers and its checkpoints have seen already, and nodes that were found bad.
+        """
+        if not self.connected or self.report is not None or self.options.mode is not Mode.ACT:
+            return None
+        if not self.recorded.round or self.ended is not None or self.deleted_at is not None:
+            return None
+        return (
+            f"the watchdog has no journal of this job, which had reached round {self.recorded.round}: its store "
+            "was emptied or is another one; restore the store, or delete the TrainingJob and create it again, "
+            "which begins anew from its newest checkpoint"
+        )
 
     @property
     def invalid(self) -> str | None:

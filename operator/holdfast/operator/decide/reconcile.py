@@ -51,6 +51,9 @@ def _decide(ctx: Context) -> Decision:
     node_marks = cordons(ctx.id, ctx.plan, observed.nodes, options.cordoning)
     if ctx.job is None or ctx.invalid is not None:
         return Decision(node_marks, f"left alone, the spec is refused: {ctx.invalid}")
+    # Forgotten: the watchdog would take a job that runs for a new one.
+    if ctx.forgotten is not None:
+        return Decision(node_marks, f"left alone: {ctx.forgotten}")
     # Our finalizer comes before everything that would have to be wound up.
     if FINALIZER not in ctx.metadata.finalizers and options.mode is Mode.ACT:
         return Decision((SetFinalizer(held=True),), "the job is held before anything is made", LOOK_AGAIN_S)

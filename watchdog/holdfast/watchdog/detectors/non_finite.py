@@ -6,6 +6,9 @@ heard of as it is now, or shortly after: of the earliest step that was not finit
 is the culprit. Where several were, or a rank was not heard of, nobody is blamed.
 
 A step that all ranks agreed to leave out did no harm; it is told as skipped.
+
+Ranks that finish say so with their last word on their values: no report comes after it, and the job must not be
+taken for done with what the last step left.
 """
 
 import math
@@ -16,7 +19,7 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.policy import Policy
 from holdfast.api.telemetry import NonFinite, RankSample, SkippedSteps
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.sample import Reported, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.sample import Finished, Reported, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.wording import ranks_in_words
 
 # Every agent reports within an interval, at once when it is news. One that is late by more is not waited for.
@@ -46,7 +49,7 @@ class _Skip:
 class NonFiniteDetector:
     """Judges what the rank records keep of the round in force. At most one fault a round; each skip once."""
 
-    heeds = (Reported, RoundStarted, RoundStopped)
+    heeds = (Reported, Finished, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
@@ -59,6 +62,9 @@ class NonFiniteDetector:
         if isinstance(sample, Reported):
             for each in self._round.samples_in(sample.report):
                 self._take(each, now)
+            return tuple(self._judge(now)) if self._is_waiting else ()
+        if isinstance(sample, Finished):
+            self._take_last(sample, now)
             return tuple(self._judge(now)) if self._is_waiting else ()
         before = tuple(self._judge(now, late=True)) if self._is_waiting else ()
         if self._round.follow(sample):
@@ -81,6 +87,7 @@ class NonFiniteDetector:
         self._heard: dict[int, int] = {}  # by rank: the newest step, heard of since the first fault
         self._earliest: float = math.inf  # the first step of any rank that was not finite
         self._settled: set[int] = set()  # ranks that cannot turn out to have been earlier
+        self._done: set[int] = set()  # ranks that have finished, and said so
         self._due_at: float | None = None
         self._is_told = False
         self._skips_told: dict[int, int] = {}  # by rank: how many skipped steps of it were told of
@@ -94,13 +101,28 @@ class NonFiniteDetector:
             return
         if sample.step is not None:
             self._heard[sample.rank] = sample.step
-        if sample.nonfinite is not None and sample.rank not in self._first:
-            self._first[sample.rank] = _Seen(sample.nonfinite, now - max(0.0, sample.nonfinite.age_s))
-            self._earliest = min(self._earliest, sample.nonfinite.step)
-            if self._due_at is None:
-                self._due_at = now + self._patience_s
+        if sample.nonfinite is not None:
+            self._take_first(sample.rank, sample.nonfinite, now)
         if sample.rank in self._first or (sample.step or 0) >= self._earliest + LATE_STEPS:
             self._settled.add(sample.rank)
+
+    def _take_first(self, rank: int, told: NonFinite, now: float) -> None:
+        if rank in self._first:
+            return
+        self._first[rank] = _Seen(told, now - max(0.0, told.age_s))
+        self._earliest = min(self._earliest, told.step)
+        if self._due_at is None:
+            self._due_at = now + self._patience_s
+
+    def _take_last(self, sample: Finished, now: float) -> None:
+        ranks = self._round.ranks_of(sample.member) if self._round.counts(sample.round) else range(0)
+        if self._is_told or not ranks:
+            return
+        for each in sample.nonfinite:
+            if each.rank in ranks:
+                self._take_first(each.rank, each.nonfinite, now)
+        self._done.update(ranks)
+        self._settled.update(ranks)
 
     def _take_skip(self, rank: int, told: SkippedSteps, now: float) -> None:
         if told.count <= self._skips_told.get(rank, 0):
@@ -131,8 +153,8 @@ class NonFiniteDetector:
 
     def _all_heard(self) -> bool:
         """Whether every rank has told of a fault of its own, or was at the earliest one without a word of it."""
-        heard = sum(1 for rank, step in self._heard.items() if rank in self._first or step >= self._earliest)
-        return heard >= self._round.world_size
+        heard = {rank for rank, step in self._heard.items() if rank in self._first or step >= self._earliest}
+        return len(heard | self._done) >= self._round.world_size
 
     def _fault(self) -> Finding:
         earliest = min(seen.told.step for seen in self._first.values())
@@ -148,7 +170,7 @@ class NonFiniteDetector:
         return Finding(
             kind=FindingKind.NON_FINITE,
             subject=subject,
-            cause=_in_words(values.loss, values.grad_norm),
+            cause=_fault_in_words(values),
             evidence=tuple(self._evidence(earliest)),
             confidence=confidence,
             began_at=min(seen.at for seen in there.values()),
@@ -161,18 +183,20 @@ class NonFiniteDetector:
         if with_loss:
             unheard = "" if all_heard else "; not every rank was heard of"
             return f"the loss of {ranks_in_words(with_loss)} of {self._round.world_size} is not finite{unheard}"
+        if all(seen.told.parameters for seen in there.values()):
+            return f"no loss is, but the parameters of {ranks_in_words(there)} are not finite after the last step"
         return f"no loss is, but the gradient norm of {ranks_in_words(there)} is not finite"
 
     def _evidence(self, earliest: int) -> Iterator[Evidence]:
         first = sorted(self._first, key=lambda rank: (self._first[rank].told.step, rank))
         for rank in first[:EVIDENCE_MAX]:
             seen = self._first[rank]
-            says = f"rank {rank}: {_in_words(seen.told.loss, seen.told.grad_norm)} at step {seen.told.step}"
+            says = f"rank {rank}: {_fault_in_words(seen.told)} at step {seen.told.step}"
             yield Evidence("rank record", says, seen.at)
         if len(first) > EVIDENCE_MAX:
             says = f"{len(first) - EVIDENCE_MAX} more ranks"
             yield Evidence("rank record", says, self._first[first[EVIDENCE_MAX]].at)
-        missing = self._round.world_size - len(self._heard.keys() | self._first.keys())
+        missing = self._round.world_size - len(self._heard.keys() | self._first.keys() | self._done)
         if missing > 0:
             says = f"{missing} ranks were not heard of since step {earliest}"
             yield Evidence("rank record", says, self._first[first[0]].at)
@@ -203,6 +227,10 @@ class NonFiniteDetector:
         if culprit is None:
             return Subject(self._job), Confidence.UNKNOWN
         return self._round.subject(culprit), Confidence.PROBABLE
+
+
+def _fault_in_words(told: NonFinite) -> str:
+    return "the parameters are not finite" if told.parameters else _in_words(told.loss, told.grad_norm)
 
 
 def _in_words(loss: str, grad_norm: str) -> str:

@@ -6,7 +6,7 @@ What is heard first is nearly always what happened first; when a later message t
 that died earlier, or the first one to be no victim itself), the finding is made again, naming that one.
 
 A Python exception that nothing outside the script explains is the script's own (`user_code`), and names no node;
-so is an exit code that all ranks share.
+so is an exit code, which the script chose as it does when it ends with success.
 
 One exception is neither a node's nor the script's: that checkpoints are there and none can be restored. All ranks
 raise it alike, so the first is told at once.
@@ -37,6 +37,7 @@ from holdfast.watchdog.sample import CollectiveBroke, Exited, Reported, RoundSta
 SYMPTOM_WINDOW_S = 5.0
 CAUSE_CHARACTERS_MAX = 200
 OUT_OF_MEMORY = "out of memory"
+OWN_LIMIT = "out of memory: the pod's own limit"
 # Killing and death are told by two programs on one node, each with its age.
 KILLING_WINDOW_S = 5.0
 NODES_REMEMBERED = 1024
@@ -48,8 +49,13 @@ ALIKE_S_MIN = 2.0
 ALIKE_SHARE = 0.25
 # And after it: ranks that trained are within a step of each other, and their interpreters end within this.
 ALIKE_TRAINED_S = 1.0
-# Signals that others send, as the kernel does when memory is short, say nothing about what the ranks share.
+# Signals that others send, as the kernel does when memory is short. Of ranks that trained they say nothing about
+# what the ranks share; before that, what the script loads may be too much on every node.
 _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM)
+# What a shell, or a program between, ends with when a signal ended what it ran.
+_SIGNALS_AS_CODES = range(129, 193)
+# Ranks of large jobs that are named beside the first one.
+ALSO_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,13 @@ class _Death:
         return bool(exit.exit_code and exit.raised) and outside_of(exit.raised, exit.error) is None
 
     @property
+    def chose_its_code(self) -> bool:
+        """Whether the script ended with a code of its own and nothing outside it explains why."""
+        code = self.exit.exit_code
+        chosen = bool(code) and code not in _SIGNALS_AS_CODES
+        return chosen and outside_of(self.exit.raised, self.exit.error) is None
+
+    @property
     def is_of_the_checkpoints(self) -> bool:
         """Whether the ranks found nothing that they could restore, where something is."""
         return NOTHING_TO_RESTORE.match(self.exit.raised) is not None
@@ -82,7 +95,8 @@ class _Death:
         other ranks."""
         exit = self.exit
         known = exit.exit_code is not None or exit.signal is not None
-        if not known or self.names_a_peer or self.is_of_the_checkpoints or exit.signal in _SENT_BY_OTHERS:
+        sent = exit.began and exit.signal in _SENT_BY_OTHERS
+        if not known or self.names_a_peer or self.is_of_the_checkpoints or sent:
             return ""
         if exit.raised:
             kind = exit.raised.partition(":")[0]
@@ -117,6 +131,15 @@ class _Death:
 
 
 @dataclass(frozen=True, slots=True)
+class _Company:
+    """Who died with the culprit: every rank in one way (`alike`, `spread` over nodes), or some by one signal."""
+
+    alike: str = ""
+    spread: bool = False
+    also: tuple[Subject, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class _Killing:
     """The kernel killed a process for want of memory."""
 
@@ -136,13 +159,13 @@ class ProcessExitDetector:
         self._job = policy.job
         self._round = RoundInForce(policy.job)
         self._culprit: _Death | None = None
-        self._dead: set[int] = set()
+        self._dead: dict[int, tuple[Subject, int | None]] = {}  # who, and by which signal, if that is its own
         self._ended_well = False  # a rank of the round did, so that others may miss it
         self._began_at = 0.0
         self._ways: dict[int, str] = {}  # of the ranks that died: in which way
         self._held_until: float | None = None  # the culprit is not told yet
         # Outlives its round: the next one is shown at once, often before the agent tells of the killing.
-        self._unexplained: _Death | None = None
+        self._unexplained: tuple[_Death, _Company] | None = None
         self._killings: OrderedDict[str, deque[_Killing]] = OrderedDict()  # by node
 
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
@@ -160,9 +183,9 @@ class ProcessExitDetector:
         if sample.exit.exit_code == 0:
             self._ended_well = True
             return ()
-        self._dead.add(sample.exit.rank)
         subject = Subject(self._job, node=sample.node, member=sample.member, rank=sample.exit.rank)
         death = _Death(sample.exit, subject, at=now - max(0.0, sample.exit.age_s))
+        self._dead[sample.exit.rank] = subject, None if death.names_a_peer else sample.exit.signal
         self._ways[sample.exit.rank] = death.way
         if self._ended_well and death.names_a_peer:
             return ()  # it missed the one that ended, and `EarlyExitDetector` says so
@@ -214,25 +237,31 @@ class ProcessExitDetector:
         assert self._culprit is not None
         self._held_until = None
         explained = self._in_the_light_of_killings(self._culprit)
-        self._unexplained = self._culprit if explained.killing is None else None
-        shared = self._round.world_size > 0 and len(self._dead) == self._round.world_size and self._all_alike()
-        if not shared:
-            return (_finding(explained),)
-        return (_finding(explained, alike=self._culprit.way, spread=len(self._round.shares) > 1),)
+        company = self._company(self._culprit)
+        self._unexplained = (self._culprit, company) if explained.killing is None else None
+        return (_finding(explained, company),)
+
+    def _company(self, culprit: _Death) -> _Company:
+        """Who died with it, as far as it is known now."""
+        if self._round.world_size > 0 and len(self._dead) == self._round.world_size and self._all_alike():
+            return _Company(culprit.way, len(self._round.shares) > 1)
+        number, rank = culprit.exit.signal, culprit.exit.rank
+        also = [who for who, by in self._dead.values() if number is not None and by == number and who.rank != rank]
+        return _Company(also=tuple(also[:ALSO_MAX]))
 
     def _explained(self, report: NodeReport, now: float) -> Sequence[Finding]:
         """The culprit's finding again, when a report says that the kernel killed it."""
         for event in report.events:
             if isinstance(event, ProcessKilledForMemory):
                 self._remember(report.node, _Killing(event, now - max(0.0, event.age_s)))
-        death = self._unexplained
-        if death is None or death.subject.node != report.node:
+        if self._unexplained is None or self._unexplained[0].subject.node != report.node:
             return ()
+        death, company = self._unexplained
         explained = self._in_the_light_of_killings(death)
         if explained.killing is None:
             return ()
         self._unexplained = None
-        return (_finding(explained),)
+        return (_finding(explained, company),)
 
     def _in_the_light_of_killings(self, death: _Death) -> _Death:
         killings = self._killings.get(death.subject.node or "", ())
@@ -267,9 +296,8 @@ def _signal_name(number: int) -> str:
         return ""  # a real-time signal has no name
 
 
-def _finding(death: _Death, *, alike: str = "", spread: bool = False) -> Finding:
-    """`alike`: every rank failed in this way, `spread`: on more than one node."""
-    cause = cause_of(death.exit)
+def _finding(death: _Death, company: _Company) -> Finding:
+    cause, alike = cause_of(death.exit), company.alike
     evidence = [
         Evidence(f"launcher {death.subject.member}", f"rank {death.exit.rank} ended with {cause}", death.at)
     ]
@@ -277,6 +305,10 @@ def _finding(death: _Death, *, alike: str = "", spread: bool = False) -> Finding
         cause = OUT_OF_MEMORY
         says = f"process {killing.event.pid} ({killing.event.name}) was killed by the kernel for memory"
         evidence.append(Evidence(f"kernel of node {death.subject.node}", says, killing.at))
+    if death.exit.own_limit:
+        cause = OWN_LIMIT
+        says = "the kernel killed it when its pod had reached the memory limit of its own: no node is to blame"
+        evidence.append(Evidence(f"control group of pod {death.subject.member}", says, death.at))
     if death.confidence is Confidence.UNKNOWN and death.exit.error:
         evidence.append(
             Evidence("worker error", "it names a peer's failure: the worker may be a victim", death.at)
@@ -284,24 +316,19 @@ def _finding(death: _Death, *, alike: str = "", spread: bool = False) -> Finding
     if alike:
         says = f"every rank failed so: {alike}"
         evidence.append(Evidence("process exits", says, death.at))
-    shared = (
-        bool(alike)
-        and death.exit.exit_code is not None
-        and outside_of(death.exit.raised, death.exit.error) is None
-    )
     subject = death.subject
     if death.is_user_code:
         cause = f"{death.exit.raised[:CAUSE_CHARACTERS_MAX]}{f' ({death.exit.place})' if death.exit.place else ''}"
         says = "the script raised it, and it names no device, network or storage: no node is to blame"
         evidence.append(Evidence("worker error", says, death.at))
-    elif shared:
-        says = "the ranks share it, and it names no device, network or storage: no node is to blame"
+    elif death.chose_its_code:
+        says = "the script ended with this code, and names no device, network or storage: no node is to blame"
         evidence.append(Evidence("worker error", says, death.at))
-    kind = FindingKind.USER_CODE if death.is_user_code or shared else FindingKind.PROCESS_EXIT
+    kind = FindingKind.USER_CODE if death.is_user_code or death.chose_its_code else FindingKind.PROCESS_EXIT
     if death.is_of_the_checkpoints:
         kind, cause = FindingKind.NOTHING_TO_RESTORE, NOTHING_TO_RESTORE.sub("", death.exit.raised, 1)
         cause = cause[:CAUSE_CHARACTERS_MAX]
-    if kind is not FindingKind.PROCESS_EXIT or (spread and not death.tells_of_device):
+    if kind is not FindingKind.PROCESS_EXIT or (company.spread and not death.tells_of_device):
         subject = Subject(death.subject.job, rank=death.subject.rank)
     return Finding(
         kind=kind,
@@ -312,6 +339,8 @@ def _finding(death: _Death, *, alike: str = "", spread: bool = False) -> Finding
         began_at=death.at,
         round=death.exit.round,
         error=death.exit.error,
+        also=company.also,
         # What lies outside the script may mend itself once training has shown that it can work.
         alike=alike if kind is not FindingKind.PROCESS_EXIT or not death.exit.began else "",
+        innocent=death.exit.own_limit,
     )

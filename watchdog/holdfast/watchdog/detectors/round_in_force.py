@@ -69,6 +69,11 @@ class RoundInForce:
             self._ranks_of_node = _ranks_of_node(self._round)
         return self._ranks_of_node.get(node, ())
 
+    def ranks_of(self, member: str) -> range:
+        """The ranks that `member` runs in the round, none where it has none."""
+        share = self._round.share_of(member) if self._round else None
+        return range(share.first_rank, share.first_rank + share.local_size) if share else range(0)
+
     def member_of(self, rank: int) -> MemberRanks | None:
         """Who runs `rank`, None when it is outside the world."""
         return self._round.member_of(rank) if self._round else None

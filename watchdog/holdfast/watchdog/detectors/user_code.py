@@ -2,7 +2,8 @@
 
 An exception that names a device, its driver, a collective, the network or the storage may come from healthy code
 on a broken node, and stays with the node. Everything else would come again on any other node, and blames none.
-Running out of memory, on the GPU too, is the script's: the model, the batch or what it keeps does not fit.
+Running out of memory, on the GPU too, is the script's: the model, the batch or what it keeps does not fit. So is a
+device-side assert, as a rule an index beyond its tensor, and what Holdfast refuses to take from the script.
 """
 
 import re
@@ -47,7 +48,8 @@ NETWORK = Outside(
 DEVICE = Outside(
     "a device or its driver",
     re.compile(
-        r"\b(?:CUDA|HIP) error\b(?!: out of memory)"
+        r"\b(?:CUDA|HIP) error\b"
+        r"(?!: (?:out of memory|device-side assert triggered|invalid configuration argument))"
         r"|\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT)_STATUS_(?!ALLOC_FAILED)\w+"
         r"|\bNVML\w*Error\b|NVML: "
         r"|No CUDA GPUs are available|Found no NVIDIA driver|CUDA driver (?:initialization|version|error)"
@@ -64,7 +66,7 @@ STORAGE = Outside(
 )
 # The checkpoint library's own word, where the exception begins: all ranks raise it, and no node is to blame.
 NOTHING_TO_RESTORE = re.compile(r"holdfast\.checkpoint\.errors\.NothingToRestore: ")
-HOLDFAST = Outside("Holdfast itself", re.compile(r"^holdfast\.", re.MULTILINE))
+HOLDFAST = Outside("Holdfast itself", re.compile(r"^holdfast\.(?!api\.errors\.InvalidInput\b)", re.MULTILINE))
 INTERRUPTED = Outside("somebody who stopped it", re.compile(r"^KeyboardInterrupt\b", re.MULTILINE))
 
 OUTSIDES: Sequence[Outside] = (PEER, NETWORK, DEVICE, STORAGE, HOLDFAST, INTERRUPTED)

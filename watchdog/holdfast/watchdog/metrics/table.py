@@ -17,6 +17,11 @@ _OWN = (
     Metric("holdfast_watchdog_store_up", _GAUGE, "1 while decisions can be recorded."),
     Metric("holdfast_watchdog_loop_lag_seconds", _GAUGE, "The latest the event loop was in the last half minute."),
     Metric("holdfast_watchdog_bad_messages_total", _COUNTER, "Messages that could not be read."),
+    Metric(
+        "holdfast_watchdog_dropped_strangers_total",
+        _COUNTER,
+        "Connections ended to make room, whose callers had shown no valid token yet.",
+    ),
     Metric("holdfast_watchdog_duplicate_messages_total", _COUNTER, "Launchers' messages that came again."),
     Metric("holdfast_watchdog_duplicate_reports_total", _COUNTER, "Agents' reports that came again."),
     Metric("holdfast_watchdog_fenced_messages_total", _COUNTER, "Messages of a round that is over."),

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from holdfast.api.door import Door
 from holdfast.watchdog.auth import Authenticator, Caller, Role
 from holdfast.watchdog.readership import Decision, Read, Readership, Right, decide
 from holdfast.watchdog.server.answer import CALLER, TOKEN_HEADER, Handler, refusal, token_of
@@ -13,6 +14,8 @@ Check = Callable[[web.Request, Caller], Awaitable[str | None]]
 """Why the caller is refused, None when it is not."""
 
 READERSHIP = web.AppKey("readership", Readership)
+DOOR = web.AppKey("door", Door)
+FULL = "this watchdog has as many connections as its limit of open files allows: raise the limit (ulimit -Hn)"
 
 
 def guarded(handler: Handler, check: Check, authenticator: Authenticator) -> Handler:
@@ -24,6 +27,9 @@ def guarded(handler: Handler, check: Check, authenticator: Authenticator) -> Han
         if caller is None:
             says = f"send the header 'Authorization: Bearer TOKEN' or '{TOKEN_HEADER}: TOKEN'"
             return refusal(401, f"this needs a valid token: {says}")
+        door = request.app.get(DOOR)
+        if door is not None and not door.admit(request.protocol):
+            return refusal(503, FULL)
         why = await check(request, caller)
         if why is not None:
             return refusal(403, why)

@@ -45,7 +45,7 @@ from holdfast.api.selftest import Tested
 from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
 from holdfast.watchdog.auth import Caller
 from holdfast.watchdog.clusterpolicy import ClusterPolicy
-from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, Exited, Heard, Left
+from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, Exited, Finished, Heard, Left
 from holdfast.watchdog.server.answer import CALLER
 from holdfast.watchdog.server.connection import LauncherConnection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket, sender
@@ -199,8 +199,11 @@ def _began(host: JobHost, launcher: LauncherConnection, message: TrainingBegan) 
 
 
 def _finished(host: JobHost, launcher: LauncherConnection, message: WorkersFinished) -> None:
-    if _counts(host, launcher, message.round):
-        host.record(MemberFinished(launcher.member, message.round, message.last_step))
+    if not _counts(host, launcher, message.round):
+        return
+    # What is found comes first: a round that ended with it is not a job that succeeded.
+    host.observe(Finished(launcher.member, message.round, message.nonfinite))
+    host.record(MemberFinished(launcher.member, message.round, message.last_step, message.nonfinite))
 
 
 def _committed(host: JobHost, launcher: LauncherConnection, message: CheckpointCommitted) -> None:

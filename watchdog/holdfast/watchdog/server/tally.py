@@ -8,6 +8,7 @@ class Count(StrEnum):
     """Counters, by what they count. Each has a metric of its name."""
 
     BAD_MESSAGES = "bad_messages"
+    DROPPED_STRANGERS = "dropped_strangers"
     DUPLICATE_MESSAGES = "duplicate_messages"
     DUPLICATE_REPORTS = "duplicate_reports"
     FENCED_MESSAGES = "fenced_messages"

@@ -1,0 +1,34 @@
+"""Whether the parameters are finite once the last step is trained."""
+
+import math
+
+import pytest
+import torch
+from trainer_builders import assignment
+
+from holdfast.api.rankrecord import UNKNOWN_INT
+from holdfast.trainer.record import open_record
+from holdfast.trainer.watched import Watched
+
+
+def watched(model: torch.nn.Module) -> Watched:
+    record = open_record(None, UNKNOWN_INT)
+    return Watched(model, assignment(), part="", record=record, corruptible=None)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_finite"), [(1.0, True), (3e38, True), (math.nan, False), (-math.inf, False)]
+)
+def test_one_parameter_in_training_decides(value: float, is_finite: bool) -> None:
+    model = torch.nn.Linear(3, 3)
+    model.weight.data[1, 1] = value
+    assert watched(model).is_finite() is is_finite
+    model.weight.requires_grad = False
+    assert watched(model).is_finite()
+
+
+def test_what_cannot_be_looked_at_is_no_fault() -> None:
+    looked = watched(torch.nn.Linear(3, 3, device="meta"))
+    assert looked.is_finite()
+    looked.close()
+    assert looked.is_finite()
