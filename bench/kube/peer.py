@@ -22,15 +22,14 @@ import msgspec
 from meter import MEGABYTE, cpu_s, memory
 
 from holdfast.api.trainingjob import read_trainingjob
-from holdfast.operator.apiserver import ApiServer, Request
-from holdfast.operator.applying import PODS_IN_FLIGHT_MAX
-from holdfast.operator.cache import Cache
-from holdfast.operator.credentials import Credentials
-from holdfast.operator.objects import Pod
-from holdfast.operator.observed import Terms
-from holdfast.operator.podbuilder import blueprint
-from holdfast.operator.reflector import PAGE_OBJECTS, Reflector
-from holdfast.operator.resource import PODS
+from holdfast.operator.act.executor import PODS_IN_FLIGHT_MAX
+from holdfast.operator.decide.observed import Options
+from holdfast.operator.decide.podbuilder import blueprint
+from holdfast.operator.kube.cache import Cache
+from holdfast.operator.kube.objects import PODS, Pod
+from holdfast.operator.kube.reflector import PAGE_OBJECTS, Reflector
+from holdfast.wire.kube.client import KubeClient, Request
+from holdfast.wire.kube.kubeconfig import Kubeconfig
 from kube.job import job_manifest
 
 NAMESPACE: Final = "bare"
@@ -50,8 +49,8 @@ class _Event(msgspec.Struct):
 async def post(kubeconfig: str, count: int) -> None:
     """The loop a client would write that knows all its pods from the start."""
     job = read_trainingjob(job_manifest(NAMESPACE, members=count))
-    pods = blueprint(job, Terms(watchdog="watchdog:1", launcher_image="launcher:bench"))
-    credentials = Credentials(kubeconfig)
+    pods = blueprint(job, Options(watchdog="watchdog:1", launcher_image="launcher:bench"))
+    credentials = Kubeconfig(kubeconfig)
     await credentials.load()
     url = f"{credentials.server}{PODS.path(NAMESPACE)}"
     waiting = iter(range(count))
@@ -72,7 +71,7 @@ async def post(kubeconfig: str, count: int) -> None:
 
 
 async def ours(kubeconfig: str, count: int) -> None:
-    api = ApiServer(Credentials(kubeconfig))
+    api = KubeClient(Kubeconfig(kubeconfig))
     await api.open()
     cache: Cache[Pod] = Cache(lambda old, new: None)
     reflector = Reflector(api, PODS, NAMESPACE, cache, lambda: None)
@@ -103,7 +102,7 @@ def _inform(kubeconfig: str, count: int) -> None:
 
 
 async def raw(kubeconfig: str, count: int) -> None:
-    api = ApiServer(Credentials(kubeconfig))
+    api = KubeClient(Kubeconfig(kubeconfig))
     await api.open()
     query, read_bytes = {"limit": str(PAGE_OBJECTS), "labelSelector": PODS.selector}, 0
     while True:
@@ -119,7 +118,7 @@ async def raw(kubeconfig: str, count: int) -> None:
 
 async def watch(kubeconfig: str, count: int) -> None:
     """Ends after `count` changes. Says on stdout when it watches."""
-    api = ApiServer(Credentials(kubeconfig))
+    api = KubeClient(Kubeconfig(kubeconfig))
     await api.open()
     page = msgspec.json.decode(await api.ask(Request("GET", PODS.path(TRAINING), {"limit": "1"})), type=_Page)
     query = {"watch": "1", "resourceVersion": page.metadata["resourceVersion"], "labelSelector": PODS.selector}

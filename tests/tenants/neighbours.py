@@ -20,16 +20,15 @@ from holdfast.api.policy import CordonOn, Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import AgentHello, NodeReport, ProcessState, RankSample
 from holdfast.watchdog import brain
-from holdfast.watchdog.accessreview import AccessReviewer
 from holdfast.watchdog.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.program import senses_for
 from holdfast.watchdog.readership import Readership
+from holdfast.watchdog.reviews import AccessReviewer, TokenReviewer
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import KubernetesAuth
 from holdfast.watchdog.store.memory import MemoryStore
-from holdfast.watchdog.tokenreview import TokenReviewer
 
 AUDIENCE = "holdfast"
 NODES = ("node-1", "node-2")

@@ -3,32 +3,34 @@
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, InvalidSpec
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.operator.action import Action, Tell
-from holdfast.operator.admission import contender
-from holdfast.operator.applying import Applier, Fault
-from holdfast.operator.chronicle import only_now, unsaid
-from holdfast.operator.clusterview import ClusterView, key_of
-from holdfast.operator.dryrun import ASK_AGAIN_S, DryRun
+from holdfast.operator.act.dryrun import ASK_AGAIN_S, DryRun
+from holdfast.operator.act.executor import Executor, Fault
+from holdfast.operator.act.statuswriter import EventRecorder, write_status
+from holdfast.operator.decide.action import Tell
+from holdfast.operator.decide.admission import Contender, contender
+from holdfast.operator.decide.events import only_now, unsaid
+from holdfast.operator.decide.observed import KubeEvent, Mode, Observed, Options, Outcome, read_spec
+from holdfast.operator.decide.reconcile import reconcile
 from holdfast.operator.jobline import JobLine
-from holdfast.operator.jobspec import read_spec
-from holdfast.operator.objects import Job
-from holdfast.operator.observed import KubeEvent, Mode, Observed, Outcome, Terms
-from holdfast.operator.reconcile import reconcile
-from holdfast.operator.refusal import Conflicting, Declined
-from holdfast.operator.statuswriter import EventRecorder, write_status
-from holdfast.operator.turns import Contender
-from holdfast.operator.writes import Writes
+from holdfast.operator.kube.clusterview import ClusterView, key_of
+from holdfast.operator.kube.objects import Job
+from holdfast.operator.kube.writes import Writes
+from holdfast.wire.kube.reply import Conflicting, Declined
 
 logger = logging.getLogger(__name__)
 
 NUMBER: Final = re.compile(r"[0-9]+")
+
+
+class Trouble(HoldfastError):
+    """Something of a look failed: it is to be repeated. What did not depend on it was done."""
 
 
 @dataclass(frozen=True)
@@ -40,46 +42,55 @@ class Reading:
     spec: TrainingJob | InvalidSpec
 
 
-@dataclass(frozen=True)
-class Hands:
-    """What a controller does things with."""
-
-    writes: Writes
-    applier: Applier
-    recorder: EventRecorder
-    dry_run: DryRun
-
-
-class Trouble(HoldfastError):
-    """Something of a look failed: it is to be repeated. What did not depend on it was done."""
-
-
+@dataclass
 class Controller:
     """Looks at jobs when told to. `now` is wall seconds."""
 
-    def __init__(self, view: ClusterView, hands: Hands, terms: Terms, now: Callable[[], float]) -> None:
-        self._view = view
-        self._hands = hands
-        self._terms = terms
-        self._now = now
-        self._readings: dict[str, Reading] = {}
-        self._told: dict[str, str] = {}
-        self._refusals: dict[str, frozenset[KubeEvent]] = {}
+    view: ClusterView
+    writes: Writes
+    executor: Executor
+    recorder: EventRecorder
+    dry_run: DryRun
+    options: Options
+    now: Callable[[], float]
+    _readings: dict[str, Reading] = field(default_factory=dict, init=False)
+    _told: dict[str, str] = field(default_factory=dict, init=False)
+    _refusals: dict[str, frozenset[KubeEvent]] = field(default_factory=dict, init=False)
 
     @property
     def acts(self) -> bool:
         """Whether anything may be changed, or is only looked at."""
-        return self._terms.mode is Mode.ACT
+        return self.options.mode is Mode.ACT
 
     async def look(self, job: Job, line: JobLine) -> float | None:
         """One look. When to look again though nothing changes, None: no need. Raises Trouble, Fenced."""
-        observed = await self._observe(job, line)
-        outcome = reconcile(observed, self._terms, self._now())
-        self._log(key_of(job.metadata), outcome)
+        key, spec = key_of(job.metadata), self._read(job)
+        refused = None
+        if isinstance(spec, TrainingJob) and job.metadata.deletion_timestamp is None:
+            refused = await self.dry_run.refused(spec)
+        # Nothing is awaited from here to the decision: what is seen is of one moment.
+        observed = Observed(
+            job=job,
+            spec=spec,
+            pods=self.view.pods_of(job),
+            nodes=self.view.nodes_by_name,
+            services=self.view.services_of(job),
+            budgets=self.view.budgets_of(job),
+            plan=line.plan,
+            report=line.report,
+            heard_age_s=line.heard_age_s(),
+            refused=refused,
+            # Intervention for seldom: most jobs have the nodes they need.
+            rivals=() if self._contender(job) is None else self._rivals(job),
+        )
+        outcome = reconcile(observed, self.options, self.now())
+        if self._told.get(key) != outcome.reason:
+            self._told[key] = outcome.reason
+            logger.info("decided job=%s reason=%s", key, outcome.reason)
         line.tell(each.observed for each in outcome.actions if isinstance(each, Tell))
-        faults = await self._hands.applier.apply(job, outcome.actions)
+        faults = await self.executor.apply(job, outcome.actions)
         await self._tell_people(job, outcome, faults)
-        if observed.refused is not None:
+        if refused is not None:
             return min(outcome.requeue_after_s or ASK_AGAIN_S, ASK_AGAIN_S)
         return outcome.requeue_after_s
 
@@ -88,37 +99,7 @@ class Controller:
         self._readings.pop(key, None)
         self._told.pop(key, None)
         self._refusals.pop(key, None)
-        self._hands.dry_run.forget(key)
-
-    async def _observe(self, job: Job, line: JobLine) -> Observed:
-        spec = self._read(job)
-        refused = None
-        if isinstance(spec, TrainingJob) and job.metadata.deletion_timestamp is None:
-            refused = await self._hands.dry_run.refused(spec)
-        contends = contender(job, spec, self._view.pods_of(job)) if isinstance(spec, TrainingJob) else None
-        # Nothing is awaited from here on: what is seen is of one moment.
-        return Observed(
-            job=job,
-            spec=spec,
-            pods=self._view.pods_of(job),
-            nodes=self._view.nodes_by_name,
-            services=self._view.services_of(job),
-            budgets=self._view.budgets_of(job),
-            plan=line.plan,
-            report=line.report,
-            heard_age_s=line.heard_age_s(),
-            refused=refused,
-            rivals=self._rivals(job) if contends is not None else (),
-        )
-
-    def _rivals(self, job: Job) -> tuple[Contender, ...]:
-        """The other jobs that contend for nodes. Asked for seldom: most jobs have what they need."""
-        others = (each for each in self._view.jobs.objects.values() if each.metadata.uid != job.metadata.uid)
-        read = ((each, self._read(each)) for each in others)
-        contending = (
-            contender(each, spec, self._view.pods_of(each)) for each, spec in read if isinstance(spec, TrainingJob)
-        )
-        return tuple(each for each in contending if each is not None)
+        self.dry_run.forget(key)
 
     def _read(self, job: Job) -> TrainingJob | InvalidSpec:
         key, about = key_of(job.metadata), job.metadata
@@ -128,18 +109,28 @@ class Controller:
             self._readings[key] = held
         return held.spec
 
+    def _contender(self, job: Job) -> Contender | None:
+        """The job as it contends for nodes, None when it does not."""
+        spec = self._read(job)
+        return contender(job, spec, self.view.pods_of(job)) if isinstance(spec, TrainingJob) else None
+
+    def _rivals(self, job: Job) -> tuple[Contender, ...]:
+        """The other jobs that contend for nodes."""
+        others = (each for each in self.view.jobs.objects.values() if each.metadata.uid != job.metadata.uid)
+        return tuple(each for each in map(self._contender, others) if each is not None)
+
     async def _tell_people(self, job: Job, outcome: Outcome, faults: list[Fault]) -> None:
         """Status and events, though some action failed; then Trouble for what did."""
         key = key_of(job.metadata)
         events = unsaid(outcome.events, [action for action, _ in faults])
         news = self._news_of(key, faults)
-        newest = self._view.job(key)
+        newest = self.view.job(key)
         troubles = [f"{type(action).__name__}: {error}" for action, error in faults]
         if newest is None or newest.metadata.uid != job.metadata.uid:
             events = only_now(events)  # let go by this very look: what was done last is still told
         elif outcome.status is not None:
             try:
-                await write_status(self._view, self._hands.writes, newest, outcome.status)
+                await write_status(self.view, self.writes, newest, outcome.status)
             except Fenced:
                 raise
             except HoldfastError as error:
@@ -147,7 +138,7 @@ class Controller:
                 events = only_now(events)
         try:
             for event in (*news, *events):
-                await self._hands.recorder.record(job, event)
+                await self.recorder.record(job, event)
         except Fenced:
             raise
         except HoldfastError as error:
@@ -156,28 +147,14 @@ class Controller:
             raise Trouble("; ".join(dict.fromkeys(troubles)))
 
     def _news_of(self, key: str, faults: list[Fault]) -> list[KubeEvent]:
-        """What somebody has to put right, when it is not the same as the last time but for numbers.
+        """What stays until somebody puts it right, when it is not the same as the last time but for numbers.
 
-        A quota refuses each of thousands of pods, by another name with each try.
+        A quota refuses each of thousands of pods, by another name with each try. A race or an outage is no news.
         """
         events: dict[KubeEvent, KubeEvent] = {}
         for action, error in faults:
-            if _is_for_people(error):
-                event = _event_of(action, error)
+            if isinstance(error, Declined | InvalidInput) and not isinstance(error, Conflicting):
+                event = KubeEvent(f"{type(action).__name__}Failed", str(error), warning=True)
                 events.setdefault(msgspec.structs.replace(event, message=NUMBER.sub("0", event.message)), event)
         known, self._refusals[key] = self._refusals.get(key, frozenset()), frozenset(events)
         return [event for alike, event in events.items() if alike not in known]
-
-    def _log(self, key: str, outcome: Outcome) -> None:
-        if self._told.get(key) != outcome.reason:
-            self._told[key] = outcome.reason
-            logger.info("decided job=%s reason=%s", key, outcome.reason)
-
-
-def _is_for_people(error: HoldfastError) -> bool:
-    """Whether it stays so until somebody does something: a refusal, not a race or an outage."""
-    return isinstance(error, Declined | InvalidInput) and not isinstance(error, Conflicting)
-
-
-def _event_of(action: Action, error: HoldfastError) -> KubeEvent:
-    return KubeEvent(f"{type(action).__name__}Failed", str(error), warning=True)

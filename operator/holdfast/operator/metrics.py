@@ -1,12 +1,17 @@
 """The operator's Prometheus metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
 from holdfast.api.exposition import Style
+from holdfast.operator.decide.recorded import read_recorded
+from holdfast.operator.kube.objects import Job
+
+VALUES = {"True": 1.0, "False": 0.0}
 
 
 class Metrics:
@@ -67,3 +72,28 @@ class Metrics:
         """All of them now, in that format."""
         generate = generate_openmetrics if style is Style.OPENMETRICS else generate_latest
         return generate(self._registry)
+
+
+# The conditions of all jobs as Prometheus metrics, for alerts. What is Unknown is absent, never zero.
+
+
+class JobConditions(Collector):
+    """Reads the jobs' status when somebody asks, so that a standby and a restarted operator say the same."""
+
+    def __init__(self, jobs: Callable[[], Iterable[Job]]) -> None:
+        self._jobs = jobs
+
+    def collect(self) -> Iterator[Metric]:
+        """One sample per job and condition."""
+        family = GaugeMetricFamily(
+            "holdfast_job_condition",
+            "1: the job's condition is True, 0: it is False; absent: Unknown.",
+            labels=("training_job", "condition"),
+        )
+        for job in self._jobs():
+            name = f"{job.metadata.namespace}/{job.metadata.name}"
+            recorded, _ = read_recorded(job.status)
+            for condition in recorded.conditions:
+                if (value := VALUES.get(condition.status)) is not None:
+                    family.add_metric((name, condition.type), value)
+        yield family

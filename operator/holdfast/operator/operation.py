@@ -3,71 +3,59 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
-
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
 
 from holdfast.api.errors import HoldfastError
-from holdfast.operator.apiserver import ApiServer, Request
-from holdfast.operator.applying import Applier
+from holdfast.operator.act.dryrun import DryRun
+from holdfast.operator.act.executor import Executor
+from holdfast.operator.act.interventions import Interventions
+from holdfast.operator.act.statuswriter import EventRecorder
 from holdfast.operator.backoff import Backoff
-from holdfast.operator.cache import Cache
-from holdfast.operator.clusterview import ClusterView
-from holdfast.operator.controller import Controller, Hands
-from holdfast.operator.credentials import Credentials
-from holdfast.operator.dryrun import DryRun
-from holdfast.operator.elector import Elector
-from holdfast.operator.foreman import Foreman
-from holdfast.operator.interventions import Interventions
-from holdfast.operator.metrics import Metrics
-from holdfast.operator.objects import Job
-from holdfast.operator.observed import Mode, Terms
-from holdfast.operator.recorded import read_recorded
-from holdfast.operator.reflector import Reflector
-from holdfast.operator.refusal import Absent
-from holdfast.operator.resource import INTERVENTIONS, JOBS, NODES, PODS, SERVICES, Resource, budgets
+from holdfast.operator.controller import Controller
+from holdfast.operator.decide.belongings import BUDGET, SERVICE
+from holdfast.operator.decide.observed import Mode, Options
+from holdfast.operator.kube.cache import Cache
+from holdfast.operator.kube.clusterview import ClusterView
+from holdfast.operator.kube.elector import Elector
+from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, NODES, PODS, SERVICES, Resource, budgets, text_of
+from holdfast.operator.kube.reflector import Reflector
+from holdfast.operator.kube.worklist import Worklist
+from holdfast.operator.kube.writes import Writes
+from holdfast.operator.metrics import JobConditions, Metrics
+from holdfast.operator.scheduler import Scheduler
 from holdfast.operator.settings import Settings
-from holdfast.operator.statuswriter import EventRecorder
-from holdfast.operator.timestamp import text_of
 from holdfast.operator.watchdog import Watchdog
-from holdfast.operator.worklist import Worklist
-from holdfast.operator.writes import Writes
-
-VALUES = {"True": 1.0, "False": 0.0}
+from holdfast.wire.kube.client import KubeClient, Request
+from holdfast.wire.kube.kubeconfig import Kubeconfig
+from holdfast.wire.kube.reply import Absent
 
 logger = logging.getLogger(__name__)
 
-BUDGETS_NEW = "policy/v1"  # since 1.21
-BUDGETS_OLD = "policy/v1beta1"
+BUDGETS_NEW: Final = "policy/v1"  # since 1.21
+BUDGETS_OLD: Final = "policy/v1beta1"
 
 
 class Operation:
     """`run` it; `waiting_for` says what is still missing. `wall` is seconds since the epoch."""
 
     def __init__(self, settings: Settings, metrics: Metrics, wall: Callable[[], float]) -> None:
-        loop = asyncio.get_running_loop()
         self._settings = settings
         self._metrics = metrics
         self._wall = wall
-        self._clock = loop.time
-        self._api = ApiServer(Credentials(settings.kubeconfig), self._count_request)
+        self._clock = asyncio.get_running_loop().time
+        self._api = KubeClient(
+            Kubeconfig(settings.kubeconfig), lambda verb, code: metrics.api_requests.labels(verb, code).inc()
+        )
         self._watchdog = Watchdog(settings.watchdog, settings.watchdog_token_file, settings.watchdog_ca_file)
         self._worklist = Worklist(self._clock, spent_s=time.thread_time)
         self._asked = Worklist(self._clock)
         self._view = ClusterView(self._worklist.add, self._on_node, self._asked.add)
         metrics.add(JobConditions(lambda: tuple(self._view.jobs.objects.values())))
-        self._elector = Elector(
-            self._api,
-            (settings.lease_namespace, settings.lease_name),
-            settings.identity,
-            settings.lease_s,
-            self._clock,
-            wall,
-        )
+        where = (settings.lease_namespace, settings.lease_name)
+        self._elector = Elector(self._api, where, settings.identity, settings.lease_s, self._clock, wall)
         self._reflectors: list[Reflector[Any]] = []
-        self._foreman: Foreman | None = None
+        self._scheduler: Scheduler | None = None
         self._watchdog_ca = ""
 
     def waiting_for(self) -> str:
@@ -82,12 +70,12 @@ class Operation:
         self._watchdog_ca = self._watchdog.authority()
         await self._api.open()
         try:
-            resource = budgets(await self._budget_api())
-            self._watch_everything(resource)
+            budget_api = await self._budget_api()
+            self._watch_everything(budget_api)
             async with asyncio.TaskGroup() as watching:
                 tasks = [watching.create_task(each.run()) for each in self._reflectors]
                 try:
-                    await self._lead(resource)
+                    await self._lead(budget_api)
                 finally:
                     for task in tasks:
                         task.cancel()
@@ -95,67 +83,6 @@ class Operation:
             await self._watchdog.close()
             await self._api.close()
         raise AssertionError("leading ends by an error")
-
-    async def _lead(self, resource: Resource[Any]) -> None:
-        for reflector in self._reflectors:
-            await reflector.synced.wait()
-        await self._elector.win()
-        work = asyncio.create_task(self._work(resource))
-        lease = asyncio.create_task(self._elector.keep())
-        try:
-            done, _ = await asyncio.wait((work, lease), return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()
-        finally:
-            # In this order: what acts has stopped before the lease is given to another.
-            await _stop(work)
-            await _stop(lease)
-            await self._elector.release()
-
-    async def _work(self, resource: Resource[Any]) -> None:
-        settings = self._settings
-        terms = Terms(
-            watchdog=settings.watchdog,
-            watchdog_ca=self._watchdog_ca,
-            launcher_image=settings.launcher_image,
-            audience=settings.audience,
-            mode=settings.mode,
-            cordoning=settings.cordoning,
-            maintenance_taints=settings.maintenance_taints,
-            budget_api=resource.prefix.removeprefix("/apis/"),
-        )
-        writes = Writes(self._api, self._elector.leads)
-        applier = Applier(self._view, writes, self._watchdog, resource, self._count_action, self._wall_text)
-        recorder = EventRecorder(writes, settings.identity, self._wall_text)
-        hands = Hands(writes, applier, recorder, DryRun(writes, terms, self._clock))
-        controller = Controller(self._view, hands, terms, self._wall)
-        self._foreman = Foreman(
-            self._view, self._worklist, controller, self._watchdog, self._metrics, resync_s=settings.resync_s
-        )
-        self._metrics.follow(
-            lambda: len(self._worklist), lambda: float(self._elector.leads()), lambda: self._connected()
-        )
-        interventions = Interventions(
-            self._view, self._asked, writes, self._watchdog, self._wall, cordoning=settings.cordoning
-        )
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._foreman.run())
-            if settings.mode is Mode.ACT:
-                group.create_task(interventions.run())
-
-    def _watch_everything(self, resource: Resource[Any]) -> None:
-        view, everywhere = self._view, self._settings.namespaces or ("",)
-        for namespace in everywhere:
-            self._reflect(JOBS, namespace, view.jobs)
-            self._reflect(PODS, namespace, view.pods)
-            self._reflect(SERVICES, namespace, view.services)
-            self._reflect(resource, namespace, view.budgets)
-            self._reflect(INTERVENTIONS, namespace, view.interventions)
-        self._reflect(NODES, "", view.nodes)
-
-    def _reflect(self, resource: Resource[Any], namespace: str, cache: Cache[Any]) -> None:
-        count = self._metrics.watch_restarts.labels(resource.plural).inc
-        self._reflectors.append(Reflector(self._api, resource, namespace, cache, count))
 
     async def _budget_api(self) -> str:
         """The version of disruption budgets this API server knows; waits for the server."""
@@ -172,48 +99,78 @@ class Operation:
                     logger.warning("waiting for the API server error=%s", error)
             await asyncio.sleep(backoff.next_s())
 
-    def _connected(self) -> float:
-        return float(self._foreman.connected) if self._foreman is not None else 0.0
+    def _watch_everything(self, budget_api: str) -> None:
+        view = self._view
+
+        def watch(resource: Resource[Any], namespace: str, cache: Cache[Any]) -> None:
+            count = self._metrics.watch_restarts.labels(resource.plural).inc
+            self._reflectors.append(Reflector(self._api, resource, namespace, cache, count))
+
+        for namespace in self._settings.namespaces or ("",):
+            watch(JOBS, namespace, view.jobs)
+            watch(PODS, namespace, view.pods)
+            watch(SERVICES, namespace, view.services)
+            watch(budgets(budget_api), namespace, view.budgets)
+            watch(INTERVENTIONS, namespace, view.interventions)
+        watch(NODES, "", view.nodes)
+
+    async def _lead(self, budget_api: str) -> None:
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+        await self._elector.win()
+        work = asyncio.create_task(self._work(budget_api))
+        lease = asyncio.create_task(self._elector.keep())
+        try:
+            done, _ = await asyncio.wait((work, lease), return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            # In this order: what acts has stopped before the lease is given to another.
+            for task in (work, lease):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await self._elector.release()
+
+    async def _work(self, budget_api: str) -> None:
+        settings, view, metrics = self._settings, self._view, self._metrics
+        options = Options(
+            watchdog=settings.watchdog,
+            watchdog_ca=self._watchdog_ca,
+            launcher_image=settings.launcher_image,
+            audience=settings.audience,
+            mode=settings.mode,
+            cordoning=settings.cordoning,
+            maintenance_taints=settings.maintenance_taints,
+            budget_api=budget_api,
+        )
+        writes = Writes(self._api, self._elector.leads)
+        executor = Executor(
+            view,
+            writes,
+            self._watchdog,
+            owned={SERVICE: (SERVICES, view.services), BUDGET: (budgets(budget_api), view.budgets)},
+            done=lambda kind: metrics.actions.labels(kind).inc(),
+            wall=self._wall_text,
+        )
+        recorder = EventRecorder(writes, settings.identity, self._wall_text)
+        dry_run = DryRun(writes, options, self._clock)
+        controller = Controller(view, writes, executor, recorder, dry_run, options, self._wall)
+        scheduler = Scheduler(view, self._worklist, controller, self._watchdog, metrics, settings.resync_s)
+        self._scheduler = scheduler
+        metrics.follow(
+            lambda: len(self._worklist), lambda: float(self._elector.leads()), lambda: float(scheduler.connected)
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(scheduler.run())
+            if settings.mode is Mode.ACT:
+                interventions = Interventions(
+                    view, self._asked, writes, self._watchdog, self._wall, settings.cordoning
+                )
+                group.create_task(interventions.run())
 
     def _on_node(self, node: str) -> None:
-        if self._foreman is not None:
-            self._foreman.node_changed(node)
-
-    def _count_request(self, verb: str, code: str) -> None:
-        self._metrics.api_requests.labels(verb, code).inc()
-
-    def _count_action(self, kind: str) -> None:
-        self._metrics.actions.labels(kind).inc()
+        if self._scheduler is not None:
+            self._scheduler.node_changed(node)
 
     def _wall_text(self) -> str:
         return text_of(self._wall())
-
-
-async def _stop(task: "asyncio.Task[Any]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-# The conditions of all jobs as Prometheus metrics, for alerts. What is Unknown is absent, never zero.
-
-
-class JobConditions(Collector):
-    """Reads the jobs' status when somebody asks, so that a standby and a restarted operator say the same."""
-
-    def __init__(self, jobs: Callable[[], Iterable[Job]]) -> None:
-        self._jobs = jobs
-
-    def collect(self) -> Iterator[Metric]:
-        """One sample per job and condition."""
-        family = GaugeMetricFamily(
-            "holdfast_job_condition",
-            "1: the job's condition is True, 0: it is False; absent: Unknown.",
-            labels=("training_job", "condition"),
-        )
-        for job in self._jobs():
-            name = f"{job.metadata.namespace}/{job.metadata.name}"
-            recorded, _ = read_recorded(job.status)
-            for condition in recorded.conditions:
-                if (value := VALUES.get(condition.status)) is not None:
-                    family.add_metric((name, condition.type), value)
-        yield family

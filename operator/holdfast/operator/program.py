@@ -21,9 +21,9 @@ from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.exposition import accepted
 from holdfast.api.openfiles import raise_open_files_max
 from holdfast.api.strangers import HELLO_S
-from holdfast.operator import faultpoint
+from holdfast.operator.act import faultpoint
+from holdfast.operator.decide.observed import Cordoning, Mode
 from holdfast.operator.metrics import Metrics
-from holdfast.operator.observed import Cordoning, Mode
 from holdfast.operator.operation import Operation
 from holdfast.operator.settings import Settings
 
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @click.option(
     "--watchdog-ca-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Who may have signed the watchdog's certificate; pods get it, too. [default: no TLS]",
+    help="CA certificate (PEM) to trust for the watchdog; enables TLS; pods get it, too. [default: no TLS]",
 )
 @click.option("--launcher-image", required=True, help="The image that carries the launcher.")
 @click.option("--audience", default="holdfast", show_default=True, help="Of the token pods show the watchdog.")
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @click.option(
     "--metrics-token-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Who shows this token may read the metrics.",
+    help="File with a bearer token that grants access to /metrics.",
 )
 @click.option("--kubeconfig", default="", help="[default: the pod's own service account]")
 @click.option("--resync", "resync_s", default=300.0, show_default=True, help="Seconds.")

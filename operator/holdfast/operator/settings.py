@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.operator.observed import Cordoning, Mode
+from holdfast.operator.decide.observed import Cordoning, Mode
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(?P<port>[0-9]{1,5})")
 

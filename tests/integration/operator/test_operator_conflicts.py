@@ -7,7 +7,7 @@ from fake_watchdog_for_operator import FakeOperatorWatchdog
 from operator_rig import Cluster, Manifest, OperatorProcess, add_nodes, eventually, phase
 
 from holdfast.api.plan import PodEnd, PodState
-from holdfast.operator.marks import JOB_LABEL
+from holdfast.operator.kube.objects import JOB_LABEL
 
 
 async def test_labels_and_spec_edited_all_the_while_are_kept(

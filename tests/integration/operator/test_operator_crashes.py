@@ -19,7 +19,7 @@ from patience import patient
 
 from holdfast.api.plan import NodeOrder
 from holdfast.api.status import JobPhase
-from holdfast.operator.faultpoint import EXIT_CODE, Point
+from holdfast.operator.act.faultpoint import EXIT_CODE, Point
 
 FENCED = 4
 TAINT = "holdfast.dev/cordoned"

@@ -14,14 +14,13 @@ from peers import policy_of, quick_senses
 
 from holdfast.api.event import JobSubmitted
 from holdfast.watchdog import brain
-from holdfast.watchdog.accessreview import AccessReviewer
 from holdfast.watchdog.auth import Role
 from holdfast.watchdog.readership import GET_LOG, Readership, Right
+from holdfast.watchdog.reviews import AccessReviewer, TokenReviewer
 from holdfast.watchdog.server.app import JOB, ROUTES, Route, make_app
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import KubernetesAuth
 from holdfast.watchdog.store.memory import MemoryStore
-from holdfast.watchdog.tokenreview import TokenReviewer
 
 pytestmark = pytest.mark.kubernetes
 AUDIENCE = "holdfast"

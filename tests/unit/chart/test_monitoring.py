@@ -15,8 +15,7 @@ from holdfast.api.condition import ConditionKind
 from holdfast.api.metric import Metric
 from holdfast.api.policy import XidAction
 from holdfast.api.xid import CATALOGUE, XidClass
-from holdfast.operator.metrics import Metrics
-from holdfast.operator.operation import JobConditions
+from holdfast.operator.metrics import JobConditions, Metrics
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 
 DASHBOARDS = sorted((CHART / "dashboards").glob("*.json"))

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from holdfast.api.errors import HoldfastError, Unavailable
-from holdfast.operator.apiserver import Request
-from holdfast.operator.refusal import refusal
+from holdfast.wire.kube.client import Request
+from holdfast.wire.kube.reply import refusal
 
 
 class LeaseServer:

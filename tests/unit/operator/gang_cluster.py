@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from operator_builders import TERMS, document, node, plan, report, spec_of
+from operator_builders import OPTIONS, document, node, plan, report, spec_of
 
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.operator.action import CreatePod, DeletePod
-from holdfast.operator.admission import contender
-from holdfast.operator.marks import EDITION, FINALIZER, JOB_LABEL
-from holdfast.operator.objects import (
+from holdfast.operator.decide.action import CreatePod, DeletePod
+from holdfast.operator.decide.admission import Contender, contender
+from holdfast.operator.decide.observed import KubeEvent, Observed
+from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.kube.objects import (
+    EDITION,
+    FINALIZER,
+    JOB_LABEL,
     Condition,
     Job,
     Metadata,
@@ -21,11 +25,8 @@ from holdfast.operator.objects import (
     Pod,
     PodSpec,
     PodStatus,
+    text_of,
 )
-from holdfast.operator.observed import KubeEvent, Observed
-from holdfast.operator.reconcile import reconcile
-from holdfast.operator.timestamp import text_of
-from holdfast.operator.turns import Contender
 
 Choose = Callable[[list[str]], str]
 
@@ -124,7 +125,7 @@ class GangCluster:
             report=known,
             rivals=self._rivals(name),
         )
-        outcome = reconcile(seen, TERMS, self.now)
+        outcome = reconcile(seen, OPTIONS, self.now)
         for action in outcome.actions:
             if isinstance(action, CreatePod):
                 self._create(name, action.manifest)

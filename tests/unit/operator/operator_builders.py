@@ -13,8 +13,15 @@ from holdfast.api.incident import Action, Incident, IncidentState, Rung
 from holdfast.api.plan import JobReport, NodeOrder, Plan
 from holdfast.api.status import Checkpoint, JobPhase, JobStatus, Membership
 from holdfast.api.trainingjob import TrainingJob, read_trainingjob
-from holdfast.operator.marks import EDITION, FINALIZER, JOB_LABEL, QUICK_ENDS, ROLL_TO
-from holdfast.operator.objects import (
+from holdfast.operator.decide.observed import Observed, Options, Outcome
+from holdfast.operator.decide.podbuilder import edition_of
+from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.kube.objects import (
+    EDITION,
+    FINALIZER,
+    JOB_LABEL,
+    QUICK_ENDS,
+    ROLL_TO,
     Condition,
     Container,
     ContainerState,
@@ -35,16 +42,13 @@ from holdfast.operator.objects import (
     Taint,
     Terminated,
     Waiting,
+    text_of,
 )
-from holdfast.operator.observed import Observed, Outcome, Terms
-from holdfast.operator.podbuilder import edition_of
-from holdfast.operator.reconcile import reconcile
-from holdfast.operator.timestamp import text_of
 
 NOW = 1_800_000_000.0
 UID = "uid-of-gpt"
 JOB_ID = "research/gpt"
-TERMS = Terms(watchdog="holdfast-watchdog.holdfast.svc:7077", launcher_image="registry.example/launcher:1")
+OPTIONS = Options(watchdog="holdfast-watchdog.holdfast.svc:7077", launcher_image="registry.example/launcher:1")
 TEMPLATE: dict[str, Any] = {"spec": {"containers": [{"name": "trainer", "image": "registry.example/train:1"}]}}
 
 
@@ -280,5 +284,5 @@ def incident(
 
 def after(seen: Observed, now: float = NOW, **fields: Any) -> Observed:
     """The same once the status was written; `fields` are what changed since."""
-    status = reconcile(seen, TERMS, now).status
+    status = reconcile(seen, OPTIONS, now).status
     return msgspec.structs.replace(seen, **{"job": job_object(status=status), **fields})

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_builders import document, job_object, pending_pod, spec_of
 
-from holdfast.operator.admission import contender
-from holdfast.operator.turns import SHORT_S, TURN_S
+from holdfast.operator.decide.admission import SHORT_S, TURN_S, contender
 
 LONG_S = 4 * TURN_S
 

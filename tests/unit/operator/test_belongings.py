@@ -2,14 +2,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from operator_builders import NOW, TERMS, actions_of, job_object, observed, owned, plan, report
+from operator_builders import NOW, OPTIONS, actions_of, job_object, observed, owned, plan, report
 
 from holdfast.api.status import JobPhase
-from holdfast.operator.action import Apply, Delete
-from holdfast.operator.belongings import budget_of, service_of
-from holdfast.operator.objects import Owned
-from holdfast.operator.observed import Observed
-from holdfast.operator.reconcile import reconcile
+from holdfast.operator.decide.action import Apply, Delete
+from holdfast.operator.decide.belongings import budget_of, service_of
+from holdfast.operator.decide.observed import Observed
+from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.kube.objects import Owned
 
 JOB = job_object().metadata
 SERVICE, BUDGET = service_of(JOB), budget_of(JOB, "policy/v1")
@@ -55,7 +55,7 @@ def edited(there: Owned, edit: dict[str, object]) -> Owned:
 
 
 def kinds(seen: Observed) -> list[str]:
-    return [each.manifest["kind"] for each in actions_of(reconcile(seen, TERMS, NOW), Apply)]
+    return [each.manifest["kind"] for each in actions_of(reconcile(seen, OPTIONS, NOW), Apply)]
 
 
 def test_what_is_there_as_it_should_be_is_left_alone() -> None:
@@ -109,11 +109,11 @@ def test_of_what_the_api_server_shows_the_spec_is_read(manifest: dict[str, Any])
 
 def test_a_suspended_job_keeps_its_service_and_loses_its_budget() -> None:
     suspended = settled(plan=plan(0), report=report(JobPhase.SUSPENDED), pods=())
-    assert actions_of(reconcile(suspended, TERMS, NOW), Delete) == [Delete("PodDisruptionBudget", "gpt")]
+    assert actions_of(reconcile(suspended, OPTIONS, NOW), Delete) == [Delete("PodDisruptionBudget", "gpt")]
     assert kinds(suspended) == []
 
 
 def test_what_is_on_its_way_out_is_not_deleted_again() -> None:
     going = Owned(msgspec.structs.replace(owned(BUDGET).metadata, deletion_timestamp="2027-01-15T08:00:00Z"))
     suspended = settled(plan=plan(0), report=report(JobPhase.SUSPENDED), pods=(), budgets=(going,))
-    assert actions_of(reconcile(suspended, TERMS, NOW), Delete) == []
+    assert actions_of(reconcile(suspended, OPTIONS, NOW), Delete) == []

@@ -4,12 +4,12 @@ import pytest
 from operator_builders import node
 
 from holdfast.api.plan import NodeState
-from holdfast.operator.nodestate import state_of
-from holdfast.operator.objects import Taint
-from holdfast.operator.observed import Terms
-from holdfast.operator.template import Toleration
+from holdfast.operator.decide.nodes import state_of
+from holdfast.operator.decide.observed import Options
+from holdfast.operator.decide.template import Toleration
+from holdfast.operator.kube.objects import Taint
 
-TERMS = Terms("w:1", "image")
+OPTIONS = Options("w:1", "image")
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ TERMS = Terms("w:1", "image")
 def test_a_node_marked_for_departure_is_draining(
     key: str, effect: str, tolerations: tuple[Toleration, ...]
 ) -> None:
-    state, why = state_of(node("n1", taints=[Taint(key, effect)]), TERMS, tolerations)
+    state, why = state_of(node("n1", taints=[Taint(key, effect)]), OPTIONS, tolerations)
     assert (state, why) == (NodeState.DRAINING, f"taint {key}:{effect}")
 
 
@@ -48,4 +48,4 @@ def test_a_node_marked_for_departure_is_draining(
     ],
 )
 def test_a_node_that_is_only_special_is_ready(taint: Taint) -> None:
-    assert state_of(node("n1", taints=[taint]), TERMS, ()) == (NodeState.READY, "")
+    assert state_of(node("n1", taints=[taint]), OPTIONS, ()) == (NodeState.READY, "")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from operator_builders import (
     NOW,
-    TERMS,
+    OPTIONS,
     actions_of,
     after,
     document,
@@ -19,11 +19,10 @@ from operator_builders import (
     spec_of,
 )
 
-from holdfast.operator.action import CreatePod, DeletePod
-from holdfast.operator.marks import EDITION
-from holdfast.operator.objects import Pod, Waiting
-from holdfast.operator.observed import Observed, Terms
-from holdfast.operator.reconcile import reconcile
+from holdfast.operator.decide.action import CreatePod, DeletePod
+from holdfast.operator.decide.observed import Observed, Options
+from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.kube.objects import EDITION, Pod, Waiting
 
 
 def of_image(image: str, **spec: Any) -> dict[str, Any]:
@@ -39,22 +38,22 @@ def changed(*pods: Pod, **fields: Any) -> Observed:
 
 
 def deleted(seen: Observed) -> dict[str, str]:
-    return {each.name: each.reason for each in actions_of(reconcile(seen, TERMS, NOW), DeletePod)}
+    return {each.name: each.reason for each in actions_of(reconcile(seen, OPTIONS, NOW), DeletePod)}
 
 
 def created(seen: Observed) -> list[str]:
-    return [each.manifest["metadata"]["name"] for each in actions_of(reconcile(seen, TERMS, NOW), CreatePod)]
+    return [each.manifest["metadata"]["name"] for each in actions_of(reconcile(seen, OPTIONS, NOW), CreatePod)]
 
 
 def up_to_date(seen: Observed) -> tuple[str, str, str]:
-    conditions = (reconcile(seen, TERMS, NOW).status or {})["conditions"]
+    conditions = (reconcile(seen, OPTIONS, NOW).status or {})["conditions"]
     (found,) = [each for each in conditions if each["type"] == "UpToDate"]
     return found["status"], found["reason"], found["message"]
 
 
-def edition_written(given: dict[str, Any], terms: Terms = TERMS) -> str:
+def edition_written(given: dict[str, Any], options: Options = OPTIONS) -> str:
     seen = observed(spec=spec_of(given), pods=())
-    manifests = [each.manifest for each in actions_of(reconcile(seen, terms, NOW), CreatePod)]
+    manifests = [each.manifest for each in actions_of(reconcile(seen, options, NOW), CreatePod)]
     (edition,) = {each["metadata"]["annotations"][EDITION] for each in manifests}
     return str(edition)
 
@@ -66,7 +65,7 @@ def test_the_edition_is_of_what_the_user_says_and_of_nothing_else() -> None:
         of_image("train:1", nodes={"min": 1, "max": 8}),
     ]
     assert len({edition_written(each) for each in same}) == 1
-    assert edition_written(BEFORE, Terms("other:1", "launcher:2")) == edition_written(BEFORE)
+    assert edition_written(BEFORE, Options("other:1", "launcher:2")) == edition_written(BEFORE)
     others = [of_image("train:2"), of_image("train:1", entrypoint=["other.py"])]
     assert len({edition_written(each) for each in (BEFORE, *others)}) == 3
 
@@ -85,9 +84,9 @@ def test_pods_that_run_stay_and_the_condition_says_what_runs_and_what_will() -> 
 def test_it_is_told_as_an_event_once() -> None:
     seen = after(observed(pods=(pod(0, made_of=BEFORE), pod(1, made_of=BEFORE)), spec=spec_of(BEFORE)))
     told = after(seen, spec=spec_of(NOW_WANTED))
-    events = [each for each in reconcile(told, TERMS, NOW).events if each.reason == "TemplateChanged"]
+    events = [each for each in reconcile(told, OPTIONS, NOW).events if each.reason == "TemplateChanged"]
     assert [each.message[:40] for each in events] == ["gpt-0, gpt-1 run an earlier template (im"]
-    assert "TemplateChanged" not in [each.reason for each in reconcile(after(told), TERMS, NOW).events]
+    assert "TemplateChanged" not in [each.reason for each in reconcile(after(told), OPTIONS, NOW).events]
 
 
 @pytest.mark.parametrize("made_of", [NOW_WANTED, None], ids=["of this template", "before this was written down"])

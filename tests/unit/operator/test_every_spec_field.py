@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from operator_builders import (
     NOW,
+    OPTIONS,
     TEMPLATE,
-    TERMS,
     actions_of,
     document,
     ended_pod,
@@ -25,8 +25,8 @@ from holdfast.api.policy import Policy
 from holdfast.api.section import Section
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import JobSpec, TrainingJob, policy_of
-from holdfast.operator.action import CreatePod
-from holdfast.operator.reconcile import reconcile
+from holdfast.operator.decide.action import CreatePod
+from holdfast.operator.decide.reconcile import reconcile
 
 ROOT = Path(__file__).parents[3]
 READERS = ("watchdog", "operator", "agent", "cli")
@@ -114,9 +114,9 @@ def effects(spec: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a job with this spec comes to: its policy, the pods that are made for it, and what follows its end."""
     job = spec_of(document(**spec))
     assert isinstance(job, TrainingJob), job
-    new = reconcile(observed(spec=job, pods=(), plan=plan(2)), TERMS, NOW)
+    new = reconcile(observed(spec=job, pods=(), plan=plan(2)), OPTIONS, NOW)
     over = observed(spec=job, pods=(ended_pod(0, exit_code=0),), plan=plan(0), report=report(JobPhase.SUCCEEDED))
-    return policy_of(job), actions_of(new, CreatePod), reconcile(over, TERMS, NOW).requeue_after_s
+    return policy_of(job), actions_of(new, CreatePod), reconcile(over, OPTIONS, NOW).requeue_after_s
 
 
 def test_the_table_knows_every_field_of_the_spec() -> None:

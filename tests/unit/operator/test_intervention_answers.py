@@ -10,17 +10,16 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
-from holdfast.operator.intervention import answer, attend, is_answered, refusal_of
-from holdfast.operator.objects import Asked, Metadata
-from holdfast.operator.timestamp import text_of
+from holdfast.operator.decide.intervention import answer, attend, is_answered, refusal_of
+from holdfast.operator.kube.objects import Intervention, Metadata, text_of
 
 NOW = 1_800_000_000.0
 EVICT = {"job": "gpt", "action": "Evict", "node": "n3", "reason": "smells"}
 
 
-def asked(spec: Any, status: dict[str, Any] | None = None) -> Asked:
+def asked(spec: Any, status: dict[str, Any] | None = None) -> Intervention:
     text = spec if isinstance(spec, bytes) else json.dumps(spec).encode()
-    return Asked(
+    return Intervention(
         Metadata("evict-x7k2p", "research", "uid-of-evict"),
         msgspec.Raw(text),
         msgspec.Raw(json.dumps(status or {}).encode()),

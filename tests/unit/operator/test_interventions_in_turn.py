@@ -13,11 +13,10 @@ from operator_builders import NOW, job_object
 
 from holdfast.api.errors import Fenced
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
-from holdfast.operator.interventions import AT_ONCE_MAX, GIVE_UP_S, Interventions
-from holdfast.operator.objects import Asked, Job, Metadata
-from holdfast.operator.observed import Cordoning
-from holdfast.operator.timestamp import text_of
-from holdfast.operator.worklist import Worklist
+from holdfast.operator.act.interventions import AT_ONCE_MAX, GIVE_UP_S, Interventions
+from holdfast.operator.decide.observed import Cordoning
+from holdfast.operator.kube.objects import Intervention, Job, Metadata, text_of
+from holdfast.operator.kube.worklist import Worklist
 
 
 class Rig:
@@ -31,14 +30,16 @@ class Rig:
         self.in_hand = self.most_in_hand = 0
         self.answers: dict[str, tuple[str, str]] = {}
         self._told = asyncio.Event()
-        self._held: dict[tuple[str, str], Asked] = {}
+        self._held: dict[tuple[str, str], Intervention] = {}
         self.worklist = Worklist(asyncio.get_running_loop().time)
 
     def ask(self, key: str) -> None:
         namespace, name = key.split("/")
         spec = {"job": "gpt", "action": "Checkpoint", "reason": "before an upgrade"}
         metadata = Metadata(name, namespace, f"uid-of-{key}", creation_timestamp=text_of(NOW))
-        self._held[namespace, name] = Asked(metadata, msgspec.Raw(json.dumps(spec).encode()), msgspec.Raw(b"{}"))
+        self._held[namespace, name] = Intervention(
+            metadata, msgspec.Raw(json.dumps(spec).encode()), msgspec.Raw(b"{}")
+        )
         self.worklist.add(key)
 
     async def intervene(self, request: InterventionRequest) -> InterventionOutcome | None:

@@ -1,14 +1,14 @@
 import msgspec
 import pytest
 from invalid_specs import BASE, IN_A_CLUSTER, INVALID_SPECS, READING, Invalid, Stop, stopped_by
-from operator_builders import NOW, TERMS, job_object, observed, spec_of
+from operator_builders import NOW, OPTIONS, job_object, observed, spec_of
 
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.trainingjob import read_trainingjob
-from holdfast.operator.action import CreatePod, DeletePod, Submit
-from holdfast.operator.podbuilder import blueprint
-from holdfast.operator.reconcile import reconcile
-from holdfast.operator.template import check_template
+from holdfast.operator.decide.action import CreatePod, DeletePod, Submit
+from holdfast.operator.decide.podbuilder import blueprint
+from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.decide.template import check_template
 
 
 def named(given: Invalid) -> str:
@@ -42,13 +42,13 @@ def test_a_template_that_cannot_be_used_names_field_value_and_fix(given: Invalid
     job = read_trainingjob(given.document())
     assert given.says in [str(problem) for problem in check_template(job)]
     with pytest.raises(InvalidSpec, match="is not accepted"):
-        blueprint(job, TERMS)
+        blueprint(job, OPTIONS)
 
 
 @pytest.mark.parametrize("given", INVALID_SPECS, ids=named)
 def test_a_refused_spec_stops_nothing_and_says_why(given: Invalid) -> None:
     seen = msgspec.structs.replace(observed(), spec=spec_of(given.document()), job=job_object(generation=2))
-    outcome = reconcile(seen, TERMS, NOW)
+    outcome = reconcile(seen, OPTIONS, NOW)
     assert [each for each in outcome.actions if isinstance(each, CreatePod | DeletePod | Submit)] == []
     assert outcome.status is not None
     condition = next(each for each in outcome.status["conditions"] if each["type"] == "InvalidSpec")

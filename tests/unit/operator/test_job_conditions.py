@@ -2,8 +2,7 @@
 
 from operator_builders import job_object
 
-from holdfast.operator.metrics import Metrics
-from holdfast.operator.operation import JobConditions
+from holdfast.operator.metrics import JobConditions, Metrics
 
 
 def _said(**statuses: str) -> list[str]:

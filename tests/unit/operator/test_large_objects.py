@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.operator.jobspec import read_spec
-from holdfast.operator.objects import SPEC_BYTES_MAX, Asked, Job, Node, Pod
+from holdfast.operator.decide.observed import read_spec
+from holdfast.operator.kube.objects import SPEC_BYTES_MAX, Intervention, Job, Node, Pod
 
 OURS = {"holdfast.dev/job": "gpt"}
 OBJECT_BYTES = 200_000
@@ -27,7 +27,7 @@ def job_with(template: dict[str, Any]) -> Job:
     return msgspec.json.decode(bulky(spec=spec), type=Job)
 
 
-@pytest.mark.parametrize("kind", [Job, Pod, Asked])
+@pytest.mark.parametrize("kind", [Job, Pod, Intervention])
 def test_of_labels_and_annotations_only_ours_are_kept(kind: type[Job]) -> None:
     metadata = msgspec.json.decode(bulky(), type=kind).metadata
     assert metadata.labels == metadata.annotations == OURS

@@ -10,9 +10,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.api.exposition import Style
-from holdfast.operator.metrics import Metrics
-from holdfast.operator.objects import Job, Metadata
-from holdfast.operator.operation import JobConditions
+from holdfast.operator.kube.objects import Job, Metadata
+from holdfast.operator.metrics import JobConditions, Metrics
 from holdfast.operator.program import surface
 
 READY = {

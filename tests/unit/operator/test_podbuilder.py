@@ -2,11 +2,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from operator_builders import TERMS, UID, document, spec_of
+from operator_builders import OPTIONS, UID, document, spec_of
 
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.operator.injection import RESERVED_ENVIRONMENT
-from holdfast.operator.podbuilder import blueprint, ordinal_of, pod_name
+from holdfast.operator.decide.podbuilder import blueprint
+from holdfast.operator.decide.pods import ordinal_of, pod_name
+from holdfast.operator.decide.template import RESERVED_ENVIRONMENT
 
 
 def job_of(
@@ -20,7 +21,7 @@ def job_of(
 
 
 def pod_of(job: TrainingJob, avoided: tuple[str, ...] = ()) -> dict[str, Any]:
-    return blueprint(job, TERMS, avoided).pod(3)
+    return blueprint(job, OPTIONS, avoided).pod(3)
 
 
 def trainer_of(job: TrainingJob) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def test_a_users_own_recommended_labels_stay() -> None:
 
 
 def test_quick_ends_before_it_are_written_on_a_pod() -> None:
-    pods = blueprint(job_of(), TERMS)
+    pods = blueprint(job_of(), OPTIONS)
     assert pods.pod(3, quick_ends=2)["metadata"]["annotations"]["holdfast.dev/quick-ends"] == "2"
     assert "holdfast.dev/quick-ends" not in pods.pod(4)["metadata"]["annotations"]
 
@@ -135,7 +136,7 @@ def test_the_first_container_trains_when_none_is_named_trainer() -> None:
 def test_the_launcher_comes_by_an_init_container_before_the_users_own() -> None:
     first, second = pod_of(job_of({"initContainers": [{"name": "fetch"}]}))["spec"]["initContainers"]
     assert second == {"name": "fetch"}
-    assert (first["name"], first["image"]) == ("holdfast-launcher", TERMS.launcher_image)
+    assert (first["name"], first["image"]) == ("holdfast-launcher", OPTIONS.launcher_image)
     assert first["command"] == ["/install", "/opt/holdfast"]
     security = first["securityContext"]
     assert security["runAsNonRoot"]
@@ -210,7 +211,7 @@ def test_the_token_is_of_the_users_account_or_else_of_the_default_one(
 def test_the_template_is_not_changed_and_pods_differ_only_by_name() -> None:
     job = job_of()
     before = job.model_dump_json()
-    pods = blueprint(job, TERMS)
+    pods = blueprint(job, OPTIONS)
     one, other = pods.pod(1), pods.pod(2)
     assert job.model_dump_json() == before
     assert str(one).replace("gpt-1", "gpt-2") == str(other)
@@ -278,7 +279,7 @@ def test_even_the_last_of_many_domains_weighs_something() -> None:
 
 
 def test_a_pod_is_told_who_signs_for_an_encrypted_watchdog() -> None:
-    terms = msgspec.structs.replace(TERMS, watchdog_ca="-----BEGIN CERTIFICATE-----")
+    terms = msgspec.structs.replace(OPTIONS, watchdog_ca="-----BEGIN CERTIFICATE-----")
     containers = blueprint(job_of(), terms, ()).pod(3)["spec"]["containers"]
     environment = next(each for each in containers if "command" in each)["env"]
     assert {"name": "HOLDFAST_WATCHDOG_CA", "value": "-----BEGIN CERTIFICATE-----"} in environment

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from operator_builders import (
     NOW,
-    TERMS,
+    OPTIONS,
     actions_of,
     document,
     ended_pod,
@@ -19,10 +19,10 @@ from operator_builders import (
 )
 
 from holdfast.api.status import JobPhase
-from holdfast.operator.action import Delete, DeletePod, Forget, SetFinalizer, Submit, Tell
-from holdfast.operator.belongings import budget_of, service_of
-from holdfast.operator.observed import Observed, Outcome
-from holdfast.operator.reconcile import reconcile
+from holdfast.operator.decide.action import Delete, DeletePod, Forget, SetFinalizer, Submit, Tell
+from holdfast.operator.decide.belongings import budget_of, service_of
+from holdfast.operator.decide.observed import Observed, Outcome
+from holdfast.operator.decide.reconcile import reconcile
 
 JOB = job_object().metadata
 STILL = report(JobPhase.SUSPENDED, generation=2)
@@ -35,7 +35,7 @@ def deleted(*, since_s: float = 1.0, status: dict[str, Any] | None = None, **fie
 
 
 def decide(seen: Observed) -> Outcome:
-    return reconcile(seen, TERMS, NOW)
+    return reconcile(seen, OPTIONS, NOW)
 
 
 def acted(outcome: Outcome) -> set[type]:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from operator_builders import (
     NOW,
-    TERMS,
+    OPTIONS,
     actions_of,
     document,
     ended_pod,
@@ -20,11 +20,11 @@ from operator_builders import (
 )
 
 from holdfast.api.status import JobPhase
-from holdfast.operator.action import Cordon, CreatePod, Delete, DeleteJob, DeletePod, Submit, Tell, Uncordon
-from holdfast.operator.belongings import budget_of
-from holdfast.operator.observed import Cordoning, Mode, Observed, Outcome, Terms
-from holdfast.operator.reconcile import reconcile
-from holdfast.operator.timestamp import text_of
+from holdfast.operator.decide.action import Cordon, CreatePod, Delete, DeleteJob, DeletePod, Submit, Tell, Uncordon
+from holdfast.operator.decide.belongings import budget_of
+from holdfast.operator.decide.observed import Cordoning, Mode, Observed, Options, Outcome
+from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.kube.objects import text_of
 
 DAY_S = 86_400.0
 
@@ -38,8 +38,8 @@ def ended(phase: JobPhase = JobPhase.SUCCEEDED, *, since_s: float | None = None,
     return observed(**{**given, **fields})
 
 
-def decide(seen: Observed, terms: Terms = TERMS) -> Outcome:
-    return reconcile(seen, terms, NOW)
+def decide(seen: Observed, options: Options = OPTIONS) -> Outcome:
+    return reconcile(seen, options, NOW)
 
 
 def acted(outcome: Outcome) -> set[type]:
@@ -102,7 +102,7 @@ def test_an_ended_job_is_removed_only_after_its_nodes_were_seen_to(phase: JobPha
 
 @ENDS
 def test_an_operator_that_observes_changes_no_node_of_an_ended_job(phase: JobPhase) -> None:
-    outcome = decide(with_nodes_to_change(phase), Terms("w:1", "image", mode=Mode.OBSERVE))
+    outcome = decide(with_nodes_to_change(phase), Options("w:1", "image", mode=Mode.OBSERVE))
     assert outcome.actions == ()
     assert outcome.status is not None
     (says,) = [each["message"] for each in outcome.status["conditions"] if each["type"] == "Observing"]
@@ -111,7 +111,7 @@ def test_an_operator_that_observes_changes_no_node_of_an_ended_job(phase: JobPha
 
 @ENDS
 def test_nodes_of_an_ended_job_are_left_to_another_remediator(phase: JobPhase) -> None:
-    consume = Terms("w:1", "image", cordoning=Cordoning.CONSUME)
+    consume = Options("w:1", "image", cordoning=Cordoning.CONSUME)
     assert acted(decide(with_nodes_to_change(phase), consume)) == set()
 
 

@@ -2,7 +2,7 @@ from typing import Any
 
 from operator_builders import (
     NOW,
-    TERMS,
+    OPTIONS,
     after,
     document,
     ended_pod,
@@ -21,12 +21,12 @@ from operator_builders import (
 from holdfast.api.incident import IncidentState
 from holdfast.api.plan import NodeOrder
 from holdfast.api.status import JobPhase
-from holdfast.operator.observed import Observed
-from holdfast.operator.reconcile import reconcile
+from holdfast.operator.decide.observed import Observed
+from holdfast.operator.decide.reconcile import reconcile
 
 
 def said(seen: Observed, now: float = NOW) -> list[tuple[str, str]]:
-    return [(each.reason, each.message) for each in reconcile(seen, TERMS, now).events]
+    return [(each.reason, each.message) for each in reconcile(seen, OPTIONS, now).events]
 
 
 def reasons(seen: Observed, now: float = NOW) -> list[str]:
@@ -50,7 +50,7 @@ def test_taking_running_and_finishing_are_told_once_each() -> None:
 
 def test_failing_is_a_warning_with_its_reason() -> None:
     failed = after(observed(), report=report(JobPhase.FAILED, reason="no restarts left"))
-    (event,) = reconcile(failed, TERMS, NOW).events
+    (event,) = reconcile(failed, OPTIONS, NOW).events
     assert (event.reason, event.message, event.warning) == ("Failed", "no restarts left", True)
 
 
@@ -141,7 +141,9 @@ def test_nothing_is_said_of_a_job_the_watchdog_does_not_know() -> None:
 def test_an_event_fits_the_api_servers_limit() -> None:
     long = order("n5", "x" * 5000)
     (event,) = [
-        e for e in reconcile(observed(plan=plan(cordon=(long,))), TERMS, NOW).events if e.reason == "NodeCordoned"
+        e
+        for e in reconcile(observed(plan=plan(cordon=(long,))), OPTIONS, NOW).events
+        if e.reason == "NodeCordoned"
     ]
     assert len(event.message) == 1000
 

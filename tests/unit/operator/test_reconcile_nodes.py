@@ -1,18 +1,18 @@
 import pytest
-from operator_builders import NOW, TERMS, actions_of, document, node, nodes, observed, order, plan, spec_of
+from operator_builders import NOW, OPTIONS, actions_of, document, node, nodes, observed, order, plan, spec_of
 
 from holdfast.api.cordon import CORDONED_BY, read_cordoned_by
-from holdfast.operator.action import Cordon, Uncordon
-from holdfast.operator.objects import Node
-from holdfast.operator.observed import Cordoning, Observed, Outcome, Terms
-from holdfast.operator.reconcile import reconcile
+from holdfast.operator.decide.action import Cordon, Uncordon
+from holdfast.operator.decide.observed import Cordoning, Observed, Options, Outcome
+from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.kube.objects import Node
 
 FAULTY = plan(avoid=(order("n5"),), cordon=(order("n5"),))
-CONSUME = Terms("w:1", "image", cordoning=Cordoning.CONSUME)
+CONSUME = Options("w:1", "image", cordoning=Cordoning.CONSUME)
 
 
-def decide(seen: Observed, terms: Terms = TERMS) -> Outcome:
-    return reconcile(seen, terms, NOW)
+def decide(seen: Observed, options: Options = OPTIONS) -> Outcome:
+    return reconcile(seen, options, NOW)
 
 
 def test_a_node_that_the_plan_cordons_is_taken_out_of_service_once() -> None:

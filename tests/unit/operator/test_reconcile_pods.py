@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from operator_builders import (
     NOW,
-    TERMS,
+    OPTIONS,
     actions_of,
     document,
     ended_pod,
@@ -18,14 +18,14 @@ from operator_builders import (
     spec_of,
 )
 
-from holdfast.operator.action import CreatePod, DeletePod
-from holdfast.operator.objects import Node, Taint
-from holdfast.operator.observed import Observed, Outcome
-from holdfast.operator.reconcile import reconcile
+from holdfast.operator.decide.action import CreatePod, DeletePod
+from holdfast.operator.decide.observed import Observed, Outcome
+from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.kube.objects import Node, Taint
 
 
 def decide(seen: Observed, now: float = NOW) -> Outcome:
-    return reconcile(seen, TERMS, now)
+    return reconcile(seen, OPTIONS, now)
 
 
 def created(outcome: Outcome) -> list[str]:

@@ -3,13 +3,13 @@ from collections.abc import Callable
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_builders import TERMS, node
+from operator_builders import OPTIONS, node
 from toy_cluster import ToyCluster
 
 from holdfast.api.plan import NodeState
-from holdfast.operator.action import Apply, Cordon, CreatePod, Delete, DeletePod, Submit, Tell, Uncordon
-from holdfast.operator.case import open_case
-from holdfast.operator.reconcile import reconcile
+from holdfast.operator.decide.action import Apply, Cordon, CreatePod, Delete, DeletePod, Submit, Tell, Uncordon
+from holdfast.operator.decide.context import context_of
+from holdfast.operator.decide.reconcile import reconcile
 
 FOREIGN = "n7"  # another job took it out of service; nobody here may touch it
 
@@ -85,9 +85,9 @@ STORY = st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 60)), max_siz
 def step(cluster: ToyCluster) -> None:
     """One reconcile, held against every promise."""
     seen = cluster.observed()
-    case = open_case(seen, TERMS, cluster.now)
-    outcome = reconcile(seen, TERMS, cluster.now)
-    assert outcome == reconcile(seen, TERMS, cluster.now), "the same look comes to the same"
+    case = context_of(seen, OPTIONS, cluster.now)
+    outcome = reconcile(seen, OPTIONS, cluster.now)
+    assert outcome == reconcile(seen, OPTIONS, cluster.now), "the same look comes to the same"
     wanted = (seen.plan.members + seen.plan.spares) if seen.plan else None
     running = {pod.metadata.name: pod for pod in seen.pods if pod.status.phase == "Running"}
     for action in outcome.actions:

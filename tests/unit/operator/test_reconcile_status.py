@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from operator_builders import (
     NOW,
-    TERMS,
+    OPTIONS,
     UID,
     after,
     document,
@@ -27,28 +27,27 @@ from holdfast.api.incident import IncidentState
 from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.plan import JobReport
 from holdfast.api.status import Checkpoint, JobPhase, Membership
-from holdfast.operator.belongings import budget_of, service_of
-from holdfast.operator.conditions import Truth, Verdict, renew
-from holdfast.operator.objects import Condition, Job, Pod, Waiting
-from holdfast.operator.observed import Mode, Observed, Outcome, Terms
-from holdfast.operator.reconcile import reconcile
-from holdfast.operator.timestamp import seconds_of, text_of
+from holdfast.operator.decide.belongings import budget_of, service_of
+from holdfast.operator.decide.conditions import Truth, renew
+from holdfast.operator.decide.observed import Mode, Observed, Options, Outcome
+from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.kube.objects import Condition, Job, Pod, Waiting, seconds_of, text_of
 
-OBSERVE = Terms("w:1", "image", mode=Mode.OBSERVE)
-
-
-def decide(seen: Observed, now: float = NOW, terms: Terms = TERMS) -> Outcome:
-    return reconcile(seen, terms, now)
+OBSERVE = Options("w:1", "image", mode=Mode.OBSERVE)
 
 
-def status_of(seen: Observed, now: float = NOW, terms: Terms = TERMS) -> Mapping[str, Any]:
-    outcome = decide(seen, now, terms)
+def decide(seen: Observed, now: float = NOW, options: Options = OPTIONS) -> Outcome:
+    return reconcile(seen, options, now)
+
+
+def status_of(seen: Observed, now: float = NOW, options: Options = OPTIONS) -> Mapping[str, Any]:
+    outcome = decide(seen, now, options)
     assert outcome.status is not None
     return outcome.status
 
 
-def condition_of(seen: Observed, type_: str, terms: Terms = TERMS) -> tuple[str, str, str]:
-    found = {each["type"]: each for each in status_of(seen, terms=terms)["conditions"]}[type_]
+def condition_of(seen: Observed, type_: str, options: Options = OPTIONS) -> tuple[str, str, str]:
+    found = {each["type"]: each for each in status_of(seen, options=options)["conditions"]}[type_]
     return found["status"], found["reason"], found["message"]
 
 
@@ -526,28 +525,28 @@ def test_success_is_unknown_until_the_end() -> None:
 
 def test_a_transition_time_changes_with_the_truth_and_not_with_the_words() -> None:
     before = [Condition("Ready", "True", "Running", "2 of 2", text_of(NOW - 100))]
-    said = renew(before, [Verdict("Ready", Truth.TRUE, "Running", "3 of 3")], 2, NOW)
+    said = renew(before, [Condition("Ready", Truth.TRUE, "Running", "3 of 3")], 2, NOW)
     assert (said[0]["message"], said[0]["lastTransitionTime"]) == ("3 of 3", text_of(NOW - 100))
-    turned = renew(before, [Verdict("Ready", Truth.FALSE, "Recovering")], 2, NOW)
+    turned = renew(before, [Condition("Ready", Truth.FALSE, "Recovering")], 2, NOW)
     assert turned[0]["lastTransitionTime"] == text_of(NOW)
-    undated = renew([Condition("Ready", "True")], [Verdict("Ready", Truth.TRUE, "Running")], None, NOW)
+    undated = renew([Condition("Ready", "True")], [Condition("Ready", Truth.TRUE, "Running")], None, NOW)
     assert undated[0]["lastTransitionTime"] == text_of(NOW)
     assert "observedGeneration" not in undated[0]
 
 
 def test_a_long_message_is_cut() -> None:
-    (cut,) = renew((), [Verdict("Ready", Truth.TRUE, "Running", "x" * 9000)], 1, NOW)
+    (cut,) = renew((), [Condition("Ready", Truth.TRUE, "Running", "x" * 9000)], 1, NOW)
     assert len(cut["message"]) == 2000
 
 
 def test_an_operator_that_observes_writes_the_status_and_does_nothing() -> None:
     seen = observed(job=job_object(finalizers=()), plan=plan(4, cordon=()), pods=(pod(0),))
-    outcome = decide(seen, terms=OBSERVE)
+    outcome = decide(seen, options=OBSERVE)
     assert (outcome.actions, outcome.events) == ((), ())
     assert outcome.reason.startswith("observing only; would do")
     truth, _, says = condition_of(seen, "Observing", OBSERVE)
     assert (truth, says) == ("True", "nothing is changed; would do: Apply x2; CreatePod x3")
-    assert status_of(seen, terms=OBSERVE)["podsCreated"] == 1
+    assert status_of(seen, options=OBSERVE)["podsCreated"] == 1
     assert "Observing" not in str(status_of(seen)["conditions"])
 
 
@@ -564,7 +563,7 @@ def test_an_operator_that_observes_a_job_nobody_told_the_watchdog_of_decides_by_
     unknown = report(generation=None, uid="")
     seen = observed(spec=spec_of(document(**spec)), plan=None, report=unknown, pods=())
     assert condition_of(seen, "Observing", OBSERVE)[2] == f"nothing is changed; would do: {would}"
-    assert status_of(seen, terms=OBSERVE)["podsCreated"] == 0
+    assert status_of(seen, options=OBSERVE)["podsCreated"] == 0
     away = msgspec.structs.replace(seen, report=None, heard_age_s=60.0)
     assert condition_of(away, "Observing", OBSERVE)[2] == "nothing is changed; would do: nothing"
     assert {type(each).__name__ for each in decide(seen).actions} == {"Submit"}
@@ -603,7 +602,7 @@ def test_twelve_thousand_members_at_rest_ask_for_nothing() -> None:
     metadata = seen.job.metadata
     belongings = {
         "services": (owned(service_of(metadata)),),
-        "budgets": (owned(budget_of(metadata, TERMS.budget_api)),),
+        "budgets": (owned(budget_of(metadata, OPTIONS.budget_api)),),
     }
     settled = decide(after(seen, **belongings), NOW + 60)
     assert {type(action).__name__ for action in settled.actions} == {"Tell"}
@@ -631,15 +630,15 @@ def test_of_a_watchdog_that_was_never_heard_nothing_is_known() -> None:
     assert found[:2] == ("Unknown", "NotHeard")
 
 
-@pytest.mark.parametrize("terms", [TERMS, OBSERVE])
+@pytest.mark.parametrize("options", [OPTIONS, OBSERVE])
 @pytest.mark.parametrize("heard", [observed(), observed(report=None, plan=None)])
 def test_a_watchdog_that_goes_silent_is_looked_at_again_when_it_will_be_missed(
-    heard: Observed, terms: Terms
+    heard: Observed, options: Options
 ) -> None:
     away = after(heard, heard_age_s=1.0)
-    again_s = decide(away, terms=terms).requeue_after_s
+    again_s = decide(away, options=options).requeue_after_s
     assert again_s is not None
     later = msgspec.structs.replace(away, heard_age_s=1.0 + again_s)
-    assert condition_of(later, "WatchdogReachable", terms)[:2] == ("False", "Away")
+    assert condition_of(later, "WatchdogReachable", options)[:2] == ("False", "Away")
     assert 9.0 <= again_s < 10.0
-    assert decide(after(later), terms=terms).requeue_after_s is None
+    assert decide(after(later), options=options).requeue_after_s is None

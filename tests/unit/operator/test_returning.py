@@ -9,8 +9,8 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
-from holdfast.operator.objects import Node
-from holdfast.operator.returning import Returning, settle
+from holdfast.operator.decide.intervention import Returning, settle_return
+from holdfast.operator.kube.objects import Node
 
 DONE = InterventionOutcome("uid", InterventionState.DONE, "node n5 returned")
 REFUSED = InterventionOutcome("uid", InterventionState.REFUSED, "node n5 is not avoided")
@@ -23,7 +23,7 @@ def settled(
     outcome: InterventionOutcome, there: Node | None, action: InterventionAction = InterventionAction.RETURN
 ) -> Returning:
     request = InterventionRequest("uid", "research/gpt", action, "repaired", node="n5")
-    return settle(request, outcome, there, lambda job: job in THERE)
+    return settle_return(request, outcome, there, lambda job: job in THERE)
 
 
 @pytest.mark.parametrize("outcome", [DONE, REFUSED, PENDING])

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from holdfast.operator.cache import Cache, Change
-from holdfast.operator.objects import Metadata, Owned
+from holdfast.operator.kube.cache import Cache, Change
+from holdfast.operator.kube.objects import Metadata, Owned
 
 
 class Noted:

@@ -5,18 +5,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from operator_builders import NOW, TERMS, document, ended_pod, job_object, node, plan, pod, report
+from operator_builders import NOW, OPTIONS, document, ended_pod, job_object, node, plan, pod, report
 
-from holdfast.operator.action import Action
-from holdfast.operator.apiserver import Request
-from holdfast.operator.clusterview import ClusterView
-from holdfast.operator.controller import Controller, Hands, Trouble
-from holdfast.operator.dryrun import DryRun
-from holdfast.operator.objects import Job
-from holdfast.operator.refusal import refusal
-from holdfast.operator.statuswriter import EventRecorder
-from holdfast.operator.timestamp import text_of
-from holdfast.operator.writes import Writes
+from holdfast.operator.act.dryrun import DryRun
+from holdfast.operator.act.statuswriter import EventRecorder
+from holdfast.operator.controller import Controller, Trouble
+from holdfast.operator.decide.action import Action
+from holdfast.operator.kube.clusterview import ClusterView
+from holdfast.operator.kube.objects import Job, text_of
+from holdfast.operator.kube.writes import Writes
+from holdfast.wire.kube.client import Request
+from holdfast.wire.kube.reply import refusal
 
 
 class OtherWriters:
@@ -62,8 +61,8 @@ async def test_what_was_done_is_told_though_the_status_cannot_be_written_and_not
     view.pods.replace("", [pod(0), ended_pod(1)], view.pods.begin_list())
     writes = Writes(server, lambda: True)  # type: ignore[arg-type]
     recorder = EventRecorder(writes, "one", lambda: text_of(NOW))
-    hands = Hands(writes, DoneAtOnce(), recorder, DryRun(writes, TERMS, lambda: 0.0))  # type: ignore[arg-type]
-    controller = Controller(view, hands, TERMS, lambda: NOW)
+    executor, dry_run = DoneAtOnce(), DryRun(writes, OPTIONS, lambda: 0.0)
+    controller = Controller(view, writes, executor, recorder, dry_run, OPTIONS, lambda: NOW)  # type: ignore[arg-type]
     with pytest.raises(Trouble, match=r"status: .*409"):
         await controller.look(job, HealthyLine())  # type: ignore[arg-type]
     assert server.told == ["MemberReplaced"]

@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from operator_builders import TERMS, document, spec_of
+from operator_builders import OPTIONS, document, spec_of
 
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.operator.apiserver import Request
-from holdfast.operator.dryrun import ASK_AGAIN_S, DryRun, dropped
-from holdfast.operator.observed import Mode, Terms
-from holdfast.operator.refusal import refusal
-from holdfast.operator.writes import Writes
+from holdfast.operator.act.dryrun import ASK_AGAIN_S, DryRun, dropped
+from holdfast.operator.decide.observed import Mode, Options
+from holdfast.operator.kube.writes import Writes
+from holdfast.wire.kube.client import Request
+from holdfast.wire.kube.reply import refusal
 
 REFUSED = refusal(403, b'{"reason": "Forbidden", "message": "no such service account"}')
 AWAY = Unavailable("the API server does not answer")
@@ -41,10 +41,10 @@ class Opinion:
 class Asking:
     """A dry run, its server and its clock."""
 
-    def __init__(self, terms: Terms = TERMS) -> None:
+    def __init__(self, options: Options = OPTIONS) -> None:
         self.server, self.now, self.leads = Opinion(), 0.0, True
         writes = Writes(self.server, lambda: self.leads)  # type: ignore[arg-type]
-        self._dry_run = DryRun(writes, terms, lambda: self.now)
+        self._dry_run = DryRun(writes, options, lambda: self.now)
 
     async def about(self, generation: int = 1) -> str | None:
         job = spec_of(document(generation=generation))
@@ -82,7 +82,7 @@ async def test_an_operator_that_leads_no_more_hears_so() -> None:
 
 
 async def test_an_operator_that_observes_does_not_ask_for_what_it_has_no_right_to() -> None:
-    asking = Asking(msgspec.structs.replace(TERMS, mode=Mode.OBSERVE))
+    asking = Asking(msgspec.structs.replace(OPTIONS, mode=Mode.OBSERVE))
     asking.server.says = REFUSED
     assert await asking.about() is None
     assert asking.server.asked == 0

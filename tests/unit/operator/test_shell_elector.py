@@ -6,7 +6,7 @@ import pytest
 from fake_api import LeaseServer
 
 from holdfast.api.errors import Fenced
-from holdfast.operator.elector import Elector
+from holdfast.operator.kube.elector import Elector
 
 WHERE = ("ns", "operator")
 WALL = 1_800_000_000.25

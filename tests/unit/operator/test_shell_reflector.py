@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from fake_api import ScriptedServer
 
-from holdfast.operator.apiserver import TooLong
-from holdfast.operator.cache import Cache
-from holdfast.operator.objects import Pod
-from holdfast.operator.reflector import Reflector
-from holdfast.operator.refusal import Expired
-from holdfast.operator.resource import PODS
+from holdfast.operator.kube.cache import Cache
+from holdfast.operator.kube.objects import PODS, Pod
+from holdfast.operator.kube.reflector import Reflector
+from holdfast.wire.kube.client import TooLong
+from holdfast.wire.kube.reply import Expired
 
 BOOKMARK = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "15"}}}
 BROKEN = {"type": "ERROR", "object": {"code": 500, "message": "broken"}}
@@ -108,7 +107,7 @@ async def test_a_broken_watch_goes_on_from_the_last_bookmark() -> None:
 async def test_a_watch_that_keeps_breaking_is_listed_again_all_the_same_when_it_is_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.operator.reflector.RELIST_S", 0.0)
+    monkeypatch.setattr("holdfast.operator.kube.reflector.RELIST_S", 0.0)
     server = ScriptedServer(lists=[page("7", pod("a", "1")), page("20", pod("b", "19"))], watches=[[BROKEN]])
     mirror = Mirror(server)
     await mirror.until(lambda: mirror.names == ["b"])
@@ -119,7 +118,7 @@ async def test_a_watch_that_keeps_breaking_is_listed_again_all_the_same_when_it_
 async def test_each_outage_is_told_of_once_though_all_are_told_in_the_same_words(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("holdfast.operator.reflector.RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr("holdfast.operator.kube.reflector.RETRY_FIRST_S", 0.001)
     server = ScriptedServer(lists=[page("7")], watches=[[BROKEN], [BROKEN], [BOOKMARK, BROKEN], [BROKEN]])
     mirror = Mirror(server)
     await mirror.until(lambda: mirror.restarts == 4)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from holdfast.api.errors import InvalidInput, Unavailable
-from holdfast.operator import faultpoint
-from holdfast.operator.observed import Cordoning, Mode
-from holdfast.operator.refusal import Absent, Conflicting, Declined, Expired, refusal
+from holdfast.operator.act import faultpoint
+from holdfast.operator.decide.observed import Cordoning, Mode
 from holdfast.operator.settings import Settings
+from holdfast.wire.kube.reply import Absent, Conflicting, Declined, Expired, refusal
 
 
 def settings(**fields: Any) -> Settings:

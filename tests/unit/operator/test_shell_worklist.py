@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.operator.worklist import PAUSE_MOST_S, RETRY_MOST_S, Worklist
+from holdfast.operator.kube.worklist import PAUSE_MOST_S, RETRY_MOST_S, Worklist
 
 
 class Clock:

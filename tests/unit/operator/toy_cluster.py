@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from operator_builders import JOB_ID, TERMS, UID, document, node, owned, report, spec_of
+from operator_builders import JOB_ID, OPTIONS, UID, document, node, owned, report, spec_of
 
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, CordonedBy
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.status import JobPhase, Membership
-from holdfast.operator.action import (
+from holdfast.operator.decide.action import (
     Action,
     Apply,
     Cordon,
@@ -28,7 +28,9 @@ from holdfast.operator.action import (
     Tell,
     Uncordon,
 )
-from holdfast.operator.objects import (
+from holdfast.operator.decide.observed import Observed, Outcome
+from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.kube.objects import (
     ContainerState,
     ContainerStatus,
     Job,
@@ -41,10 +43,8 @@ from holdfast.operator.objects import (
     PodStatus,
     Taint,
     Terminated,
+    text_of,
 )
-from holdfast.operator.observed import Observed, Outcome
-from holdfast.operator.reconcile import reconcile
-from holdfast.operator.timestamp import text_of
 
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -99,7 +99,7 @@ class ToyCluster:
 
     def reconcile(self) -> Outcome:
         """One reconcile and all it asks for."""
-        outcome = reconcile(self.observed(), TERMS, self.now)
+        outcome = reconcile(self.observed(), OPTIONS, self.now)
         for action in outcome.actions:
             self.apply(action)
         if outcome.status is not None and self.job is not None:

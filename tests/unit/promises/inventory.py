@@ -19,8 +19,7 @@ from holdfast.api.section import Section
 from holdfast.api.trainingjob import JobSpec
 from holdfast.cli.embedded.faultscript import Deed
 from holdfast.cli.main import COMMANDS, holdfast
-from holdfast.operator.metrics import Metrics
-from holdfast.operator.operation import JobConditions
+from holdfast.operator.metrics import JobConditions, Metrics
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 
 ROOT = Path(__file__).parents[3]
@@ -59,8 +58,8 @@ def alerts() -> Iterator[str]:
 def conditions() -> Iterator[str]:
     """Of nodes, GPUs and links as agents report them, and of a TrainingJob as `kubectl describe` shows them."""
     yield from (kind.value for kind in ConditionKind)
-    written = (ROOT / "operator/holdfast/operator/conditions.py").read_text()
-    told = re.findall(r'(?:Verdict\(|_unknown\(case, |type_ = )"(\w+)"', written)
+    written = (ROOT / "operator/holdfast/operator/decide/conditions.py").read_text()
+    told = re.findall(r'(?:Condition\(|_unknown\(ctx, |type_ = )"(\w+)"', written)
     yield from (f"TrainingJob {kind}" for kind in dict.fromkeys(told))
 
 

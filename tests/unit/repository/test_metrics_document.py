@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.agent.metrics.table import DCGM_METRICS, OWN_METRICS
 from holdfast.api.metric import Metric
-from holdfast.operator.metrics import Metrics
-from holdfast.operator.operation import JobConditions
+from holdfast.operator.metrics import JobConditions, Metrics
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"

@@ -7,7 +7,6 @@ import pytest
 from aiohttp import test_utils, web
 
 from holdfast.api.errors import Unavailable
-from holdfast.watchdog.accessreview import AccessReviewer
 from holdfast.watchdog.auth import Caller, Identity, Role
 from holdfast.watchdog.readership import (
     GET_JOB,
@@ -20,6 +19,7 @@ from holdfast.watchdog.readership import (
     Right,
     decide,
 )
+from holdfast.watchdog.reviews import AccessReviewer
 from holdfast.watchdog.settings import KubernetesAuth
 from holdfast.watchdog.verdicts import ACCEPTED_S, LAST_RESORT_S, REFUSED_S
 

@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from holdfast.watchdog.auth import Caller
-from holdfast.watchdog.reviews import Reviews
+from holdfast.watchdog.reviews import NODE_NAME, POD_NAME, Reviews, TokenReviewer
 from holdfast.watchdog.settings import KubernetesAuth
-from holdfast.watchdog.tokenreview import NODE_NAME, POD_NAME, TokenReviewer
 
 
 async def caller_with(extra: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> Caller | None:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from holdfast.watchdog.auth import Caller, Role
-from holdfast.watchdog.tokenreview import expiry
+from holdfast.watchdog.reviews import expiry
 from holdfast.watchdog.verdicts import ACCEPTED_S, LAST_RESORT_S, REFUSED_S, Trust, Verdict, Verdicts
 
 CALLER = Caller("somebody", frozenset({Role.VIEW}))

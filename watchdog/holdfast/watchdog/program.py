@@ -25,7 +25,6 @@ from holdfast.api.openfiles import raise_open_files_max
 from holdfast.api.policy import Policy
 from holdfast.api.strangers import HELLO_S
 from holdfast.watchdog import brain
-from holdfast.watchdog.accessreview import AccessReviewer
 from holdfast.watchdog.auth import Authenticator, TokenFile
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.commandline import settings_from, watchdog_options
@@ -33,6 +32,7 @@ from holdfast.watchdog.detectors import detectors_for
 from holdfast.watchdog.leadership import Leadership
 from holdfast.watchdog.progress import Progress
 from holdfast.watchdog.readership import NoRights, Readership, Rights
+from holdfast.watchdog.reviews import AccessReviewer, TokenReviewer
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.doors import DOOR
@@ -42,7 +42,6 @@ from holdfast.watchdog.servicepeer import ServicePeer
 from holdfast.watchdog.settings import KubernetesAuth, ListenAddress, TlsFiles, WatchdogSettings
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import Fence
-from holdfast.watchdog.tokenreview import TokenReviewer
 
 # Certificates are renewed days before they end.
 LOOK_EVERY_S = 60.0

@@ -1,19 +1,29 @@
-"""What the Kubernetes API server says when it is asked to review something, remembered for a while."""
+"""Whose a token is and who may read a TrainingJob, by asking the Kubernetes API server; remembered for a while.
+
+Sources: https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/token-review-v1/
+https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/
+"""
 
 import asyncio
+import base64
+import binascii
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import aiohttp
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Malformed, Unavailable
+from holdfast.watchdog.auth import Caller, Identity
+from holdfast.watchdog.grants import GrantsFile
+from holdfast.watchdog.readership import GROUP, RESOURCE, Read
 from holdfast.watchdog.settings import KubernetesAuth
 from holdfast.watchdog.verdicts import Trust, Verdict, Verdicts
+from holdfast.wire.kube.client import KubeClient, Request
+from holdfast.wire.kube.login import ServiceAccount
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +62,11 @@ class Reviews:
 
     def __init__(self, kind: Kind, settings: KubernetesAuth, *, now: Callable[[], float]) -> None:
         self._kind = kind
-        self._settings = settings
         self._now = now
-        self._trusted = _trusted(settings)
+        login = ServiceAccount(settings.api_server, settings.account)
+        self._api = KubeClient(login, connections=REVIEWS_AT_ONCE)
         self._verdicts = Verdicts()
         self._asked: dict[str, asyncio.Task[Verdict]] = {}
-        self._http: aiohttp.ClientSession | None = None
         self._paused_until = 0.0
         self._trouble: str | None = None
 
@@ -95,8 +104,7 @@ class Reviews:
 
     async def close(self) -> None:
         """Release the connections. No call follows."""
-        if self._http is not None:
-            await self._http.close()
+        await self._api.close()
 
     async def _shared(self, key: str, review: Callable[[], Awaitable[Verdict]]) -> Verdict:
         """Ask once for all who ask the same meanwhile."""
@@ -118,46 +126,150 @@ class Reviews:
             task.exception()  # seen, also when everybody who asked has gone meanwhile
 
     async def _post(self, spec: Mapping[str, Any], of: type[Review]) -> Review:
-        review = {"apiVersion": self._kind.api, "kind": self._kind.name, "spec": spec}
-        headers = {"Authorization": f"Bearer {self._own_token()}", "Content-Type": "application/json"}
-        url = self._settings.api_server + self._kind.path
+        kind = self._kind
+        review = {"apiVersion": kind.api, "kind": kind.name, "spec": spec}
+        request = Request("POST", kind.path, body=msgspec.json.encode(review), timeout_s=REVIEW_S)
         try:
-            async with self._session().post(url, data=msgspec.json.encode(review), headers=headers) as response:
-                body = await response.read()
-                if response.status not in (200, 201):
-                    why = self._why(response.status)
-                    raise Unavailable(f"the API server answers {response.status} to a {self._kind.name}{why}")
-                return decode_json(body, of)
-        except (aiohttp.ClientError, TimeoutError, Malformed, OSError) as error:
-            says = str(error) or f"no answer within {REVIEW_S:.0f} s"
-            raise Unavailable(f"the API server cannot be asked {self._kind.question}: {says}") from error
-
-    def _own_token(self) -> str:
-        # Read each time: Kubernetes replaces it every hour or so.
-        path = self._settings.account / "token"
-        try:
-            return path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise Unavailable(f"our own token {path} cannot be read: {error}") from error
-
-    def _session(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            connector = aiohttp.TCPConnector(ssl=self._trusted, limit=REVIEWS_AT_ONCE)
-            self._http = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=REVIEW_S))
-        return self._http
-
-    def _why(self, status: int) -> str:
-        return {
+            reply = await self._api.send(request)
+            if reply.status in (200, 201):
+                return decode_json(reply.content, of)
+        except (Unavailable, Malformed) as error:
+            raise Unavailable(f"the API server cannot be asked {kind.question}: {error}") from error
+        why = {
             401: ": our own account's token is not accepted",
-            403: f": our own account may not create {self._kind.resource} (bind it to system:auth-delegator)",
-        }.get(status, "")
+            403: f": our own account may not create {kind.resource} (bind it to system:auth-delegator)",
+        }.get(reply.status, "")
+        raise Unavailable(f"the API server answers {reply.status} to a {kind.name}{why}")
 
 
-def _trusted(settings: KubernetesAuth) -> ssl.SSLContext | bool:
-    if not settings.api_server.startswith("https://"):
-        return True
-    path = settings.account / "ca.crt"
+# Whose a token is.
+
+# Which pod a bound token is of, and where that runs; an API server before 1.30 says no node.
+# Source: https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#schema-for-service-account-private-claims
+POD_NAME = "authentication.kubernetes.io/pod-name"
+NODE_NAME = "authentication.kubernetes.io/node-name"
+TOKEN = Kind("authentication.k8s.io/v1", "TokenReview", "whose a token is")
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] = []
+    extra: dict[str, list[str]] = {}
+
+    def identity(self) -> Identity:
+        extra = tuple((key, tuple(values)) for key, values in sorted(self.extra.items()))
+        return Identity(self.uid, tuple(self.groups), extra)
+
+
+class _TokenStatus(msgspec.Struct):
+    authenticated: bool = False
+    user: _User = msgspec.field(default_factory=_User)
+    audiences: list[str] = []
+    error: str = ""
+
+
+class _TokenReview(msgspec.Struct):
+    status: _TokenStatus
+
+
+class TokenReviewer:
+    """Fills the `Authenticator` port. `now` reads like the wall clock, and never goes back.
+
+    Raises Unavailable when made without a certificate to trust, InvalidInput for grants that cannot be read.
+    """
+
+    def __init__(self, settings: KubernetesAuth, *, now: Callable[[], float]) -> None:
+        self._audience = settings.audience
+        self._now = now
+        self._grants = GrantsFile(settings.grants)
+        self._reviews = Reviews(TOKEN, settings, now=now)
+
+    async def caller(self, token: str) -> Caller | None:
+        """A token accepted within the last minutes is accepted on while the API server is away."""
+        return (await self._reviews.verdict(token, lambda: self._review(token))).caller
+
+    async def close(self) -> None:
+        await self._reviews.close()
+
+    async def _review(self, token: str) -> Verdict:
+        spec = {"token": token.encode("utf-8", "replace").decode(), "audiences": [self._audience]}
+        status = (await self._reviews.ask(spec, _TokenReview)).status
+        caller = None
+        # An API server that knows nothing of audiences says none; then the token was made for anybody.
+        if status.authenticated and self._audience in status.audiences:
+            user = status.user
+            pod, node = (next(iter(user.extra.get(name, ())), None) for name in (POD_NAME, NODE_NAME))
+            granted = self._grants.newest().caller(user.username, user.groups, pod)
+            caller = replace(granted, identity=user.identity(), node=node)
+        return Verdict(caller, self._now(), expiry(token))
+
+
+def expiry(token: str) -> float:
+    """When a token says that it ends, seconds since 1970; infinite when it does not say.
+
+    Read without checking the signature: the API server has, and this can only make us trust it for less long.
+    Source: RFC 7519, section 4.1.4
+    """
+    parts = token.split(".")
+    if len(parts) != 3:
+        return float("inf")
     try:
-        return ssl.create_default_context(cafile=path)
-    except (OSError, ssl.SSLError) as error:
-        raise Unavailable(f"the API server's certificate authority {path} cannot be read: {error}") from error
+        padded = parts[1] + "=" * (-len(parts[1]) % 4)
+        ends = decode_json(base64.urlsafe_b64decode(padded), dict[str, object]).get("exp")
+        return float(ends) if isinstance(ends, int | float) else float("inf")
+    except (binascii.Error, ValueError, OverflowError, Malformed):
+        return float("inf")
+
+
+# What a caller may read of TrainingJobs.
+
+ACCESS = Kind("authorization.k8s.io/v1", "SubjectAccessReview", "who may read a job")
+
+
+class _AccessStatus(msgspec.Struct):
+    allowed: bool = False
+
+
+class _AccessReview(msgspec.Struct):
+    status: _AccessStatus
+
+
+class AccessReviewer:
+    """Fills the `Rights` port. `now` reads like the wall clock, and never goes back.
+
+    Raises Unavailable when made without a certificate to trust.
+    """
+
+    def __init__(self, settings: KubernetesAuth, *, now: Callable[[], float]) -> None:
+        self._now = now
+        self._reviews = Reviews(ACCESS, settings, now=now)
+
+    async def allow(self, caller: Caller, read: Read) -> bool:
+        """What was allowed within the last minutes stays so while the API server is away. Raises Unavailable."""
+        key = msgspec.json.encode((caller.name, caller.identity, read)).decode()
+        verdict = await self._reviews.verdict(key, lambda: self._review(caller, read))
+        return verdict.caller is not None
+
+    async def close(self) -> None:
+        await self._reviews.close()
+
+    async def _review(self, caller: Caller, read: Read) -> Verdict:
+        identity = caller.identity or Identity()
+        attributes = {
+            "verb": read.right.verb,
+            "group": GROUP,
+            "resource": RESOURCE,
+            "subresource": read.right.subresource,
+            "namespace": read.namespace,
+            "name": read.name,
+        }
+        spec = {
+            "user": caller.name,
+            "uid": identity.uid,
+            "groups": identity.groups,
+            "extra": dict(identity.extra),
+            "resourceAttributes": attributes,
+        }
+        review = await self._reviews.ask(spec, _AccessReview)
+        return Verdict(caller if review.status.allowed else None, self._now())

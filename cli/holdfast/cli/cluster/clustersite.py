@@ -11,7 +11,7 @@ from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
 from holdfast.api.status import NodeStatus, RankStatus
-from holdfast.cli.cluster.kubeapi import Forbidden, KubeApi, Reply, connect, listed
+from holdfast.cli.cluster.kubeapi import Forbidden, KubeApi, connect, listed
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, seen_in
 from holdfast.cli.cluster.rights import CREATE_INTERVENTION, GET_INTERVENTION, GET_JOB, LIST_JOBS
@@ -22,6 +22,7 @@ from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen
 from holdfast.cli.site import Answer, Document, Patience
 from holdfast.cli.target import Breadth, Target, only_one, split_job
 from holdfast.cli.watchdogclient import Line, WatchdogClient
+from holdfast.wire.kube.reply import Reply
 
 GROUP_PATH: Final = "/apis/holdfast.dev/v1alpha1"
 FIELD_MANAGER: Final = "kubectl-holdfast"

@@ -8,17 +8,16 @@ HoldfastError
 
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import msgspec
 
-from holdfast.api.decoding import FAILURES, decode_json
-from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Malformed, Problem, Unavailable
+from holdfast.api.decoding import FAILURES
+from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Problem, Unavailable
 from holdfast.api.nesting import read
 from holdfast.cli.cluster.credentials import Credentials, read_credentials
 from holdfast.cli.target import Target
+from holdfast.wire.kube.reply import Reply
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 15.0
@@ -32,47 +31,6 @@ class Forbidden(HoldfastError):
 
 class Gone(Unavailable):
     """What the path names is not there, or not any more."""
-
-
-class Details(msgspec.Struct, frozen=True):
-    """Of a `Said`: what it is about."""
-
-    kind: str = ""
-    name: str = ""
-
-
-class Said(msgspec.Struct, frozen=True):
-    """A `Status` object of the API server, as far as it is read."""
-
-    kind: str = ""
-    reason: str = ""
-    message: str = ""
-    details: Details | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer, whatever it says. `headers` take names in any case."""
-
-    status: int
-    content: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    def said(self) -> Said | None:
-        """The API server's own words; None when these are not its, or not words."""
-        try:
-            said = decode_json(self.content, Said)
-        except Malformed:
-            return None
-        return said if said.kind == "Status" else None
-
-
-class _Reading(Enum):
-    """How an answer is read."""
-
-    WHOLE = "whole"
-    BY_LINE = "by line"
-    FOLLOWED = "followed"  # by line, and silence is no fault
 
 
 class KubeApi:
@@ -94,7 +52,7 @@ class KubeApi:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """One request. Raises Unavailable when there is no answer, or the credentials are not taken."""
-        answer = self._request(method, path, body=body, query=query, headers=headers)
+        answer = self._request(method, path + _written(query), body=body, headers=headers)
         return Reply(answer.status, answer.data, answer.headers)
 
     def lines(self, path: str, right: str, *, query: Mapping[str, str]) -> Iterator[str]:
@@ -102,21 +60,22 @@ class KubeApi:
 
         With `follow` in the query it may be silent for as long as it likes.
         """
-        reading = _Reading.FOLLOWED if "follow" in query else _Reading.BY_LINE
-        answer = self._request("GET", path, query=query, reading=reading)
+        import urllib3
+
+        timeout_s = None if "follow" in query else ANSWER_TIMEOUT_S
+        answer = self._request("GET", path + _written(query), timeout_s=timeout_s, whole=False)
         try:
             if answer.status >= 400:
-                reply = Reply(answer.status, answer.data, answer.headers)
-                if reply.status == 404:
+                if answer.status == 404:
                     raise Gone(f"the cluster has no {path.rpartition('/')[0].rpartition('/')[2]} any more")
-                raise refusal_of(reply, right, self.user)
+                raise refusal_of(Reply(answer.status, answer.data, answer.headers), right, self.user)
             unfinished = b""
             for data in answer.stream(LINES_CHUNK_BYTES):
                 *lines, unfinished = (unfinished + data).split(b"\n")
                 yield from (line.decode("utf-8", "replace") for line in lines)
             if unfinished:
                 yield unfinished.decode("utf-8", "replace")
-        except self._interruptions() as error:
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unavailable(f"the API server at {self.server} broke off: {_plain(error)}") from error
         finally:
             answer.close()
@@ -127,26 +86,24 @@ class KubeApi:
         path: str,
         *,
         body: object = None,
-        query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        reading: _Reading = _Reading.WHOLE,
+        timeout_s: float | None = ANSWER_TIMEOUT_S,
+        whole: bool = True,
     ) -> Any:
-        """The library's response; only that of a WHOLE reading is read already."""
+        """The library's response, which is read already if it is asked for as a whole."""
         import urllib3
 
         sent = {"Accept": "application/json", "Content-Type": "application/json", **(headers or {})}
         self._client.update_params_for_auth(sent, [], ["BearerToken"], path, method, None)
         content = body if isinstance(body, bytes) else None if body is None else msgspec.json.encode(body)
-        url = self.server + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
-        read_s = None if reading is _Reading.FOLLOWED else ANSWER_TIMEOUT_S
         try:
             answer = self._client.rest_client.pool_manager.request(
                 method,
-                url,
+                self.server + path,
                 body=content,
                 headers=sent,
-                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_s),
-                preload_content=reading is _Reading.WHOLE,
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=timeout_s),
+                preload_content=whole,
                 retries=False,
                 redirect=False,
             )
@@ -155,12 +112,6 @@ class KubeApi:
         if answer.status == 401:
             raise Unavailable(f"the API server at {self.server} does not accept the login of {self.user}")
         return answer
-
-    @staticmethod
-    def _interruptions() -> tuple[type[Exception], ...]:
-        import urllib3
-
-        return (urllib3.exceptions.HTTPError, OSError)
 
     def get(self, path: str, right: str, *, query: Mapping[str, str] | None = None) -> Any:
         """A decoded object. `right` names what is needed for it. Raises as `refusal_of` says."""
@@ -209,6 +160,10 @@ def refusal_of(reply: Reply, right: str, user: str) -> HoldfastError:
             return InvalidInput(Problem("request", said.reason if said else reply.status, words))
         case _:
             return Unavailable(f"the API server answered {reply.status}: {words or 'no reason given'}")
+
+
+def _written(query: Mapping[str, str] | None) -> str:
+    return f"?{urllib.parse.urlencode(query)}" if query else ""
 
 
 def _plain(error: Exception) -> str:

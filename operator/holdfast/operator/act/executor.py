@@ -1,0 +1,228 @@
+"""Carries out what a reconcile decided, in its order: pods many at a time, everything else one by one."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.api.cordon import CordonedBy
+from holdfast.api.errors import Fenced, HoldfastError, InvalidInput, Problem
+from holdfast.api.nesting import read
+from holdfast.operator.act.cordon import cordoned, patch_node, uncordoned
+from holdfast.operator.act.faultpoint import around
+from holdfast.operator.decide.action import (
+    Action,
+    Apply,
+    Cordon,
+    CreatePod,
+    Delete,
+    DeleteJob,
+    DeletePod,
+    Forget,
+    Manifest,
+    SetFinalizer,
+    Submit,
+    Tell,
+    Uncordon,
+)
+from holdfast.operator.kube.cache import Cache
+from holdfast.operator.kube.clusterview import ClusterView, key_of, owner_uid
+from holdfast.operator.kube.objects import FINALIZER, JOBS, PODS, Job, Owned, Pod, Resource
+from holdfast.operator.kube.writes import Writes
+from holdfast.operator.watchdog import Watchdog
+from holdfast.wire.kube.reply import Absent, Conflicting, Declined
+
+logger = logging.getLogger(__name__)
+
+PODS_IN_FLIGHT_MAX: Final = 64
+
+Fault = tuple[Action, HoldfastError]
+Kept = tuple[Resource[Any], Cache[Any]]
+"""A kind of objects: where they are, and where they are seen."""
+
+# By the names of the fault points around each.
+POINTS: Final[dict[type[Action], str]] = {
+    CreatePod: "pod-created",
+    DeletePod: "pod-deleted",
+    Apply: "apply",
+    Delete: "owned-deleted",
+    Cordon: "cordon",
+    Uncordon: "uncordon",
+    DeleteJob: "job-deleted",
+    Submit: "submit",
+    Forget: "forget",
+}
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """`owned` are the kinds of what belongs to a job, beside its pods.
+
+    `wall` is the time of day, for people to read; `done` is told the kind of every action that was carried out.
+    Raises nothing but Fenced: what fails is handed back, and what does not depend on it goes on.
+    """
+
+    view: ClusterView
+    writes: Writes
+    watchdog: Watchdog
+    owned: dict[str, Kept]
+    done: Callable[[str], None]
+    wall: Callable[[], str]
+
+    async def apply(self, job: Job, actions: Sequence[Action]) -> list[Fault]:
+        """Every action; the failures, in order. `Tell` is not for the cluster and passed over."""
+        faults: list[Fault] = []
+        wanted = (each for each in actions if not isinstance(each, Tell))
+        for parallel, group in groupby(wanted, key=lambda each: isinstance(each, CreatePod | DeletePod)):
+            if parallel:
+                faults += await self._apply_pods(job, list(group))
+                continue
+            for action in group:
+                # What ends the job ends what the actions before it still need.
+                ends = isinstance(action, DeleteJob) or (isinstance(action, SetFinalizer) and not action.held)
+                if ends and faults:
+                    return faults
+                if (fault := await self._attempt(job, action)) is not None:
+                    faults.append(fault)
+                    if isinstance(action, SetFinalizer) and action.held:
+                        return faults  # nothing may exist that nobody would wind up
+        return faults
+
+    async def _apply_pods(self, job: Job, actions: Sequence[Action]) -> list[Fault]:
+        """Many at a time. After a refusal no further one is begun: a quota says no to all of them."""
+        faults: list[Fault] = []
+        waiting = iter(actions)
+
+        async def work() -> None:
+            for action in waiting:
+                if any(isinstance(error, Declined) for _, error in faults):
+                    return
+                if (fault := await self._attempt(job, action)) is not None:
+                    faults.append(fault)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(PODS_IN_FLIGHT_MAX, len(actions))):
+                group.create_task(work())
+        return faults
+
+    async def _attempt(self, job: Job, action: Action) -> Fault | None:
+        if isinstance(action, SetFinalizer):
+            point = "finalizer" if action.held else "release"
+        else:
+            point = POINTS[type(action)]
+        try:
+            with around(point):
+                await self._carry_out(job, action)
+        except Fenced:
+            raise
+        except HoldfastError as error:
+            return action, error
+        except msgspec.MsgspecError as error:
+            return action, HoldfastError(f"the answer cannot be read: {error}")
+        self.done(type(action).__name__)
+        return None
+
+    async def _carry_out(self, job: Job, action: Action) -> None:
+        key, view = key_of(job.metadata), self.view
+        match action:
+            case CreatePod(manifest=manifest):
+                await self._create_pod(job, manifest)
+            case DeletePod(name=name, uid=uid, reason=reason, grace_s=grace_s):
+                logger.info("deleting a pod job=%s pod=%s reason=%s", key, name, reason)
+                await self._delete(job, (PODS, view.pods), name, uid, grace_s)
+            case Apply(manifest=manifest):
+                await self._apply_owned(job, manifest)
+            case Delete(kind=kind, name=name):
+                seen = self.owned[kind][1].get(job.metadata.namespace, name)
+                await self._delete(job, self.owned[kind], name, seen.metadata.uid if seen is not None else "")
+            case Cordon(node=node, reason=reason, incident=incident):
+                by = CordonedBy(key, reason, incident, self.wall())
+                await patch_node(view, self.writes, node, lambda whole: cordoned(whole, by))
+            case Uncordon(node=node):
+                await patch_node(view, self.writes, node, lambda whole: uncordoned(whole, key))
+            case SetFinalizer(held=held):
+                await self._set_finalizer(job, held)
+            case DeleteJob():
+                await self._delete(job, (JOBS, view.jobs), job.metadata.name, job.metadata.uid)
+            case Submit(policy=policy):
+                await self.watchdog.submit(policy)
+            case Forget():
+                await self.watchdog.forget(key)
+
+    async def _create_pod(self, job: Job, manifest: Manifest) -> None:
+        namespace, name = job.metadata.namespace, manifest["metadata"]["name"]
+        with self.view.pods.writing(namespace, name) as flight:
+            try:
+                pod = await self.writes.create(PODS, namespace, manifest)
+            except Conflicting:
+                pod = msgspec.convert(await self.writes.read(PODS, (namespace, name)), Pod)
+                if owner_uid(pod.metadata) != job.metadata.uid:
+                    raise
+            flight.landed(pod)
+
+    async def _apply_owned(self, job: Job, manifest: Manifest) -> None:
+        """One of that name that is somebody else's is never written."""
+        resource, cache = self.owned[manifest["kind"]]
+        where = (job.metadata.namespace, manifest["metadata"]["name"])
+        with cache.writing(*where) as flight:
+            try:
+                there = msgspec.convert(await self.writes.read(resource, where), Owned)
+            except Absent:
+                flight.landed(await self.writes.create(resource, where[0], manifest))
+                return
+            if owner_uid(there.metadata) != job.metadata.uid:
+                fix = "one of that name is there that is not this job's: remove it, or give the job another name"
+                raise InvalidInput(Problem(manifest["kind"], "/".join(where), fix))
+            # The uid makes it fail, should another have taken its place this moment.
+            same = {**manifest, "metadata": {**manifest["metadata"], "uid": there.metadata.uid}}
+            flight.landed(await self.writes.apply(resource, where, same))
+
+    async def _set_finalizer(self, job: Job, held: bool) -> None:
+        others = [each for each in job.metadata.finalizers if each != FINALIZER]
+        patch = {
+            "metadata": {
+                "uid": job.metadata.uid,
+                "resourceVersion": job.metadata.resource_version,
+                "finalizers": [*others, FINALIZER] if held else others,
+            }
+        }
+        where = (job.metadata.namespace, job.metadata.name)
+        with self.view.jobs.writing(*where) as flight:
+            try:
+                written = await self.writes.merge(JOBS, where, patch)
+            except Absent:
+                return
+            # Without its last finalizer a deleted object is gone at once, though the answer still shows it.
+            if written.metadata.deletion_timestamp and not written.metadata.finalizers:
+                flight.deleted(written.metadata.uid)
+            else:
+                flight.landed(written)
+
+    async def _delete(self, job: Job, kept: Kept, name: str, uid: str, grace_s: int | None = None) -> None:
+        """Gone already, or another of that name: there is nothing to do."""
+        resource, cache = kept
+        where = (job.metadata.namespace, name)
+        with cache.writing(*where) as flight:
+            try:
+                content = await self.writes.delete(resource, where, uid=uid, grace_s=grace_s)
+            except (Absent, Conflicting):
+                return
+            if read(content, _Kind).kind == "Status":
+                flight.deleted(uid)
+                return
+            # What is answered is still there as long as it has time left, or a finalizer holds it.
+            left = read(content, resource.shape)
+            about = left.metadata
+            held = bool(about.finalizers) or about.deletion_grace_period_seconds != 0
+            if about.deletion_timestamp is not None and held:
+                flight.landed(left)
+            else:
+                flight.deleted(uid)

@@ -1,0 +1,1 @@
+"""What is decided about a job. Pure: no I/O, no clock."""

@@ -1,0 +1,200 @@
+"""One job as the steps of reconcile look at it: what is observed, sorted out once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from holdfast.api.errors import InvalidSpec, Problem
+from holdfast.api.plan import JobReport, NodeObserved, NodeState, Plan
+from holdfast.api.status import JobPhase
+from holdfast.api.trainingjob import TrainingJob
+from holdfast.operator.decide.action import Action
+from holdfast.operator.decide.admission import CONDITION, Contender, Standing, contender, judge, standing_of
+from holdfast.operator.decide.nodes import holds_nobody_off, state_of
+from holdfast.operator.decide.observed import Mode, Observed, Options
+from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
+from holdfast.operator.decide.recorded import Recorded, read_recorded
+from holdfast.operator.decide.template import Template, Toleration, check_template, read_template
+from holdfast.operator.kube.objects import Metadata, seconds_of
+
+ENDED = frozenset((JobPhase.SUCCEEDED, JobPhase.FAILED))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one branch of reconcile comes to; as in `Outcome`."""
+
+    actions: tuple[Action, ...]
+    reason: str
+    requeue_after_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """`job` is None when the spec cannot be read; `problems` are the reasons why it is refused, if it is.
+
+    `report` and `plan` are the watchdog's about this very job, not about an earlier one of its name; None as long
+    as the watchdog has not taken it.
+    """
+
+    observed: Observed
+    options: Options
+    now: float
+    job: TrainingJob | None
+    problems: tuple[Problem, ...]
+    report: JobReport | None
+    plan: Plan | None
+    recorded: Recorded
+    written: Mapping[str, Any]
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.observed.job.metadata
+
+    @property
+    def id(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def connected(self) -> bool:
+        return self.observed.heard_age_s <= 0
+
+    @property
+    def taken(self) -> bool:
+        """Whether the watchdog has this very spec, or a newer one that is not seen here yet."""
+        generation = self.report.generation if self.report is not None else None
+        return generation is not None and generation >= self.metadata.generation
+
+    @property
+    def forgotten(self) -> str | None:
+        """What to do about a watchdog that does not know a job which it had led through rounds; None when it does.
+
+        Its store was emptied, or is another one: taken for new, the job would get round numbers that its
+        launchers and its checkpoints have seen already, and nodes that were found bad.
+        """
+        if not self.connected or self.report is not None or self.options.mode is not Mode.ACT:
+            return None
+        if not self.recorded.round or self.ended is not None or self.deleted_at is not None:
+            return None
+        return (
+            f"the watchdog has no journal of this job, which had reached round {self.recorded.round}: its store "
+            "was emptied or is another one; restore the store, or delete the TrainingJob and create it again, "
+            "which begins anew from its newest checkpoint"
+        )
+
+    @property
+    def invalid(self) -> str | None:
+        """Why no pod may be made of this spec; None when one may."""
+        if self.problems:
+            return "; ".join(str(problem) for problem in self.problems)
+        if self.observed.refused is not None:
+            return f"spec.template: the API server refuses a pod of it: {self.observed.refused}"
+        return None
+
+    @cached_property
+    def standing(self) -> Standing:
+        """Whether it may have pods while other jobs wait for the same nodes.
+
+        Without the watchdog it stays as it was: nobody would make pods for whom others give way.
+        """
+        if not self.connected:
+            return standing_of(self.recorded.condition(CONDITION))
+        if self.contends is None:
+            return Standing.ADMITTED
+        return judge(self.contends, self.observed.rivals, self.now)
+
+    @cached_property
+    def contends(self) -> Contender | None:
+        """The job as it contends for nodes, None when it does not."""
+        return None if self.job is None else contender(self.observed.job, self.job, self.observed.pods)
+
+    @property
+    def ended(self) -> JobPhase | None:
+        """How the job ended; None while it has not. A watchdog that forgot an ended job does not undo its end."""
+        if self.report is not None:
+            return self.report.status.phase if self.report.status.phase in ENDED else None
+        over = next((phase for phase in ENDED if phase.value == self.recorded.phase), None)
+        return over if self.recorded.finished_at is not None else None
+
+    @property
+    def ended_at(self) -> float:
+        """When the end was first seen."""
+        at = seconds_of(self.recorded.finished_at)
+        return self.now if at is None else at
+
+    @property
+    def deleted_at(self) -> float | None:
+        """When somebody deleted the job; None when nobody has."""
+        text = self.metadata.deletion_timestamp
+        return None if text is None else seconds_of(text) or self.now
+
+    @cached_property
+    def nodes(self) -> Mapping[str, NodeObserved]:
+        """The nodes of the job's pods and those the plan names."""
+        names = {pod.spec.node_name for pod in self.observed.pods if pod.spec.node_name}
+        if self.plan is not None:
+            names |= {order.node for order in (*self.plan.avoid, *self.plan.cordon)}
+            names |= set(self.plan.returned)
+        pack = self.job.spec.placement.pack if self.job is not None else ()
+        seen: dict[str, NodeObserved] = {}
+        for name in sorted(names):
+            node = self.observed.nodes.get(name)
+            if node is not None:
+                state, reason = state_of(node, self.options, self._tolerations)
+                # The closest of the domains the job packs by: nodes in it share power and cooling.
+                labels = node.metadata.labels
+                rack = next((labels[domain] for domain in pack if labels.get(domain)), "")
+                seen[name] = NodeObserved(name, state, reason, rack)
+            elif not self.observed.nodes:
+                # A cluster without any node is an operator that cannot see nodes.
+                seen[name] = NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")
+            else:
+                seen[name] = NodeObserved(name, NodeState.GONE, "there is no such node")
+        return seen
+
+    @cached_property
+    def pods(self) -> PodList:
+        return sort_pods(self.metadata, self.observed.pods, self.plan, self.nodes)
+
+    @cached_property
+    def crash_loop(self) -> CrashLoop:
+        return crash_loop(self.pods.ended, self.now)
+
+    @cached_property
+    def drained_in_vain(self) -> frozenset[str]:
+        """Nodes that are to be left, and that the scheduler would choose again: the pods tolerate their taints."""
+        if not self._tolerations:
+            return frozenset()
+        return frozenset(
+            node.metadata.name
+            for node in self.observed.nodes.values()
+            if node.spec.taints
+            and holds_nobody_off(node, self._tolerations)
+            and state_of(node, self.options, self._tolerations)[0] is NodeState.DRAINING
+        )
+
+    @cached_property
+    def _tolerations(self) -> tuple[Toleration, ...] | None:
+        """None when the spec cannot be read: the pods that run were made of an earlier one."""
+        template = read_template(self.job.spec.template) if self.job is not None else None
+        return template.tolerations if isinstance(template, Template) else None
+
+
+def context_of(observed: Observed, options: Options, now: float) -> Context:
+    """Sort out what is observed."""
+    recorded, written = read_recorded(observed.job.status)
+    report, spec = observed.report, observed.spec
+    if report is not None and (report.generation is None or report.uid != observed.job.metadata.uid):
+        report = None
+    return Context(
+        observed=observed,
+        options=options,
+        now=now,
+        job=spec if isinstance(spec, TrainingJob) else None,
+        problems=spec.problems if isinstance(spec, InvalidSpec) else check_template(spec),
+        report=report,
+        plan=observed.plan if report is not None else None,
+        recorded=recorded,
+        written=written,
+    )

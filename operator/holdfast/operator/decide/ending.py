@@ -1,0 +1,110 @@
+"""How a job ends: after the end of its training, and when somebody deleted it.
+
+A deleted job is wound up: one more checkpoint, its pods go, the watchdog forgets it, then the job is let go. The
+finalizer that holds the job until then must never hold it for ever: each wait has an end. Nodes that the job took
+out of service stay so: they are faulty, whoever ran there, until somebody repaired them.
+"""
+
+from enum import Enum
+
+import msgspec
+
+from holdfast.api.status import JobPhase
+from holdfast.api.trainingjob import policy_of
+from holdfast.operator.decide.action import Action, DeleteJob, Forget, SetFinalizer, Submit
+from holdfast.operator.decide.belongings import BUDGET, SERVICE, removed
+from holdfast.operator.decide.context import ENDED, Context, Decision
+from holdfast.operator.decide.nodes import cordons
+from holdfast.operator.decide.staffing import delete, force
+from holdfast.operator.kube.objects import FINALIZER
+
+LINGERING_S = 60.0
+"""A launcher exits within seconds of the end; a pod that still runs then does not know of it."""
+AWAY_S = 120.0
+"""How long a job waits for a watchdog that is away, or decides nothing, before it goes without a checkpoint."""
+WIND_UP_S = 600.0
+"""The watchdog gives up on a checkpoint long before; and pods that nobody can end are left to Kubernetes."""
+LOOK_AGAIN_S = 5.0
+STILL = ENDED | {JobPhase.SUSPENDED}
+
+
+def finish(ctx: Context) -> Decision:
+    """After the end the pods end by themselves, what is left is removed, and after its time the job itself.
+
+    Nothing is created any more; logs are kept until the job goes. Of nodes the plan is carried out as before: a
+    faulty one is faulty still, and somebody may return it.
+    """
+    actions = [*cordons(ctx.id, ctx.plan, ctx.observed.nodes, ctx.options.cordoning)]
+    waits: list[float] = []
+    if ctx.job is not None:
+        life_s = ctx.job.spec.ttl_after_finished.total_seconds()
+        if ctx.now >= ctx.ended_at + life_s:
+            return Decision((*actions, DeleteJob()), f"its {life_s:g} s after the end are over")
+        waits.append(ctx.ended_at + life_s)
+    actions += removed(BUDGET, ctx.observed.budgets)
+    lingering = [*ctx.pods.live, *ctx.pods.stranded, *ctx.pods.released]
+    if lingering and ctx.now >= ctx.ended_at + LINGERING_S:
+        actions += [delete(ctx, pod, "the job is over") for pod in lingering]
+    elif lingering:
+        waits.append(ctx.ended_at + LINGERING_S)
+    actions += force(ctx, ctx.pods.leaving, "the job is over and its node cannot let it go")
+    return Decision(tuple(actions), f"the job is over: {ctx.ended}", min(waits) - ctx.now if waits else None)
+
+
+class Waiting(Enum):
+    """Why the pods of a deleted job may go, or not yet."""
+
+    SETTLED = "the job is still"
+    UNKNOWN_JOB = "the watchdog does not know the job"
+    INVALID = "the spec is refused, so no checkpoint can be asked for"
+    AWAY = "the watchdog has been away for too long; no checkpoint was asked for"
+    OVERDUE = "winding up took too long"
+    SUSPENDING = "waiting for the last checkpoint"
+
+
+WITHOUT_CHECKPOINT = frozenset((Waiting.INVALID, Waiting.AWAY, Waiting.OVERDUE))
+
+
+def waiting(ctx: Context, deleted_at: float) -> Waiting:
+    """What winding up waits for."""
+    since_s = ctx.now - deleted_at
+    if (ctx.report is not None and ctx.report.status.phase in STILL) or ctx.ended is not None:
+        return Waiting.SETTLED
+    if ctx.connected and ctx.observed.report is not None and ctx.report is None:
+        return Waiting.UNKNOWN_JOB
+    if ctx.job is None:
+        return Waiting.INVALID
+    undecided = ctx.observed.report is None or ctx.observed.report.trouble is not None
+    if (undecided or ctx.observed.heard_age_s >= AWAY_S) and since_s >= AWAY_S:
+        return Waiting.AWAY
+    return Waiting.OVERDUE if since_s >= WIND_UP_S else Waiting.SUSPENDING
+
+
+def still_needed(ctx: Context, deleted_at: float) -> bool:
+    """Whether the watchdog still has something to decide for the deleted job, and so has to see."""
+    return FINALIZER in ctx.metadata.finalizers and waiting(ctx, deleted_at) is Waiting.SUSPENDING
+
+
+def wind_up(ctx: Context, deleted_at: float) -> Decision:
+    """The next step towards letting the job go."""
+    if FINALIZER not in ctx.metadata.finalizers:
+        return Decision((), "the job is let go")
+    # The job as it is, but suspended: the watchdog then asks for one more checkpoint.
+    why = waiting(ctx, deleted_at)
+    if why is Waiting.SUSPENDING:
+        if not ctx.connected or ctx.job is None or ctx.taken:
+            return Decision((), why.value, LOOK_AGAIN_S)
+        suspended = msgspec.structs.replace(policy_of(ctx.job), suspend=True)
+        return Decision((Submit(suspended),), why.value, LOOK_AGAIN_S)
+    # Its pods go, and what belongs to it.
+    belongings = (*removed(SERVICE, ctx.observed.services), *removed(BUDGET, ctx.observed.budgets))
+    pods = [*ctx.pods.there, *ctx.pods.ended]
+    if pods and ctx.now - deleted_at < WIND_UP_S + AWAY_S:
+        going = [*ctx.pods.live, *ctx.pods.stranded, *ctx.pods.released, *ctx.pods.ended]
+        actions: list[Action] = [delete(ctx, pod, "the job is deleted") for pod in going]
+        actions += force(ctx, ctx.pods.leaving, "the job is deleted and its node cannot let it go")
+        return Decision((*actions, *belongings), f"{why.value}; {len(pods)} pods are to go", LOOK_AGAIN_S)
+    # The watchdog forgets it, and nothing holds it any more.
+    forget = (Forget(),) if ctx.connected else ()
+    left = f"{len(pods)} pods that nobody can end are left to Kubernetes" if pods else "nothing is left"
+    return Decision((*belongings, *forget, SetFinalizer(held=False)), f"{why.value}; {left}")

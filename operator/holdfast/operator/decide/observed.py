@@ -1,0 +1,114 @@
+"""Everything one reconcile looks at, and what it comes to. Both are plain data; nothing here asks the cluster."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from holdfast.api.errors import InvalidSpec, Problem
+from holdfast.api.metadata import API_VERSION
+from holdfast.api.plan import JobReport, Plan
+from holdfast.api.trainingjob import TrainingJob, read_trainingjob
+from holdfast.operator.decide.action import Action
+from holdfast.operator.decide.admission import Contender
+from holdfast.operator.kube.objects import SPEC_BYTES_MAX, Job, Node, Owned, Pod
+
+
+class Mode(Enum):
+    """What the operator may change."""
+
+    ACT = "act"
+    OBSERVE = "observe"  # decides and reports, changes nothing
+
+
+class Cordoning(Enum):
+    """Who takes nodes out of service."""
+
+    OWN = "own"
+    CONSUME = "consume"  # another remediator does: its taints are heeded, no node is touched
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How this installation does it; from the operator's settings.
+
+    `watchdog` is HOST:PORT as pods reach it, `watchdog_ca` who signed its certificate as PEM (empty: it speaks
+    plainly), `audience` that of the token they show it, `launcher_image` carries
+    the launcher into the user's image. `maintenance_taints` are keys that mean "leave this node in good order".
+    `budget_api` is the version of disruption budgets that the API server knows: policy/v1 since 1.21.
+    """
+
+    watchdog: str
+    launcher_image: str
+    audience: str = "holdfast"
+    mode: Mode = Mode.ACT
+    cordoning: Cordoning = Cordoning.OWN
+    maintenance_taints: tuple[str, ...] = ()
+    budget_api: str = "policy/v1"
+    watchdog_ca: str = ""
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """One job and what belongs to it.
+
+    `spec` is the job as read, or every problem with it; `refused` is what the API server says against a pod of its
+    template (a dry run), None when it takes it. `rivals` are the other jobs that
+    contend for nodes, as far as this one does. `nodes` are all nodes by name. `plan` and `report` are the newest
+    the watchdog showed, None when it has not; `heard_age_s` is how long it has been away, 0 while it is connected.
+    """
+
+    job: Job
+    spec: TrainingJob | InvalidSpec
+    pods: tuple[Pod, ...]
+    nodes: Mapping[str, Node]
+    services: tuple[Owned, ...] = ()
+    budgets: tuple[Owned, ...] = ()
+    plan: Plan | None = None
+    report: JobReport | None = None
+    heard_age_s: float = 0.0
+    refused: str | None = None
+    rivals: tuple[Contender, ...] = ()
+
+
+class KubeEvent(msgspec.Struct, frozen=True):
+    """A Kubernetes event about the job. `warning` is its type; the same event again is counted, not repeated."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What to do, what to write, what to say. `status` is the whole status, None when it is to stay as it is.
+
+    `reason` says in a sentence why, for the log; `requeue_after_s` when to look again though nothing changed.
+    """
+
+    actions: tuple[Action, ...]
+    status: Mapping[str, Any] | None
+    events: tuple[KubeEvent, ...]
+    reason: str
+    requeue_after_s: float | None = None
+
+
+def read_spec(job: Job) -> TrainingJob | InvalidSpec:
+    """The job as its user wrote it, or every problem with it."""
+    if job.oversize:
+        fix = f"write at most {SPEC_BYTES_MAX}; files and long scripts belong into a ConfigMap or the image"
+        return InvalidSpec(Problem("spec (bytes of JSON)", job.oversize, fix))
+    about = job.metadata
+    document: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": "TrainingJob",
+        "metadata": {
+            "name": about.name,
+            "namespace": about.namespace,
+            "uid": about.uid,
+            "generation": about.generation,
+        },
+        "spec": msgspec.json.decode(job.spec),
+    }
+    try:
+        return read_trainingjob(document)
+    except InvalidSpec as error:
+        return error

@@ -1,0 +1,289 @@
+"""A job's pods: which of them count, what each is doing in words for people, and whether they crash in a loop."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.api.plan import NodeObserved, NodeState, Plan, PodEnd, PodState
+from holdfast.operator.kube.objects import QUICK_ENDS, Condition, Metadata, Pod, Terminated, seconds_of
+
+UNREACHABLE = frozenset((NodeState.GONE, NodeState.NOT_READY))
+TO_BE_LEFT = frozenset((NodeState.GONE, NodeState.DRAINING))
+
+MESSAGE_LENGTH_MAX = 500
+ENDED_PHASES = frozenset(("Failed", "Succeeded"))
+# An image that is there already begins within a few seconds of its node being chosen, and its launcher joins soon.
+START_S_MAX = 20.0
+# Waiting that is part of every start.
+ORDINARY_WAITS = frozenset(("ContainerCreating", "PodInitializing", ""))
+# Disruptions that somebody wants who does not think of the node. The others come of what its node is like.
+# Source: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+DISPLACING = frozenset(("PreemptionByScheduler", "EvictionByEvictionAPI"))
+# What a kubelet says of a pod that used more local storage than it was given. Of the node it says "was low on".
+# Source: https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/eviction/helpers.go
+OVER_ITS_STORAGE = re.compile(
+    r"Usage of EmptyDir volume .* exceeds the limit"
+    r"|Container .* exceeded its local ephemeral storage limit"
+    r"|Pod ephemeral local storage usage exceeds the total limit of containers"
+)
+
+QUICK_S = 60.0
+FIRST_WAIT_S = 10.0
+LONGEST_WAIT_S = 300.0
+REMEMBERED_S = 600.0
+"""A job that had no quick end for so long begins anew."""
+SETTLING_S = 10.0
+"""A pod that ended well means that the job is over, as a rule: the watchdog's word is on its way."""
+
+
+@dataclass(slots=True)
+class PodList:
+    """The job's own pods, each in exactly one list.
+
+    `live` count towards what the plan wants. `stranded` work still, but their node is to be left. `released` are
+    needed no more. `leaving` are being deleted. `ended` are there for their logs only. `next_ordinal` is higher
+    than any number in use, by whomever.
+    """
+
+    live: list[Pod] = field(default_factory=list)
+    stranded: list[Pod] = field(default_factory=list)
+    released: list[Pod] = field(default_factory=list)
+    leaving: list[Pod] = field(default_factory=list)
+    ended: list[Pod] = field(default_factory=list)
+    next_ordinal: int = 0
+
+    @property
+    def there(self) -> list[Pod]:
+        """All that have not ended."""
+        return [*self.live, *self.stranded, *self.released, *self.leaving]
+
+
+def sort_pods(job: Metadata, pods: Iterable[Pod], plan: Plan | None, nodes: Mapping[str, NodeObserved]) -> PodList:
+    """Who counts and who does not. A pod of another owner counts for nothing but its name."""
+    found, highest = PodList(), -1
+    released = frozenset(plan.release) if plan else frozenset()
+    left = {order.node for order in (*plan.avoid, *plan.cordon)} if plan else set()
+    left |= {name for name, node in nodes.items() if node.state in TO_BE_LEFT}
+    for pod in pods:
+        ordinal = ordinal_of(job.name, pod.metadata.name)
+        if ordinal is None:
+            continue
+        highest = max(highest, ordinal)
+        if not any(owner.uid == job.uid for owner in pod.metadata.owner_references):
+            continue
+        if pod.metadata.deletion_timestamp is not None:
+            found.leaving.append(pod)  # also one that has ended: it has no more to say
+        elif has_ended(pod):
+            found.ended.append(pod)
+        elif pod.metadata.name in released:
+            found.released.append(pod)
+        elif pod.spec.node_name in left:
+            found.stranded.append(pod)
+        else:
+            found.live.append(pod)
+    found.next_ordinal = highest + 1
+    return found
+
+
+def pod_name(job: str, ordinal: int) -> str:
+    """The pod's, and so the member's name."""
+    return f"{job}-{ordinal}"
+
+
+def ordinal_of(job: str, name: str) -> int | None:
+    """The number in a pod's name, None when the name is not of this job's making."""
+    prefix, _, number = name.rpartition("-")
+    return int(number) if prefix == job and number.isascii() and number.isdigit() else None
+
+
+# What a pod is doing.
+
+
+def has_ended(pod: Pod) -> bool:
+    return pod.status.phase in ENDED_PHASES
+
+
+def is_running(pod: Pod) -> bool:
+    return pod.status.phase == "Running"
+
+
+def state_of(pod: Pod) -> tuple[PodState, str]:
+    """The pod's state and why it is so."""
+    if has_ended(pod):
+        return PodState.GONE, end_of(pod)
+    if pod.metadata.deletion_timestamp is None:
+        return (PodState.RUNNING, "") if is_running(pod) else (PodState.PENDING, why_pending(pod))
+    if (disrupted := _condition(pod, "DisruptionTarget", "True")) is not None:
+        return PodState.LEAVING, _told(disrupted.reason, disrupted.message)
+    if pod.status.reason:
+        return PodState.LEAVING, _told(pod.status.reason, pod.status.message)
+    return PodState.LEAVING, "the pod is being deleted"
+
+
+def end_of(pod: Pod) -> str:
+    """How an ended pod ended."""
+    if pod.status.reason:
+        return _told(pod.status.reason, pod.status.message)
+    # The one that failed, as a rule the trainer; a sidecar that was ended for it comes second.
+    terminated = _terminated(pod)
+    failed = next((each for each in terminated if each.exit_code), terminated[0] if terminated else None)
+    if failed is None:
+        return _told(pod.status.phase, pod.status.message)
+    how = f"exit code {failed.exit_code}"
+    if failed.reason not in ("", "Error", "Completed"):
+        how = f"{failed.reason} ({how})"
+    return _told(how, failed.message)
+
+
+def ended_by(pod: Pod) -> PodEnd | None:
+    """Who ends it, or ended it, where its node has no part in that."""
+    # A kubelet evicted it for a limit on local storage that its own user set.
+    over_its_storage = pod.status.reason == "Evicted" and OVER_ITS_STORAGE.match(pod.status.message)
+    if has_ended(pod) and (over_its_storage or _is_out_of_memory(pod)):
+        return PodEnd.OWN_LIMIT
+    if (disrupted := _condition(pod, "DisruptionTarget", "True")) is not None:
+        return PodEnd.DISPLACED if disrupted.reason in DISPLACING else None
+    return PodEnd.DELETED if pod.metadata.deletion_timestamp is not None else None
+
+
+def _is_out_of_memory(pod: Pod) -> bool:
+    """Whether it reached a limit of its own: a container without one dies when the node's memory is used up."""
+    limited = {each.name for each in pod.spec.containers if "memory" in each.resources.limits}
+    for status in pod.status.container_statuses:
+        ended = status.state.terminated
+        if ended is not None and ended.exit_code != 0:
+            return status.name in limited and ended.reason == "OOMKilled"
+    return False
+
+
+def why_pending(pod: Pod) -> str:
+    """What a pod that does not run yet waits for; empty when it is on its way."""
+    if (unscheduled := unschedulable(pod)) is not None:
+        return unscheduled
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waiting = status.state.waiting
+        if waiting is not None and waiting.reason not in ORDINARY_WAITS:
+            return _told(f"container {status.name}: {waiting.reason}", waiting.message)
+    return ""
+
+
+def late_in_s(pod: Pod, now: float) -> float | None:
+    """How long until a start that did not begin is late, 0 when it is; None when it has begun, or has no node.
+
+    Images and volumes come before the first container. What keeps them away stands in the pod's events alone.
+    """
+    bound = _condition(pod, "PodScheduled", "True")
+    since = seconds_of(bound.last_transition_time) if bound is not None else None
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    if since is None or pod.status.phase != "Pending" or any(each.state.waiting is None for each in statuses):
+        return None
+    return max(0.0, since + START_S_MAX - now)
+
+
+def joins_late_in_s(pod: Pod, now: float) -> float | None:
+    """How long until a launcher that runs should have joined, 0 from then on; None where none is known to run."""
+    running = [each.state.running for each in pod.status.container_statuses if each.state.running is not None]
+    starts = [at for at in (seconds_of(each.started_at) for each in running) if at is not None]
+    return max(0.0, max(starts) + START_S_MAX - now) if is_running(pod) and starts else None
+
+
+def unschedulable(pod: Pod) -> str | None:
+    """Why the scheduler finds no place for it; None when it has one, or was not looked at yet."""
+    condition = _condition(pod, "PodScheduled", "False")
+    return None if condition is None else _told(condition.reason or "Unschedulable", condition.message)
+
+
+def unschedulable_since(pod: Pod) -> float | None:
+    """Since when the scheduler finds no place for it, in wall seconds; None when it did not say so."""
+    condition = _condition(pod, "PodScheduled", "False")
+    return None if condition is None else seconds_of(condition.last_transition_time)
+
+
+def ran_from_to(pod: Pod) -> tuple[float, float]:
+    """When an ended pod began and ended, in wall seconds; its creation where nothing says."""
+    created = seconds_of(pod.metadata.creation_timestamp) or 0.0
+    terminated = _terminated(pod)
+    begins = [each for each in (seconds_of(one.started_at) for one in terminated) if each is not None]
+    ends = [each for each in (seconds_of(one.finished_at) for one in terminated) if each is not None]
+    return min(begins, default=created), max(ends, default=created)
+
+
+def _condition(pod: Pod, type_: str, status: str) -> Condition | None:
+    """The condition of that type, if it has that status."""
+    found = next((each for each in pod.status.conditions if each.type == type_), None)
+    return found if found is not None and found.status == status else None
+
+
+def _terminated(pod: Pod) -> list[Terminated]:
+    """Of the init containers when no other began: one of them failed."""
+    for statuses in (pod.status.container_statuses, pod.status.init_container_statuses):
+        if ended := [each.state.terminated for each in statuses if each.state.terminated is not None]:
+            return ended
+    return []
+
+
+def _told(what: str, message: str) -> str:
+    text = f"{what}: {message.strip()}" if message.strip() else what
+    return text if len(text) <= MESSAGE_LENGTH_MAX else f"{text[: MESSAGE_LENGTH_MAX - 1]}…"
+
+
+# Pods that end right after their start: each is replaced later than the one before.
+#
+# What is known is read from the ended pods that are there; how many came before them is written on each pod.
+
+
+@dataclass(frozen=True, slots=True)
+class QuickEnd:
+    """One pod that ended quickly: the `count`th in a row. Nothing takes its place before `due`."""
+
+    pod: Pod
+    count: int
+    due: float
+
+    def says(self) -> str:
+        """In a sentence, the same for as long as it is the newest."""
+        began, ended = ran_from_to(self.pod)
+        return f"{self.pod.metadata.name} ended {ended - began:.0f} s after its start: {end_of(self.pod)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CrashLoop:
+    """`newest` is the newest quick end, None when there is none; `count` goes on the next pod.
+
+    `keep` are names of pods that are still needed to know this: the place of each stays empty for now.
+    `changes_at` is when that changes next.
+    """
+
+    newest: QuickEnd | None = None
+    count: int = 0
+    changes_at: float | None = None
+    keep: frozenset[str] = frozenset()
+
+
+def crash_loop(ended: Sequence[Pod], now: float) -> CrashLoop:
+    """What the ended pods of a job say of its starts."""
+    quick: list[QuickEnd] = []
+    held: dict[str, float] = {}  # until when the place of each stays empty
+    for pod in ended:
+        began, at = ran_from_to(pod)
+        if pod.status.phase == "Succeeded":
+            due = at + SETTLING_S
+        elif at - began < QUICK_S:
+            text = pod.metadata.annotations.get(QUICK_ENDS, "")
+            count = (min(int(text), 16) if text.isascii() and text.isdigit() else 0) + 1
+            due = at + min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (count - 1))
+            if now < due + REMEMBERED_S:
+                quick.append(QuickEnd(pod, count, due))
+        else:
+            continue  # it ran for a while
+        if now < due:
+            held[pod.metadata.name] = due
+    newest = max(quick, key=lambda each: (each.due, each.count), default=None)
+    looping = newest if newest is not None and now < newest.due + QUICK_S else None
+    over = [] if looping is None else [looping.due + QUICK_S]
+    return CrashLoop(
+        newest=looping,
+        count=max((each.count for each in quick), default=0),
+        changes_at=min((*held.values(), *over), default=None),
+        keep=frozenset(held),
+    )

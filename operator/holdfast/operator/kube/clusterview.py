@@ -1,0 +1,148 @@
+"""What is seen of the cluster: the caches, which job an object belongs to, and which jobs a change concerns."""
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from holdfast.operator.kube.cache import Cache, HasMetadata
+from holdfast.operator.kube.objects import JOB_LABEL, Intervention, Job, Metadata, Node, Owned, Pod
+
+Changed = Callable[[str], None]
+T = TypeVar("T", bound=HasMetadata)
+
+
+class ClusterView:
+    """`job_changed` is called with namespace/name of a job that itself or something of which changed;
+    `node_changed` with a node's name when something that matters changed; `asked` with that of an Intervention.
+    """
+
+    def __init__(self, job_changed: Changed, node_changed: Changed, asked: Changed) -> None:
+        self._job_changed = job_changed
+        self._node_changed = node_changed
+        self._asked = asked
+        self.jobs: Final[Cache[Job]] = Cache(self._on_job)
+        self.pods: Final[Cache[Pod]] = Cache(self._on_pod)
+        self.nodes: Final[Cache[Node]] = Cache(self._on_node)
+        self.services: Final[Cache[Owned]] = Cache(lambda old, new: self._on_owned(self._services, old, new))
+        self.budgets: Final[Cache[Owned]] = Cache(lambda old, new: self._on_owned(self._budgets, old, new))
+        self.interventions: Final[Cache[Intervention]] = Cache(self._on_asked)
+        self._pods: dict[str, dict[str, Pod]] = {}
+        self._services: dict[str, dict[str, Owned]] = {}
+        self._budgets: dict[str, dict[str, Owned]] = {}
+        self._by_name: dict[str, Node] = {}
+        self._jobs_on: dict[str, Counter[str]] = {}
+
+    def job(self, key: str) -> Job | None:
+        """By namespace/name."""
+        namespace, _, name = key.partition("/")
+        return self.jobs.get(namespace, name)
+
+    def jobs_in(self, namespace: str) -> tuple[Job, ...]:
+        """All jobs of a namespace."""
+        return tuple(job for key, job in self.jobs.objects.items() if key[0] == namespace)
+
+    def pods_of(self, job: Job) -> tuple[Pod, ...]:
+        """Its pods, and those that carry its label and have no owner: their names are taken. Those an earlier job
+        of the same name left behind are not.
+        """
+        return _filed(job, self._pods, ("", job.metadata.uid))
+
+    def services_of(self, job: Job) -> tuple[Owned, ...]:
+        """Its services. What somebody else made stays theirs, whatever label it carries."""
+        return _filed(job, self._services, (job.metadata.uid,))
+
+    def budgets_of(self, job: Job) -> tuple[Owned, ...]:
+        """Its disruption budgets."""
+        return _filed(job, self._budgets, (job.metadata.uid,))
+
+    @property
+    def nodes_by_name(self) -> Mapping[str, Node]:
+        """All nodes, a live view."""
+        return MappingProxyType(self._by_name)
+
+    def jobs_on(self, node: str) -> Iterable[str]:
+        """The jobs that have a pod on the node."""
+        return tuple(self._jobs_on.get(node, ()))
+
+    def _on_job(self, old: Job | None, new: Job | None) -> None:
+        if (held := new or old) is not None:
+            self._job_changed(key_of(held.metadata))
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        _file(self._pods, old, new)
+        for pod, step in ((old, -1), (new, 1)):
+            if pod is not None and pod.spec.node_name and (key := job_key(pod.metadata)):
+                on_node = self._jobs_on.setdefault(pod.spec.node_name, Counter())
+                on_node[key] += step
+                if not on_node[key]:
+                    del on_node[key]
+                if not on_node:
+                    del self._jobs_on[pod.spec.node_name]
+        self._tell_job(old, new)
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        seen = new or old
+        assert seen is not None, "a change has two sides"
+        name = seen.metadata.name
+        if new is None:
+            self._by_name.pop(name, None)
+        else:
+            self._by_name[name] = new
+        if old is None or new is None or _matters(old, new):
+            self._node_changed(name)
+
+    def _on_owned(self, index: dict[str, dict[str, Owned]], old: Owned | None, new: Owned | None) -> None:
+        _file(index, old, new)
+        self._tell_job(old, new)
+
+    def _on_asked(self, old: Intervention | None, new: Intervention | None) -> None:
+        if new is not None:
+            self._asked(key_of(new.metadata))
+
+    def _tell_job(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
+        for key in {job_key(each.metadata) for each in (old, new) if each is not None}:
+            if key:
+                self._job_changed(key)
+
+
+def key_of(metadata: Metadata) -> str:
+    """`namespace/name`."""
+    return f"{metadata.namespace}/{metadata.name}"
+
+
+def job_key(metadata: Metadata) -> str:
+    """The job a labelled object belongs to, empty when it has no label."""
+    name = metadata.labels.get(JOB_LABEL, "")
+    return f"{metadata.namespace}/{name}" if name else ""
+
+
+def owner_uid(metadata: Metadata) -> str:
+    """The uid of the object's controller, empty when it has none."""
+    return next((each.uid for each in metadata.owner_references if each.controller), "")
+
+
+def _filed(job: Job, index: Mapping[str, Mapping[str, T]], owners: Container[str]) -> tuple[T, ...]:
+    there = index.get(key_of(job.metadata), {}).values()
+    return tuple(each for each in there if owner_uid(each.metadata) in owners)
+
+
+def _file(index: dict[str, dict[str, T]], old: T | None, new: T | None) -> None:
+    """Move an object from where it was filed to where it belongs."""
+    if old is not None and (key := job_key(old.metadata)):
+        group = index.get(key, {})
+        group.pop(old.metadata.name, None)
+        if not group:
+            index.pop(key, None)
+    if new is not None and (key := job_key(new.metadata)):
+        index.setdefault(key, {})[new.metadata.name] = new
+
+
+def _matters(old: Node, new: Node) -> bool:
+    """Whether more than the version and heartbeat of a node changed."""
+
+    def told(node: Node) -> tuple[object, ...]:
+        about = node.metadata
+        return node.spec, node.status, about.annotations, about.labels, about.deletion_timestamp
+
+    return told(old) != told(new)

@@ -1,0 +1,177 @@
+"""The line to an API server: requests and watches. Answers stay bytes; who asks decodes."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiohttp
+
+from holdfast.api.errors import Unavailable
+from holdfast.wire.kube.login import Login
+from holdfast.wire.kube.reply import Reply, refusal
+
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+
+ANSWER_TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 5.0
+CONNECTIONS_MAX: Final = 128
+LINE_BYTES_MAX: Final = 16 * 1024 * 1024  # etcd takes objects of 1.5 MB, and a line is one object
+TRIES: Final = 5
+OVERLOADED_WAIT_MOST_S: Final = 10.0
+
+Counted = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request. `timeout_s` is for the whole answer, None for a watch, which has none. An answer longer than
+    `bytes_max` is not read.
+    """
+
+    verb: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    content: str = JSON
+    timeout_s: float | None = ANSWER_TIMEOUT_S
+    bytes_max: int | None = None
+
+
+class TooLong(Unavailable):
+    """The answer has more than `Request.bytes_max` bytes."""
+
+
+class KubeClient:
+    """Opens by itself on first use, or by `open`.
+
+    `counted` is told verb and code of every request, "error" when there was no answer. All methods raise
+    Unavailable when there is no answer in time, and TooLong.
+    """
+
+    def __init__(
+        self,
+        login: Login,
+        counted: Counted = lambda verb, code: None,
+        *,
+        connections: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._login = login
+        self._counted = counted
+        self._connections = connections
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Read the login and make ready to connect. Raises InvalidInput."""
+        await self._login.load()
+        await self._renew_session()
+
+    async def close(self) -> None:
+        """End every connection."""
+        await self._login.close()
+        if self._session is not None:
+            await self._session.close()
+
+    async def send(self, request: Request) -> Reply:
+        """The answer, whatever it says."""
+        async with self._exchange(request) as answer:
+            if request.bytes_max is None:
+                return Reply(answer.status, await answer.read(), answer.headers)
+            held = bytearray()
+            async for chunk in answer.content.iter_any():
+                held += chunk
+                if len(held) > request.bytes_max:
+                    raise TooLong(f"the answer to {request.verb} {request.path} exceeds {request.bytes_max} bytes")
+            return Reply(answer.status, bytes(held), answer.headers)
+
+    async def ask(self, request: Request, guard: Callable[[], None] = lambda: None) -> bytes:
+        """What was asked for. `guard` is called before every try and may raise. Raises as `refusal` says, too."""
+        for attempt in range(1, TRIES + 1):
+            guard()
+            reply = await self.send(request)
+            if reply.status < 400:
+                return reply.content
+            # Both say that nothing was done, so every verb may be tried again.
+            again = attempt < TRIES and reply.status in (401, 429)
+            if not again or (reply.status == 401 and not await self._signed_in_again()):
+                raise refusal(reply.status, reply.content)
+            if reply.status == 429:
+                retry_after = reply.headers.get("Retry-After", "")
+                wait_s = float(retry_after) if retry_after.isdecimal() else 1.0
+                await asyncio.sleep(min(wait_s, OVERLOADED_WAIT_MOST_S))
+        raise AssertionError("the last try returns or raises")
+
+    async def lines(self, request: Request, silence_s: float) -> AsyncGenerator[bytes, None]:
+        """The lines of a watch, until the server ends it or nothing came for `silence_s`. Raises as `ask`."""
+        async with self._exchange(request) as answer:
+            if answer.status >= 400:
+                if answer.status == 401:
+                    await self._signed_in_again()
+                raise refusal(answer.status, await answer.read())
+            held = bytearray()
+            while chunk := await _chunk(answer, silence_s):
+                held += chunk
+                if b"\n" not in chunk:
+                    if len(held) > LINE_BYTES_MAX:
+                        raise Unavailable(f"a line of the watch of {request.path} exceeds {LINE_BYTES_MAX} bytes")
+                    continue
+                *whole, rest = bytes(held).split(b"\n")
+                held = bytearray(rest)
+                for line in whole:
+                    yield line
+
+    @asynccontextmanager
+    async def _exchange(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._session is None:
+            await self.open()
+        assert self._session is not None, "it is open"
+        login = self._login
+        headers = {"Accept": JSON, "Content-Type": request.content} | await login.headers()
+        try:
+            async with self._session.request(
+                "GET" if request.verb == "WATCH" else request.verb,
+                login.server + request.path,
+                params=request.query,
+                data=request.body,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=request.timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+                proxy=login.proxy,
+                server_hostname=login.server_name,
+            ) as answer:
+                self._counted(request.verb, str(answer.status))
+                yield answer
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._counted(request.verb, "error")
+            what = str(error) or type(error).__name__
+            if isinstance(error, TimeoutError) and not str(error) and request.timeout_s is not None:
+                what = f"no answer within {request.timeout_s:g} s"
+            raise Unavailable(f"the API server does not answer {request.verb} {request.path}: {what}") from error
+
+    async def _signed_in_again(self) -> bool:
+        if not await self._login.reload():
+            return False
+        await self._renew_session()
+        return True
+
+    async def _renew_session(self) -> None:
+        connector = aiohttp.TCPConnector(limit=self._connections, ssl=self._login.tls())
+        # Proxies of the environment are the login's business: aiohttp would look for them, and for a netrc file,
+        # with every request, which costs as much as the request.
+        old, self._session = self._session, aiohttp.ClientSession(connector=connector, trust_env=False)
+        if old is not None:
+            await old.close()
+
+
+async def _chunk(answer: aiohttp.ClientResponse, silence_s: float) -> bytes:
+    """What comes next, nothing at the end."""
+    silence = asyncio.timeout(silence_s)
+    try:
+        async with silence:
+            return await answer.content.readany()
+    except TimeoutError:
+        if silence.expired():
+            return b""
+        raise
