@@ -78,9 +78,9 @@ def verdicts(case: Case, would: tuple[str, ...]) -> list[Verdict]:
     """All of them. `would` is what an operator that only observes would have done."""
     seen = [
         _ready(case),
-        _doubted(case, _progressing(case)),
-        _doubted(case, _degraded(case)),
-        _checkpoint_healthy(case),
+        _doubted(case, _progressing(case), well=Truth.FALSE),
+        _doubted(case, _degraded(case), well=Truth.FALSE),
+        _doubted(case, _checkpoint_healthy(case), well=Truth.TRUE),
         _capacity_available(case),
         _admitted(case),
         _watchdog_reachable(case),
@@ -135,9 +135,9 @@ def _unseen(case: Case, type_: str) -> Verdict:
     return Verdict(type_, Truth.UNKNOWN, UNSEEN, says)
 
 
-def _doubted(case: Case, verdict: Verdict) -> Verdict:
-    """That nothing is amiss holds only of what somebody sees. What was amiss when last seen still stands."""
-    doubtful = verdict.truth is Truth.FALSE and is_unseen(case)
+def _doubted(case: Case, verdict: Verdict, *, well: Truth) -> Verdict:
+    """That all is `well` holds only of what somebody sees. What was amiss when last seen still stands."""
+    doubtful = verdict.truth is well and is_unseen(case)
     return _unseen(case, verdict.type) if doubtful else verdict
 
 
