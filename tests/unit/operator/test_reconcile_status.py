@@ -193,6 +193,12 @@ def test_a_job_that_nobody_sees_is_not_told_of_as_well(missing: dict[str, Any], 
     assert (still_away.status, still_away.events) == (None, ())
 
 
+@pytest.mark.parametrize("missing", [{}, RESTARTED], ids=["the same operator", "a restarted one"])
+def test_pods_are_counted_while_nobody_hears_the_watchdog(missing: dict[str, Any]) -> None:
+    away = after(observed(), pods=(pod(0), ended_pod(1)), heard_age_s=3600.0, **missing)
+    assert status_of(away, NOW + 3600)["members"] == {"wanted": 2, "spares": 0, "pods": 1}
+
+
 def test_a_job_that_is_seen_again_is_told_of_as_before() -> None:
     away = after(observed(), heard_age_s=11.0)
     back = after(away, heard_age_s=0.0)
