@@ -137,7 +137,7 @@ def _trainingjobs() -> Schema:
     }
     scale = {
         "specReplicasPath": ".spec.nodes.max",
-        "statusReplicasPath": ".status.members.ready",
+        "statusReplicasPath": ".status.members.pods",
         "labelSelectorPath": ".status.selector",
     }
     names = {"kind": "TrainingJob", "plural": "trainingjobs", "singular": "trainingjob", "shortNames": ["tj"]}
