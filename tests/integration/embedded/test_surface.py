@@ -179,6 +179,7 @@ ONLY_ZERO = {
     "holdfast_job_nonfinite_ranks",
     "holdfast_job_self_tests_total",
     "holdfast_watchdog_bad_messages_total",
+    "holdfast_watchdog_dropped_strangers_total",
     "holdfast_watchdog_duplicate_messages_total",
     "holdfast_watchdog_duplicate_reports_total",
     "holdfast_watchdog_fenced_messages_total",
