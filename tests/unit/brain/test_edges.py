@@ -17,11 +17,13 @@ from holdfast.api.event import (
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction, InterventionState
-from holdfast.api.policy import EvictionBudget
+from holdfast.api.policy import EvictionBudget, RestartBudget, XidAction
 from holdfast.api.round import Entry, Idle, Restore, Tier
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.healing import NODE_FAULTS
 from holdfast.watchdog.brain.ladder import decide
 from holdfast.watchdog.brain.rounds import can_grow
+from holdfast.watchdog.brain.step import Notify
 
 
 @pytest.mark.parametrize(
@@ -257,3 +259,12 @@ def test_late_evidence_finds_its_incident_among_several() -> None:
     story.die(1).die(2)
     story.find(FindingKind.COLLECTIVE_FAILED, 1, round=first, cause="peer closed")
     assert [len(each.evidence) for each in story.state.incidents] == [2, 1]
+
+
+@pytest.mark.parametrize("kind", NODE_FAULTS)
+def test_a_fault_of_a_node_that_is_not_named_calls_a_human_and_the_job_goes_on(kind: FindingKind) -> None:
+    story = running(2, spares=1, restarts=RestartBudget(count=0))
+    story.find(kind, 1, subject=Subject(JOB), asks=XidAction.EVICT, round=None)
+    assert (story.incident.kind, story.incident.state) == (kind, IncidentState.PAGED)
+    assert any(isinstance(each, Notify) for each in story.effects)
+    assert (story.state.phase, story.state.avoided) == (JobPhase.RUNNING, ())
