@@ -113,6 +113,10 @@ REQUEST_RULES = (
         "rule": "!has(self.fresh) || !self.fresh || self.action == 'Restart'",
         "message": "fresh is read by Restart alone",
     },
+    {
+        "rule": "!has(self.level) || self.action == 'Test'",
+        "message": "level is read by Test alone",
+    },
     {"rule": "self == oldSelf", "message": "an Intervention is done once: make another instead of changing it"},
 )
 
