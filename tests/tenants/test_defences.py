@@ -99,7 +99,7 @@ DEFENCES = (
     Defence("a record is no link", sets(record.os, "O_NOFOLLOW", 0), (volumes.a_record_leads_to_the_victims,)),
     Defence(
         "a process is looked for in its pod",
-        sets(pidmap, "_is_in_pod", lambda cgroups, pod: True),
+        sets(pidmap.PidMap, "_is_in_its_pod", lambda self, outer, tenant: True),
         (volumes.a_process_of_the_victim_is_asked_about,),
     ),
     Defence(
