@@ -15,8 +15,7 @@ import torch
 from figure import Figure, Goal, measured, publish, unmeasured
 from torch import Tensor, nn
 
-from holdfast.trainer.fingerprint import Sketch
-from holdfast.trainer.replica import Replica
+from holdfast.trainer.fingerprint import Replica, Sketch
 
 TARGET: Final = 0.7
 WORD_BYTES: Final = 8

@@ -17,7 +17,7 @@ from torch import nn
 
 from holdfast.api.bitflip import BitFlip
 from holdfast.trainer.block import FixedBlock
-from holdfast.trainer.corruption import flip_bit
+from holdfast.trainer.drill import flip_bit
 from holdfast.trainer.fingerprint import fingerprint
 from holdfast.trainer.pause import Pauses
 from holdfast.trainer.proofs import Proofs

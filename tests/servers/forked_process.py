@@ -15,8 +15,7 @@ import msgspec
 from patience import patient
 from server_process import free_port
 
-from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent
-from holdfast.agent.launch.settings import EntrypointKind
+from holdfast.agent.launch.start import Ended, EntrypointKind, Fork, Forked, FromWarmParent
 from holdfast.api.frame import FrameReader, frame
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -25,21 +24,21 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 class ForkedProcess:
     """One of them. Like subprocess.Popen, as far as tests need it; `log` has what it wrote."""
 
-    def __init__(self, nursery: "Nursery", pid: int, log: Path) -> None:
-        self._nursery = nursery
+    def __init__(self, fork_server: "ForkServer", pid: int, log: Path) -> None:
+        self._fork_server = fork_server
         self.pid = pid
         self.log = log
 
     @property
     def returncode(self) -> int | None:
-        ended = self._nursery.ended.get(self.pid)
+        ended = self._fork_server.ended.get(self.pid)
         if ended is None:
             return None
         return ended.exit_code if ended.exit_code is not None else -(ended.signal or 0)
 
     def poll(self) -> int | None:
         """How it ended, a signal as a negative number; None while it runs."""
-        self._nursery.listen(0.0)
+        self._fork_server.listen(0.0)
         return self.returncode
 
     def wait(self, timeout: float) -> int:
@@ -47,7 +46,7 @@ class ForkedProcess:
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
             assert time.monotonic() < deadline, f"process {self.pid} did not end within {timeout} s"
-            self._nursery.listen(deadline - time.monotonic())
+            self._fork_server.listen(deadline - time.monotonic())
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -58,8 +57,8 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-class Nursery:
-    """`with Nursery() as nursery:`; all that was forked in it ends with it."""
+class ForkServer:
+    """`with ForkServer() as fork_server:`; all that was forked in it ends with it."""
 
     def __init__(self) -> None:
         self.ended: dict[int, Ended] = {}
@@ -115,7 +114,7 @@ def run_together(count: int, argv: Sequence[str | Path], *, cwd: Path, within_s:
     """
     ranks = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "GLOO_SOCKET_IFNAME": "lo"}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    with Nursery() as nursery:
+    with ForkServer() as fork_server:
         processes = []
         for rank in range(count):
             variables = {
@@ -126,6 +125,6 @@ def run_together(count: int, argv: Sequence[str | Path], *, cwd: Path, within_s:
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
             }
-            processes.append(nursery.fork([str(each) for each in argv], env=variables, cwd=cwd))
+            processes.append(fork_server.fork([str(each) for each in argv], env=variables, cwd=cwd))
         for process in processes:
             assert process.wait(within_s) == 0, process.log.read_text()

@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 from patience import patient
 
-from holdfast.agent.launch.preload import preload
-from holdfast.agent.launch.warm_parent import Preload, main
+from holdfast.agent.launch.start import Preload
+from holdfast.agent.launch.warm_parent import main, preload
 
 ADDRESS = "WARM_PARENTS_FROM"
 SITE = Path(__file__).parent / "warm_start"

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from holdfast.agent.launch.logfile import REGISTER, WorkerRun, read_register
+from holdfast.agent.launch.logs import REGISTER, WorkerRun, read_register
 from holdfast.api.errors import Unavailable
 from holdfast.cli.embedded.runlock import is_over
 from holdfast.cli.logs import (

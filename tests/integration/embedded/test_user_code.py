@@ -102,12 +102,12 @@ def test_a_script_that_does_not_compile_ends_the_job_the_second_time_with_its_ow
     assert "the script failed in one way twice, without a new step in between: SyntaxError" in said
     error = told[-1]["error"]
     assert "def broken(:" in error
-    assert "newborn" not in error
+    assert "launch/child" not in error
     assert "runpy" not in error
     assert error.count("  File ") == 1
     wrote = holdfast("logs", "--state-dir", state).stdout
     assert "def broken(:" in wrote
-    assert "newborn" not in wrote
+    assert "launch/child" not in wrote
     assert "runpy" not in wrote
 
 

@@ -16,8 +16,7 @@ import pytest
 from launch_harness import no_process_left
 from patience import patient
 
-from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, GroupGone, Kill, Ready
-from holdfast.agent.launch.settings import EntrypointKind
+from holdfast.agent.launch.start import Ended, EntrypointKind, Fork, Forked, FromWarmParent, GroupGone, Kill, Ready
 from holdfast.api.frame import FrameReader, frame
 
 

@@ -17,7 +17,7 @@ from holdfast.api.control import record_file_name
 from holdfast.api.errors import Unavailable
 from holdfast.api.rankrecord import Odd
 from holdfast.trainer import Assignment, Phase, Run
-from holdfast.trainer.sockets import HeldConnections
+from holdfast.trainer.group import HeldConnections
 
 
 def test_the_training_function_runs_once_with_a_group_of_one() -> None:

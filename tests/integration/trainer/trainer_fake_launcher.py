@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
-from forked_process import ONE_THREAD, ForkedProcess, Nursery
+from forked_process import ONE_THREAD, ForkedProcess, ForkServer
 from patience import patient
 from server_process import free_port
 
@@ -119,7 +119,7 @@ class FakeLauncher:
         self._listener.listen()
         self._listener.settimeout(DEADLINE_S)
         self._port = free_port()
-        self._nursery = Nursery()
+        self._fork_server = ForkServer()
         self.workers: list[Worker] = []
 
     def __enter__(self) -> Self:
@@ -128,7 +128,7 @@ class FakeLauncher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._nursery.__exit__(kind, error, trace)
+        self._fork_server.__exit__(kind, error, trace)
         for worker in self.workers:
             worker.connection.close()
         self._listener.close()
@@ -150,7 +150,7 @@ class FakeLauncher:
                 **ONE_THREAD,
             }
             argv = (str(script), *options)
-            process = self._nursery.fork(argv, env={**os.environ, **variables}, cwd=run_directory)
+            process = self._fork_server.fork(argv, env={**os.environ, **variables}, cwd=run_directory)
             started.append(Worker(process, local_rank, run_directory))
             self.workers.append(started[-1])
         for _ in range(count):

@@ -22,8 +22,8 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoint"))
 from stored_bytes import FUZZERS
 
-from holdfast.agent.launch.birth import FromWarmParent, ToWarmParent
 from holdfast.agent.launch.place import bound_to
+from holdfast.agent.launch.start import FromWarmParent, ToWarmParent
 from holdfast.agent.memberfile import Member
 from holdfast.api.control import Attached, Entered, FromWorker, ToWorker
 from holdfast.api.cordon import read_cordoned_by

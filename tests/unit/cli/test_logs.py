@@ -11,7 +11,7 @@ from fakekubernetes import JOBS, PROXY, FakeKubernetes, a_job, fake_kubernetes, 
 from fakewatchdog import fake_watchdog, lay_out
 from wireobjects import a_rank, an_incident, an_output
 
-from holdfast.agent.launch.logfile import EarlierRank, WorkerRun, trim
+from holdfast.agent.launch.logs import EarlierRank, WorkerRun, trim
 from holdfast.cli import locallogs
 from holdfast.cli.main import answer
 from holdfast.cli.target import Program

@@ -1,7 +1,7 @@
 import os
 from pathlib import Path
 
-from holdfast.agent.launch.firstrecord import write_first_record
+from holdfast.agent.launch.child import write_first_record
 from holdfast.agent.sensors.ranks import RankSensor
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import ProcessState

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from holdfast.agent.launch.command import last_words, leave_last_words, shortened
-from holdfast.agent.launch.outcome import Outcome, WorkerFailure
+from holdfast.agent.launch.launcher import Outcome, WorkerFailure
 
 
 def failure(exit_code: int, error: str) -> WorkerFailure:

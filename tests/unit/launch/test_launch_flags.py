@@ -15,7 +15,8 @@ from holdfast.agent.launch.flags import (
     settings_of,
     tee_of,
 )
-from holdfast.agent.launch.settings import Entrypoint, EntrypointKind, Tee
+from holdfast.agent.launch.settings import Entrypoint, Tee
+from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.errors import InvalidInput
 
 

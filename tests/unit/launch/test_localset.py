@@ -1,12 +1,19 @@
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
-from holdfast.agent.launch.environment import worker_environment
-from holdfast.agent.launch.localset import LocalSet
-from holdfast.agent.launch.memoryplace import MemoryPlace
-from holdfast.agent.launch.slot import Standing
+from holdfast.agent.launch.localset import (
+    Effect,
+    KillWorker,
+    LocalSet,
+    MemoryPlace,
+    Report,
+    SlotState,
+    Start,
+    TellWorker,
+)
+from holdfast.agent.launch.processes import worker_environment
 from holdfast.api.control import (
     Assignment,
     Entered,
@@ -42,8 +49,14 @@ from holdfast.api.round import (
 )
 from holdfast.api.telemetry import NonFinite, RankNonFinite
 
-KILLED = Exit(exit_code=None, signal=9)
-WELL = Exit(exit_code=0, signal=None)
+
+def ended(**said: Any) -> WorkerExited:
+    """How a process ended; its round and rank are the set's to say."""
+    return WorkerExited(-1, -1, said.pop("age_s", 0.0), **said)
+
+
+KILLED = ended(signal=9)
+WELL = ended(exit_code=0)
 
 
 def a_round(
@@ -192,7 +205,7 @@ def test_a_burst_of_rounds_does_not_give_a_stuck_worker_more_time() -> None:
 def test_an_exit_while_leaving_is_not_reported_but_replaced() -> None:
     local = running(7)
     local.show(a_round(8), 1.0)
-    effects = local.exited(100, Exit(exit_code=1, signal=None), 1.1)
+    effects = local.exited(100, ended(exit_code=1), 1.1)
     assert reports(effects) == []
     assert len(starts(effects)) == 1
 
@@ -213,7 +226,7 @@ def test_idle_parks_attached_workers_and_ends_others() -> None:
     assert tells(effects, 100) == [RoundEnded(7, "because")]
     for pid in (100, 101):
         local.heard(pid, RoundLeft(7), 1.1)
-    assert {slot.standing for slot in local.slots} == {Standing.PARKED}
+    assert {slot.state for slot in local.slots} == {SlotState.PARKED}
     assert local.next_wakeup() is None
     assert local.held_round is None
     effects = local.show(a_round(9), 5.0)
@@ -240,12 +253,12 @@ def test_closed_ends_everything_and_starts_nothing() -> None:
     assert local.show(closed(8), 1.0) == [KillWorker(100), KillWorker(101)]
     assert local.exited(100, KILLED, 1.1) == []
     assert local.exited(101, KILLED, 1.1) == []
-    assert local.is_empty
+    assert not any(slot.holds_process for slot in local.slots)
 
 
 def test_a_failure_is_reported_and_its_place_stays_empty() -> None:
     local = running(7)
-    effects = local.exited(101, Exit(exit_code=3, signal=None, age_s=0.01, error="loss is nan"), 1.0)
+    effects = local.exited(101, ended(exit_code=3, age_s=0.01, error="loss is nan"), 1.0)
     assert reports(effects) == [WorkerExited(7, 3, 0.01, 3, None, "loss is nan")]
     assert starts(effects) == []
     assert local.elapse(100.0) == []
@@ -319,7 +332,7 @@ def test_the_last_step_is_said_after_a_round_that_was_not_entered() -> None:
 
 def test_the_last_step_of_a_dead_worker_counts_and_that_of_an_older_round_does_not() -> None:
     local = running(7)
-    local.exited(101, Exit(exit_code=None, signal=9, completed=(7, 44)), 1.0)
+    local.exited(101, KILLED, 1.0, completed=(7, 44))
     (start,) = starts(local.show(a_round(8), 1.1))
     local.heard(100, RoundLeft(7, step=43), 1.1)
     local.heard(100, Entered(8), 1.2)
@@ -463,7 +476,7 @@ def test_the_first_sign_of_training_is_told_once_a_round_and_with_the_exit() -> 
     assert reports(local.showed_sign(100)) == [TrainingBegan(7)]
     assert local.showed_sign(101) == [], "one is enough"
     assert local.showed_sign(999) == []
-    raised = Exit(exit_code=1, signal=None, raised="KeyError: 1", place="a.py:1")
+    raised = ended(exit_code=1, raised="KeyError: 1", place="a.py:1")
     (told,) = reports(local.exited(100, raised, 9.0))
     assert isinstance(told, WorkerExited)
     assert (told.began, told.raised, told.place) == (True, "KeyError: 1", "a.py:1")
@@ -472,7 +485,7 @@ def test_the_first_sign_of_training_is_told_once_a_round_and_with_the_exit() -> 
 def test_a_worker_that_tells_of_its_steps_has_begun_with_the_first_of_its_round() -> None:
     assert running().showed_sign(100) == [], "its rank record tells"
     for completed, began in ((None, False), ((6, 41), False), ((7, 42), True)):
-        (told,) = reports(running().exited(100, Exit(exit_code=1, signal=None, completed=completed), 9.0))
+        (told,) = reports(running().exited(100, ended(exit_code=1), 9.0, completed=completed))
         assert isinstance(told, WorkerExited)
         assert told.began is began
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.launch.memorylimit import MemoryLimit
+from holdfast.agent.launch.ending import MemoryLimit
 
 
 def write_v1(folder: Path, killed: int, short: int) -> None:

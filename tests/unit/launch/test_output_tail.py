@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.launch import outputtail
-from holdfast.agent.launch.logfile import WorkerRun
+from holdfast.agent.launch import logs
+from holdfast.agent.launch.logs import WAITING_MAX, OutputTails, WorkerRun, output_of
 from holdfast.agent.launch.outbox import Outbox
-from holdfast.agent.launch.outputtail import WAITING_MAX, OutputTails, output_of
 from holdfast.api.workeroutput import (
     ENTRY_BYTES,
     JOB_BYTES,
@@ -63,7 +62,7 @@ def test_of_a_process_that_wrote_nothing_nothing_is_sent(tmp_path: Path) -> None
 async def test_what_waits_is_sent_when_the_launcher_leaves_and_of_those_that_run_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outputtail, "spread_s", lambda world_size: 3600.0)
+    monkeypatch.setattr(logs, "spread_s", lambda world_size: 3600.0)
     sent: list[WorkerOutput] = []
     tails = OutputTails(tmp_path, sent.append)
     for pid in range(1, WAITING_MAX + 3):
@@ -79,7 +78,7 @@ async def test_what_waits_is_sent_when_the_launcher_leaves_and_of_those_that_run
 async def test_what_a_process_wrote_is_sent_soon_after_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outputtail, "spread_s", lambda world_size: 0.0)
+    monkeypatch.setattr(logs, "spread_s", lambda world_size: 0.0)
     sent: asyncio.Queue[WorkerOutput] = asyncio.Queue()
     OutputTails(tmp_path, sent.put_nowait).ended(a_run(tmp_path, b"ended\n"), 8)
     assert (await sent.get()).tail == b"ended\n"

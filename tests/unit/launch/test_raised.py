@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.agent.launch import newborn
-from holdfast.agent.launch.raised import raised_in
+from holdfast.agent.launch import child
+from holdfast.agent.launch.ending import raised_in
 
 TORCH = "/usr/lib/python3.12/site-packages/torch/nn/modules/module.py"
 CHAINED = f"""step 7
@@ -18,7 +18,7 @@ KeyError: 'tokens'
 During handling of the above exception, another exception occurred:
 
 Traceback (most recent call last):
-  File "{newborn.__file__}", line 131, in _run_main
+  File "{child.__file__}", line 131, in _run_main
     runpy.run_path(target, run_name="__main__")
   File "<frozen runpy>", line 286, in run_path
   File "/home/me/gpt/train.py", line 41, in <module>
@@ -38,7 +38,7 @@ def test_a_traceback_keeps_the_users_own_frames_and_what_led_to_it() -> None:
     assert raised.exception == "ValueError: no batch"
     assert raised.place == "train.py:41 in <module>"
     assert "site-packages" not in raised.text
-    assert "newborn" not in raised.text
+    assert "launch/child" not in raised.text
     assert "runpy" not in raised.text
     assert "KeyError: 'tokens'\n\nDuring handling" in raised.text
     assert raised.text.endswith("    step(batch())\nValueError: no batch\nof seven")

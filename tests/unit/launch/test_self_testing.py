@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.agent.launch.effect import KillWorker, Report, Start, StartTest
+from holdfast.agent.launch.localset import KillWorker, Report, Start, StartTest
 from holdfast.agent.launch.testing import HELD_S, Testing
 from holdfast.api.round import Endpoint, Entry, Restore, Seat
 from holdfast.api.selftest import Tested, TestLevel, TestWanted, Verdict

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.launch.effect import StartTest
-from holdfast.agent.launch.testprocess import TestProcess
+from holdfast.agent.launch.localset import StartTest
+from holdfast.agent.launch.processes import TestProcess
 from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
 from holdfast.api.drill import DRILL_FILE
 from holdfast.api.selftest import GOLDEN_VARIABLE, TestLevel, TestWanted

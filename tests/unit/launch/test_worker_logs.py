@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from holdfast.agent.launch.logfile import (
+from holdfast.agent.launch.logs import (
     BYTES_KEPT,
     RUNS_KEPT,
     EarlierRank,

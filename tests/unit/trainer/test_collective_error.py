@@ -1,7 +1,7 @@
 import pytest
 import torch.distributed as dist
 
-from holdfast.trainer.collective_error import is_collective_failure
+from holdfast.trainer.group import is_collective_failure
 
 GLOO_CLOSED = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4228"

@@ -12,9 +12,8 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.membership import SaveWanted, Verified
 from holdfast.api.round import Restore
 from holdfast.trainer import RoundEnded as RoundIsOver
-from holdfast.trainer.control import Control, ControlClosed
 from holdfast.trainer.group import RoundGroup
-from holdfast.trainer.host import Alone, Launcher
+from holdfast.trainer.host import Alone, Control, ControlClosed, Launcher
 from holdfast.trainer.stay import Stay
 
 

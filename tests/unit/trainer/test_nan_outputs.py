@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from holdfast.api.bitflip import NanOutput, nan_file, request_nan
-from holdfast.trainer.corruption import NanOutputs
+from holdfast.trainer.drill import NanOutputs
 
 
 class Model(torch.nn.Module):

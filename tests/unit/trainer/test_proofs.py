@@ -16,11 +16,10 @@ from holdfast.api.bitflip import BitFlip
 from holdfast.api.drill import Spoiler, parse_injection
 from holdfast.api.rankrecord import ProofZone
 from holdfast.trainer.block import CHECK, FixedBlock, dtypes_of
-from holdfast.trainer.budget import BLOCK_SHARE, LOOK_SHARE, NORM_SHARE, Budget, steps_between
-from holdfast.trainer.corruption import flip_bit
+from holdfast.trainer.drill import flip_bit
 from holdfast.trainer.fingerprint import fingerprint
 from holdfast.trainer.pause import Change, Pauses
-from holdfast.trainer.proofs import Proofs
+from holdfast.trainer.proofs import BLOCK_SHARE, LOOK_SHARE, NORM_SHARE, Budget, Proofs, steps_between
 from holdfast.trainer.record import RankRecord, open_record
 
 CPU = torch.device("cpu")

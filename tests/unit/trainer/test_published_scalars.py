@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from holdfast.trainer.scalar import SLOTS, Scalar, _DeviceCopies, _Slot
+from holdfast.trainer.hostcopy import SLOTS, Scalar, _DeviceCopies, _Slot
 
 
 class Heard(list[tuple[int, float]]):

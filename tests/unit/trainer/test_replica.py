@@ -9,9 +9,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from trainer_builders import assignment
 
 from holdfast.api.bitflip import BitFlip, bit_flip_file, request_bit_flip
-from holdfast.trainer.corruption import Corruption, flip_bit
-from holdfast.trainer.fingerprint import fingerprint
-from holdfast.trainer.replica import Replica, group_of
+from holdfast.trainer.drill import Corruption, flip_bit
+from holdfast.trainer.fingerprint import Replica, fingerprint, group_of
 
 Told = list[tuple[int, int, int]]
 

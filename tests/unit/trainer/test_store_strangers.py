@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.api.frame import FrameReader, frame
 from holdfast.api.round import Endpoint
-from holdfast.trainer import storeserver
-from holdfast.trainer.storeserver import STORE_FRAME_BYTES_MAX, StoreServer
+from holdfast.trainer import store as round_store
+from holdfast.trainer.store import STORE_FRAME_BYTES_MAX, StoreServer
 from holdfast.trainer.storetable import (
     Add,
     Answer,
@@ -167,7 +167,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 def test_strangers_that_say_nothing_leave_the_script_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storeserver, "open_files_max", lambda: 64)
+    monkeypatch.setattr(round_store, "open_files_max", lambda: 64)
     free = free_port()
     server = StoreServer(StoreTable(JOB, 3), Endpoint("127.0.0.1", free))
     with contextlib.closing(server), contextlib.ExitStack() as stack:

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from holdfast.trainer.stay import WantedSave
 from holdfast.trainer.storetable import Add, CompareSet, StoreTable
-from holdfast.trainer.wantedsave import WantedSave
 
 
 class Notes:

@@ -7,8 +7,8 @@ import torch
 from trainer_builders import assignment
 
 from holdfast.api.rankrecord import UNKNOWN_INT
+from holdfast.trainer.proofs import Watched
 from holdfast.trainer.record import open_record
-from holdfast.trainer.watched import Watched
 
 
 def watched(model: torch.nn.Module) -> Watched:

@@ -1,4 +1,7 @@
-"""What this rank suffers because a drill asks for it; see `holdfast.api.disturbance`."""
+"""What this rank suffers because a drill or a test asks for it.
+
+See `holdfast.api.disturbance`, and of what spoils its numbers `holdfast.api.bitflip`.
+"""
 
 import errno
 import logging
@@ -6,13 +9,26 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
+import torch
+
+# What torch itself takes apart a model's output with; it has no other name.
+from torch.utils._pytree import tree_map
+
+from holdfast.api.bitflip import BitFlip, NanOutput, bit_flip_file, nan_file, request_nan
+from holdfast.api.decoding import decode_json
 from holdfast.api.disturbance import Ailment, Disturbance, take_disturbance
-from holdfast.trainer.scalar import Number
+from holdfast.api.drill import DRILL_FILE, Spoiler, parse_injection, read_drill
+from holdfast.api.errors import HoldfastError, Malformed
+from holdfast.trainer.block import CHECK
+from holdfast.trainer.fingerprint import local_part
+from holdfast.trainer.hostcopy import Number
 
 logger = logging.getLogger(__name__)
 Batch = TypeVar("Batch")
+Request = TypeVar("Request", BitFlip, NanOutput)
 
 
 class Drill:
@@ -79,3 +95,99 @@ class Drill:
         if self._left[ailment] <= 0:
             del self._left[ailment]
             self._suffered.pop(ailment, None)
+
+
+class Corruption:
+    """What was asked of one rank. Every request is carried out once, whatever becomes of the process after it."""
+
+    def __init__(self, run_directory: Path, rank: int, model: torch.nn.Module) -> None:
+        self._file = bit_flip_file(run_directory, rank)
+        self._model = model
+
+    def completed(self, step: int) -> None:
+        """Step `step` is complete: do what is asked for by now."""
+        flip = _due_by(step, self._file, BitFlip, "bit flip")
+        if flip is None:
+            return
+        try:
+            name = flip_bit(self._model, flip)
+        except LookupError as error:
+            logger.warning("no bit was flipped step=%d reason=%s", step, error)
+            return
+        logger.warning("bit flipped on request step=%d parameter=%s bit=%d", step, name, flip.bit)
+
+
+class NanOutputs:
+    """Makes the model's output NaN on one rank, so that its loss is, and the gradients that all ranks share."""
+
+    def __init__(self, run_directory: Path, rank: int, model: torch.nn.Module) -> None:
+        self._run_directory = run_directory
+        self._file = nan_file(run_directory, rank)
+        self._active = False
+        model.register_forward_hook(self._spoil)
+
+    def completed(self, step: int) -> None:
+        """Step `step` is complete: whether the next one is spoilt."""
+        wanted = _due_by(step + 1, self._file, NanOutput, "request for NaN")
+        self._active = wanted is not None
+        if wanted is None:
+            return
+        if wanted.steps > 1:
+            request_nan(self._run_directory, msgspec.structs.replace(wanted, steps=wanted.steps - 1))
+        logger.warning("output is NaN on request step=%d", step + 1)
+
+    def _spoil(self, module: torch.nn.Module, given: object, output: Any) -> Any:
+        return tree_map(_nan_like, output) if self._active and module.training else output
+
+
+def _due_by(step: int, file: Path, kind: type[Request], name: str) -> Request | None:
+    """The request in `file` once its step is there, and it is removed; so is one that cannot be read."""
+    try:
+        wanted = decode_json(file.read_bytes(), kind)
+        if step < wanted.step:
+            return None
+        file.unlink()
+    except FileNotFoundError:
+        return None
+    except Malformed as error:
+        logger.warning("%s is not understood file=%s error=%s", name, file, error)
+        file.unlink(missing_ok=True)
+        return None
+    return wanted
+
+
+def _nan_like(part: Any) -> Any:
+    floating = isinstance(part, torch.Tensor) and part.is_floating_point()
+    return part * float("nan") if floating else part
+
+
+@torch.no_grad()
+def flip_bit(model: torch.nn.Module, flip: BitFlip) -> str:
+    """Do it, in the memory of this process; returns the parameter's name. Raises LookupError if there is none."""
+    held = {name: local_part(parameter) for name, parameter in model.named_parameters()}
+    held = {name: values for name, values in held.items() if values.numel() and flip.parameter in (None, name)}
+    if not held:
+        raise LookupError(f"this rank holds no parameter {flip.parameter or ''}".rstrip())
+    name, values = next(reversed(held.items()))
+    values = values.data  # torch does not count this as written, no more than what hardware does
+    place = torch.unravel_index(torch.tensor(flip.element % values.numel()), values.shape)
+    element = values[tuple(int(index) for index in place)].view(1).view(torch.uint8)
+    octet, bit = divmod(flip.bit % (8 * values.element_size()), 8)
+    element[octet] ^= 1 << bit
+    return name
+
+
+def device_spoiler(run_directory: Path, local_rank: int) -> Spoiler | None:
+    """How the device of a rank goes wrong in a drill; None: not at all."""
+    file = run_directory / DRILL_FILE
+    if not file.exists():
+        return None
+    try:
+        drill = read_drill(file)
+        injections = [parse_injection(text) for text in drill.inject]
+    except HoldfastError as error:
+        logger.warning("drill is not understood file=%s error=%s", file, error)
+        return None
+    device = drill.devices[local_rank] if local_rank < len(drill.devices) else ""
+    spoiler = Spoiler(injections, CHECK, device)
+    return None if spoiler.is_idle or spoiler.hangs else spoiler

@@ -19,11 +19,16 @@ adversary.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import torch
 from torch import Tensor
+
+from holdfast.trainer.hostcopy import HostCopy
+
+logger = logging.getLogger(__name__)
 
 ROWS: Final = 16
 # For each fold more than the sums that a table of the one before leaves. Primes, so that the parts of a model,
@@ -37,6 +42,7 @@ _TABLES_ON_DEVICE: Final = 16
 # Bounds the memory a fold needs to a sixteenth of this (16 MiB), whatever the size of a tensor.
 _PIECE_WORDS: Final = 1 << 25
 _WORD_BYTES: Final = 8
+_UNDER_WAY_MAX: Final = 4  # a device so far behind is given no more to do
 
 # Source: the constants and shifts of SplitMix64's finaliser, https://prng.di.unimi.it/splitmix64.c
 _GAMMA: Final = 0x9E3779B97F4A7C15
@@ -53,7 +59,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> int:
 
 
 class Sketch:
-    """A fingerprint in the making: what is left to do is the host's, and needs a number from each device."""
+    """A fingerprint between the devices and the host: what is left to do needs a number from each device."""
 
     @torch.no_grad()
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -61,17 +67,19 @@ class Sketch:
         local = {name: local_part(tensor) for name, tensor in tensors.items()}
         self._layout = _layout(local)
         devices = sorted({tensor.device for tensor in local.values()}, key=str)
-        self.totals = tuple(_total(_on(device, local.values())) for device in devices)
+        self._totals = [
+            HostCopy(_total(tensor for tensor in local.values() if tensor.device == device)) for device in devices
+        ]
+
+    def is_there(self) -> bool:
+        """Whether the devices are done."""
+        return all(total.is_there() for total in self._totals)
 
     def value(self) -> int:
-        """The fingerprint. Waits for the devices."""
-        return self.value_of([int(total) for total in self.totals])
-
-    def value_of(self, totals: Iterable[int]) -> int:
-        """The fingerprint, given what came of `totals`."""
+        """The fingerprint. Waits for the devices, unless `is_there`."""
         value = self._layout
-        for total in totals:
-            value = _mixed((value + total) % 2**64)
+        for total in self._totals:
+            value = _mixed((value + int(total.value)) % 2**64)
         return value
 
 
@@ -96,10 +104,6 @@ def words_of(tensor: Tensor) -> Tensor:
     last = octets.new_zeros(_WORD_BYTES)
     last[: octets.numel() - whole] = octets[whole:]
     return torch.cat((words, last.view(torch.int64)))
-
-
-def _on(device: torch.device, tensors: Iterable[Tensor]) -> list[Tensor]:
-    return [tensor for tensor in tensors if tensor.device == device]
 
 
 def _total(tensors: Iterable[Tensor]) -> Tensor:
@@ -163,3 +167,67 @@ def _layout(tensors: Mapping[str, Tensor]) -> int:
     """What is not in the words: names, types and shapes."""
     said = "\n".join(f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in tensors.items())
     return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=_WORD_BYTES).digest(), "little")
+
+
+Publish = Callable[[int, int, int], None]
+"""Called with the step, the fingerprint and the group."""
+
+
+class Replica:
+    """One model's fingerprints during one round.
+
+    They are taken on the device, behind the work already queued, and copied to pinned memory. `completed`
+    publishes those that have arrived, so on an accelerator a step or more late; on the CPU at once.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, every: int, part: str, publish: Publish) -> None:
+        """`every` is in steps. `part` tells apart ranks whose tensors do not say what part they hold."""
+        self._model = model
+        self._every = every
+        self._part = part
+        self._publish = publish
+        self._under_way: list[tuple[int, Sketch, int]] = []  # with the step and the group
+        self._is_unfit = False  # it holds a kind of tensor that cannot be read as words
+
+    def completed(self, step: int) -> None:
+        """Step `step` is complete, the optimizer has stepped. Never waits, and never raises: training goes on."""
+        if self._is_unfit:
+            return
+        try:
+            self._publish_arrived()
+            if step % self._every == 0 and len(self._under_way) < _UNDER_WAY_MAX:
+                parameters = dict(self._model.named_parameters())
+                self._under_way.append((step, Sketch(parameters), group_of(parameters, self._part)))
+                self._publish_arrived()
+        except Exception:
+            logger.exception("parameters are not fingerprinted any more step=%d", step)
+            self._is_unfit = True
+
+    def _publish_arrived(self) -> None:
+        while self._under_way and self._under_way[0][1].is_there():
+            step, sketch, group = self._under_way.pop(0)
+            self._publish(step, sketch.value(), group)
+
+
+def group_of(parameters: Mapping[str, Tensor], part: str = "") -> int:
+    """The unsigned 64-bit group of ranks that hold the same: the same names, shapes, shards and `part`.
+
+    A DTensor says which shard it is: its place in the mesh on the dimensions over which it is sharded. Along those
+    on which it is replicated the places differ and the group is the same.
+    """
+    said = [part, *(f"{name} {_held(parameter)}" for name, parameter in parameters.items())]
+    return int.from_bytes(hashlib.blake2b("\n".join(said).encode(), digest_size=8).digest(), "little")
+
+
+def _held(parameter: Tensor) -> str:
+    whole = f"{parameter.dtype} {tuple(parameter.shape)}"
+    mesh = getattr(parameter, "device_mesh", None)
+    if mesh is None:
+        return whole
+    place = mesh.get_coordinate() or ()
+    shards = [
+        f"{placement} {at} of {mesh.size(dimension)}"
+        for dimension, (placement, at) in enumerate(zip(parameter.placements, place, strict=False))  # type: ignore[attr-defined]  # a DTensor
+        if not placement.is_replicate()
+    ]
+    return f"{whole} {shards}"

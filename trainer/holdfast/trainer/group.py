@@ -2,22 +2,35 @@
 
 import contextlib
 import os
+import re
+import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from enum import Enum
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
-from torch.distributed import device_mesh, distributed_c10d
+from torch.distributed import distributed_c10d
 
 from holdfast.api.control import Assignment
 from holdfast.api.errors import Unavailable
 from holdfast.api.rankrecord import UNKNOWN_INT
-from holdfast.trainer.sockets import HeldConnections
+from holdfast.trainer.frameworks import forget_groups
 from holdfast.trainer.store import RoundStore, meet
+
+DESCRIPTORS = "/proc/self/fd"
+_SOCKET_LINK = re.compile(r"socket:\[(\d+)\]")
+_GLOO_TROUBLE = re.compile(
+    r"gloo/transport/"
+    r"|Connection (?:closed|reset|refused) by peer"
+    r"|Timed out waiting \d+ms for (?:send|recv) operation"
+    r"|Gloo connectFullMesh failed"
+    r"|Broken pipe",
+    re.IGNORECASE,
+)
 
 
 def default_backend() -> str:
@@ -52,15 +65,11 @@ class RoundGroup:
         self._meeting = meeting
         self._connections = HeldConnections()
         self._hook_before = sys.excepthook
-        self._store: RoundStore | None = None
+        self.store: RoundStore | None = None
+        """Where the ranks met; None before `form`, for a single rank, and under another launcher."""
         self._default: dist.ProcessGroup | None = None
         self._is_closed = False
         self._guard = threading.Lock()
-
-    @property
-    def store(self) -> RoundStore | None:
-        """Where the ranks met; None before `form`, for a single rank, and under another launcher."""
-        return self._store
 
     def form(self, check: Callable[[], None]) -> None:
         """Meet the other ranks and create the default group.
@@ -72,8 +81,17 @@ class RoundGroup:
             # Otherwise NCCL's watchdog thread ends the process when a peer is lost.
             # Source: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+        part, timeout = self._assignment, timedelta(seconds=self._timeout_s)
         try:
-            self._initialize(check)
+            if self._meeting is Meeting.ENVIRONMENT:
+                dist.init_process_group(self._backend, init_method="env://", timeout=timeout)
+            else:
+                store: Store = HashStore()
+                if part.world_size > 1:
+                    store = self.store = meet(part, timeout_s=self._timeout_s, check=check)
+                dist.init_process_group(
+                    self._backend, store=store, rank=part.rank, world_size=part.world_size, timeout=timeout
+                )
         except Unavailable as error:
             raise NotFormed(str(error)) from error
         with self._guard:
@@ -131,8 +149,8 @@ class RoundGroup:
             self._default = None
         if dist.is_initialized():
             dist.destroy_process_group()
-        if self._store is not None:
-            self._store.close()
+        if self.store is not None:
+            self.store.close()
         # Each init_process_group wraps the hook of the one before.
         sys.excepthook = self._hook_before
         forget_groups()
@@ -140,19 +158,6 @@ class RoundGroup:
     def release(self) -> None:
         """Let the connections close. To be called once no peer waits in this round any more."""
         self._connections.release()
-
-    def _initialize(self, check: Callable[[], None]) -> None:
-        timeout = timedelta(seconds=self._timeout_s)
-        if self._meeting is Meeting.ENVIRONMENT:
-            dist.init_process_group(self._backend, init_method="env://", timeout=timeout)
-            return
-        store: Store = HashStore()
-        if self._assignment.world_size > 1:
-            store = self._store = meet(self._assignment, timeout_s=self._timeout_s, check=check)
-        part = self._assignment
-        dist.init_process_group(
-            self._backend, store=store, rank=part.rank, world_size=part.world_size, timeout=timeout
-        )
 
 
 def _abort_backends() -> None:
@@ -162,37 +167,116 @@ def _abort_backends() -> None:
             group.abort()
 
 
-# What torch remembers of process groups that are gone, and how to make it forget.
-#
-# A device mesh equals every mesh of the same ranks, also one of an earlier round in which this process had another
-# rank. DTensor keeps, by mesh, what it worked out for an operation, this rank's share included; used again after
-# the rank has changed, shards get the wrong size. The caches also keep the old meshes alive, and with them the old
-# process groups' connections and threads. The tracker of random numbers is made once, with a broadcast among all
-# ranks: a process that still has one would not take part in that of a new process beside it. Groups are named by
-# counting, and the count begins anew only when a default group is destroyed: one that could not be formed leaves
-# it at one, and ranks that name a group differently wait for each other at different keys.
-#
-# The caches of other threads than the training thread (autograd's, on CUDA) are out of reach.
+def open_sockets() -> frozenset[int]:
+    """The inodes of all sockets this process holds now."""
+    return frozenset(inode for _, inode in _descriptors())
 
 
-def forget_groups() -> None:
-    """To be called by the training thread once a round's groups are destroyed."""
-    distributed_c10d._world.group_count = 0
-    device_mesh._mesh_resources.mesh_stack.clear()
-    if "torch.distributed.tensor" in sys.modules:
-        _forget_sharding()
+class HeldConnections:
+    """The TCP connections made since this object was, and how to free a thread that waits on them.
+
+    A collective of the gloo backend that waits for a dead or stopped peer returns only when its sockets do: the
+    backend's own `abort` and `shutdown` do nothing. Ending what arrives on its connections, from another thread,
+    makes the waiting thread raise an ordinary RuntimeError out of the collective within milliseconds. Linux only:
+    connections are found in /proc/self/fd. Not for use by two threads at once.
+
+    Two things must not happen, both because gloo loses an operation whose send fails while its event loop answers
+    a peer: the thread that waits for that operation then waits for ever.
+
+    - Sending must not fail here, so only the receiving side is shut down.
+    - Sending must not fail at the peer before it has ended the round itself, so no connection may be closed, as
+      gloo does when it notices the end: a duplicate of each is held until the next round stands.
+
+    One wait has no connection to end: of a rank that listens for a peer which leaves, or dies, between telling
+    its address and connecting. The launcher replaces a worker that does not leave in time.
+
+    Source: https://github.com/pytorch/pytorch/issues/130345 (gloo has no abort)
+    """
+
+    def __init__(self) -> None:
+        self._spared = set(open_sockets())
+        self._held: list[socket.socket] = []
+
+    def hold(self) -> None:
+        """Hold every connection that is not held yet. The owner may close it without the peer noticing.
+
+        Listening sockets are left alone: gloo's event loop ends the process when one of its listeners fails.
+        """
+        for descriptor, inode in _descriptors():
+            if inode in self._spared:
+                continue
+            connection = _duplicate(descriptor, inode)
+            if connection is not None:
+                self._spared.add(inode)
+                self._held.append(connection)
+
+    def end(self) -> None:
+        """Hold those made so far, and let nothing more arrive: who waits to receive is told it has closed."""
+        self.hold()
+        for connection in self._held:
+            with contextlib.suppress(OSError):  # The peer was faster, and is gone.
+                connection.shutdown(socket.SHUT_RD)
+
+    def release(self) -> None:
+        """Let go: connections that nobody else holds are closed."""
+        for connection in self._held:
+            connection.close()
+        self._held.clear()
 
 
-def _forget_sharding() -> None:
-    from torch.distributed.tensor import DTensor, _collective_utils, _random, _redistribute
-    from torch.distributed.tensor._sharding_prop import LocalLRUCache
+def _descriptors() -> Iterator[tuple[int, int]]:
+    for name in os.listdir(DESCRIPTORS):
+        try:
+            match = _SOCKET_LINK.fullmatch(os.readlink(f"{DESCRIPTORS}/{name}"))
+        except OSError:
+            continue  # Closed since it was listed.
+        if match:
+            yield int(name), int(match[1])
 
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    # A new object: a cache of each thread's own hides behind the old one.
-    propagator.propagate_op_sharding = LocalLRUCache(propagator.propagate_op_sharding_non_cached)
-    propagator._propagate_tensor_meta_cached.cache_clear()
-    torch._C._clear_DTensor_sharding_propagator_cache()
-    _redistribute.clear_redistribute_planner_cache()
-    _redistribute._gen_transform_infos.cache_clear()
-    _random._rng_tracker = None
-    _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()
+
+def _duplicate(descriptor: int, inode: int) -> socket.socket | None:
+    """A duplicate of a TCP connection; None when the descriptor is anything else, or no longer that socket."""
+    try:
+        number = os.dup(descriptor)
+    except OSError:
+        return None
+    # Checked on the duplicate, whose number cannot come to mean another file.
+    if os.fstat(number).st_ino != inode:
+        os.close(number)
+        return None
+    duplicate = socket.socket(fileno=number)
+    is_tcp = duplicate.family in (socket.AF_INET, socket.AF_INET6) and duplicate.type == socket.SOCK_STREAM
+    if is_tcp and not duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return duplicate
+    duplicate.close()
+    return None
+
+
+def is_collective_failure(error: BaseException) -> bool:
+    """Whether an exception that left the training function is a peer's fault, and not the script's own.
+
+    The rule, in one place. It looks at the exception and everything it was raised from:
+
+    - an error type of torch.distributed (the NCCL backend, the store, its network) is a collective failure; so is
+      a group that was not formed: it cannot be entered as it was assigned, whoever is to blame;
+    - a RuntimeError whose text names the transport of the gloo backend, or a connection that a peer closed, is
+      one as well, because gloo raises plain RuntimeErrors;
+    - everything else is the script's own: it propagates and ends the process with its traceback.
+
+    A group of one rank has no peers, so nothing in it is a peer's fault; the caller knows the world size.
+    """
+    return any(
+        isinstance(link, dist.DistError | NotFormed)
+        or (isinstance(link, RuntimeError) and _GLOO_TROUBLE.search(str(link)) is not None)
+        for link in raised_from(error)
+    )
+
+
+def raised_from(error: BaseException) -> Iterator[BaseException]:
+    """The exception itself, and each that it was raised from or during."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__

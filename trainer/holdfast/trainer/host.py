@@ -1,14 +1,24 @@
 """Who gives this process its rounds: a Holdfast launcher, or nobody but the process's own surroundings."""
 
 import logging
+import os
+import select
+import socket
+import struct
 import threading
-from typing import Protocol
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+import msgspec
 
 from holdfast.api.checkpoint import Standing
 from holdfast.api.control import Assignment, Attached, FromWorker, RoundEnded, ToWorker
-from holdfast.api.errors import Unavailable
+from holdfast.api.decoding import decode
+from holdfast.api.errors import Damaged, Malformed, Unavailable
+from holdfast.api.frame import FrameReader, frame
 from holdfast.api.membership import SaveWanted, Verified
-from holdfast.trainer.control import Control, ControlClosed
 from holdfast.trainer.stay import Stay
 
 logger = logging.getLogger(__name__)
@@ -16,6 +26,12 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 300.0
 """How long a process whose collective failed waits for its round to be ended, before it gives up and fails.
 Long against any decision of the watchdog (seconds), also over a restart of it; short against a human."""
+BEAT_INTERVAL_S = 0.1
+ABORT_INTERVAL_S = 0.01
+"""How often a training thread that has not left an ended round is freed again: what it was just creating when
+the round ended (a store, connections to peers) can make it wait once more."""
+_READ_BYTES = 1 << 16
+_SEND_TIMEOUT = struct.pack("ll", 5, 0)  # struct timeval: seconds, microseconds
 
 
 class Host(Protocol):
@@ -57,16 +73,66 @@ class Alone:
         return False
 
 
+class ControlClosed(Unavailable):
+    """The launcher closed the control socket, or what came over it was not ours."""
+
+
+class Control:
+    """The worker's end of the control socket (`holdfast.api.control`). Any thread may `send`, one `receive`."""
+
+    def __init__(self, path: str) -> None:
+        """Connect to the unix socket at `path`. Raises Unavailable when nobody listens there."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            self._socket.close()
+            raise Unavailable(f"the launcher's control socket {path} does not answer: {error}") from error
+        # A launcher that stopped reading must not stop the training loop for ever.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
+        self._sending = threading.Lock()
+        self._reader = FrameReader()
+        self._decoder: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: FromWorker) -> None:
+        """Raises ControlClosed when the launcher is gone or does not read."""
+        body = msgspec.msgpack.encode(message)
+        with self._sending:
+            try:
+                self._socket.sendall(frame(body))
+            except OSError as error:
+                raise ControlClosed(f"the launcher did not take a message: {error}") from error
+
+    def receive(self) -> list[ToWorker]:
+        """What has arrived; call when the socket is readable. Raises ControlClosed at its end."""
+        try:
+            chunk = self._socket.recv(_READ_BYTES)
+        except OSError as error:
+            raise ControlClosed(f"the control socket broke: {error}") from error
+        if not chunk:
+            raise ControlClosed("the launcher closed the control socket")
+        try:
+            return [decode(self._decoder, body) for body in self._reader.feed(chunk)]
+        except (Damaged, Malformed) as error:
+            raise ControlClosed(f"a control frame could not be read: {error}") from error
+
+    def close(self) -> None:
+        self._socket.close()
+
+
 class Launcher:
     """The launcher behind a control socket. `take` and `lose` are the side thread's, the rest anybody's."""
 
     def __init__(self, control: Control, *, pid: int) -> None:
-        self._control = control
+        self.control = control
+        self.stay: Stay | None = None
         self._changed = threading.Condition()
         self._assignment: Assignment | None = None
         self._ended_round = -1
         self._end_reason = ""
-        self._stay: Stay | None = None
         self._wanted: SaveWanted | None = None
         self._verified: Verified | None = None
         self._lost: str | None = None
@@ -83,13 +149,12 @@ class Launcher:
 
     def attend(self, stay: Stay | None) -> None:
         with self._changed:
-            self._stay = stay
-            self._end_what_is_over()
-            self._pass_on()
+            self.stay = stay
+            self._align()
 
     def say(self, message: FromWorker) -> None:
         try:
-            self._control.send(message)
+            self.control.send(message)
         except ControlClosed as error:
             logger.warning("launcher does not listen message=%s error=%s", type(message).__name__, error)
 
@@ -107,11 +172,9 @@ class Launcher:
                     self._note_end(message.round, message.reason)
                 case SaveWanted():
                     self._wanted = message
-                    self._pass_on()
                 case Verified():
                     self._verified = message
-                    self._pass_on()
-            self._end_what_is_over()
+            self._align()
             self._changed.notify_all()
 
     def lose(self, why: str) -> None:
@@ -120,21 +183,74 @@ class Launcher:
             self._lost = why
             self._changed.notify_all()
 
-    def stay(self) -> Stay | None:
-        return self._stay
-
     def _note_end(self, round: int, reason: str) -> None:
         if round > self._ended_round:
             self._ended_round, self._end_reason = round, reason
 
-    def _end_what_is_over(self) -> None:
-        if self._stay is not None and self._stay.assignment.round <= self._ended_round:
-            self._stay.end(self._end_reason)
-
-    def _pass_on(self) -> None:
-        """What is said of a round may come before it is entered here."""
-        stay, wanted, verified = self._stay, self._wanted, self._verified
-        if stay is not None and wanted is not None and stay.assignment.round == wanted.round:
+    def _align(self) -> None:
+        """Tell the stay what has been said of its round: that may come before the round is entered here."""
+        stay, wanted, verified = self.stay, self._wanted, self._verified
+        if stay is None:
+            return
+        if wanted is not None and stay.assignment.round == wanted.round:
             stay.saves.want(wanted.number)
-        if stay is not None and verified is not None and stay.assignment.round == verified.round:
+        if verified is not None and stay.assignment.round == verified.round:
             stay.standing = Standing(verified.step, verified.unhealthy_from)
+            self._verified = None  # once: what the stay restores afterwards may lower it
+        if stay.assignment.round <= self._ended_round:
+            stay.end(self._end_reason)
+
+
+class SideThread:
+    """It beats, listens to the launcher, and frees the training thread when its round is over.
+
+    Runs while the `with` block does, and is the only other thread of a run. It never touches the training state:
+    all it does to the training thread is to close the connections that thread waits on. `beat` is called every
+    `BEAT_INTERVAL_S`; without a launcher it does nothing else.
+    """
+
+    def __init__(self, beat: Callable[[], None], launcher: Launcher | None) -> None:
+        self._beat = beat
+        self._launcher = launcher
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="holdfast-side", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.eventfd_write(self._stop, 1)
+        self._thread.join()
+        os.close(self._stop)
+
+    def _run(self) -> None:
+        launcher, poll = self._launcher, select.poll()
+        poll.register(self._stop, select.POLLIN)
+        if launcher is not None:
+            poll.register(launcher.control, select.POLLIN)
+        next_beat = time.monotonic()
+        while True:
+            stay = None if launcher is None else launcher.stay
+            pause_s = max(0.0, next_beat - time.monotonic())
+            if stay is not None and stay.is_over:
+                pause_s = min(pause_s, ABORT_INTERVAL_S)
+            ready = {descriptor for descriptor, _ in poll.poll(pause_s * 1000)}
+            if self._stop in ready:
+                return
+            if launcher is not None:
+                if ready:
+                    try:
+                        for message in launcher.control.receive():
+                            launcher.take(message)
+                    except ControlClosed as error:
+                        poll.unregister(launcher.control)
+                        launcher.lose(str(error))
+                stay = launcher.stay  # read once: the training thread may leave it meanwhile
+                if stay is not None and stay.is_over:
+                    stay.group.abort()
+            if time.monotonic() >= next_beat:
+                self._beat()
+                next_beat = time.monotonic() + BEAT_INTERVAL_S

@@ -1,6 +1,6 @@
 """What a training rank proves of itself between two steps: that its device computes right and its parameters hold.
 
-Three things, each as often as the job wants or as rarely as its share of the step time makes it (`budget`): the
+Three things, each as often as the job wants or as rarely as its share of the step time makes it (`Budget`): the
 fixed block, the look at a pause, and the norm of the rank's own gradient. None of them waits for the device, and
 none of them ever stops training: what fails is given up, says so once, and leaves what it proves Unknown.
 """
@@ -8,16 +8,22 @@ none of them ever stops training: what fails is given up, says so once, and leav
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 from typing import Final
 
 import torch
 from torch.nn import Module
+from torch.nn.utils import get_total_norm
 
+from holdfast.api.control import Assignment
 from holdfast.api.drill import Spoiler
 from holdfast.trainer.block import FixedBlock, dtypes_of
-from holdfast.trainer.budget import BLOCK_SHARE, LOOK_SHARE, NORM_SHARE, Budget
-from holdfast.trainer.fingerprint import Sketch
+from holdfast.trainer.drill import Corruption, NanOutputs, device_spoiler
+from holdfast.trainer.fingerprint import Replica, Sketch
 from holdfast.trainer.hostcopy import HostCopy, Stopwatch
 from holdfast.trainer.localnorm import LocalNorm
 from holdfast.trainer.pause import Change, Pauses
@@ -26,6 +32,71 @@ from holdfast.trainer.record import RankRecord
 logger = logging.getLogger(__name__)
 
 _UNDER_WAY_MAX: Final = 4  # a device so far behind is given no more to do
+# What all proofs together may take of the step time is half a percent; they share it like this.
+BLOCK_SHARE: Final = 0.0015
+LOOK_SHARE: Final = 0.003
+NORM_SHARE: Final = 0.0005
+_REMEMBERED: Final = 9  # measures, so that one that was held up by something else does not count
+
+
+def steps_between(cost_s: float, step_s: float, share: float) -> int:
+    """At least how many steps lie between two of what takes `cost_s`, so that it is at most `share` of them."""
+    if cost_s <= 0.0:
+        return 1
+    if step_s <= 0.0:
+        raise ValueError(f"step_s is {step_s}, a step takes more than no time")
+    return max(1, math.ceil(cost_s / (share * step_s)))
+
+
+class Budget:
+    """What one kind of proof took so far, and how rare it has to be.
+
+    The first one finds its memory and loads its kernels: it does not count.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._costs_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self._steps_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self.is_warm = False  # one was done
+
+    def spent(self, cost_s: float) -> None:
+        """One was done."""
+        if self.is_warm:
+            self._costs_s.append(cost_s)
+        self.is_warm = True
+
+    def stepped(self, step_s: float) -> None:
+        """A step took so long, with what was done after it."""
+        if step_s > 0.0:
+            self._steps_s.append(step_s)
+
+    @property
+    def share(self) -> float | None:
+        """What one takes of one step; None while nothing is measured."""
+        if not (self._costs_s and self._steps_s):
+            return None
+        return median(self._costs_s) / median(self._steps_s)
+
+    def every(self, wanted: int) -> int:
+        """Every how many steps: `wanted`, or as many times two as are needed.
+
+        All that this ever says divide each other, so ranks that measure differently still do it at common steps.
+        """
+        share = self.share
+        needed = 1 if share is None else steps_between(share, 1.0, self._share)
+        return wanted << max(0, math.ceil(math.log2(needed / wanted)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One run of the block, between the device and the host."""
+
+    step: int
+    looks: int
+    likeness: int
+    sketch: Sketch
+    watch: Stopwatch
 
 
 class Proofs:
@@ -81,17 +152,14 @@ class Proofs:
             proof(step)
         except Exception:
             logger.exception("a proof is given up proof=%s step=%d", name, step)
-            self._give_up(name)
-
-    def _give_up(self, name: str) -> None:
-        if name == "look" and self._pauses is not None:
-            self._pauses.close()
-            self._pauses, self._looks = None, 0
-        elif name == "norm" and self._norm is not None:
-            self._norm.close()
-            self._norm = None
-        elif name == "block":
-            self._block, self._answers = None, []
+            if name == "look" and self._pauses is not None:
+                self._pauses.close()
+                self._pauses, self._looks = None, 0
+            elif name == "norm" and self._norm is not None:
+                self._norm.close()
+                self._norm = None
+            elif name == "block":
+                self._block, self._answers = None, []
 
     def _publish_looks(self, step: int) -> None:
         for look in () if self._pauses is None else self._pauses.ended():
@@ -127,16 +195,24 @@ class Proofs:
         is_first = self._answers == [] and not self.budgets["block"].is_warm
         is_due = is_first or step % self.budgets["block"].every(self._every) == 0
         if self._block is not None and is_due and len(self._answers) < _UNDER_WAY_MAX:
-            self._answers.append(_Answer(step, self._block, self._device, self._looks))
+            watch = Stopwatch(self._device)
+            watch.start()
+            likeness, sketch = self._block.likeness(), Sketch(self._block.run())
+            watch.stop()
+            self._answers.append(_Answer(step, self._looks, likeness, sketch, watch))
             self._publish_answers()
 
     def _publish_answers(self) -> None:
         # An answer says that nothing changed up to its step, so every look at an earlier pause is told before.
         first = None if self._pauses is None else self._pauses.oldest_under_way
-        while self._answers and self._answers[0].is_there() and (first is None or self._answers[0].step <= first):
+        while (
+            self._answers
+            and self._answers[0].sketch.is_there()
+            and (first is None or self._answers[0].step <= first)
+        ):
             one = self._answers.pop(0)
             self._count("block", one.watch)
-            self._record.answered(one.step, one.value(), one.likeness, one.looks)
+            self._record.answered(one.step, one.sketch.value(), one.likeness, one.looks)
 
     def _count(self, name: str, watch: Stopwatch) -> None:
         taken_s = watch.taken_s()
@@ -144,20 +220,62 @@ class Proofs:
             self.budgets[name].spent(taken_s)
 
 
-class _Answer:
-    """One run of the block, between the device and the host."""
+class Watched:
+    """The model of one round: nothing is done with it, as a rule, but what the assignment asks for."""
 
-    def __init__(self, step: int, block: FixedBlock, device: torch.device, looks: int) -> None:
-        self.step, self.looks = step, looks
-        self.watch = Stopwatch(device)
-        self.watch.start()
-        self.likeness = block.likeness()
-        self._sketch = Sketch(block.run())
-        self._totals = [HostCopy(total) for total in self._sketch.totals]
-        self.watch.stop()
+    def __init__(
+        self,
+        model: Module,
+        assignment: Assignment,
+        *,
+        part: str,
+        record: RankRecord,
+        corruptible: Path | None,
+    ) -> None:
+        """`corruptible` is the directory in which a drill leaves its requests.
 
-    def is_there(self) -> bool:
-        return all(total.is_there() for total in self._totals)
+        What a drill corrupts is fingerprinted after, but in a pause that has begun: so does memory.
+        """
+        todo: list[Callable[[int], None]] = []
+        self._model: Module | None = model
+        self._proofs: Proofs | None = None
+        every = assignment.fingerprint_every
+        if every > 0:
+            spoiler = None if corruptible is None else device_spoiler(corruptible, assignment.local_rank)
+            self._proofs = Proofs(
+                model, every=every, record=record, is_drill=corruptible is not None, spoiler=spoiler
+            )
+            todo.append(self._proofs.completed)
+        if corruptible is not None:
+            todo.append(Corruption(corruptible, assignment.rank, model).completed)
+            todo.append(NanOutputs(corruptible, assignment.rank, model).completed)
+        if every > 0:
+            todo.append(Replica(model, every=every, part=part, publish=record.fingerprint).completed)
+        self._todo = tuple(todo)
 
-    def value(self) -> int:
-        return self._sketch.value_of(int(total.value) for total in self._totals)
+    def completed(self, step: int) -> None:
+        """Step `step` is complete."""
+        for each in self._todo:
+            each(step)
+
+    def close(self) -> None:
+        """The round is over: let go of the model."""
+        if self._proofs is not None:
+            self._proofs.close()
+        self._todo, self._model = (), None
+
+    @torch.no_grad()
+    def is_finite(self) -> bool:
+        """Whether all parameters in training are, as far as this rank can tell. Waits for the device.
+
+        A gradient that was not finite in the last step is in them, and no loss will tell of it.
+        """
+        trained = [each for each in self._model.parameters() if each.requires_grad] if self._model else []
+        held = [getattr(each, "_local_tensor", each).detach() for each in trained if each.dtype.itemsize > 1]
+        try:
+            # The largest of all magnitudes, which is not finite when one of them is not: it cannot overflow.
+            largest = get_total_norm([each for each in held if each.numel()], norm_type=math.inf)
+            return bool(largest.isfinite())
+        except Exception as error:  # a script may do with its model what it wants once it has trained it
+            logger.warning("whether parameters are finite is not known error=%s", error)
+            return True

@@ -45,10 +45,13 @@ class RankRecord:
     def __init__(self, mapping: mmap.mmap) -> None:
         self._mapping = mapping
         self._step_sequence = _even(mapping, rankrecord.STEP_SEQUENCE_OFFSET)
-        self._replica_sequence = _even(mapping, rankrecord.REPLICA_SEQUENCE_OFFSET)
         self._pulse_sequence = _even(mapping, rankrecord.PULSE_SEQUENCE_OFFSET)
-        self._health_sequence = _even(mapping, rankrecord.HEALTH_SEQUENCE_OFFSET)
-        self._proof_sequence = _even(mapping, rankrecord.PROOF_SEQUENCE_OFFSET)
+        rare = (
+            rankrecord.REPLICA_SEQUENCE_OFFSET,
+            rankrecord.HEALTH_SEQUENCE_OFFSET,
+            rankrecord.PROOF_SEQUENCE_OFFSET,
+        )
+        self._rare_sequences = {offset: _even(mapping, offset) for offset in rare}
         self._pid = os.getpid()
         self._identity = (UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT, self._pid)
         self._completed_ns = UNKNOWN_INT
@@ -236,28 +239,24 @@ class RankRecord:
     def _publish_replica(self) -> None:
         round_, rank, *_ = self._identity
         packed = rankrecord.pack_replica(ReplicaZone(round_, rank, self._group, self._fingerprints))
-        sequence, offset = self._replica_sequence, rankrecord.REPLICA_OFFSET
-        _write_sequence(self._mapping, rankrecord.REPLICA_SEQUENCE_OFFSET, sequence + 1)
-        self._mapping[offset : offset + len(packed)] = packed
-        _write_sequence(self._mapping, rankrecord.REPLICA_SEQUENCE_OFFSET, sequence + 2)
-        self._replica_sequence = sequence + 2
+        self._write_zone(rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.REPLICA_OFFSET, packed)
 
     def _publish_health(self) -> None:
         packed = rankrecord.pack_health(self._health)
-        sequence, offset = self._health_sequence, rankrecord.HEALTH_OFFSET
-        _write_sequence(self._mapping, rankrecord.HEALTH_SEQUENCE_OFFSET, sequence + 1)
-        self._mapping[offset : offset + len(packed)] = packed
-        _write_sequence(self._mapping, rankrecord.HEALTH_SEQUENCE_OFFSET, sequence + 2)
-        self._health_sequence = sequence + 2
+        self._write_zone(rankrecord.HEALTH_SEQUENCE_OFFSET, rankrecord.HEALTH_OFFSET, packed)
 
     def _publish_proof(self, **changed: Any) -> None:
         self._proof = msgspec.structs.replace(self._proof, **changed)
         packed = rankrecord.pack_proof(self._proof)
-        sequence, offset = self._proof_sequence, rankrecord.PROOF_OFFSET
-        _write_sequence(self._mapping, rankrecord.PROOF_SEQUENCE_OFFSET, sequence + 1)
+        self._write_zone(rankrecord.PROOF_SEQUENCE_OFFSET, rankrecord.PROOF_OFFSET, packed)
+
+    def _write_zone(self, sequence_offset: int, offset: int, packed: bytes) -> None:
+        """Publish a zone that is not written at every step."""
+        sequence = self._rare_sequences[sequence_offset]
+        _write_sequence(self._mapping, sequence_offset, sequence + 1)
         self._mapping[offset : offset + len(packed)] = packed
-        _write_sequence(self._mapping, rankrecord.PROOF_SEQUENCE_OFFSET, sequence + 2)
-        self._proof_sequence = sequence + 2
+        _write_sequence(self._mapping, sequence_offset, sequence + 2)
+        self._rare_sequences[sequence_offset] = sequence + 2
 
 
 _write_sequence = rankrecord.SEQUENCE.pack_into

@@ -18,20 +18,16 @@ from holdfast.api.membership import CheckpointCommitted, CheckpointsStored, Coll
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase, odd
 from holdfast.api.round import Reentry, Tier
 from holdfast.api.telemetry import NonFinite
-from holdfast.trainer.collective_error import is_collective_failure
-from holdfast.trainer.control import Control
 from holdfast.trainer.drill import Drill
-from holdfast.trainer.ended import RoundEnded
 from holdfast.trainer.frameworks import ANY_ROUND, forget_round, reenters
-from holdfast.trainer.group import Meeting, NotFormed, RoundGroup, default_backend
-from holdfast.trainer.host import PATIENCE_S, Alone, Host, Launcher
+from holdfast.trainer.group import Meeting, RoundGroup, default_backend, is_collective_failure, raised_from
+from holdfast.trainer.host import PATIENCE_S, Alone, Control, Host, Launcher, SideThread
+from holdfast.trainer.hostcopy import Number, Scalar
+from holdfast.trainer.proofs import Watched
 from holdfast.trainer.record import open_record
-from holdfast.trainer.scalar import Number, Scalar
-from holdfast.trainer.side import SideThread
 from holdfast.trainer.skipping import Skips
-from holdfast.trainer.stay import Stay
+from holdfast.trainer.stay import RoundEnded, Stay
 from holdfast.trainer.surroundings import Mode, surroundings_of
-from holdfast.trainer.watched import Watched
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +89,8 @@ class Run:
         self._drill: Drill | None = None
         self._last_word: NonFinite | None = None  # of the round that was finished
         self._last_stay: Stay | None = None
-        self._control = Control(surroundings.control_path) if surroundings.control_path else None
-        self._launcher = Launcher(self._control, pid=os.getpid()) if self._control else None
+        path = surroundings.control_path
+        self._launcher = Launcher(Control(path), pid=os.getpid()) if path else None
         self._host: Host = self._launcher or Alone(surroundings.only_assignment())
 
     # What the training loop says
@@ -295,11 +291,11 @@ class Run:
         # What is alive now stays alive. Passing over it makes the collection after each round cheap.
         gc.collect()
         gc.freeze()
-        with SideThread(self._beat, control=self._control, launcher=self._launcher):
+        with SideThread(self._beat, self._launcher):
             while self._attend(self._host.next_assignment(), train) is Departure.LEFT:
                 pass
-        if self._control is not None:
-            self._control.close()
+        if self._launcher is not None:
+            self._launcher.control.close()
 
     def _attend(self, assignment: Assignment, train: Callable[[Assignment], object]) -> Departure:
         stay = self._begin(assignment)
@@ -313,7 +309,9 @@ class Run:
             raise
         finally:
             self._record.phase(Phase.IDLE)
-            self._forget_model()
+            if self._watched is not None:
+                self._watched.close()
+                self._watched = None
             stay.group.close()
             self._host.attend(None)
         if departure is Departure.FINISHED:
@@ -325,11 +323,6 @@ class Run:
         # process group's connections and threads.
         gc.collect()
         return departure
-
-    def _forget_model(self) -> None:
-        if self._watched is not None:
-            self._watched.close()
-            self._watched = None
 
     def _begin(self, assignment: Assignment) -> Stay:
         if assignment.local_rank != self._record_rank:
@@ -355,7 +348,10 @@ class Run:
     def _live(self, stay: Stay, train: Callable[[Assignment], object]) -> Departure:
         try:
             stay.group.form(stay.check)
-            self._let_go_of_last_round()
+            if self._last_stay is not None:
+                # The group stands, so every rank has left the round before, and nobody waits in it.
+                self._last_stay.group.release()
+                self._last_stay = None
             self._host.say(Entered(round=stay.assignment.round))
             self._said_reenters = ANY_ROUND  # The launcher takes it from one that has entered.
             self._say_what_it_reenters()
@@ -370,7 +366,9 @@ class Run:
             traceback.clear_frames(ended.__traceback__)
         except Exception as error:
             self._survive(stay, error)
-            _clear_frames(error)
+            # Let go of what the frames it passed through still hold, the model first of all.
+            for link in raised_from(error):
+                traceback.clear_frames(link.__traceback__)
         return Departure.LEFT
 
     def _conclude(self) -> NonFinite | None:
@@ -392,7 +390,7 @@ class Run:
         if stay.is_over:
             logger.info("round left round=%d error=%s", part.round, error)
             return
-        if not (self._host.can_heal() and _is_peers_fault(error, part)):
+        if not (self._host.can_heal() and part.world_size > 1 and is_collective_failure(error)):
             raise error
         logger.warning("collective failed round=%d rank=%d error=%s", part.round, part.rank, error)
         self._record.phase(Phase.IDLE)
@@ -403,12 +401,6 @@ class Run:
         while not stay.await_end(0.5):
             if not self._host.can_heal() or time.monotonic() > deadline:
                 raise error
-
-    def _let_go_of_last_round(self) -> None:
-        """The group stands, so every rank has left the round before, and nobody waits in it."""
-        if self._last_stay is not None:
-            self._last_stay.group.release()
-            self._last_stay = None
 
     def _odd_loss(self, step: int, value: float) -> None:
         if step not in self._skips:
@@ -435,18 +427,3 @@ class Run:
         if self._stay is None:
             raise RuntimeError("this run is in no round: use it inside the function given to Run.enter")
         return self._stay
-
-
-def _is_peers_fault(error: Exception, assignment: Assignment) -> bool:
-    """A group that was not formed cannot be entered as it was assigned, whoever is to blame."""
-    if assignment.world_size == 1:
-        return False
-    return isinstance(error, NotFormed) or is_collective_failure(error)
-
-
-def _clear_frames(error: BaseException) -> None:
-    """Let go of what the frames an exception passed through still hold, the model first of all."""
-    link: BaseException | None = error
-    while link is not None:
-        traceback.clear_frames(link.__traceback__)
-        link = link.__cause__ or link.__context__

@@ -15,7 +15,7 @@ from holdfast.api.rankrecord import UNKNOWN_INT, Odd, odd
 from holdfast.trainer.record import RankRecord
 
 if TYPE_CHECKING:
-    from holdfast.trainer.scalar import Number
+    from holdfast.trainer.hostcopy import Number
 
 SKIPS_IN_A_ROW: Final = 8
 """So many skipped steps one after the other are no odd batch: they count as not finite from the first of them on,

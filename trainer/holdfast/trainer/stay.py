@@ -1,12 +1,47 @@
-"""One process's stay in one round: known to the training thread that lives it and the side thread that ends it."""
+"""One process's stay in one round: known to the training thread that lives it and the side thread that ends it.
 
+In it, the watchdog may ask for one more checkpoint: the ranks of the round agree on the step they all save. While
+nothing is wanted nothing is said, so that a step costs nothing. Ranks hear of a request at different moments
+while they train, and none may save a step that another has passed: all must save the same one. So a request is
+settled in attempts, each of which lives in three keys of the round's store:
+
+    step      the step to save, some way ahead of the rank that came first
+    promises  how many ranks promised to save it; a rank that has passed it promises nothing
+    verdict   given by the first rank to complete that step: SAVE when every rank had promised, otherwise MISSED
+
+A rank that promised obeys the verdict. It is one word for all, and SAVE only when all wait for it, so either every
+rank saves that step or none does. After MISSED, and when the step has been passed already, a rank turns to the
+next attempt, which looks further ahead.
+"""
+
+import math
 import threading
+from dataclasses import dataclass
 
 from holdfast.api.checkpoint import Standing
 from holdfast.api.control import Assignment
-from holdfast.trainer.ended import RoundEnded
 from holdfast.trainer.group import RoundGroup
-from holdfast.trainer.wantedsave import WantedSave
+from holdfast.trainer.store import RoundStore
+
+LOOK_AHEAD_S = 1.0
+"""A launcher passes a request to all its workers within milliseconds; this leaves room for a slow connection."""
+# Ranks in lockstep can be one step boundary apart, and each has to hear before the last.
+_LOOK_AHEAD_STEPS_MIN = 2
+_DOUBLINGS_MAX = 16
+
+
+class RoundEnded(BaseException):
+    """The round this process trains in is over; leave the training function.
+
+    Like KeyboardInterrupt it is no `Exception`: a training loop that survives bad batches with
+    `except Exception` must not survive the end of its round, or its process has to be killed to be freed.
+    `Run.enter` catches it. Code in between may clean up in `finally`, and should not catch it.
+    """
+
+    def __init__(self, round: int, reason: str) -> None:
+        super().__init__(f"round {round} ended: {reason}")
+        self.round = round
+        self.reason = reason
 
 
 class Stay:
@@ -48,3 +83,68 @@ class Stay:
     def await_end(self, timeout_s: float) -> bool:
         """Wait until the round is over; False when it was not within `timeout_s`."""
         return self._over.wait(timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    number: int
+    attempt: int
+    step: int
+
+
+class WantedSave:
+    """One rank's side of one more checkpoint. `want` belongs to the side thread, all else to the training thread.
+
+    While `newest` and `answered` are the same, nothing is wanted.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._promise: _Promise | None = None
+        self._tried = (-1, 0)  # the request and how many attempts at it have failed
+        self.newest = -1
+        self.answered = -1
+
+    def want(self, number: int) -> None:
+        """A request was shown. Shown again it changes nothing; a newer one counts."""
+        self.newest = max(self.newest, number)
+
+    def due(self, step: int, store: RoundStore | None, step_time_s: float | None) -> int | None:
+        """This rank has completed `step`: the request that a save of it answers, or None.
+
+        To be asked after every step while `newest` differs from `answered`. `store` is the round's (None when
+        this is the only rank). Raises what the store raises.
+        """
+        if store is None:
+            self.answered = self.newest
+            return self.answered
+        while True:
+            # A promise is kept to its end, also when a newer request has come: the others rely on it.
+            promise = self._promise = self._promise or self._agree(step, store, step_time_s)
+            if step < promise.step:
+                return None
+            self._promise = None
+            key = _key(promise.number, promise.attempt)
+            everyone = store.add(f"{key}/promises", 0) == self._world_size
+            if store.compare_set(f"{key}/verdict", "", b"save" if everyone else b"missed") == b"save":
+                self.answered = promise.number
+                return self.answered
+            self._tried = (promise.number, promise.attempt + 1)
+
+    def _agree(self, step: int, store: RoundStore, step_time_s: float | None) -> _Promise:
+        """Promise to save the first attempt's step that is not passed yet."""
+        number = self.newest
+        attempt = self._tried[1] if self._tried[0] == number else 0
+        ahead = max(_LOOK_AHEAD_STEPS_MIN, math.ceil(LOOK_AHEAD_S / step_time_s) if step_time_s else 0)
+        while True:
+            proposal = step + (ahead << min(attempt, _DOUBLINGS_MAX))
+            key = _key(number, attempt)
+            agreed = int(store.compare_set(f"{key}/step", "", str(proposal)))
+            if agreed >= step:
+                store.add(f"{key}/promises", 1)
+                return _Promise(number, attempt, agreed)
+            attempt += 1
+
+
+def _key(number: int, attempt: int) -> str:
+    return f"holdfast/save/{number}/{attempt}"

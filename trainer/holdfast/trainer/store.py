@@ -1,11 +1,17 @@
 """The store a round's process group is formed with: torch's `Store`, over a connection of our own.
 
+Its server is one thread in the process of rank 0.
+
 Torch's TCPStore was tried first and given up for two reasons. It asks the name service for the name behind every
 address it meets, only to be able to log it, which stalled one connection in sixty for five seconds where the name
 service was slow; and its client connects inside a constructor that nothing can interrupt, so that a round which
 ends while it forms could not be left.
 """
 
+import contextlib
+import logging
+import os
+import selectors
 import socket
 import threading
 import time
@@ -20,7 +26,9 @@ from holdfast.api.control import Assignment
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.frame import FrameReader, frame
-from holdfast.trainer.storeserver import STORE_FRAME_BYTES_MAX, StoreServer
+from holdfast.api.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES, open_files_max
+from holdfast.api.round import Endpoint
+from holdfast.api.strangers import HELLO_S, Strangers
 from holdfast.trainer.storetable import (
     Add,
     Answer,
@@ -37,6 +45,14 @@ from holdfast.trainer.storetable import (
     proof_of,
 )
 
+logger = logging.getLogger(__name__)
+
+STORE_FRAME_BYTES_MAX = 1 << 24
+HELLO_BYTES_MAX = 4096  # What a stranger can make the server hold.
+_SEND_BYTES = 1 << 20
+_UNSENT_BYTES_MAX = STORE_FRAME_BYTES_MAX + 4096
+_BACKLOG = 4096  # All ranks of a large round come at once.
+_STRANGERS_MAX = 1024
 _RETRY_PAUSE_S = 0.005
 _CONNECT_TIMEOUT_S = 1.0
 _READ_BYTES = 1 << 16
@@ -44,26 +60,184 @@ _ANSWER_GRACE_S = 30.0
 """How much longer than a request's own time its answer may take, before the server counts as gone."""
 
 
-def meet(assignment: Assignment, *, timeout_s: float, check: Callable[[], None]) -> "RoundStore":
-    """The store of the round; rank 0 hosts it. `check` is called between attempts and raises to give up.
+class StoreServer:
+    """Serves `table` at `endpoint` from construction until `close`."""
 
-    Raises Unavailable when nobody listens at the endpoint within `timeout_s`, when rank 0 cannot listen there,
-    or when what listens there is another round's.
-    """
-    server = None
-    if assignment.rank == 0:
-        server = StoreServer(
-            StoreTable(assignment.job, assignment.round, assignment.restore.owner), assignment.endpoint
-        )
+    def __init__(self, table: StoreTable, endpoint: Endpoint, *, hello_s: float = HELLO_S) -> None:
+        """Raises Unavailable when the endpoint cannot be listened at."""
+        self._table = table
+        self._listener = _listen(endpoint)
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._selector = selectors.DefaultSelector()
+        self._clients: dict[int, _Client] = {}
+        # The training script needs the descriptors; an eighth of them is for who has not said Hello.
+        strangers = min(_STRANGERS_MAX, max(8, open_files_max() // 8))
+        self._strangers: Strangers[int] = Strangers(strangers, strangers // 2, hello_s)
+        self._accepts_again_at: float | None = None
+        self._is_short_of_files = False
+        self._thread = threading.Thread(target=self._serve, name="holdfast-store", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        os.eventfd_write(self._stop, 1)
+        self._thread.join()
+        os.close(self._stop)
+
+    def _serve(self) -> None:
+        self._selector.register(self._stop, selectors.EVENT_READ)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        while True:
+            ready = self._selector.select(self._pause_s())
+            if any(key.fd == self._stop for key, _ in ready):
+                break
+            for key, events in ready:
+                if key.fileobj is self._listener:
+                    self._admit()
+                elif key.data is not None and self._clients.get(key.fd) is key.data:
+                    # Not so when an answer to an earlier one of this pass found its connection broken.
+                    if events & selectors.EVENT_WRITE:
+                        self._send(key.fd)
+                    if events & selectors.EVENT_READ and key.fd in self._clients:
+                        self._hear(key.fd)
+            now = time.monotonic()
+            self._tell(self._table.settle(now))
+            for silent in self._strangers.overdue(now):
+                self._drop(silent)
+            if self._accepts_again_at is not None and now >= self._accepts_again_at:
+                self._accepts_again_at = None
+                self._selector.register(self._listener, selectors.EVENT_READ)
+        for descriptor in tuple(self._clients):
+            self._drop(descriptor)
+        self._listener.close()
+        self._selector.close()
+
+    def _pause_s(self) -> float | None:
+        wakeups = (self._table.next_wakeup(), self._strangers.next_wakeup(), self._accepts_again_at)
+        wakeup = min((at for at in wakeups if at is not None), default=None)
+        return None if wakeup is None else max(0.0, wakeup - time.monotonic())
+
+    def _admit(self) -> None:
+        try:
+            connection, source = self._listener.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            if error.errno in OUT_OF_FILES:
+                self._rest(error)
+            return  # Otherwise the client gave up before it was accepted.
+        self._is_short_of_files = False
+        descriptor = connection.fileno()
+        client = self._clients[descriptor] = _Client(connection)
+        self._selector.register(connection, selectors.EVENT_READ, client)
+        gives_way = self._strangers.come(descriptor, source[0], time.monotonic())
+        if gives_way is not None:
+            self._drop(gives_way)
+
+    def _rest(self, error: OSError) -> None:
+        """Callers wait outside for a moment: the selector would tell of them again and again."""
+        if not self._is_short_of_files:
+            logger.warning("ranks wait for the round's store reason=%s", error.strerror)
+        self._is_short_of_files = True
+        self._selector.unregister(self._listener)
+        self._accepts_again_at = time.monotonic() + ACCEPT_AGAIN_S
+
+    def _send(self, descriptor: int) -> None:
+        """What the client takes now; the rest once it takes more. It must not keep the others waiting."""
+        client = self._clients[descriptor]
+        try:
+            client.send()
+        except (OSError, _Greedy):
+            self._drop(descriptor)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unsent else 0)
+        if self._selector.get_key(descriptor).events != events:
+            self._selector.modify(descriptor, events, client)
+
+    def _hear(self, descriptor: int) -> None:
+        client = self._clients[descriptor]
+        try:
+            for request in client.receive():
+                self._tell(self._table.ask(descriptor, request, time.monotonic()))
+                if self._clients.get(descriptor) is not client:
+                    return  # It has not taken its answers.
+                if not client.is_known:
+                    raise _Stranger
+                self._strangers.forget(descriptor)
+        except (OSError, Damaged, Malformed, _Stranger):
+            self._drop(descriptor)
+
+    def _tell(self, answers: list[tuple[int, Answer]]) -> None:
+        for asker, answer in answers:
+            client = self._clients.get(asker)
+            if client is None:  # An answer before this one cost it its connection.
+                continue
+            try:
+                client.answer(answer)
+            except Damaged:
+                self._drop(asker)
+            else:
+                self._send(asker)
+
+    def _drop(self, descriptor: int) -> None:
+        client = self._clients.pop(descriptor, None)
+        if client is not None:
+            self._table.forget(descriptor)
+            self._strangers.forget(descriptor)
+            self._selector.unregister(client.connection)
+            client.connection.close()
+
+
+class _Stranger(Exception):
+    """A connection that did not begin with Hello, or was refused at it, or has ended."""
+
+
+class _Greedy(Exception):
+    """It asks on and takes no answer."""
+
+
+class _Client:
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(0)
+        self.connection = connection
+        self.unsent = bytearray()
+        self._reader = FrameReader(HELLO_BYTES_MAX)
+        self.is_known = False
+        self._decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+
+    def receive(self) -> list[Request]:
+        chunk = self.connection.recv(_READ_BYTES)
+        if not chunk:
+            raise _Stranger
+        requests = [decode(self._decoder, body) for body in self._reader.feed(chunk)]
+        if requests and not self.is_known and not isinstance(requests[0], Hello):
+            raise _Stranger
+        return requests
+
+    def answer(self, answer: Answer) -> None:
+        if not self.is_known and not answer.refused:
+            self.is_known, self._reader.max_bytes = True, STORE_FRAME_BYTES_MAX
+        self.unsent += frame(msgspec.msgpack.encode(answer), STORE_FRAME_BYTES_MAX)
+
+    def send(self) -> None:
+        """Raises OSError, and _Greedy when more than one answer is left: a rank asks one thing at a time."""
+        with contextlib.suppress(BlockingIOError):
+            while self.unsent:
+                with memoryview(self.unsent) as content:
+                    sent = self.connection.send(content[:_SEND_BYTES])
+                del self.unsent[:sent]
+        if len(self.unsent) > _UNSENT_BYTES_MAX:
+            raise _Greedy
+
+
+def _listen(endpoint: Endpoint) -> socket.socket:
+    """At the endpoint's own address; at all addresses when it is not one of this host's (a service, a NAT)."""
     try:
-        connection = _connect(assignment, timeout_s=timeout_s, check=check)
-        store = RoundStore(connection, server=server, timeout_s=timeout_s)
-        store.introduce(assignment)
-    except BaseException:
-        if server is not None:
-            server.close()
-        raise
-    return store
+        return socket.create_server((endpoint.host, endpoint.port), backlog=_BACKLOG)
+    except OSError:
+        try:
+            return socket.create_server(("", endpoint.port), backlog=_BACKLOG)
+        except OSError as error:
+            where = f"{endpoint.host}:{endpoint.port}"
+            raise Unavailable(f"the round's store cannot listen at {where}: {error}") from error
 
 
 class RoundStore(Store):
@@ -147,6 +321,28 @@ class RoundStore(Store):
                 raise ConnectionResetError("the connection was closed")
             for body in self._reader.feed(chunk):
                 return decode(self._decoder, body)
+
+
+def meet(assignment: Assignment, *, timeout_s: float, check: Callable[[], None]) -> RoundStore:
+    """The store of the round; rank 0 hosts it. `check` is called between attempts and raises to give up.
+
+    Raises Unavailable when nobody listens at the endpoint within `timeout_s`, when rank 0 cannot listen there,
+    or when what listens there is another round's.
+    """
+    server = None
+    if assignment.rank == 0:
+        server = StoreServer(
+            StoreTable(assignment.job, assignment.round, assignment.restore.owner), assignment.endpoint
+        )
+    try:
+        connection = _connect(assignment, timeout_s=timeout_s, check=check)
+        store = RoundStore(connection, server=server, timeout_s=timeout_s)
+        store.introduce(assignment)
+    except BaseException:
+        if server is not None:
+            server.close()
+        raise
+    return store
 
 
 def _connect(assignment: Assignment, *, timeout_s: float, check: Callable[[], None]) -> socket.socket:

@@ -1,20 +1,311 @@
-"""A child process of the launcher, seen by its process id."""
+"""A forked child of the warm parent turns itself into a worker: what `python train.py` would have been.
 
-import asyncio
+Everything a fresh interpreter would have and a fork does not is put right here: session, parent-death signal,
+environment, arguments, working directory, output, signal handlers, random state. It ends by `os._exit`,
+because tearing down an interpreter with torch in it costs half a second; exit functions run and output is
+flushed before that.
+"""
+
+import atexit
+import ctypes
+import datetime
+import json
 import os
+import random
+import runpy
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, TextIO
+
+from holdfast.agent.launch.start import EntrypointKind, Fork
+from holdfast.api import rankrecord
+from holdfast.api.control import RUN_DIRECTORY_VARIABLE, record_file_name
+from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, Phase, ProofZone, PulseZone, ReplicaZone, StepZone
+
+# Source: the constants of prctl(2), https://man7.org/linux/man-pages/man2/prctl.2.html
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+FAILED = 1
+NOT_STARTED = 127
+_UNLOCKED = 2  # an even sequence; zero means that nothing was written yet
+_FIRST_KNOCK_S = 0.001
+_KNOCK_INTERVAL_S_MAX = 0.02  # bounds what thousands of waiting ranks ask of rank 0's host
+_KNOCK_TIMEOUT_S = 1.0
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # struct linger: on, zero seconds
 
 
-async def ended(pid: int) -> None:
-    """Return when the kernel has ended our child `pid`; most often it is still to be reaped."""
-    loop = asyncio.get_running_loop()
-    over = asyncio.Event()
+def become_worker(request: Fork, *, parent: int, warm: bool) -> NoReturn:
+    """Run the request in this freshly forked process; `parent` is the process that forked it."""
+    status = NOT_STARTED
     try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    loop.add_reader(descriptor, over.set)
-    try:
-        await over.wait()
+        _separate(parent, request.name)
+        _settle(request)
+        write_first_record(request.env, pid=os.getpid(), now_ns=time.monotonic_ns())
+        if request.kind is EntrypointKind.PROGRAM:
+            os.execvpe(request.argv[0], request.argv, request.env)
+        if not warm:
+            _start_cold(request)
+        _reseed()
+        make_stores_wait()
+        status = _run(request)
+    except BaseException:
+        traceback.print_exc()
     finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
+        _flush()
+        os._exit(status)
+
+
+def _separate(parent: int, name: str) -> None:
+    os.setsid()
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # The parent may have died before the line above took effect; then the signal never comes.
+    if os.getppid() != parent:
+        os._exit(NOT_STARTED)
+    _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def _settle(request: Fork) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _redirect(request.log)
+    os.chdir(request.cwd)
+    os.environ.clear()
+    os.environ.update(request.env)
+    sys.argv = list(request.argv)
+
+
+def _redirect(log: str) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(output)
+    # Whole lines reach the file at once, so that a killed worker's last words are there to read.
+    sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
+
+
+def _lines_to(descriptor: int) -> TextIO:
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def _start_cold(request: Fork) -> NoReturn:
+    flags = ["-m"] if request.kind is EntrypointKind.MODULE else []
+    os.execve(sys.executable, [sys.executable, "-u", *flags, *request.argv], request.env)
+
+
+def _reseed() -> None:
+    """Give the worker a random state of its own; all children would share their parent's otherwise."""
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.seed()
+        threads = os.environ.get("OMP_NUM_THREADS", "")
+        if threads.isdigit() and int(threads) > 1:
+            torch.set_num_threads(int(threads))
+
+
+def _run(request: Fork) -> int:
+    """Run the user's program and end as an interpreter does: threads are waited for, then exit functions run."""
+    status = _status_of_main(request)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    return status
+
+
+def _status_of_main(request: Fork) -> int:
+    try:
+        _run_main(request)
+    except SystemExit as request_to_exit:
+        return _exit_status(request_to_exit)
+    except BaseException as error:
+        shown = _user_part(error)
+        sys.excepthook(type(error), error.with_traceback(shown), shown)
+        _write_error_file(error)
+        return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else FAILED
+    return 0
+
+
+def _run_main(request: Fork) -> None:
+    target = request.argv[0]
+    if request.kind is EntrypointKind.MODULE:
+        sys.path.insert(0, request.cwd)
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(target).resolve().parent))
+        runpy.run_path(target, run_name="__main__")
+
+
+def _exit_status(request_to_exit: SystemExit) -> int:
+    """The status an interpreter would end with: none is success, a text is printed and is a failure."""
+    code = request_to_exit.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return FAILED
+
+
+def _user_part(error: BaseException) -> TracebackType | None:
+    """The traceback without the frames that lead from the fork to the user's code.
+
+    A script that the compiler refuses has run none of it: its file and line are in the error itself.
+    """
+    ours = (__file__, runpy.__file__, "<frozen runpy>")
+    loaders = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+    refused = isinstance(error, SyntaxError)
+    first = error.__traceback__
+    while first is not None and first.tb_frame.f_code.co_filename in (*ours, *(loaders if refused else ())):
+        first = first.tb_next
+    return first if first is not None or refused else error.__traceback__
+
+
+def _write_error_file(error: BaseException) -> None:
+    """Say what happened where torch's elastic tools look for it; the script's own account has precedence.
+
+    Source: torch.distributed.elastic.multiprocessing.errors,
+    https://docs.pytorch.org/docs/stable/elastic/errors.html
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path or os.path.exists(path):
+        return
+    extra = {
+        "py_callstack": "".join(traceback.format_exception(error)),
+        "timestamp": str(int(datetime.datetime.now(datetime.UTC).timestamp())),
+    }
+    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+    try:
+        Path(path).write_text(json.dumps({"message": message}))
+    except OSError:
+        return  # the log has it already
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+
+
+def write_first_record(environment: Mapping[str, str], *, pid: int, now_ns: int) -> None:
+    """Write the record of the worker that `environment` describes, in place of one a dead worker left.
+
+    It is written before the script runs: who it is, and nothing about its training. A script that uses
+    `holdfast.trainer` takes the record over. For one that does not it stays, and is how the agent knows the
+    process of a rank: whether the kernel runs it, has stopped it, or has ended it. Its phase is IDLE, because of
+    such a script nobody can say how long a step may take.
+
+    `now_ns` is CLOCK_MONOTONIC. A process that is no rank of a round gets none. Raises OSError when the run
+    directory cannot be written.
+    """
+    if RUN_DIRECTORY_VARIABLE not in environment:
+        return
+    local_rank = int(environment["LOCAL_RANK"])
+    path = Path(environment[RUN_DIRECTORY_VARIABLE]) / record_file_name(local_rank)
+    fresh = path.with_name(f"{path.name}.{pid}")
+    fresh.write_bytes(_record(environment, local_rank, pid, now_ns))
+    os.replace(fresh, path)
+
+
+def _record(environment: Mapping[str, str], local_rank: int, pid: int, now_ns: int) -> bytes:
+    step = StepZone(
+        round=int(environment["HOLDFAST_ROUND"]),
+        rank=int(environment["RANK"]),
+        local_rank=local_rank,
+        world_size=int(environment["WORLD_SIZE"]),
+        pid=pid,
+        step=UNKNOWN_INT,
+        phase=Phase.IDLE,
+        phase_started_ns=now_ns,
+        published_ns=now_ns,
+        step_time_ns=UNKNOWN_INT,
+        loss=None,
+        grad_norm=None,
+        tokens=UNKNOWN_INT,
+        snapshot_step=UNKNOWN_INT,
+    )
+    replica = ReplicaZone(step.round, step.rank, group=0, fingerprints=())
+    proof = ProofZone(step.round, step.rank, device=0, answers=())
+    pulse = PulseZone(beat_ns=UNKNOWN_INT, collective_sequence=UNKNOWN_INT)
+    record = bytearray(rankrecord.SIZE)
+    parts = (
+        (0, rankrecord.pack_header()),
+        (rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
+        (rankrecord.STEP_OFFSET, rankrecord.pack_step(step)),
+        (rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
+        (rankrecord.REPLICA_OFFSET, rankrecord.pack_replica(replica)),
+        (rankrecord.HEALTH_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
+        (rankrecord.HEALTH_OFFSET, rankrecord.pack_health(HealthZone(step.round, step.rank))),
+        (rankrecord.PROOF_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
+        (rankrecord.PROOF_OFFSET, rankrecord.pack_proof(proof)),
+        (rankrecord.PULSE_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
+        (rankrecord.PULSE_OFFSET, rankrecord.PULSE.pack(pulse.beat_ns, pulse.collective_sequence)),
+    )
+    for offset, part in parts:
+        record[offset : offset + len(part)] = part
+    return bytes(record)
+
+
+def make_stores_wait() -> None:
+    """Make a worker wait for its group's store in milliseconds instead of half seconds.
+
+    Changes how `init_process_group` makes a client of the store, in this process only. Workers of a round start
+    together, so most of them look for the store some milliseconds before rank 0 listens. torch's client then
+    sleeps about half a second before it tries again (measured: 0.29 to 0.55 s for a store that was 10 to 100 ms
+    late), which would be most of the time a recovery takes. Here a client first knocks, every few milliseconds,
+    until somebody listens; what a knock leaves at the store is a connection that closes at once.
+    """
+    rendezvous: Any = sys.modules.get("torch.distributed.rendezvous")
+    if rendezvous is None:
+        return
+    make_store = rendezvous.TCPStore
+
+    def make_waiting_store(**given: Any) -> Any:
+        if not given["is_master"]:
+            timeout: datetime.timedelta = given["timeout"]
+            wait_for_listener(given["host_name"], given["port"], timeout_s=timeout.total_seconds())
+        return make_store(**given)
+
+    rendezvous.TCPStore = make_waiting_store
+
+
+def wait_for_listener(host: str, port: int, *, timeout_s: float) -> None:
+    """Return once somebody listens there, or when waiting is of no use: torch's own attempt says why then."""
+    give_up = time.monotonic() + timeout_s
+    interval_s = _FIRST_KNOCK_S
+    while time.monotonic() < give_up:
+        try:
+            if _is_answered(host, port):
+                return
+        except OSError:
+            return
+        time.sleep(interval_s)
+        interval_s = min(1.5 * interval_s, _KNOCK_INTERVAL_S_MAX)
+
+
+def _is_answered(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), _KNOCK_TIMEOUT_S) as knock:
+            if knock.getsockname() != knock.getpeername():
+                return True
+            # Nobody listens, but the kernel gave the knock the very port it knocks at, so it met itself. A reset
+            # leaves nothing behind that would keep rank 0 from listening there.
+            knock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    except (ConnectionRefusedError, TimeoutError):
+        return False
+    return False

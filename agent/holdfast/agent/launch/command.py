@@ -11,19 +11,21 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from holdfast.agent.launch.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, temporary_directory
 from holdfast.agent.launch.flags import Flags, settings_of
 from holdfast.agent.launch.memoryfolder import ROOT
-from holdfast.agent.launch.outcome import Outcome
 from holdfast.agent.launch.place import MEMBER_VARIABLE, NODE_VARIABLE
 from holdfast.agent.launch.ports import ReservedPorts
+from holdfast.agent.launch.processes import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, temporary_directory
 from holdfast.agent.launch.settings import LauncherSettings
 from holdfast.api.errors import HoldfastError, InvalidInput, Unavailable
+
+if TYPE_CHECKING:
+    from holdfast.agent.launch.launcher import Outcome
 
 TERMINATION_LOG = "/dev/termination-log"
 _BYTES_MAX = 4096
@@ -110,20 +112,16 @@ def launch(**given: object) -> None:
     try:
         outcome = run(settings_of(flags, environment=os.environ, host=socket.gethostname()))
     except HoldfastError as error:
-        _end(USAGE if isinstance(error, InvalidInput) else FAILED, str(error), flags.termination_log)
+        click.echo(f"holdfast launch: {error}", err=True)
+        leave_last_words(flags.termination_log, str(error))
+        sys.exit(USAGE if isinstance(error, InvalidInput) else FAILED)
     if not outcome.succeeded:
         click.echo(f"holdfast launch: {outcome.reason}", err=True)
         leave_last_words(flags.termination_log, last_words(outcome))
     sys.exit(outcome.exit_status)
 
 
-def _end(status: int, reason: str, termination_log: str) -> NoReturn:
-    click.echo(f"holdfast launch: {reason}", err=True)
-    leave_last_words(termination_log, reason)
-    sys.exit(status)
-
-
-def run(settings: LauncherSettings) -> Outcome:
+def run(settings: LauncherSettings) -> "Outcome":
     """Be the launcher `settings` describe. Raises HoldfastError when it cannot, or may not, be one."""
     from holdfast.agent.launch.launcher import Launcher
 
@@ -143,7 +141,7 @@ def run(settings: LauncherSettings) -> Outcome:
 # Source: https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
 
 
-def last_words(outcome: Outcome) -> str:
+def last_words(outcome: "Outcome") -> str:
     """Why the run failed, and how the worker that failed last put it."""
     if not outcome.failures:
         return outcome.reason
@@ -169,9 +167,5 @@ def shortened(words: str) -> bytes:
     if len(content) <= _BYTES_MAX:
         return content
     reason = content.split(b"\n", 1)[0][:_REASON_BYTES_MAX] + b"\n" + _CUT
-    return _whole(reason + content[-(_BYTES_MAX - len(reason)) :])
-
-
-def _whole(content: bytes) -> bytes:
-    """Without the characters that were cut through."""
-    return content.decode("utf-8", "ignore").encode()
+    cut = reason + content[-(_BYTES_MAX - len(reason)) :]
+    return cut.decode("utf-8", "ignore").encode()  # without the characters that were cut through

@@ -11,11 +11,12 @@ import msgspec
 from holdfast.agent.bearer import read_token
 from holdfast.agent.launch.credential import Credential
 from holdfast.agent.launch.devices import cpu_count, gpu_count
-from holdfast.agent.launch.environment import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from holdfast.agent.launch.memoryfolder import ROOT
 from holdfast.agent.launch.place import place_of
 from holdfast.agent.launch.ports import address_towards
-from holdfast.agent.launch.settings import Entrypoint, EntrypointKind, LauncherSettings, Tee
+from holdfast.agent.launch.processes import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from holdfast.agent.launch.settings import Entrypoint, LauncherSettings, Tee
+from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.trust import WATCHDOG_CA_VARIABLE, trusting

@@ -11,38 +11,40 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, GroupGone, NotForked
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
-from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, StartTest, TellWorker
-from holdfast.agent.launch.environment import error_file, worker_environment
+from holdfast.agent.launch.ending import MemoryLimit, last_completed, raised_in
 from holdfast.agent.launch.firstsign import FirstSigns
-from holdfast.agent.launch.localset import LocalSet
-from holdfast.agent.launch.logfile import WorkerLogs, ending, log_path, tail
+from holdfast.agent.launch.forkserver import ForkServer
+from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, StartTest, TellWorker
+from holdfast.agent.launch.logs import LogFollower, OutputTails, WorkerLogs, ending, log_path, tail
 from holdfast.agent.launch.memoryfolder import folder_of
-from holdfast.agent.launch.memorylimit import MemoryLimit
-from holdfast.agent.launch.nursery import Nursery
-from holdfast.agent.launch.outcome import Outcome, WorkerFailure
-from holdfast.agent.launch.outputtail import OutputTails
 from holdfast.agent.launch.ports import ReservedPorts
-from holdfast.agent.launch.raised import raised_in
-from holdfast.agent.launch.settings import EntrypointKind, LauncherSettings
-from holdfast.agent.launch.tee import LogFollower
+from holdfast.agent.launch.processes import TestProcess, error_file, worker_environment
+from holdfast.agent.launch.settings import LauncherSettings
+from holdfast.agent.launch.start import (
+    Ended,
+    EntrypointKind,
+    Fork,
+    Forked,
+    FromWarmParent,
+    GroupGone,
+    NotForked,
+    Preload,
+    Ready,
+)
 from holdfast.agent.launch.testing import Testing
-from holdfast.agent.launch.testprocess import TestProcess
 from holdfast.agent.launch.transfer import Transfer
-from holdfast.agent.launch.warm_parent import Preload
 from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
 from holdfast.api.control import FromWorker, record_file_name
 from holdfast.api.errors import Unavailable
 from holdfast.api.membership import Departing, Join, RoundWord, SaveWanted, Verified, Warmed, WorkerExited
-from holdfast.api.rankrecord import SEQUENCE, STEP_SEQUENCE_OFFSET, UNKNOWN_INT, check_header, unpack_step
 from holdfast.api.round import Closed, Shown
 from holdfast.api.selftest import TestWanted
 
@@ -52,7 +54,38 @@ _LEAVING_S = 3.0  # saying goodbye takes one second at most, ending the workers 
 
 
 @dataclass(frozen=True, slots=True)
-class _Born:
+class WorkerFailure:
+    """The last failure of one rank. `exit_code` is negative for a signal, as in `subprocess`.
+
+    `error` is the tail of its output that a human wants to read.
+    """
+
+    local_rank: int
+    pid: int
+    exit_code: int
+    error_file: Path
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`signal` is set when a signal ended the launcher; `failures` are by global rank."""
+
+    succeeded: bool
+    reason: str
+    signal: int | None = None
+    failures: Mapping[int, WorkerFailure] = field(default_factory=dict)
+
+    @property
+    def exit_status(self) -> int:
+        """What the launcher's process ends with; a signal shows as a shell shows it."""
+        if self.signal is not None:
+            return 128 + self.signal
+        return 0 if self.succeeded else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
     """What is remembered of a process: its log, where its part of it begins, and for whom it was started."""
 
     start: Start
@@ -79,8 +112,8 @@ class Launcher:
         )
         self._testing = Testing()
         self._test_process = TestProcess(settings.run_dir, settings.log_dir, settings.member)
-        self._asked: dict[int, _Born] = {}  # by ticket, until the process id is known
-        self._born: dict[int, _Born] = {}  # by process id
+        self._asked: dict[int, _Started] = {}  # by ticket, until the process id is known
+        self._workers: dict[int, _Started] = {}  # by process id
         self._failures: dict[int, WorkerFailure] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._over: asyncio.Future[Outcome] | None = None
@@ -97,8 +130,10 @@ class Launcher:
             on_message=self._take_from_worker,
             on_detached=self._set.detached,
         )
-        self._nursery = Nursery(
-            preload=_preload(settings), environment=settings.environment, on_message=self._take_from_warm_parent
+        self._fork_server = ForkServer(
+            preload=Preload.NOTHING if settings.entrypoint.kind is EntrypointKind.PROGRAM else Preload.TORCH,
+            environment=settings.environment,
+            on_message=self._take_from_warm_parent,
         )
         self._connection = Connection(
             endpoint=settings.endpoint,
@@ -118,7 +153,13 @@ class Launcher:
         """
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
-        self._say_who_uses_the_run_directory()
+        settings = self._settings
+        member = Member(settings.job, settings.member, settings.node, self._boot, own_pid_namespace())
+        try:
+            write_member(settings.run_dir, member)
+        except OSError as error:
+            what = f"the run directory {settings.run_dir} cannot be written"
+            raise Unavailable(f"{what}: {error.strerror}") from error
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_for_signal, number)
         try:
@@ -126,11 +167,8 @@ class Launcher:
                 await self._control.open()
                 stack.push_async_callback(self._control.close)
                 await stack.enter_async_context(self._transfer)  # workers write to its memory until they end
-                await stack.enter_async_context(running_beside(self._nursery.run(), self._over))
-                await stack.enter_async_context(running_beside(self._follower.run(), self._over))
-                await stack.enter_async_context(running_beside(self._signs.run(), self._over))
-                await stack.enter_async_context(running_beside(self._logs.run(), self._over))
-                await stack.enter_async_context(running_beside(self._connection.run(), self._over))
+                for part in (self._fork_server, self._follower, self._signs, self._logs, self._connection):
+                    await stack.enter_async_context(running_beside(part.run(), self._over))
                 return await self._until_over()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -141,24 +179,16 @@ class Launcher:
     async def _until_over(self) -> Outcome:
         assert self._over is not None
         outcome = await self._over
-        born = self._born
-        living = [(run, born[run.pid].start.round.world_size) for run in self._logs.living if run.pid in born]
+        workers = self._workers
+        living = [
+            (run, workers[run.pid].start.round.world_size) for run in self._logs.living if run.pid in workers
+        ]
         self._tails.leave(living, _seconds_since_1970())
         if outcome.signal is not None:
             await self._connection.leave(outcome.reason)
         else:
             await self._connection.flush()
         return outcome
-
-    def _say_who_uses_the_run_directory(self) -> None:
-        settings = self._settings
-        member = Member(settings.job, settings.member, settings.node, self._boot, own_pid_namespace())
-        try:
-            write_member(settings.run_dir, member)
-        except OSError as error:
-            raise Unavailable(
-                f"the run directory {settings.run_dir} cannot be written: {error.strerror}"
-            ) from error
 
     def _join(self) -> Join:
         settings = self._settings
@@ -170,7 +200,7 @@ class Launcher:
             address=settings.address,
             local_size=settings.local_size,
             ports=self._ports.numbers,
-            warm=self._nursery.is_warm,
+            warm=self._fork_server.is_warm,
             held_round=self._set.held_round,
             shown=self._set.shown_number,
             nodes=settings.nodes,
@@ -196,7 +226,7 @@ class Launcher:
         self._do(self._set.show(desired, time.monotonic()))
         if isinstance(desired, Closed):
             self._finish(Outcome(succeeded=desired.succeeded, reason=desired.reason, failures=self._failures))
-        elif self._departure is not None and not self._set.has_ranks:
+        elif self._departure is not None and self._set.round_with_ranks is None:
             self._leave(self._departure)
 
     def _take_attached(self, worker: int) -> None:
@@ -207,78 +237,84 @@ class Launcher:
         self._do(self._set.heard(worker, message, time.monotonic()))
 
     def _take_from_warm_parent(self, message: FromWarmParent) -> None:
-        now = time.monotonic()
-        if isinstance(message, Forked):
-            self._take_forked(message, now)
-        elif isinstance(message, NotForked):
-            self._take_not_forked(message)
-        elif isinstance(message, Ended):
-            self._take_ended(message, now)
-        elif isinstance(message, GroupGone):
-            self._do(self._testing.group_gone(message.pid))
-        elif message.warm:
-            self._connection.report(Warmed())
-        else:
-            log.warning("workers start cold reason=%s", message.reason)
+        match message:
+            case Ready(warm=True):
+                self._connection.report(Warmed())
+            case Ready():
+                log.warning("workers start cold reason=%s", message.reason)
+            case Forked() if self._testing.has_ticket(message.ticket):
+                self._do(self._testing.started(message.pid))
+            case Forked():
+                self._take_started(message)
+            case NotForked() if self._testing.has_ticket(message.ticket):
+                self._do(self._testing.ended(message.error))
+            case NotForked():
+                self._asked.pop(message.ticket, None)
+                self._do(self._set.not_started(message.ticket, message.error))
+            case Ended() if self._testing.has_process(message.pid):
+                self._do(self._testing.ended(self._test_process.outcome(message)))
+            case Ended():
+                self._take_ended(message)
+            case GroupGone():
+                self._do(self._testing.group_gone(message.pid))
 
-    def _take_not_forked(self, message: NotForked) -> None:
-        if self._testing.has_ticket(message.ticket):
-            self._do(self._testing.ended(message.error))
-            return
-        self._asked.pop(message.ticket, None)
-        self._do(self._set.not_started(message.ticket, message.error))
-
-    def _take_forked(self, message: Forked, now: float) -> None:
-        if self._testing.has_ticket(message.ticket):
-            self._do(self._testing.started(message.pid))
-            return
-        born = self._asked.pop(message.ticket)
-        self._born[message.pid] = born
-        start, round_ = born.start, born.start.round
-        self._logs.begin(
-            message.pid,
-            rank=start.rank,
-            local_rank=start.local_rank,
-            round_=round_.number,
-            path=born.path,
-            offset=born.offset,
-        )
+    def _take_started(self, message: Forked) -> None:
+        started = self._workers[message.pid] = self._asked.pop(message.ticket)
+        start, path, offset = started.start, started.path, started.offset
+        pid, rank, round_ = message.pid, start.rank, start.round.number
+        self._logs.begin(pid, rank=rank, local_rank=start.local_rank, round_=round_, path=path, offset=offset)
         if self._settings.tee.includes(start.local_rank):
-            self._follower.follow(
-                message.pid, born.path, rank=start.rank, round_=round_.number, offset=born.offset
-            )
-        self._signs.watch(message.pid, port=round_.endpoint.port, log=born.path, offset=born.offset)
-        self._do(self._set.started(message.ticket, message.pid, now))
+            self._follower.follow(pid, path, rank=rank, round_=round_, offset=offset)
+        self._signs.watch(pid, port=start.round.endpoint.port, log=path, offset=offset)
+        self._do(self._set.started(message.ticket, pid, time.monotonic()))
 
-    def _take_ended(self, message: Ended, now: float) -> None:
-        if self._testing.has_process(message.pid):
-            self._do(self._testing.ended(self._test_process.outcome(message)))
-            return
-        born = self._born.pop(message.pid, None)
+    def _take_ended(self, message: Ended) -> None:
+        """Tell the watchdog, and this node's log, how the worker ended and what it left that explains it."""
+        worker = self._workers.pop(message.pid, None)
         self._follower.finish(message.pid)
         self._signs.forget(message.pid)
-        if born is None:
+        if worker is None:
             return
+        now, start = time.monotonic(), worker.start
         run = self._logs.end(
             message.pid, f"signal {message.signal}" if message.signal else f"exit code {message.exit_code}"
         )
-        written = "" if message.exit_code == 0 else ending(born.path, since=born.offset)
+        written = "" if message.exit_code == 0 else ending(worker.path, since=worker.offset)
         raised = raised_in(written) if message.exit_code else None
-        exit = Exit(
-            exit_code=message.exit_code,
-            signal=message.signal,
-            age_s=max(0.0, now - message.at_ns / 1e9),
-            error=raised.text if raised else tail(written),
-            completed=last_completed(self._settings.run_dir / record_file_name(born.start.local_rank)),
+        exit = WorkerExited(
+            start.round.number,
+            start.rank,
+            max(0.0, now - message.at_ns / 1e9),
+            message.exit_code,
+            message.signal,
+            raised.text if raised else tail(written),
             raised=raised.exception if raised else "",
             place=raised.place if raised else "",
             own_limit=message.signal == signal.SIGKILL and self._memory_limit.has_killed(),
         )
-        effects = self._set.exited(message.pid, exit, now)
+        completed = last_completed(self._settings.run_dir / record_file_name(start.local_rank))
+        effects = self._set.exited(message.pid, exit, now, completed=completed)
         self._do(effects)
-        self._tell_failures(effects, message, born)
+        for effect in effects:
+            # An exit code of zero is told of because the others may go on; it is no failure.
+            if isinstance(effect, Report) and isinstance(effect.message, WorkerExited) and exit.exit_code != 0:
+                self._note_failure(effect.message, message.pid, worker)
         if run is not None:
-            self._tails.ended(run, born.start.round.world_size)
+            self._tails.ended(run, start.round.world_size)
+
+    def _note_failure(self, failed: WorkerExited, pid: int, worker: _Started) -> None:
+        how = f"signal={failed.signal}" if failed.signal else f"exit_code={failed.exit_code}"
+        log.error("a worker failed rank=%d round=%d %s log=%s", failed.rank, failed.round, how, worker.path)
+        if failed.error and not self._settings.tee.includes(worker.start.local_rank):
+            sys.stderr.write(failed.error + "\n")
+        self._failures.pop(failed.rank, None)  # the newest is the last
+        self._failures[failed.rank] = WorkerFailure(
+            local_rank=worker.start.local_rank,
+            pid=pid,
+            exit_code=failed.exit_code if failed.exit_code is not None else -(failed.signal or 0),
+            error_file=error_file(self._settings.run_dir, worker.start),
+            error=failed.error,
+        )
 
     # What is done.
 
@@ -290,9 +326,9 @@ class Launcher:
                 if not self._testing.hold(effect, time.monotonic()):
                     self._start(effect)
             elif isinstance(effect, StartTest):
-                self._nursery.fork(self._test_process.request(effect, self._settings.environment))
+                self._fork_server.fork(self._test_process.request(effect, self._settings.environment))
             elif isinstance(effect, KillWorker):
-                self._nursery.kill(effect.pid)
+                self._fork_server.kill(effect.pid)
             elif isinstance(effect, TellWorker):
                 self._control.tell(effect.pid, effect.message)
             else:
@@ -311,7 +347,7 @@ class Launcher:
         settings = self._settings
         path = log_path(settings.log_dir, start.rank, start.round.number)
         offset = path.stat().st_size if path.exists() else 0
-        self._asked[start.ticket] = _Born(start, path, offset)
+        self._asked[start.ticket] = _Started(start, path, offset)
         environment = worker_environment(
             start,
             inherited=settings.environment,
@@ -329,7 +365,7 @@ class Launcher:
             cwd=os.getcwd(),
             log=str(path),
         )
-        self._nursery.fork(request)
+        self._fork_server.fork(request)
 
     def _arm_timer(self) -> None:
         if self._timer is not None:
@@ -343,33 +379,12 @@ class Launcher:
         now = time.monotonic()
         self._do([*self._set.elapse(now), *self._testing.elapse(now)])
 
-    def _tell_failures(self, effects: Iterable[Effect], ended: Ended, born: _Born) -> None:
-        """Say on this node what was said to the watchdog: which worker failed, and its last words."""
-        for effect in effects:
-            if not (isinstance(effect, Report) and isinstance(effect.message, WorkerExited)):
-                continue
-            failed = effect.message
-            if failed.exit_code == 0:
-                continue  # it is told of because the others may go on; it has not failed
-            how = f"signal={failed.signal}" if failed.signal else f"exit_code={failed.exit_code}"
-            log.error("a worker failed rank=%d round=%d %s log=%s", failed.rank, failed.round, how, born.path)
-            if failed.error and not self._settings.tee.includes(born.start.local_rank):
-                sys.stderr.write(failed.error + "\n")
-            self._failures.pop(failed.rank, None)  # the newest is the last
-            self._failures[failed.rank] = WorkerFailure(
-                local_rank=born.start.local_rank,
-                pid=ended.pid,
-                exit_code=failed.exit_code if failed.exit_code is not None else -(failed.signal or 0),
-                error_file=error_file(self._settings.run_dir, born.start),
-                error=failed.error,
-            )
-
     # How it ends.
 
     def _stop_for_signal(self, number: signal.Signals) -> None:
         """SIGTERM may leave time to move the ranks in good order. Any second signal ends it at once."""
         stay_s = self._settings.leave_grace_s - _LEAVING_S
-        if number != signal.SIGTERM or self._departure or stay_s <= 0 or not self._set.has_ranks:
+        if number != signal.SIGTERM or self._departure or stay_s <= 0 or self._set.round_with_ranks is None:
             self._leave(number)
             return
         self._departure = number
@@ -390,31 +405,9 @@ def _seconds_since_1970() -> float:
     return datetime.now(UTC).timestamp()
 
 
-def _preload(settings: LauncherSettings) -> Preload:
-    return Preload.NOTHING if settings.entrypoint.kind is EntrypointKind.PROGRAM else Preload.TORCH
-
-
-# The last step a worker had completed when it ended, from the rank record it leaves behind.
-
-
-def last_completed(record: Path) -> tuple[int, int] | None:
-    """The (round, step) in `record`, None when Unknown: no record, none completed, or killed while writing."""
-    try:
-        raw = record.read_bytes()
-        if check_header(raw) is not None or SEQUENCE.unpack_from(raw, STEP_SEQUENCE_OFFSET)[0] % 2:
-            return None
-        zone = unpack_step(raw)
-    except (OSError, ValueError):
-        return None
-    return None if zone.step == UNKNOWN_INT else (zone.round, zone.step)
-
-
-# Work of the launcher that goes on beside its own, and whose failure is the launcher's.
-
-
 @asynccontextmanager
 async def running_beside(work: Coroutine[None, None, None], over: asyncio.Future[Outcome]) -> AsyncIterator[None]:
-    """Run `work` beside the block and end it after it. Should it fail, `over` takes its error."""
+    """Run `work` beside the block, end it after it. Its failure is the launcher's: `over` takes its error."""
 
     def pass_on(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) and not over.done():

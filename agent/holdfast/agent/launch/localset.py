@@ -18,15 +18,26 @@ on to: that is for the watchdog to respect when it says how its next round is en
 
 import itertools
 import math
+from dataclasses import dataclass
+from enum import StrEnum
 
-from holdfast.agent.launch.effect import Effect, Exit, KillWorker, Report, Start, TellWorker
-from holdfast.agent.launch.memoryplace import MemoryPlace
-from holdfast.agent.launch.slot import Slot, Standing
-from holdfast.api.control import Entered, Finished, FromWorker, Reenters, RoundEnded, RoundLeft, assignment_in
+import msgspec
+
+from holdfast.api.control import (
+    Entered,
+    Finished,
+    FromWorker,
+    Reenters,
+    RoundEnded,
+    RoundLeft,
+    ToWorker,
+    assignment_in,
+)
 from holdfast.api.membership import (
     CheckpointCommitted,
     CheckpointsStored,
     CollectiveFailed,
+    FromLauncher,
     Restored,
     RoundEntered,
     RoundWord,
@@ -34,10 +45,136 @@ from holdfast.api.membership import (
     WorkerExited,
     WorkersFinished,
 )
+from holdfast.api.memory import NodeMemory
 from holdfast.api.round import Closed, Entry, Reentry, Seat, Shown
-from holdfast.api.telemetry import RankNonFinite
+from holdfast.api.selftest import TestWanted
+from holdfast.api.telemetry import NonFinite, RankNonFinite
 
+ANY_ROUND = Reenters(Reentry.ANY_WORLD, "")
 _STRICTER = (Reentry.ANY_WORLD, Reentry.SAME_WORLD, Reentry.NEVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a process for `rank` of `round`; answer with `started` or `not_started` under `ticket`.
+
+    `restarts` counts the rounds this launcher ran before.
+    """
+
+    ticket: int
+    local_rank: int
+    rank: int
+    round: Seat
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """SIGKILL the process and its group; answer with `exited`."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellWorker:
+    """Send over the worker's control connection."""
+
+    pid: int
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class StartTest:
+    """Start a process that does the self-test `request` asks for."""
+
+    ticket: int
+    request: TestWanted
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Send to the watchdog."""
+
+    message: FromLauncher
+
+
+Effect = Start | StartTest | KillWorker | TellWorker | Report
+
+
+class SlotState(StrEnum):
+    """Where a slot's process stands."""
+
+    ABSENT = "Absent"  # there is none: not wanted, or it failed and the watchdog has yet to decide
+    STARTING = "Starting"  # asked for; its process id is not known yet
+    RUNNING = "Running"  # it belongs to `Slot.round`
+    LEAVING = "Leaving"  # told to leave an older round, has not said that it did
+    PARKED = "Parked"  # it has left and waits, attached, for an assignment
+    DYING = "Dying"  # killed; the kernel has not confirmed it
+    DONE = "Done"  # it ended `Slot.round` with exit code zero
+
+
+@dataclass(slots=True)
+class Slot:
+    """Times are seconds on the launcher's monotonic clock. `round` is the newest round the process was given.
+
+    `began` says that the process, of a script that does not attach, has shown a sign of training.
+    `reenters` is what the process said of the rounds it can go on to, `nonfinite` what it said of its values when
+    it had finished.
+    """
+
+    local_rank: int
+    state: SlotState = SlotState.ABSENT
+    round: int = -1
+    rank: int = -1
+    pid: int | None = None
+    ticket: int | None = None
+    attached: bool = False
+    entered: bool = False
+    finished: bool = False
+    left_round: int = -1
+    started_at: float = 0.0
+    leave_by: float | None = None
+    began: bool = False
+    reenters: Reenters = ANY_ROUND
+    nonfinite: NonFinite | None = None
+
+    @property
+    def holds_process(self) -> bool:
+        return self.state not in (SlotState.ABSENT, SlotState.DONE)
+
+    def can_reenter(self) -> bool:
+        """Whether its process can go on to another round without being replaced."""
+        listening = self.state in (SlotState.RUNNING, SlotState.LEAVING, SlotState.PARKED)
+        return listening and self.attached and not self.finished
+
+    def clear(self, state: SlotState) -> None:
+        """Its process is gone, or a new one is asked for. The round and the rank stay, and its word on the round
+        that it is done with.
+        """
+        self.state = state
+        self.pid = self.ticket = self.leave_by = None
+        self.attached = self.entered = self.finished = self.began = False
+        self.left_round = -1
+        self.reenters = ANY_ROUND
+        if state is not SlotState.DONE:
+            self.nonfinite = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlace:
+    """Where the node's snapshots in memory lie: their `folder`, the `server` that serves them ("host:port")."""
+
+    folder: str
+    server: str
+
+    def part_in(self, seat: Seat) -> NodeMemory | None:
+        """What the workers of `seat` are told; None when its round keeps no snapshots in memory.
+
+        Without the name of the job's life nobody could tell whose snapshots are found.
+        """
+        if seat.memory is None or not seat.restore.owner:
+            return None
+        return NodeMemory(seat.memory, self.folder, self.server)
 
 
 class LocalSet:
@@ -78,10 +215,6 @@ class LocalSet:
         """The greatest number that was shown, 0 when nothing was."""
         return self.desired.number if self.desired is not None else 0
 
-    @property
-    def is_empty(self) -> bool:
-        return not any(slot.holds_process for slot in self.slots)
-
     def slot_of(self, pid: int) -> Slot | None:
         return next((slot for slot in self.slots if slot.pid == pid), None)
 
@@ -111,35 +244,28 @@ class LocalSet:
     @property
     def leaves_devices_free(self) -> bool:
         """Whether no worker computes, and none is about to. Parked ones only hold memory."""
-        quiet = (Standing.ABSENT, Standing.DONE, Standing.PARKED)
-        over = self.has_ranks or isinstance(self.desired, Closed)
-        return not over and all(slot.standing in quiet for slot in self.slots)
+        quiet = (SlotState.ABSENT, SlotState.DONE, SlotState.PARKED)
+        busy = isinstance(self.desired, Seat | Closed)
+        return not busy and all(slot.state in quiet for slot in self.slots)
 
     @property
     def round_with_ranks(self) -> int | None:
         """The round that gives this member a share, by its number."""
-        wanted = self._my_round()
-        return wanted.number if wanted is not None else None
-
-    @property
-    def has_ranks(self) -> bool:
-        """Whether the desired state gives this member a share in a round."""
-        return self._my_round() is not None
+        return self.desired.number if isinstance(self.desired, Seat) else None
 
     def _my_round(self) -> Seat | None:
         """The desired round when this member has a share in it."""
-        desired = self.desired
-        return desired if isinstance(desired, Seat) else None
+        return self.desired if isinstance(self.desired, Seat) else None
 
     def _align(self, slot: Slot, now: float) -> list[Effect]:
         wanted = self._my_round()
-        if slot.standing in (Standing.STARTING, Standing.DYING):
+        if slot.state in (SlotState.STARTING, SlotState.DYING):
             return []  # looked at again when the answer comes
         if not slot.holds_process:
             return [self._start(slot, wanted)] if wanted else []
         if slot.can_reenter() and self._may_reenter(slot):
             return self._move(slot, wanted, now)
-        slot.standing = Standing.DYING
+        slot.state = SlotState.DYING
         return [KillWorker(_known(slot.pid))]
 
     def _may_reenter(self, slot: Slot) -> bool:
@@ -151,7 +277,7 @@ class LocalSet:
         )
 
     def _start(self, slot: Slot, wanted: Seat) -> Effect:
-        slot.clear(Standing.STARTING)
+        slot.clear(SlotState.STARTING)
         slot.round, slot.rank, slot.ticket = wanted.number, _rank_in(wanted, slot), next(self._tickets)
         return Start(slot.ticket, slot.local_rank, slot.rank, wanted, self._rounds_run - 1)
 
@@ -160,16 +286,16 @@ class LocalSet:
         assert self.desired is not None
         pid = _known(slot.pid)
         effects: list[Effect] = []
-        if slot.standing is not Standing.PARKED:
+        if slot.state is not SlotState.PARKED:
             effects.append(TellWorker(pid, RoundEnded(slot.round, self.desired.reason)))
             if slot.left_round == slot.round:
-                slot.standing = Standing.PARKED
+                slot.state = SlotState.PARKED
             elif slot.leave_by is None:
-                slot.standing, slot.leave_by = Standing.LEAVING, now + self._leave_timeout_s
+                slot.state, slot.leave_by = SlotState.LEAVING, now + self._leave_timeout_s
         slot.entered = False
         if wanted is not None:
-            if slot.standing is Standing.PARKED:
-                slot.standing = Standing.RUNNING
+            if slot.state is SlotState.PARKED:
+                slot.state = SlotState.RUNNING
             slot.round, slot.rank, slot.started_at = wanted.number, _rank_in(wanted, slot), now
             effects += self._assign(slot, wanted)
         return effects
@@ -178,7 +304,8 @@ class LocalSet:
         """Show a worker its part in the round, and what the round's workers have been told by now."""
         pid = _known(slot.pid)
         memory = None if self._memory is None else self._memory.part_in(wanted)
-        assigned = assignment_in(wanted, local_rank=slot.local_rank, restarts=self._rounds_run - 1, memory=memory)
+        restarts = self._rounds_run - 1
+        assigned = assignment_in(wanted, local_rank=slot.local_rank, restarts=restarts, memory=memory)
         part: list[Effect] = [TellWorker(pid, assigned)]
         return part + [TellWorker(pid, word) for word in self._words.values()]
 
@@ -189,7 +316,7 @@ class LocalSet:
         slot = next((slot for slot in self.slots if slot.ticket == ticket), None)
         if slot is None:
             return [KillWorker(pid)]
-        slot.standing, slot.pid, slot.ticket, slot.started_at = Standing.RUNNING, pid, None, now
+        slot.state, slot.pid, slot.ticket, slot.started_at = SlotState.RUNNING, pid, None, now
         slot.attached = pid in self._early_attached
         self._early_attached.discard(pid)
         return self._catch_up(slot, now) + self._greet(slot)
@@ -199,7 +326,7 @@ class LocalSet:
         slot = next((slot for slot in self.slots if slot.ticket == ticket), None)
         if slot is None:
             return []
-        slot.clear(Standing.ABSENT)
+        slot.clear(SlotState.ABSENT)
         return [Report(WorkerExited(slot.round, slot.rank, 0.0, exit_code=1, error=error))]
 
     def _catch_up(self, slot: Slot, now: float) -> list[Effect]:
@@ -209,46 +336,40 @@ class LocalSet:
             return []
         return self._align(slot, now)
 
-    def exited(self, pid: int, exit: Exit, now: float) -> list[Effect]:
-        """The kernel ended `pid`. Reported only when it ended on its own, in the round that is wanted."""
+    def exited(
+        self, pid: int, exit: WorkerExited, now: float, *, completed: tuple[int, int] | None = None
+    ) -> list[Effect]:
+        """The kernel ended `pid`, as `exit` says. Reported only when it ended on its own, in the round wanted.
+
+        `completed` is the round it last completed a step in, and that step; None when Unknown.
+        """
         slot = self.slot_of(pid)
         self._early_attached.discard(pid)
         if slot is None:
             return []
-        if exit.completed is not None:
-            self._remember_step(*exit.completed)
+        if completed is not None:
+            self._remember_step(*completed)
         wanted = self._my_round()
-        on_its_own = slot.standing is Standing.RUNNING and wanted is not None and slot.round == wanted.number
+        on_its_own = slot.state is SlotState.RUNNING and wanted is not None and slot.round == wanted.number
         if not on_its_own:
-            slot.clear(Standing.ABSENT)
+            slot.clear(SlotState.ABSENT)
             return self._align(slot, now)
-        if exit.exit_code == 0:
-            slot.clear(Standing.DONE)
-            done = all(slot.standing is Standing.DONE for slot in self.slots)
+        exit = msgspec.structs.replace(exit, round=slot.round, rank=slot.rank)
+        if exit.exit_code != 0:
+            began = slot.began or (completed is not None and completed[0] == slot.round)
+            slot.clear(SlotState.ABSENT)
+            return [Report(msgspec.structs.replace(exit, began=began))]
+        slot.clear(SlotState.DONE)
+        effects = [*self._entry_report(now), Report(exit)]
+        if all(slot.state is SlotState.DONE for slot in self.slots):
             odd = tuple(RankNonFinite(each.rank, each.nonfinite) for each in self.slots if each.nonfinite)
-            finished = WorkersFinished(slot.round, self._last_step_in(slot.round), odd)
-            ended = Report(WorkerExited(slot.round, slot.rank, exit.age_s, exit_code=0))
-            return [*self._entry_report(now), ended, *([Report(finished)] if done else [])]
-        began = slot.began or (exit.completed is not None and exit.completed[0] == slot.round)
-        slot.clear(Standing.ABSENT)
-        failure = WorkerExited(
-            slot.round,
-            slot.rank,
-            exit.age_s,
-            exit.exit_code,
-            exit.signal,
-            exit.error,
-            raised=exit.raised,
-            place=exit.place,
-            began=began,
-            own_limit=exit.own_limit,
-        )
-        return [Report(failure)]
+            effects.append(Report(WorkersFinished(slot.round, self._last_step_in(slot.round), odd)))
+        return effects
 
     def showed_sign(self, pid: int) -> list[Effect]:
         """A process whose script publishes nothing has shown its first sign of training: news once a round."""
         slot, wanted = self.slot_of(pid), self._my_round()
-        if slot is None or slot.attached or slot.standing is not Standing.RUNNING:
+        if slot is None or slot.attached or slot.state is not SlotState.RUNNING:
             return []
         slot.began = True
         if wanted is None or slot.round != wanted.number or self._told_began:
@@ -276,12 +397,12 @@ class LocalSet:
     def heard(self, pid: int, message: FromWorker, now: float) -> list[Effect]:
         """A worker said something. What concerns a round that is not wanted any more is dropped."""
         slot = self.slot_of(pid)
-        if slot is None or slot.standing is Standing.DYING:
+        if slot is None or slot.state is SlotState.DYING:
             return []
         if isinstance(message, RoundLeft):
             self._left(slot, message)
         elif isinstance(message, Entered) and message.round == slot.round:
-            slot.entered, slot.standing, slot.leave_by = True, Standing.RUNNING, None
+            slot.entered, slot.state, slot.leave_by = True, SlotState.RUNNING, None
             return self._entry_report(now)
         elif isinstance(message, Reenters):
             slot.reenters = message
@@ -296,22 +417,22 @@ class LocalSet:
     def _greet(self, slot: Slot) -> list[Effect]:
         """Show a newly attached worker its assignment; its environment holds only part of it."""
         wanted = self._my_round()
-        if wanted is None or slot.standing is not Standing.RUNNING or not self._is_told(slot, wanted):
+        if wanted is None or slot.state is not SlotState.RUNNING or not self._is_told(slot, wanted):
             return []
         return self._assign(slot, wanted)
 
     def _is_told(self, slot: Slot, wanted: Seat) -> bool:
         """Whether the slot's worker listens and has been shown its part in `wanted`."""
-        telling = (Standing.RUNNING, Standing.LEAVING)
-        return slot.attached and slot.standing in telling and slot.round == wanted.number
+        telling = (SlotState.RUNNING, SlotState.LEAVING)
+        return slot.attached and slot.state in telling and slot.round == wanted.number
 
     def _left(self, slot: Slot, message: RoundLeft) -> None:
         self._remember_step(message.round, message.step)
         slot.left_round = max(slot.left_round, message.round)
         wanted = self._my_round()
-        if slot.standing is Standing.LEAVING and (self.desired is None or message.round < self.desired.number):
+        if slot.state is SlotState.LEAVING and (self.desired is None or message.round < self.desired.number):
             slot.leave_by = None
-            slot.standing = Standing.RUNNING if wanted and slot.round == wanted.number else Standing.PARKED
+            slot.state = SlotState.RUNNING if wanted and slot.round == wanted.number else SlotState.PARKED
 
     def _remember_step(self, round_: int, step: int | None) -> None:
         if step is not None:
@@ -329,7 +450,7 @@ class LocalSet:
         effects: list[Effect] = []
         for slot in self.slots:
             if slot.leave_by is not None and slot.leave_by <= now:
-                slot.leave_by, slot.standing = None, Standing.DYING
+                slot.leave_by, slot.state = None, SlotState.DYING
                 effects.append(KillWorker(_known(slot.pid)))
         return effects + self._entry_report(now)
 
@@ -343,7 +464,7 @@ class LocalSet:
         return min(times, default=None)
 
     def _is_silent(self, slot: Slot) -> bool:
-        return slot.standing is Standing.RUNNING and not slot.attached
+        return slot.state is SlotState.RUNNING and not slot.attached
 
     def _entry_report(self, now: float) -> list[Effect]:
         wanted = self._my_round()
@@ -363,7 +484,7 @@ class LocalSet:
             return False
         if self._is_silent(slot):
             return now >= slot.started_at + self._attach_grace_s
-        return slot.standing is Standing.DONE or (slot.standing is Standing.RUNNING and slot.entered)
+        return slot.state is SlotState.DONE or (slot.state is SlotState.RUNNING and slot.entered)
 
 
 def _rank_in(wanted: Seat, slot: Slot) -> int:

@@ -3,19 +3,11 @@
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 from holdfast.agent.launch.credential import Credential
 from holdfast.agent.launch.memoryfolder import ROOT
-
-
-class EntrypointKind(StrEnum):
-    """How the user's program is run."""
-
-    SCRIPT = "Script"  # a Python file, as `python train.py` runs it
-    MODULE = "Module"  # an importable module, as `python -m train` runs it
-    PROGRAM = "Program"  # anything executable; it gains nothing from the warm parent
+from holdfast.agent.launch.start import EntrypointKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.agent.launch.effect import Effect, KillWorker, Report, Start, StartTest
+from holdfast.agent.launch.localset import Effect, KillWorker, Report, Start, StartTest
 from holdfast.api.selftest import Tested, TestWanted, Verdict
 
 HELD_S: Final = 5.0

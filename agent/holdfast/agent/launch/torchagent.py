@@ -5,7 +5,6 @@ memory_dir= and token_file=. Source: torch/distributed/elastic/agent/server and 
 https://github.com/pytorch/pytorch/tree/main/torch/distributed
 """
 
-import asyncio
 import logging
 import os
 import signal
@@ -22,13 +21,14 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousParameters
 from torch.distributed.launcher import api as launcher_api
 
+from holdfast.agent.launch.command import run
 from holdfast.agent.launch.flags import credential_of, endpoint_of, job_of, trusted_of
-from holdfast.agent.launch.launcher import Launcher
+from holdfast.agent.launch.launcher import Outcome
 from holdfast.agent.launch.memoryfolder import ROOT
-from holdfast.agent.launch.outcome import Outcome
 from holdfast.agent.launch.place import place_of
-from holdfast.agent.launch.ports import ReservedPorts, address_towards
-from holdfast.agent.launch.settings import Entrypoint, EntrypointKind, LauncherSettings, Tee
+from holdfast.agent.launch.ports import address_towards
+from holdfast.agent.launch.settings import Entrypoint, LauncherSettings, Tee
+from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
 from holdfast.api.errors import HoldfastError
 
@@ -72,7 +72,7 @@ class HoldfastAgent(LocalElasticAgent):
         rendezvous = spec.rdzv_handler
         assert isinstance(rendezvous, HoldfastRendezvous)
         try:
-            outcome = _launch(settings_of(spec, rendezvous.parameters, log_dir=self._log_dir()))
+            outcome = run(settings_of(spec, rendezvous.parameters, log_dir=self._log_dir()))
         except HoldfastError as error:
             raise SystemExit(f"holdfast: {error}") from error
         return _result(outcome, spec.local_world_size)
@@ -136,13 +136,6 @@ def entrypoint_of(spec: WorkerSpec) -> Entrypoint:
     if arguments[1] == "-m":
         return Entrypoint(EntrypointKind.MODULE, tuple(arguments[2:]))
     return Entrypoint(EntrypointKind.SCRIPT, tuple(arguments[1:]))
-
-
-def _launch(settings: LauncherSettings) -> Outcome:
-    settings.run_dir.mkdir(parents=True, exist_ok=True)
-    settings.log_dir.mkdir(parents=True, exist_ok=True)
-    with ReservedPorts(settings.address, settings.reserved_ports) as ports:
-        return asyncio.run(Launcher(settings, ports).run())
 
 
 def _result(outcome: Outcome, local_size: int) -> RunResult:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.agent.launch.tee import BEGINS
+from holdfast.agent.launch.logs import BEGINS
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.status import RankStatus
 from holdfast.cli.cluster.kubeapi import Gone, KubeApi

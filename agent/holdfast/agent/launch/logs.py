@@ -14,15 +14,18 @@ import contextlib
 import ctypes
 import logging
 import os
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO
 
 import msgspec
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Malformed
+from holdfast.api.workeroutput import WorkerOutput, spread_s, tail_bytes
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,12 @@ _TAIL_LINES: Final = 30
 _BLOCK: Final = 4096
 # Source: https://man7.org/linux/man-pages/man2/fallocate.2.html
 _PUNCH_HOLE_AND_KEEP_SIZE: Final = 0x02 | 0x01
+# Of a launcher whose workers end faster than their output is sent, the oldest are left out: 1 MiB.
+WAITING_MAX: Final = 64
+_TEE_INTERVAL_S = 0.1  # what a reader at a terminal takes for at once
+_TEE_BYTES = 1 << 20
+_LINE_BYTES_MAX = 1 << 20  # a longer line is broken: a progress bar may never end its own
+BEGINS = "holdfast: a worker process begins"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -193,3 +202,149 @@ def ending(path: Path, *, since: int) -> str:
 def tail(text: str) -> str:
     """The last lines of it, as many as a human wants to read."""
     return "\n".join(text.splitlines()[-_TAIL_LINES:])
+
+
+def prefix_of(rank: int) -> str:
+    """What stands before each line of the rank."""
+    return f"[rank{rank}]: "
+
+
+@dataclass(slots=True)
+class _Followed:
+    path: Path
+    prefix: str
+    offset: int
+    unfinished: bytes = b""
+
+
+class LogFollower:
+    """Copies chosen workers' log lines to `output`, the launcher's own, each with its rank in front.
+
+    Workers write to files and never to a pipe of ours: output cannot block them, none is lost with the launcher.
+    """
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        self._followed: dict[int, _Followed] = {}
+
+    def follow(self, worker: int, path: Path, *, rank: int, round_: int, offset: int) -> None:
+        """From now on copy what process `worker` appends to `path` beyond `offset`, behind a line that says so.
+
+        Whoever reads the launcher's output, as `holdfast logs` does, tells a rank's processes apart by it.
+        """
+        self._followed[worker] = _Followed(path, prefix_of(rank), offset)
+        self._write(self._followed[worker], [f"{BEGINS}, pid {worker}, round {round_}".encode()])
+
+    def rename(self, worker: int, rank: int) -> None:
+        """The process goes on as another rank."""
+        followed = self._followed.get(worker)
+        if followed is not None and followed.prefix != prefix_of(rank):
+            self._copy(followed)
+            self._followed[worker] = replace(followed, prefix=prefix_of(rank))
+
+    def finish(self, worker: int) -> None:
+        """The process is gone: copy what is left and stop following."""
+        followed = self._followed.pop(worker, None)
+        if followed is not None:
+            self._copy(followed)
+            if followed.unfinished:
+                self._write(followed, [followed.unfinished])
+
+    async def run(self) -> None:
+        """Copy until cancelled."""
+        while True:
+            await asyncio.sleep(_TEE_INTERVAL_S)
+            for followed in tuple(self._followed.values()):
+                self._copy(followed)
+
+    def _copy(self, followed: _Followed) -> None:
+        while data := _read(followed):
+            *lines, followed.unfinished = (followed.unfinished + data).split(b"\n")
+            if len(followed.unfinished) > _LINE_BYTES_MAX:
+                lines, followed.unfinished = [*lines, followed.unfinished], b""
+            self._write(followed, lines)
+
+    def _write(self, followed: _Followed, lines: list[bytes]) -> None:
+        text = "".join(f"{followed.prefix}{line.decode('utf-8', 'replace')}\n" for line in lines)
+        self._output.write(text)
+        self._output.flush()
+
+
+def _read(followed: _Followed) -> bytes:
+    try:
+        with followed.path.open("rb") as log:
+            log.seek(followed.offset)
+            data = log.read(_TEE_BYTES)
+    except OSError:
+        return b""
+    followed.offset += len(data)
+    return data
+
+
+class OutputTails:
+    """Sends the watchdog the end of what each worker wrote, so that it can be read when this pod is gone.
+
+    It is sent a while after the process ended (see `workeroutput.spread_s`), at the latest when the launcher
+    leaves in good order; then also that of the workers which still run. A node that vanishes takes along what was
+    not sent. `report` sends a message to the watchdog.
+    """
+
+    def __init__(self, log_dir: Path, report: Callable[[WorkerOutput], None]) -> None:
+        self._log_dir = log_dir
+        self._report = report
+        self._waiting: dict[tuple[int, float], tuple[WorkerOutput, asyncio.TimerHandle]] = {}
+
+    def ended(self, run: WorkerRun, world_size: int) -> None:
+        """The process of `run`, of a job of so many ranks, has ended: read what it wrote, send it soon."""
+        assert run.ended_at is not None
+        output = output_of(
+            run, self._log_dir, tail_bytes(world_size), ended_at=run.ended_at, ended_with=run.ended_with
+        )
+        if output is None:
+            return
+        key = (run.pid, run.started_at)
+        delay_s = random.uniform(0.0, spread_s(world_size))
+        timer = asyncio.get_running_loop().call_later(delay_s, self._send, key)
+        self._waiting[key] = output, timer
+        if len(self._waiting) > WAITING_MAX:
+            oldest = next(iter(self._waiting))
+            self._waiting.pop(oldest)[1].cancel()
+
+    def leave(self, living: Iterable[tuple[WorkerRun, int]], now: float) -> None:
+        """The launcher leaves: send what waits, and of each process that still runs, given with the world size.
+
+        `now` is in seconds since 1970.
+        """
+        for key in tuple(self._waiting):
+            self._send(key)
+        for run, world_size in living:
+            output = output_of(run, self._log_dir, tail_bytes(world_size), ended_at=now, ended_with="")
+            if output is not None:
+                self._report(output)
+
+    def _send(self, key: tuple[int, float]) -> None:
+        output, timer = self._waiting.pop(key)
+        timer.cancel()
+        self._report(output)
+
+
+def output_of(
+    run: WorkerRun, log_dir: Path, size: int, *, ended_at: float, ended_with: str
+) -> WorkerOutput | None:
+    """The last `size` bytes that the process wrote, from the beginning of a line on when there is one in them.
+
+    None when it wrote nothing, or that cannot be read.
+    """
+    try:
+        with (log_dir / run.file).open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            begin = log.seek(max(run.offset, end - size))
+            tail = log.read(size)
+    except OSError:
+        return None
+    if begin > run.offset:
+        tail = tail[tail.find(b"\n", 0, -1) + 1 :]
+    if not tail:
+        return None
+    omitted = max(0, end - run.offset - len(tail))
+    return WorkerOutput(run.rank, run.pid, run.round, run.started_at, ended_at, ended_with, omitted, tail)

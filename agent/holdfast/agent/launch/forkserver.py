@@ -1,4 +1,4 @@
-"""Where worker processes are born: the launcher's end of the warm parent.
+"""The launcher's end of the warm parent, which forks worker processes.
 
 A warm parent that dies takes its workers along (each asked for that with its parent-death signal); their groups
 are killed to be sure, they are told of as ended, and a new warm parent takes over what was still asked for.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.agent.launch.birth import (
+from holdfast.agent.launch.start import (
     Ended,
     Fork,
     Forked,
@@ -25,11 +25,10 @@ from holdfast.agent.launch.birth import (
     GroupGone,
     Kill,
     NotForked,
+    Preload,
     Ready,
     ToWarmParent,
 )
-from holdfast.agent.launch.child import ended
-from holdfast.agent.launch.warm_parent import Preload
 from holdfast.api.decoding import decode
 from holdfast.api.frame import FrameReader, frame
 
@@ -42,7 +41,7 @@ _READ_BYTES = 1 << 16
 _FIRST_PROCESS = 1
 
 
-class Nursery:
+class ForkServer:
     """Keeps one warm parent running while `run` runs, and passes on what it says."""
 
     def __init__(
@@ -108,21 +107,22 @@ class Nursery:
         try:
             while data := await _read(reader):
                 for payload in frames.feed(data):
-                    self._take(decode(self._decoder, payload))
+                    self._hear(decode(self._decoder, payload))
         finally:
             self._writer = None
             writer.close()
 
-    def _take(self, message: FromWarmParent) -> None:
-        if isinstance(message, Ready):
-            self.ready = message
-        elif isinstance(message, Forked):
-            del self._open[message.ticket]
-            self._alive.add(message.pid)
-        elif isinstance(message, NotForked):
-            del self._open[message.ticket]
-        elif isinstance(message, Ended):
-            self._alive.discard(message.pid)
+    def _hear(self, message: FromWarmParent) -> None:
+        match message:
+            case Ready():
+                self.ready = message
+            case Forked(ticket, pid):
+                del self._open[ticket]
+                self._alive.add(pid)
+            case NotForked(ticket):
+                del self._open[ticket]
+            case Ended(pid):
+                self._alive.discard(pid)
         self._on_message(message)
 
     def _lose(self, process: subprocess.Popen[bytes]) -> None:
@@ -167,3 +167,19 @@ async def _end(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
     except TimeoutError:
         process.kill()
     process.wait()
+
+
+async def ended(pid: int) -> None:
+    """Return when the kernel has ended our child `pid`; most often it is still to be reaped."""
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop.add_reader(descriptor, over.set)
+    try:
+        await over.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

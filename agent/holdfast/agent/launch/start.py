@@ -4,9 +4,24 @@ The warm parent is the only process that has workers as children, so it alone st
 a process id it is asked to kill cannot have been reused.
 """
 
+from enum import StrEnum
+
 import msgspec
 
-from holdfast.agent.launch.settings import EntrypointKind
+
+class EntrypointKind(StrEnum):
+    """How the user's program is run."""
+
+    SCRIPT = "Script"  # a Python file, as `python train.py` runs it
+    MODULE = "Module"  # an importable module, as `python -m train` runs it
+    PROGRAM = "Program"  # anything executable; it gains nothing from the warm parent
+
+
+class Preload(StrEnum):
+    """Whether importing torch beforehand is of any use to the entry point."""
+
+    TORCH = "torch"
+    NOTHING = "nothing"
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):

@@ -1,4 +1,4 @@
-"""The Python exception that ended a worker, found in what it wrote last: with the frames of the user's own files.
+"""How a worker ended: the Python exception in what it wrote last, its pod's memory limit, its last step.
 
 A traceback from a training script runs through Holdfast, runpy and torch; what its author can change are the
 frames of their own files. The others are left out, unless there are no own ones.
@@ -6,10 +6,12 @@ frames of their own files. The others are left out, unless there are no own ones
 
 import re
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import holdfast
+from holdfast.api.rankrecord import SEQUENCE, STEP_SEQUENCE_OFFSET, UNKNOWN_INT, check_header, unpack_step
 
 _HEADER = "Traceback (most recent call last):"
 _CHAINED = (
@@ -31,6 +33,8 @@ _MARGIN = re.compile(r"^ *[|+] ?(?=\S|  )")
 # What follows the exception's line and is no part of its message: another program's log line, an empty line.
 _AFTERWARDS = re.compile(r"^(?:\[|\+?-+(?: \d+ -+)?$|\d{4}-|Exception ignored|Traceback|$)")
 _MESSAGE_LINES_MAX = 6
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
 # Installed packages and the standard library of any interpreter, also one that is not the launcher's; and what is
 # in no file, as the constructor of a dataclass.
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<(?:frozen |string>)")
@@ -155,3 +159,82 @@ def _message(lines: Sequence[str], at: int) -> list[str]:
             break
         message.append(line)
     return message
+
+
+@dataclass(frozen=True)
+class Counters:
+    """`killed`: processes that the kernel killed for memory, also for that of the node. `short`: how often the
+    group reached its own limit."""
+
+    killed: int = 0
+    short: int = 0
+
+
+class MemoryLimit:
+    """Whether the kernel killed a process because its pod reached the memory limit of its own.
+
+    Such a worker ends with signal 9 like one that somebody killed, and its node has no part in it. A container
+    whose first process lives on is not marked OOMKilled, and the kernel's log is the agent's, where it may be read
+    at all. But the control group of this process counts: this is asked when a worker has ended with signal 9.
+    Where nothing can be read, nothing is said to have reached a limit.
+
+    Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events) and
+    https://docs.kernel.org/admin-guide/cgroup-v1/memory.html (memory.oom_control, memory.failcnt)
+    """
+
+    def __init__(self, control_groups: Path = CONTROL_GROUPS, own: Path = OWN) -> None:
+        self._folders = tuple(_folders(control_groups, own))
+        self._known = self._read()
+
+    def has_killed(self) -> bool:
+        """Whether a process was killed since the last call, after the group had reached its limit."""
+        before, self._known = self._known, self._read()
+        return self._known.killed > before.killed and self._known.short > before.short
+
+    def _read(self) -> Counters:
+        for folder in self._folders:
+            try:
+                if (events := folder / "memory.events").exists():
+                    counted = _pairs(events.read_text())
+                    return Counters(counted["oom_kill"], counted["oom"])
+                if (control := folder / "memory.oom_control").exists():
+                    failed = int((folder / "memory.failcnt").read_text())
+                    return Counters(_pairs(control.read_text())["oom_kill"], failed)
+            except (OSError, ValueError, KeyError):
+                continue
+        return Counters()
+
+
+def _folders(control_groups: Path, own: Path) -> Iterator[Path]:
+    """Where the group may lie. In a container its own is mounted as the root, whatever path the kernel tells."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if not controllers:
+            yield control_groups / path.lstrip("/")
+        elif "memory" in controllers.split(","):
+            yield control_groups / "memory" / path.lstrip("/")
+    yield control_groups
+    yield control_groups / "memory"
+
+
+def _pairs(text: str) -> dict[str, int]:
+    return {name: int(count) for name, count in (line.split() for line in text.splitlines())}
+
+
+def last_completed(record: Path) -> tuple[int, int] | None:
+    """The (round, step) in the rank record that a worker left.
+
+    None when Unknown: no record, none completed, or killed while writing.
+    """
+    try:
+        raw = record.read_bytes()
+        if check_header(raw) is not None or SEQUENCE.unpack_from(raw, STEP_SEQUENCE_OFFSET)[0] % 2:
+            return None
+        zone = unpack_step(raw)
+    except (OSError, ValueError):
+        return None
+    return None if zone.step == UNKNOWN_INT else (zone.round, zone.step)
