@@ -11,7 +11,7 @@ from holdfast.api.finding import Confidence, Subject
 from holdfast.api.incident import IncidentState
 from holdfast.api.status import JobPhase, JobStatus, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
-from holdfast.cli.output import Format, Shown, emit
+from holdfast.cli.output import Format, emit
 from holdfast.cli.seen import seen
 from holdfast.cli.view.incident import incidents_text, story
 from holdfast.cli.view.live import screen
@@ -84,10 +84,9 @@ def test_a_loss_that_is_not_finite_is_shown_by_its_name_in_every_form(
     (rank,) = msgspec.json.decode(told, type=tuple[RankStatus, ...])
     assert ranks_text([rank]).splitlines()[1].split()[5] == word
     assert ranks_wide_text([rank]).splitlines()[1].split()[-2:] == [word, word]
-    shown = Shown(value=[rank_shown(rank)], table=lambda: "", names=lambda: ())
-    emit(shown, Format.JSON)
+    emit(Format.JSON, [rank_shown(rank)], table=lambda: "", names=lambda: ())
     assert json.loads(capsys.readouterr().out)[0]["loss"] == word
-    emit(shown, Format.YAML)
+    emit(Format.YAML, [rank_shown(rank)], table=lambda: "", names=lambda: ())
     assert yaml.safe_load(capsys.readouterr().out)[0]["grad_norm"] == word
     status = msgspec.json.decode(msgspec.json.encode(a_status(loss=reading(value))), type=JobStatus)
     assert f"loss           {word}\n" in status_text(seen(status))

@@ -1,12 +1,12 @@
 """Incidents as text: a line each, or the whole story of one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState, Rung
-from holdfast.cli.view.table import number, seconds, table
+from holdfast.cli.view.table import UNKNOWN, number, seconds, table
 
 RUNG_WORDS = {
     Rung.SKIP_STEP: "skipped the step",
@@ -113,6 +113,31 @@ def incidents_wide_text(incidents: Sequence[Incident]) -> str:
         rounds = f"{number(incident.round)} to {number(incident.recovered_round)}"
         rows.append((*row[:place], cause, *row[place + 1 :], rounds))
     return table((*INCIDENT_HEADERS, "ROUND"), rows)
+
+
+RECORDED_HEADERS = ("INCIDENT", "KIND", "CULPRIT", "CAUSE", "ACTION", "NEW STEP", "STATE")
+
+
+def recorded_incidents_text(incidents: Sequence[Mapping[str, object]]) -> str:
+    """Those a TrainingJob's status keeps, which may be of another version: read loosely. Oldest first."""
+    return table(RECORDED_HEADERS, [_recorded_row(each) for each in incidents]) if incidents else "no incident"
+
+
+def _recorded_row(incident: Mapping[str, object]) -> tuple[str, ...]:
+    recovered = incident.get("timeToRecoverSeconds")
+    return (
+        _word(incident.get("id")),
+        _word(incident.get("kind")),
+        _word(incident.get("culprit")),
+        in_one_line(_word(incident.get("cause"))),
+        in_one_line(_word(incident.get("action"))),
+        seconds(float(recovered) if isinstance(recovered, int | float) else None),
+        _word(incident.get("state")),
+    )
+
+
+def _word(value: object) -> str:
+    return UNKNOWN if value is None or value == "" else str(value)
 
 
 def story(incident: Incident) -> str:
