@@ -11,7 +11,6 @@ from typing import Final
 
 from holdfast.agent.launch.logfile import REGISTER, WorkerRun, read_register
 from holdfast.api.errors import Unavailable
-from holdfast.cli.embedded.runlock import is_over
 from holdfast.cli.logs import (
     Ending,
     LogLine,
@@ -23,7 +22,7 @@ from holdfast.cli.logs import (
     unknown_rank,
 )
 from holdfast.cli.output import remark
-from holdfast.cli.statedirectory import StateDirectory
+from holdfast.cli.statedirectory import StateDirectory, is_over
 
 LOOK_INTERVAL_S: Final = 0.2
 CHUNK_BYTES: Final = 1 << 20

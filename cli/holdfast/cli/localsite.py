@@ -10,7 +10,6 @@ from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.status import LastSeen, NodeStatus, RankStatus
 from holdfast.cli.directline import DirectLine
-from holdfast.cli.embedded.runlock import is_over
 from holdfast.cli.ending import nodes_of, ranks_of, remark_end
 from holdfast.cli.handingin import hand_in, no_server_check
 from holdfast.cli.logs import LogLine, LogRequest
@@ -21,6 +20,7 @@ from holdfast.cli.statedirectory import (
     RunningJob,
     StateDirectory,
     find_state_directory,
+    is_over,
     runs_under_here,
 )
 from holdfast.cli.target import Target, only_one, split_job

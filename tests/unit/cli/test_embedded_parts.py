@@ -12,11 +12,9 @@ from holdfast.api.plan import NodeObserved, NodeState, Plan
 from holdfast.cli.embedded.link import OperatorOutbox
 from holdfast.cli.embedded.localcluster import LocalCluster
 from holdfast.cli.embedded.localnode import NodeTerms
-from holdfast.cli.embedded.offspring import Offspring, ending
+from holdfast.cli.embedded.offspring import Offspring, descendants, ending
 from holdfast.cli.embedded.placement import Decision, Terms
-from holdfast.cli.embedded.processtree import descendants
-from holdfast.cli.embedded.runlock import run_lock
-from holdfast.cli.statedirectory import StateDirectory
+from holdfast.cli.statedirectory import StateDirectory, run_lock
 
 
 def offspring(tmp_path: Path, *arguments: str) -> Offspring:

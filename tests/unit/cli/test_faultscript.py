@@ -38,14 +38,24 @@ from holdfast.api.event import (
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
+from holdfast.cli.commands.demo import demo_faults
 from holdfast.cli.commands.run import AGAIN, conclude
 from holdfast.cli.embedded import faultscript
-from holdfast.cli.embedded.demonstration import demo_faults
-from holdfast.cli.embedded.drill import AILMENTS, disturbance_of, drills_of, variables_of
-from holdfast.cli.embedded.faultscript import READS, SEEN_AS, After, Deed, check_whom, read_fault_script
+from holdfast.cli.embedded.faultscript import (
+    AILMENTS,
+    READS,
+    SEEN_AS,
+    After,
+    Deed,
+    check_whom,
+    disturbance_of,
+    drills_of,
+    read_fault_script,
+    variables_of,
+)
 from holdfast.cli.embedded.injector import Injected, Injector, is_due
 from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.view.picture import Picture
+from holdfast.cli.view.news import Picture
 
 
 def script(tmp_path: Path, text: str) -> Path:

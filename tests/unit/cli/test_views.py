@@ -11,12 +11,11 @@ from holdfast.api.finding import Confidence, Subject
 from holdfast.api.incident import IncidentState
 from holdfast.api.status import JobPhase, JobStatus, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
+from holdfast.cli.embedded.liveaudience import screen
 from holdfast.cli.output import Format, emit
 from holdfast.cli.seen import seen
 from holdfast.cli.view.incident import incidents_text, story
-from holdfast.cli.view.live import screen
-from holdfast.cli.view.news import news, progress
-from holdfast.cli.view.picture import Picture
+from holdfast.cli.view.news import Picture, news, progress
 from holdfast.cli.view.status import rank_shown, ranks_text, ranks_wide_text, status_text
 from holdfast.cli.view.table import number, seconds
 

@@ -11,16 +11,14 @@ import click
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.finding import FindingKind
 from holdfast.api.status import JobPhase
+from holdfast.cli.embedded.audience import Audience, LineAudience
 from holdfast.cli.embedded.faultscript import check_whom, read_fault_script
-from holdfast.cli.embedded.follower import Audience
-from holdfast.cli.embedded.lineaudience import LineAudience
+from holdfast.cli.embedded.jobfile import prepare, read_job_file
 from holdfast.cli.embedded.placement import Replacing, Terms
-from holdfast.cli.embedded.preparation import prepare
 from holdfast.cli.embedded.session import Beginning, Conduct, Interrupted, RunTerms, run_session
 from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.manifest import read_job_file
 from holdfast.cli.statedirectory import StateDirectory, state_directory_of
-from holdfast.cli.view.picture import Picture
+from holdfast.cli.view.news import Picture
 
 ERROR_LINES = 15
 

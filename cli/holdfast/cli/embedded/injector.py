@@ -14,12 +14,19 @@ from holdfast.api.disturbance import request_disturbance
 from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
-from holdfast.cli.embedded.drill import AILMENTS, disturbance_of
-from holdfast.cli.embedded.faultscript import DEPARTURES, SEEN_AS, After, Deed, ScriptedFault
+from holdfast.cli.embedded.faultscript import (
+    AILMENTS,
+    DEPARTURES,
+    SEEN_AS,
+    After,
+    Deed,
+    ScriptedFault,
+    disturbance_of,
+)
 from holdfast.cli.embedded.link import WatchdogLink
 from holdfast.cli.embedded.localcluster import LocalCluster
-from holdfast.cli.embedded.localnode import LocalNode, send
-from holdfast.cli.embedded.processtree import is_running
+from holdfast.cli.embedded.localnode import LocalNode
+from holdfast.cli.embedded.offspring import is_running, send
 from holdfast.cli.embedded.watchdogprocess import WatchdogProcess
 
 LOOK_INTERVAL_S: Final = 0.1

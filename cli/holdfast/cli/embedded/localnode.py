@@ -1,8 +1,6 @@
 """One local node: an agent and a launcher, everything below them, and its memory."""
 
 import asyncio
-import contextlib
-import os
 import shutil
 import signal
 import sys
@@ -14,8 +12,7 @@ import msgspec
 
 from holdfast.agent.launch import memoryfolder
 from holdfast.api.drill import DRILL_FILE, Drill
-from holdfast.cli.embedded.offspring import Offspring
-from holdfast.cli.embedded.processtree import descendants
+from holdfast.cli.embedded.offspring import Offspring, descendants, send
 from holdfast.cli.statedirectory import StateDirectory
 
 
@@ -105,12 +102,6 @@ class LocalNode:
             *("--heartbeat-interval", str(terms.heartbeat_interval_s), "--local-addr", "127.0.0.1"),
             *terms.entrypoint,
         )
-
-
-def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process that may be gone already."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 async def stop_all(nodes: list[LocalNode]) -> None:

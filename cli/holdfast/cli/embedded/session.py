@@ -15,19 +15,17 @@ import msgspec
 from holdfast.api.errors import Unavailable
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import policy_of
-from holdfast.cli.embedded.drill import drills_of, is_relayed, variables_of
-from holdfast.cli.embedded.faultscript import ScriptedFault
-from holdfast.cli.embedded.follower import Audience, follow
+from holdfast.cli.embedded.audience import Audience, follow
+from holdfast.cli.embedded.faultscript import ScriptedFault, drills_of, is_relayed, variables_of
 from holdfast.cli.embedded.injector import Injector
+from holdfast.cli.embedded.jobfile import Prepared
 from holdfast.cli.embedded.link import WatchdogLink
 from holdfast.cli.embedded.localcluster import LocalCluster
 from holdfast.cli.embedded.localnode import NodeTerms
 from holdfast.cli.embedded.placement import Terms
-from holdfast.cli.embedded.preparation import Prepared
-from holdfast.cli.embedded.runlock import run_lock
 from holdfast.cli.embedded.watchdogprocess import WatchdogProcess
-from holdfast.cli.statedirectory import RunningJob, StateDirectory
-from holdfast.cli.view.picture import Picture
+from holdfast.cli.statedirectory import RunningJob, StateDirectory, run_lock
+from holdfast.cli.view.news import Picture
 
 DRAIN_S: Final = 5.0
 VERDICT_S: Final = 2.0

@@ -1,7 +1,9 @@
-"""What is worth a line between two looks at a run."""
+"""What those who follow a run see of it, and what is worth a line between two looks."""
+
+from dataclasses import dataclass
 
 from holdfast.api.incident import Incident, IncidentState
-from holdfast.api.status import JobPhase
+from holdfast.api.status import JobPhase, JobStatus, RankStatus
 from holdfast.cli.view.incident import (
     culprit_text,
     healed_no_round,
@@ -10,10 +12,19 @@ from holdfast.cli.view.incident import (
     rung_text,
     runs_again,
 )
-from holdfast.cli.view.picture import Picture
 from holdfast.cli.view.table import number, seconds
 
 REASON_WIDTH = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One look. Incidents are oldest first. `missed`: at the end, scripted faults that were not injected."""
+
+    status: JobStatus
+    ranks: tuple[RankStatus, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    missed: tuple[str, ...] = ()
 
 
 def news(before: Picture | None, after: Picture) -> list[str]:
