@@ -10,7 +10,6 @@ from holdfast.cli.localsite import LocalSource
 from holdfast.cli.watchdogclient import WatchdogClient
 from holdfast.watchdog import brain
 from holdfast.watchdog.replay import Replay, Replayed, Verdict, replay, walk
-from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.turn import turn
 
 Show = Callable[[Replayed], None]
@@ -20,16 +19,10 @@ LOOKS_MAX: Final = 5  # the job goes on meanwhile: how often to catch up with it
 
 def replay_stored(source: LocalSource, show: Show) -> Replay:
     """Compared with the stored state. Raises Unavailable when there is no journal."""
-    directory = source.directory
-    if not directory.store_file.exists():
-        raise Unavailable(f"there is no journal in {directory.root}")
-    store = SqliteStore(directory.store_file)
-    try:
+    with source.store() as store:
         for step in walk(store, source.job, brain=brain):
             show(step)
         return replay(store, source.job, brain=brain)
-    finally:
-        store.close()
 
 
 def replay_shown(client: WatchdogClient, show: Show) -> Replay:

@@ -12,7 +12,7 @@ from holdfast.api.intervention import Forecast, InterventionAction, Intervention
 from holdfast.cli.exitcode import ExitCode
 from holdfast.cli.opening import open_site
 from holdfast.cli.output import emit_yaml, remark
-from holdfast.cli.site import Answer, Document, JobSource, Patience, Site
+from holdfast.cli.site import Answer, Document, JobSource, Site
 from holdfast.cli.target import JobWord, Target, target_options
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -28,11 +28,11 @@ class DryRun(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How it is asked for."""
+    """How it is asked for; without a time-out the outcome is not waited for."""
 
     reason: str
     dry_run: DryRun
-    patience: Patience
+    timeout_s: float
 
 
 class InterventionCommand(click.Command):
@@ -68,8 +68,7 @@ def _intervention(word: JobWord, name: str | None = None) -> Callable[[Callable[
 
     def decorate(function: Callable[..., ExitCode]) -> click.Command:
         def gathered(*, reason: str, dry_run: str, timeout: float, no_wait: bool, **words: Any) -> ExitCode:
-            patience = Patience(0.0 if no_wait else timeout)
-            return function(terms=Terms(reason, DryRun(dry_run), patience), **words)
+            return function(terms=Terms(reason, DryRun(dry_run), 0.0 if no_wait else timeout), **words)
 
         gathered.__name__, gathered.__doc__ = function.__name__, function.__doc__
         wrapped: Any = target_options(word)(gathered)
@@ -165,7 +164,7 @@ def _intervene(action: InterventionAction, target: Target, terms: Terms, words: 
     read_intervention(document)
     if terms.dry_run is not DryRun.NONE:
         return _show(site, source, document, terms.dry_run)
-    return conclude(site.hand_in(document, terms.patience), terms.patience)
+    return conclude(site.hand_in(document, terms.timeout_s), terms.timeout_s)
 
 
 def document_of(action: InterventionAction, job: str, reason: str, words: dict[str, Any]) -> Document:
@@ -181,7 +180,7 @@ def document_of(action: InterventionAction, job: str, reason: str, words: dict[s
     }
 
 
-def conclude(answer: Answer, patience: Patience) -> ExitCode:
+def conclude(answer: Answer, timeout_s: float) -> ExitCode:
     """Say what became of it."""
     if answer.state is InterventionState.DONE:
         click.echo(f"{answer.state}: {answer.outcome}")
@@ -190,10 +189,10 @@ def conclude(answer: Answer, patience: Patience) -> ExitCode:
         click.echo(f"{answer.state}: {answer.outcome}", err=True)
         return ExitCode.FAILED
     said = f": {answer.outcome}" if answer.outcome else ""
-    if patience.timeout_s == 0:
+    if timeout_s == 0:
         click.echo(f"{answer.state}: {answer.name} was handed in{said}")
         return ExitCode.OK
-    remark(f"{answer.name} has no outcome after {patience.timeout_s:g} s{said}; it stays asked for")
+    remark(f"{answer.name} has no outcome after {timeout_s:g} s{said}; it stays asked for")
     return ExitCode.UNAVAILABLE
 
 

@@ -1,12 +1,12 @@
 """A job's state and its ranks, as text."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from holdfast.api.status import RankStatus
-from holdfast.cli.ending import ended_text
 from holdfast.cli.seen import SeenStatus, Source
 from holdfast.cli.view.table import UNKNOWN, ago, number, pairs, seconds, table
 
@@ -22,6 +22,7 @@ QUIET_S_MIN = 10.0
 STEPS_MISSED = 5.0
 # What a rank checks may fail and is given up then, which only its log says: nothing is proved from there on.
 UNPROVED_STEPS = 1000
+DAY_S = 86400.0
 
 
 def status_text(status: SeenStatus) -> str:
@@ -66,6 +67,17 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
         ("incidents", f"{number(status.incidents_open)} open, {number(status.incidents_total)} in all"),
         ("avoided nodes", UNKNOWN if status.avoided_nodes is None else ", ".join(status.avoided_nodes) or "none"),
     ]
+
+
+def ended_text(status: SeenStatus) -> str:
+    """`ended 12:03:04, Succeeded`, in local time; with the day when that is more than a day ago.
+
+    `status.now` is when it is said.
+    """
+    assert status.ended_at is not None
+    at = datetime.fromtimestamp(status.ended_at)
+    is_recent = status.now is not None and status.now - status.ended_at < DAY_S
+    return f"ended {at:%H:%M:%S}, {status.phase}" if is_recent else f"ended {at:%Y-%m-%d %H:%M:%S}, {status.phase}"
 
 
 def _step(status: SeenStatus) -> str:
