@@ -24,7 +24,7 @@ from holdfast.cli.logs import (
 from holdfast.cli.output import remark
 from holdfast.cli.statedirectory import StateDirectory, is_over
 
-LOOK_INTERVAL_S: Final = 0.2
+POLL_INTERVAL_S: Final = 0.2
 CHUNK_BYTES: Final = 1 << 20
 
 
@@ -146,7 +146,7 @@ def _followed(directory: StateDirectory, request: LogRequest, reads: list[_Read]
             yield from _marked(read, len(newest), is_last=over)
         if over:
             return
-        time.sleep(LOOK_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _place(run: WorkerRun, request: LogRequest) -> int:

@@ -159,11 +159,11 @@ def answer(arguments: Sequence[str], program: Program = Program.HOLDFAST) -> int
         click.echo(f"holdfast: {subject}{error.strerror or error}", err=True)
         return ExitCode.UNAVAILABLE
     except Exception as error:
-        _confess(error, debugging)
+        _report_unexpected(error, debugging)
         return ExitCode.FAILED
 
 
-def _confess(error: Exception, debugging: Debugging) -> None:
+def _report_unexpected(error: Exception, debugging: Debugging) -> None:
     """An error nobody foresaw: one sentence, and the traceback where it can be found."""
     if debugging is Debugging.ON:
         traceback.print_exception(error)

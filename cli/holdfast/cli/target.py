@@ -166,12 +166,14 @@ _PLACE_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--watchdog", metavar="HOST:PORT", help="A watchdog by its address."),
     click.option(
-        "--token-file", type=click.Path(path_type=Path, dir_okay=False), help="The token that watchdog takes."
+        "--token-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="File with the token for that watchdog.",
     ),
     click.option(
         "--ca-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Who may have signed that watchdog's certificate; without, no TLS.",
+        help="CA certificate (PEM) to trust; enables TLS.",
     ),
 )
 _BREADTH_OPTION = click.option("-A", "--all-namespaces", is_flag=True, help="The jobs of every namespace.")

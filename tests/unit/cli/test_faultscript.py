@@ -417,7 +417,7 @@ async def test_what_a_rank_does_not_take_up_or_is_not_alive_to_suffer_was_not_in
 async def test_a_nan_of_many_steps_is_injected_when_its_first_step_was_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.embedded.injector.LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("holdfast.cli.embedded.injector.POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr("holdfast.cli.embedded.injector.NOTICE_S", 0.0)
     text = "- {at: {step: 1}, do: nan, rank: 0, for: 100000}\n- {at: {step: 2}, do: kill-watchdog}\n"
     asked, passed_on = asyncio.Event(), asyncio.Event()

@@ -21,9 +21,9 @@ from holdfast.cli.view.checkpoints import (
     catalogue_text,
     checkpoint_text,
     compared_text,
-    looked_text,
     size,
     tensor_text,
+    verification_text,
 )
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ def verify(uri: str, step: int | None, everything: bool, form: Format) -> ExitCo
     entries: Sequence[Entry] = catalogue(address.storage).entries
     if not everything:
         entries = [choose(entries, address.narrowed(step))]
-    looked = _look(address, entries)
-    value = [_looked_shown(each) for each in looked]
+    looked = _verified(address, entries)
+    value = [_verification_shown(each) for each in looked]
     damaged = [each.name for each in looked if not each.is_intact]
-    emit(form, value, table=lambda: looked_text(value), names=lambda: damaged)
+    emit(form, value, table=lambda: verification_text(value), names=lambda: damaged)
     return ExitCode.FAILED if damaged else ExitCode.OK
 
 
@@ -260,7 +260,7 @@ def _address(uri: str) -> "Address":
     return read_address(uri)
 
 
-def _look(address: "Address", entries: "Sequence[Entry]") -> "list[Verification]":
+def _verified(address: "Address", entries: "Sequence[Entry]") -> "list[Verification]":
     from holdfast.checkpoint.commit.verification import verify
 
     progress = _Progress("verified", sum(each.size_bytes or 0 for each in entries))
@@ -357,7 +357,7 @@ def _tensor_shown(name: str, stored: "Stored") -> dict[str, Any]:
     }
 
 
-def _looked_shown(looked: "Verification") -> dict[str, Any]:
+def _verification_shown(looked: "Verification") -> dict[str, Any]:
     return {
         "name": looked.name,
         "intact": looked.is_intact,

@@ -15,8 +15,8 @@ from holdfast.cli.commands.run import Again, conclude
 from holdfast.cli.embedded.audience import LineAudience
 from holdfast.cli.embedded.faultscript import After, Deed, ScriptedFault, When
 from holdfast.cli.embedded.jobfile import prepare, read_job_file
-from holdfast.cli.embedded.placement import Terms
-from holdfast.cli.embedded.session import Beginning, Interrupted, RunTerms, run_session
+from holdfast.cli.embedded.placement import PlacementOptions
+from holdfast.cli.embedded.session import Beginning, Interrupted, RunOptions, run_session
 from holdfast.cli.exitcode import ExitCode
 from holdfast.cli.statedirectory import DEFAULT_PARENT, StateDirectory
 from holdfast.cli.view.incident import incidents_text
@@ -54,36 +54,36 @@ def demo(text: Path | None, steps: int, state_dir: Path | None, plain: bool) -> 
     job_file = example_job_file()
     directory = StateDirectory((state_dir or DEFAULT_PARENT / "demo").absolute())
     job = demo_job(read_job_file(job_file), steps=steps, text=text)
-    terms = RunTerms(
+    options = RunOptions(
         prepared=prepare(job, job_file, None, directory.checkpoints),
         job_file=str(job_file),
         directory=directory,
-        placement=Terms(),
+        placement=PlacementOptions(),
         faults=demo_faults(steps),
         beginning=Beginning.FRESH,
     )
     try:
-        picture = _watched(terms, steps, plain=plain or not sys.stderr.isatty())
+        picture = _watched(options, steps, plain=plain or not sys.stderr.isatty())
     except Interrupted:
         click.echo("stopped", err=True)
         return ExitCode.INTERRUPTED
     click.echo(incidents_text(picture.incidents))
     code = conclude(picture, again=Again())
     healed = sum(incident.state is IncidentState.RECOVERED for incident in picture.incidents)
-    if picture.status.phase is JobPhase.SUCCEEDED and healed < len(terms.faults):
-        click.echo(f"only {healed} of {len(terms.faults)} faults were healed", err=True)
+    if picture.status.phase is JobPhase.SUCCEEDED and healed < len(options.faults):
+        click.echo(f"only {healed} of {len(options.faults)} faults were healed", err=True)
         return ExitCode.FAILED
     return code
 
 
-def _watched(terms: RunTerms, steps: int, *, plain: bool) -> Picture:
+def _watched(options: RunOptions, steps: int, *, plain: bool) -> Picture:
     if plain:
-        return asyncio.run(run_session(terms, LineAudience(time.monotonic)))
+        return asyncio.run(run_session(options, LineAudience(time.monotonic)))
     from holdfast.cli.embedded.liveaudience import LiveAudience
 
     audience = LiveAudience(time.monotonic, steps)
-    with audience.on_stage():
-        return asyncio.run(run_session(terms, audience))
+    with audience.on_terminal():
+        return asyncio.run(run_session(options, audience))
 
 
 def example_job_file() -> Path:

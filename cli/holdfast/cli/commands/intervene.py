@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from holdfast.api.errors import HoldfastError
-from holdfast.api.intervention import Forecast, InterventionAction, InterventionState
+from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.cli.exitcode import ExitCode
 from holdfast.cli.opening import open_site
 from holdfast.cli.output import emit_yaml, remark
@@ -27,7 +27,7 @@ class DryRun(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Options:
     """How it is asked for; without a time-out the outcome is not waited for."""
 
     reason: str
@@ -64,11 +64,11 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
 
 
 def _intervention(word: JobWord, name: str | None = None) -> Callable[[Callable[..., ExitCode]], click.Command]:
-    """Makes a command of a function that takes `target`, `terms` and the words of its action."""
+    """Makes a command of a function that takes `target`, `options` and the words of its action."""
 
     def decorate(function: Callable[..., ExitCode]) -> click.Command:
         def gathered(*, reason: str, dry_run: str, timeout: float, no_wait: bool, **words: Any) -> ExitCode:
-            return function(terms=Terms(reason, DryRun(dry_run), 0.0 if no_wait else timeout), **words)
+            return function(options=Options(reason, DryRun(dry_run), 0.0 if no_wait else timeout), **words)
 
         gathered.__name__, gathered.__doc__ = function.__name__, function.__doc__
         wrapped: Any = target_options(word)(gathered)
@@ -82,48 +82,48 @@ def _intervention(word: JobWord, name: str | None = None) -> Callable[[Callable[
 
 @_intervention(JobWord.OPTION)
 @click.argument("node")
-def evict(node: str, target: Target, terms: Terms) -> ExitCode:
+def evict(node: str, target: Target, options: Options) -> ExitCode:
     """Take NODE out of the job; a spare or fewer nodes go on."""
-    return _intervene(InterventionAction.EVICT, target, terms, {"node": node})
+    return _intervene(InterventionAction.EVICT, target, options, {"node": node})
 
 
 @_intervention(JobWord.OPTION, "return")
 @click.argument("node")
-def return_(node: str, target: Target, terms: Terms) -> ExitCode:
+def return_(node: str, target: Target, options: Options) -> ExitCode:
     """Put NODE, which was avoided, back into service."""
-    return _intervene(InterventionAction.RETURN, target, terms, {"node": node})
+    return _intervene(InterventionAction.RETURN, target, options, {"node": node})
 
 
 @_intervention(JobWord.OPTION, "self-test")
 @click.argument("node")
-def self_test(node: str, target: Target, terms: Terms) -> ExitCode:
+def self_test(node: str, target: Target, options: Options) -> ExitCode:
     """Test the devices of NODE: at once when it has no ranks, else when its workers have next left."""
-    return _intervene(InterventionAction.TEST, target, terms, {"node": node})
+    return _intervene(InterventionAction.TEST, target, options, {"node": node})
 
 
 @_intervention(JobWord.ARGUMENT)
-def pause(target: Target, terms: Terms) -> ExitCode:
+def pause(target: Target, options: Options) -> ExitCode:
     """Stop training JOB; members stay and wait."""
-    return _intervene(InterventionAction.PAUSE, target, terms, {})
+    return _intervene(InterventionAction.PAUSE, target, options, {})
 
 
 @_intervention(JobWord.ARGUMENT)
-def resume(target: Target, terms: Terms) -> ExitCode:
+def resume(target: Target, options: Options) -> ExitCode:
     """Go on training JOB after a pause."""
-    return _intervene(InterventionAction.RESUME, target, terms, {})
+    return _intervene(InterventionAction.RESUME, target, options, {})
 
 
 @_intervention(JobWord.ARGUMENT)
 @click.option("--fresh", is_flag=True, help="Start over: from step 0, whatever checkpoints there are.")
-def restart(fresh: bool, target: Target, terms: Terms) -> ExitCode:
+def restart(fresh: bool, target: Target, options: Options) -> ExitCode:
     """Start every worker of JOB again, from the newest checkpoint."""
-    return _intervene(InterventionAction.RESTART, target, terms, {"fresh": True} if fresh else {})
+    return _intervene(InterventionAction.RESTART, target, options, {"fresh": True} if fresh else {})
 
 
 @_intervention(JobWord.ARGUMENT)
-def take(target: Target, terms: Terms) -> ExitCode:
+def take(target: Target, options: Options) -> ExitCode:
     """Take a checkpoint of JOB soon."""
-    return _intervene(InterventionAction.CHECKPOINT, target, terms, {})
+    return _intervene(InterventionAction.CHECKPOINT, target, options, {})
 
 
 @_intervention(JobWord.OPTION)
@@ -135,36 +135,36 @@ def take(target: Target, terms: Terms) -> ExitCode:
     default=1.0,
     help="What to multiply the learning rate by from there.",
 )
-def rewind(step: int, skip_batches: int, learning_rate_scale: float, target: Target, terms: Terms) -> ExitCode:
+def rewind(step: int, skip_batches: int, learning_rate_scale: float, target: Target, options: Options) -> ExitCode:
     """Go back to the newest checkpoint at or before STEP, and go on from there."""
     words = {"toStep": step, "skipBatches": skip_batches, "learningRateScale": learning_rate_scale}
-    return _intervene(InterventionAction.REWIND, target, terms, {"rewind": words})
+    return _intervene(InterventionAction.REWIND, target, options, {"rewind": words})
 
 
 @_intervention(JobWord.OPTION)
 @click.argument("nodes", type=click.IntRange(min=1))
-def resize(nodes: int, target: Target, terms: Terms) -> ExitCode:
+def resize(nodes: int, target: Target, options: Options) -> ExitCode:
     """Let the job have NODES nodes at most."""
-    return _intervene(InterventionAction.RESIZE, target, terms, {"nodes": nodes})
+    return _intervene(InterventionAction.RESIZE, target, options, {"nodes": nodes})
 
 
 @_intervention(JobWord.OPTION, "skip-batches")
 @click.argument("batches", type=click.IntRange(min=1))
-def skip_batches(batches: int, target: Target, terms: Terms) -> ExitCode:
+def skip_batches(batches: int, target: Target, options: Options) -> ExitCode:
     """Restore the newest checkpoint and pass over BATCHES batches from there."""
-    return _intervene(InterventionAction.SKIP_BATCHES, target, terms, {"skipBatches": batches})
+    return _intervene(InterventionAction.SKIP_BATCHES, target, options, {"skipBatches": batches})
 
 
-def _intervene(action: InterventionAction, target: Target, terms: Terms, words: dict[str, Any]) -> ExitCode:
+def _intervene(action: InterventionAction, target: Target, options: Options, words: dict[str, Any]) -> ExitCode:
     from holdfast.api.interventionspec import read_intervention
 
     site = open_site(target)
     source = site.source()
-    document = document_of(action, source.job, terms.reason, words)
+    document = document_of(action, source.job, options.reason, words)
     read_intervention(document)
-    if terms.dry_run is not DryRun.NONE:
-        return _show(site, source, document, terms.dry_run)
-    return conclude(site.hand_in(document, terms.timeout_s), terms.timeout_s)
+    if options.dry_run is not DryRun.NONE:
+        return _show(site, source, document, options.dry_run)
+    return conclude(site.hand_in(document, options.timeout_s), options.timeout_s)
 
 
 def document_of(action: InterventionAction, job: str, reason: str, words: dict[str, Any]) -> Document:
@@ -198,30 +198,24 @@ def conclude(answer: Answer, timeout_s: float) -> ExitCode:
 
 def _show(site: Site, source: JobSource, document: Document, dry_run: DryRun) -> ExitCode:
     """The object as it would be sent, and before it, as comments, what the watchdog says would happen."""
-    checked = site.check(document) if dry_run is DryRun.SERVER else document
-    told = _foretold(source, document)
-    for line in "\n".join(forecast_lines(told)).splitlines():
-        click.echo(f"# {line}")
-    emit_yaml(checked)
-    is_refused = isinstance(told, Forecast) and told.state is InterventionState.REFUSED
-    return ExitCode.FAILED if is_refused else ExitCode.OK
-
-
-def _foretold(source: JobSource, document: Document) -> Forecast | HoldfastError:
-    """What the watchdog says would happen, or why it says nothing."""
     from holdfast.api.interventionspec import read_intervention, request_of
 
+    checked = site.check(document) if dry_run is DryRun.SERVER else document
+    is_refused = False
     try:
-        return source.client().forecast(request_of(read_intervention(document), "dry-run"))
+        told = source.client().forecast(request_of(read_intervention(document), "dry-run"))
     except HoldfastError as error:
-        return error
-
-
-def forecast_lines(told: Forecast | HoldfastError) -> list[str]:
-    """A forecast, a sentence a line."""
-    if isinstance(told, HoldfastError):
-        return [f"Only the shape was checked; what would happen is unknown: {told}"]
-    verdict = f"{told.state.value}: {told.outcome}" if told.outcome else told.state.value
-    if told.state is InterventionState.REFUSED:
-        return [f"It would be {verdict}"]
-    return [f"It would be {verdict}", "What would happen now:", *(f"- {each}" for each in told.effects)]
+        lines = [f"Only the shape was checked; what would happen is unknown: {error}"]
+    else:
+        is_refused = told.state is InterventionState.REFUSED
+        lines = [
+            f"It would be {told.state.value}: {told.outcome}"
+            if told.outcome
+            else f"It would be {told.state.value}"
+        ]
+        if not is_refused:
+            lines += ["What would happen now:", *(f"- {each}" for each in told.effects)]
+    for line in "\n".join(lines).splitlines():
+        click.echo(f"# {line}")
+    emit_yaml(checked)
+    return ExitCode.FAILED if is_refused else ExitCode.OK

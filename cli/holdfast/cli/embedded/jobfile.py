@@ -5,7 +5,7 @@ chosen, and what could not run is refused.
 """
 
 import shutil
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,6 @@ from holdfast.api.errors import InvalidInput, InvalidSpec, Problem
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.section import MISSING
 from holdfast.api.trainingjob import TrainingJob, read_trainingjob
-
-Document = Mapping[str, Any]
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -63,38 +61,27 @@ def read_documents(file: Path) -> list[Any]:
 
 
 def read_job_file(file: Path) -> TrainingJob:
-    """The one TrainingJob in `file`; documents of other Holdfast kinds beside it are left alone.
+    """The one TrainingJob in `file`; an Intervention beside it is left alone.
 
     Raises InvalidInput naming the file, InvalidSpec naming every field that is wrong.
     """
-    jobs = [document for document in map(_checked(file), read_documents(file)) if _is_job(document)]
+    jobs = []
+    for document in read_documents(file):
+        if not isinstance(document, dict):
+            raise _refused(file, "a document is not a mapping of names to values")
+        kind = document.get("kind", MISSING)
+        if kind == "Intervention":
+            continue
+        if kind != "TrainingJob":
+            raise InvalidSpec(Problem("kind", kind, "write TrainingJob"))
+        if document.get("apiVersion") != API_VERSION:
+            raise InvalidSpec(Problem("apiVersion", document.get("apiVersion", MISSING), f"write {API_VERSION}"))
+        jobs.append(document)
     if not jobs:
         raise _refused(file, "it holds no document of kind TrainingJob")
     if len(jobs) > 1:
         raise _refused(file, f"it holds {len(jobs)} TrainingJobs, but one run is one job; split the file")
     return read_trainingjob(jobs[0])
-
-
-def _checked(file: Path) -> Any:
-    def check(document: Any) -> Document:
-        if not isinstance(document, dict):
-            raise _refused(file, "a document is not a mapping of names to values")
-        return document
-
-    return check
-
-
-def _is_job(document: Document) -> bool:
-    """Whether a document is a job; one that says neither is asked to say so."""
-    if "kind" not in document:
-        raise InvalidSpec(Problem("kind", MISSING, "write TrainingJob"))
-    if document["kind"] == "Intervention":
-        return False
-    if document["kind"] != "TrainingJob":
-        raise InvalidSpec(Problem("kind", document["kind"], "write TrainingJob"))
-    if document.get("apiVersion") != API_VERSION:
-        raise InvalidSpec(Problem("apiVersion", document.get("apiVersion", MISSING), f"write {API_VERSION}"))
-    return True
 
 
 class _File:

@@ -47,7 +47,7 @@ class LiveAudience:
         self._live = Live(console=Console(stderr=True), auto_refresh=False)
 
     @contextlib.contextmanager
-    def on_stage(self) -> Iterator[None]:
+    def on_terminal(self) -> Iterator[None]:
         """Hold the terminal."""
         with self._live:
             yield

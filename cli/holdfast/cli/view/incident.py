@@ -142,9 +142,10 @@ def _word(value: object) -> str:
 
 def story(incident: Incident) -> str:
     """Everything known of one incident, for somebody who was not there."""
+    state = "was reported" if is_report(incident) else f"is {incident.state.value.lower()}"
     parts = [
         f"{incident.id}: {incident.kind} of {_whose(incident)} in {incident.job}",
-        f"{_state(incident)} {_cost(incident)}",
+        f"It {state}. {_cost(incident)}",
         f"cause       {incident.cause}\nconfidence  {_confidence(incident)}",
         *_section(
             "evidence", [f"{_at(incident, each.at)}  {each.source}: {each.says}" for each in incident.evidence]
@@ -167,10 +168,6 @@ def _whose(incident: Incident) -> str:
     if incident.innocent or incident.kind in (FindingKind.USER_CODE, FindingKind.NOTHING_TO_RESTORE):
         return culprit_text(incident)
     return _doubted(incident, incident.culprit)
-
-
-def _state(incident: Incident) -> str:
-    return "It was reported." if is_report(incident) else f"It is {incident.state.value.lower()}."
 
 
 def _confidence(incident: Incident) -> str:

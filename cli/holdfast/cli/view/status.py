@@ -33,39 +33,45 @@ def status_text(status: SeenStatus) -> str:
 def status_wide_text(status: SeenStatus) -> str:
     """The same, and what fewer people ask for."""
     saved = status.last_checkpoint
+    # The record keeps no cadence.
+    cadence = UNKNOWN if status.source is Source.RECORD else "when the script says"
     return pairs(
         [
             *_facts(status),
             ("ETTR", ratio(status.ettr)),
             ("checkpoint at", saved.uri if saved else _no_checkpoint(status)),
-            ("checkpoints", _cadence(status)),
+            ("checkpoints", status.cadence.says if status.cadence else cadence),
             ("said by", SAID_BY[status.source]),
         ]
     )
 
 
 def _facts(status: SeenStatus) -> list[tuple[str, str]]:
-    return [
-        ("job", status.job),
-        ("phase", f"{status.phase or UNKNOWN} ({status.reason})" if status.reason else status.phase or UNKNOWN),
-        *(
-            [("observed", "only: what would be done about faults is told, and nothing is done")]
-            * bool(status.observed)
-        ),
-        *([("ended", ended_text(status).removeprefix("ended ").partition(",")[0])] if status.ended_at else []),
+    phase, members, avoided = status.phase or UNKNOWN, status.members, status.avoided_nodes
+    facts = [("job", status.job), ("phase", f"{phase} ({status.reason})" if status.reason else phase)]
+    if status.observed:
+        facts.append(("observed", "only: what would be done about faults is told, and nothing is done"))
+    if status.ended_at:
+        facts.append(("ended", ended_text(status).removeprefix("ended ").partition(",")[0]))
+    ready = f"{members.ready} of {members.wanted} ready, {members.spares} spare" if members else UNKNOWN
+    facts += [
         ("round", number(status.round)),
-        ("members", _members(status)),
+        ("members", ready),
         ("world size", number(status.world_size)),
         ("step", _step(status)),
         ("loss", number(status.loss)),
-        *_unhealthy(status),
+    ]
+    if (since := status.unhealthy_from) is not None:  # the history that is trained on is to be given up
+        facts.append(("unhealthy", f"not finite from step {since} on; no later one is restored"))
+    return [
+        *facts,
         ("step time", seconds(status.step_time_s)),
         ("checkpoint", _checkpoint(status)),
         ("verified", _verified(status)),
         ("restarts", number(status.restarts)),
         ("evictions", number(status.evictions)),
         ("incidents", f"{number(status.incidents_open)} open, {number(status.incidents_total)} in all"),
-        ("avoided nodes", UNKNOWN if status.avoided_nodes is None else ", ".join(status.avoided_nodes) or "none"),
+        ("avoided nodes", UNKNOWN if avoided is None else ", ".join(avoided) or "none"),
     ]
 
 
@@ -86,17 +92,6 @@ def _step(status: SeenStatus) -> str:
     expected_s = max(QUIET_S_MIN, STEPS_MISSED * (status.step_time_s or 0.0))
     still = age_s is not None and status.ended_at is None and age_s > expected_s
     return f"{number(status.step)}; no step for {seconds(age_s)}" if still else number(status.step)
-
-
-def _unhealthy(status: SeenStatus) -> list[tuple[str, str]]:
-    """Only while it is so: the history that is trained on is to be given up."""
-    since = status.unhealthy_from
-    return [] if since is None else [("unhealthy", f"not finite from step {since} on; no later one is restored")]
-
-
-def _members(status: SeenStatus) -> str:
-    members = status.members
-    return UNKNOWN if members is None else f"{members.ready} of {members.wanted} ready, {members.spares} spare"
 
 
 def _checkpoint(status: SeenStatus) -> str:
@@ -122,13 +117,6 @@ def _verified(status: SeenStatus) -> str:
 def _no_checkpoint(status: SeenStatus) -> str:
     """A record that counts no incidents holds nothing that a watchdog ever said, of checkpoints either."""
     return UNKNOWN if status.incidents_total is None else "none"
-
-
-def _cadence(status: SeenStatus) -> str:
-    """The record keeps none."""
-    if status.cadence is not None:
-        return status.cadence.says
-    return "when the script says" if status.source is not Source.RECORD else UNKNOWN
 
 
 def job_name(job: str) -> str:

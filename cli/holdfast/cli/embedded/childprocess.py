@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 POLITE_S: Final = 3.0  # how long SIGTERM may take before SIGKILL follows
 
 
-class Offspring:
+class ChildProcess:
     """One child process in a session of its own, so that Ctrl-C reaches it only through us."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Offspring:
         self.send(signal.SIGKILL)
         return await asyncio.shield(self.ended)
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line it wrote that is not empty."""
         try:
             lines = self.log.read_text(errors="replace").splitlines()
@@ -89,7 +89,7 @@ class Offspring:
         self.ended.set_result(self._process.wait())
 
 
-def ending(code: int) -> str:
+def exit_text(code: int) -> str:
     """How a process ended, in words. A negative code is a signal's."""
     if code >= 0:
         return f"exit code {code}"
