@@ -14,7 +14,7 @@ from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
 from holdfast.api.status import NodeStatus, RankStatus
-from holdfast.cli.logs import LogLine, LogRequest
+from holdfast.cli.logs import KeptLogs, Known, LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen
 from holdfast.cli.site import Answer, Document
@@ -49,8 +49,6 @@ class WatchdogSource:
 
     def logs(self, request: LogRequest) -> Iterator[LogLine]:
         """Of a job whose parts somebody started by hand, only what the watchdog keeps is known here."""
-        from holdfast.cli.keptlogs import KeptLogs, Known
-
         remark("a watchdog has no logs of living workers; a launcher writes them below its --log-dir or --run-dir")
         if request.rank is None:
             raise InvalidInput(Problem("--rank", None, "name the rank whose gone process is meant"))

@@ -13,7 +13,7 @@ from holdfast.cli.cluster.kubeapi import Forbidden, KubeApi, connect, listed
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, seen_in
 from holdfast.cli.cluster.rights import CREATE_INTERVENTION, GET_INTERVENTION, GET_JOB, LIST_JOBS
-from holdfast.cli.logs import LogLine, LogRequest
+from holdfast.cli.logs import KeptLogs, LogLine, LogRequest
 from holdfast.cli.output import remark
 from holdfast.cli.seen import RecordedIncidents, SeenStatus
 from holdfast.cli.site import Answer, Document
@@ -50,7 +50,6 @@ class ClusterSource(WatchdogSource):
 
     def logs(self, request: LogRequest) -> Iterator[LogLine]:
         from holdfast.cli.cluster.podlogs import PodLogs, launcher_container, lines_of
-        from holdfast.cli.keptlogs import KeptLogs
 
         record = self._jobs.get(self.job)
         logs = PodLogs(self._api, record.metadata.namespace, launcher_container(record.spec))

@@ -1,7 +1,6 @@
 """The interventions: what an on-call engineer asks a job for. Each is recorded with its reason."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -24,15 +23,6 @@ class DryRun(StrEnum):
     NONE = "none"
     CLIENT = "client"
     SERVER = "server"
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How it is asked for; without a time-out the outcome is not waited for."""
-
-    reason: str
-    dry_run: DryRun
-    timeout_s: float
 
 
 class InterventionCommand(click.Command):
@@ -63,70 +53,90 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
 )
 
 
-def _intervention(word: JobWord, name: str | None = None) -> Callable[[Callable[..., ExitCode]], click.Command]:
-    """Makes a command of a function that takes `target`, `options` and the words of its action."""
+def _intervention(
+    action: InterventionAction, word: JobWord, name: str | None = None
+) -> Callable[[Callable[..., dict[str, Any]]], click.Command]:
+    """Makes a command of a function from the command's words to what an Intervention's spec says of them."""
 
-    def decorate(function: Callable[..., ExitCode]) -> click.Command:
-        def gathered(*, reason: str, dry_run: str, timeout: float, no_wait: bool, **words: Any) -> ExitCode:
-            return function(options=Options(reason, DryRun(dry_run), 0.0 if no_wait else timeout), **words)
+    def decorate(words_of: Callable[..., dict[str, Any]]) -> click.Command:
+        def asked(
+            *, target: Target, reason: str, dry_run: str, timeout: float, no_wait: bool, **given: Any
+        ) -> ExitCode:
+            from holdfast.api.interventionspec import read_intervention
+            from holdfast.api.metadata import API_VERSION
 
-        gathered.__name__, gathered.__doc__ = function.__name__, function.__doc__
-        wrapped: Any = target_options(word)(gathered)
+            site = open_site(target)
+            source = site.source()
+            namespace, _, job = source.job.partition("/")
+            document = {
+                "apiVersion": API_VERSION,
+                "kind": "Intervention",
+                "metadata": {"generateName": f"{action.lower()}-", "namespace": namespace},
+                "spec": {"job": job, "action": action.value, "reason": reason, **words_of(**given)},
+            }
+            read_intervention(document)
+            if dry_run != DryRun.NONE:
+                return _show(site, source, document, DryRun(dry_run))
+            timeout_s = 0.0 if no_wait else timeout
+            return conclude(site.hand_in(document, timeout_s), timeout_s)
+
+        asked.__name__, asked.__doc__ = words_of.__name__, words_of.__doc__
+        wrapped: Any = target_options(word)(asked)
         for option in reversed(_OPTIONS):
             wrapped = option(wrapped)
-        wrapped.__click_params__ += getattr(function, "__click_params__", [])
-        return click.command(name or function.__name__, cls=InterventionCommand)(wrapped)
+        wrapped.__click_params__ += getattr(words_of, "__click_params__", [])
+        return click.command(name or words_of.__name__, cls=InterventionCommand)(wrapped)
 
     return decorate
 
 
-@_intervention(JobWord.OPTION)
+@_intervention(InterventionAction.EVICT, JobWord.OPTION)
 @click.argument("node")
-def evict(node: str, target: Target, options: Options) -> ExitCode:
+def evict(node: str) -> dict[str, Any]:
     """Take NODE out of the job; a spare or fewer nodes go on."""
-    return _intervene(InterventionAction.EVICT, target, options, {"node": node})
+    return {"node": node}
 
 
-@_intervention(JobWord.OPTION, "return")
+@_intervention(InterventionAction.RETURN, JobWord.OPTION, "return")
 @click.argument("node")
-def return_(node: str, target: Target, options: Options) -> ExitCode:
+def return_(node: str) -> dict[str, Any]:
     """Put NODE, which was avoided, back into service."""
-    return _intervene(InterventionAction.RETURN, target, options, {"node": node})
+    return {"node": node}
 
 
-@_intervention(JobWord.OPTION, "self-test")
+@_intervention(InterventionAction.TEST, JobWord.OPTION, "self-test")
 @click.argument("node")
-def self_test(node: str, target: Target, options: Options) -> ExitCode:
+def self_test(node: str) -> dict[str, Any]:
     """Test the devices of NODE: at once when it has no ranks, else when its workers have next left."""
-    return _intervene(InterventionAction.TEST, target, options, {"node": node})
+    return {"node": node}
 
 
-@_intervention(JobWord.ARGUMENT)
-def pause(target: Target, options: Options) -> ExitCode:
+@_intervention(InterventionAction.PAUSE, JobWord.ARGUMENT)
+def pause() -> dict[str, Any]:
     """Stop training JOB; members stay and wait."""
-    return _intervene(InterventionAction.PAUSE, target, options, {})
+    return {}
 
 
-@_intervention(JobWord.ARGUMENT)
-def resume(target: Target, options: Options) -> ExitCode:
+@_intervention(InterventionAction.RESUME, JobWord.ARGUMENT)
+def resume() -> dict[str, Any]:
     """Go on training JOB after a pause."""
-    return _intervene(InterventionAction.RESUME, target, options, {})
+    return {}
 
 
-@_intervention(JobWord.ARGUMENT)
+@_intervention(InterventionAction.RESTART, JobWord.ARGUMENT)
 @click.option("--fresh", is_flag=True, help="Start over: from step 0, whatever checkpoints there are.")
-def restart(fresh: bool, target: Target, options: Options) -> ExitCode:
+def restart(fresh: bool) -> dict[str, Any]:
     """Start every worker of JOB again, from the newest checkpoint."""
-    return _intervene(InterventionAction.RESTART, target, options, {"fresh": True} if fresh else {})
+    return {"fresh": True} if fresh else {}
 
 
-@_intervention(JobWord.ARGUMENT)
-def take(target: Target, options: Options) -> ExitCode:
+@_intervention(InterventionAction.CHECKPOINT, JobWord.ARGUMENT)
+def take() -> dict[str, Any]:
     """Take a checkpoint of JOB soon."""
-    return _intervene(InterventionAction.CHECKPOINT, target, options, {})
+    return {}
 
 
-@_intervention(JobWord.OPTION)
+@_intervention(InterventionAction.REWIND, JobWord.OPTION)
 @click.argument("step", type=click.IntRange(min=0))
 @click.option("--skip-batches", type=click.IntRange(min=0), default=0, help="Batches to pass over from there.")
 @click.option(
@@ -135,49 +145,23 @@ def take(target: Target, options: Options) -> ExitCode:
     default=1.0,
     help="What to multiply the learning rate by from there.",
 )
-def rewind(step: int, skip_batches: int, learning_rate_scale: float, target: Target, options: Options) -> ExitCode:
+def rewind(step: int, skip_batches: int, learning_rate_scale: float) -> dict[str, Any]:
     """Go back to the newest checkpoint at or before STEP, and go on from there."""
-    words = {"toStep": step, "skipBatches": skip_batches, "learningRateScale": learning_rate_scale}
-    return _intervene(InterventionAction.REWIND, target, options, {"rewind": words})
+    return {"rewind": {"toStep": step, "skipBatches": skip_batches, "learningRateScale": learning_rate_scale}}
 
 
-@_intervention(JobWord.OPTION)
+@_intervention(InterventionAction.RESIZE, JobWord.OPTION)
 @click.argument("nodes", type=click.IntRange(min=1))
-def resize(nodes: int, target: Target, options: Options) -> ExitCode:
+def resize(nodes: int) -> dict[str, Any]:
     """Let the job have NODES nodes at most."""
-    return _intervene(InterventionAction.RESIZE, target, options, {"nodes": nodes})
+    return {"nodes": nodes}
 
 
-@_intervention(JobWord.OPTION, "skip-batches")
+@_intervention(InterventionAction.SKIP_BATCHES, JobWord.OPTION, "skip-batches")
 @click.argument("batches", type=click.IntRange(min=1))
-def skip_batches(batches: int, target: Target, options: Options) -> ExitCode:
+def skip_batches(batches: int) -> dict[str, Any]:
     """Restore the newest checkpoint and pass over BATCHES batches from there."""
-    return _intervene(InterventionAction.SKIP_BATCHES, target, options, {"skipBatches": batches})
-
-
-def _intervene(action: InterventionAction, target: Target, options: Options, words: dict[str, Any]) -> ExitCode:
-    from holdfast.api.interventionspec import read_intervention
-
-    site = open_site(target)
-    source = site.source()
-    document = document_of(action, source.job, options.reason, words)
-    read_intervention(document)
-    if options.dry_run is not DryRun.NONE:
-        return _show(site, source, document, options.dry_run)
-    return conclude(site.hand_in(document, options.timeout_s), options.timeout_s)
-
-
-def document_of(action: InterventionAction, job: str, reason: str, words: dict[str, Any]) -> Document:
-    """The Intervention as anybody would write it by hand."""
-    from holdfast.api.metadata import API_VERSION
-
-    namespace, _, name = job.partition("/")
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Intervention",
-        "metadata": {"generateName": f"{action.lower()}-", "namespace": namespace},
-        "spec": {"job": name, "action": action.value, "reason": reason, **words},
-    }
+    return {"skipBatches": batches}
 
 
 def conclude(answer: Answer, timeout_s: float) -> ExitCode:
