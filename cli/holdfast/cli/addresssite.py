@@ -2,61 +2,18 @@
 
 import ipaddress
 import ssl
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
-from holdfast.api.event import Journaled
-from holdfast.api.incident import Incident
-from holdfast.api.status import NodeStatus, RankStatus
 from holdfast.api.trust import trusting
 from holdfast.cli.directline import DirectLine
-from holdfast.cli.ending import nodes_of, ranks_of
-from holdfast.cli.handingin import hand_in, no_server_check
-from holdfast.cli.keptlogs import KeptLogs, Known
-from holdfast.cli.logs import LogLine, LogRequest
-from holdfast.cli.output import remark
 from holdfast.cli.seen import SeenStatus, seen
-from holdfast.cli.site import Answer, Document, Patience
+from holdfast.cli.site import Answer, Document
 from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.watchdogclient import Line, WatchdogClient, job_statuses
+from holdfast.cli.watchdogsource import WatchdogSource, hand_in, no_server_check
 
 DEFAULT_NAMESPACE = "default"
-
-
-class WatchdogSource:
-    """Fills `site.JobSource` from a watchdog alone."""
-
-    def __init__(self, client: WatchdogClient) -> None:
-        self._client = client
-        self.job = client.job
-
-    def status(self) -> SeenStatus:
-        return seen(self._client.status())
-
-    def incidents(self) -> tuple[Incident, ...]:
-        return self._client.incidents()
-
-    def ranks(self) -> tuple[RankStatus, ...]:
-        return ranks_of(self._client)
-
-    def nodes(self) -> tuple[NodeStatus, ...]:
-        return nodes_of(self._client)
-
-    def logs(self, request: LogRequest) -> Iterator[LogLine]:
-        """Of a job whose parts somebody started by hand, only what the watchdog keeps is known here."""
-        remark("a watchdog has no logs of living workers; a launcher writes them below its --log-dir or --run-dir")
-        if request.rank is None:
-            raise InvalidInput(Problem("--rank", None, "name the rank whose gone process is meant"))
-        kept = KeptLogs(self._client, datetime.now(UTC).timestamp())
-        return map(LogLine, kept.lines(request, request.rank, Known(), request.tail))
-
-    def journal(self, after: int) -> Iterator[Journaled]:
-        return self._client.journal(after)
-
-    def client(self) -> WatchdogClient:
-        return self._client
 
 
 class AddressSite:
@@ -81,8 +38,8 @@ class AddressSite:
     def check(self, document: Document) -> Document:
         return no_server_check()
 
-    def hand_in(self, document: Document, patience: Patience) -> Answer:
-        return hand_in(self._client(), document, patience)
+    def hand_in(self, document: Document, timeout_s: float) -> Answer:
+        return hand_in(self._client(), document, timeout_s)
 
     def _client(self) -> WatchdogClient:
         named = self._target.job

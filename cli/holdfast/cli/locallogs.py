@@ -5,27 +5,26 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from holdfast.agent.launch.logs import REGISTER, WorkerRun, read_register
 from holdfast.api.errors import Unavailable
-from holdfast.cli.embedded.runlock import is_over
 from holdfast.cli.logs import (
     Ending,
     LogLine,
     LogRequest,
     Which,
+    clock,
     no_previous,
     prefix_for,
     unknown_node,
     unknown_rank,
 )
 from holdfast.cli.output import remark
-from holdfast.cli.statedirectory import StateDirectory
+from holdfast.cli.statedirectory import StateDirectory, is_over
 
-LOOK_INTERVAL_S: Final = 0.2
+POLL_INTERVAL_S: Final = 0.2
 CHUNK_BYTES: Final = 1 << 20
 
 
@@ -66,7 +65,11 @@ def lines_of(directory: StateDirectory, request: LogRequest, now: float) -> Iter
         if request.since_s is not None and _written_at(path) < now - request.since_s:
             continue
         remark(heading(run))
-        read = _Read(run, path, run.offset, _end_of(run, runs))
+        # Where the next process's part of the same file begins.
+        until = min(
+            (each.offset for each in runs if each.file == run.file and each.offset > run.offset), default=None
+        )
+        read = _Read(run, path, run.offset, until)
         lines = deque(read.more(), request.lines_of_each(several))
         if request.ending is Ending.AT_END:
             lines.extend(read.rest())
@@ -87,9 +90,15 @@ def choose(runs: list[WorkerRun], request: LogRequest) -> list[WorkerRun]:
 
     Raises InvalidInput, Unavailable.
     """
-    groups = _by_newest_rank(runs) if request.rank is None else [with_rank(runs, request.rank)]
-    if request.rank is not None and not groups[0]:
-        raise unknown_rank(request.rank, [run.rank for run in runs])
+    if request.rank is None:  # the processes of each rank that some have now or had at their end
+        by_rank: dict[int, list[WorkerRun]] = defaultdict(list)
+        for run in runs:
+            by_rank[run.rank].append(run)
+        groups = [of_rank for _, of_rank in sorted(by_rank.items())]
+    else:
+        groups = [with_rank(runs, request.rank)]
+        if not groups[0]:
+            raise unknown_rank(request.rank, [run.rank for run in runs])
     if request.node is not None and request.node not in {run.node for run in runs}:
         raise unknown_node(request.node, (run.node for run in runs))
     place = -1 if request.which is Which.NEWEST else -2
@@ -112,22 +121,14 @@ def with_rank(runs: list[WorkerRun], rank: int) -> list[WorkerRun]:
     return [runs[place] for place in sorted(last, key=lambda place: (last[place], place))]
 
 
-def _by_newest_rank(runs: list[WorkerRun]) -> list[list[WorkerRun]]:
-    """The processes of each rank that some have now or had at their end, by rank."""
-    by_rank: dict[int, list[WorkerRun]] = defaultdict(list)
-    for run in runs:
-        by_rank[run.rank].append(run)
-    return [of_rank for _, of_rank in sorted(by_rank.items())]
-
-
 def heading(run: WorkerRun) -> str:
     """Which process it is, and how it ended."""
     before = f" (before: {', '.join(str(each.rank) for each in run.earlier)})" if run.earlier else ""
     who = f"rank {run.rank}{before} on {run.node}, pid {run.pid}"
-    says = f"{who}, started {_clock(run.started_at)} in round {run.round}"
+    says = f"{who}, started {clock(run.started_at)} in round {run.round}"
     if run.ended_at is None:
         return says
-    return f"{says}, ended {_clock(run.ended_at)} with {run.ended_with}"
+    return f"{says}, ended {clock(run.ended_at)} with {run.ended_with}"
 
 
 def _followed(directory: StateDirectory, request: LogRequest, reads: list[_Read]) -> Iterator[LogLine]:
@@ -147,7 +148,7 @@ def _followed(directory: StateDirectory, request: LogRequest, reads: list[_Read]
             yield from _marked(read, len(newest), is_last=over)
         if over:
             return
-        time.sleep(LOOK_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _place(run: WorkerRun, request: LogRequest) -> int:
@@ -190,18 +191,8 @@ def _first_kept(descriptor: int, read: _Read) -> int:
     return first + end_of_line + 1
 
 
-def _end_of(run: WorkerRun, runs: list[WorkerRun]) -> int | None:
-    """Where the next process's part of the same file begins; None when there is none."""
-    later = (each.offset for each in runs if each.file == run.file and each.offset > run.offset)
-    return min(later, default=None)
-
-
 def _written_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _clock(at: float) -> str:
-    return f"{datetime.fromtimestamp(at):%H:%M:%S}"

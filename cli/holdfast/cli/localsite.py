@@ -1,31 +1,34 @@
 """The runs on this machine: read from their watchdog while it lives, afterwards from what it stored."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.status import LastSeen, NodeStatus, RankStatus
 from holdfast.cli.directline import DirectLine
-from holdfast.cli.embedded.runlock import is_over
-from holdfast.cli.ending import nodes_of, ranks_of, remark_end
-from holdfast.cli.handingin import hand_in, no_server_check
 from holdfast.cli.logs import LogLine, LogRequest
 from holdfast.cli.output import remark
-from holdfast.cli.seen import SeenStatus, seen, seen_last
-from holdfast.cli.site import Answer, Document, Patience
+from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen_last
+from holdfast.cli.site import Answer, Document
 from holdfast.cli.statedirectory import (
     RunningJob,
     StateDirectory,
     find_state_directory,
+    is_over,
     runs_under_here,
 )
 from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.view.journal import gone_text
 from holdfast.cli.watchdogclient import WatchdogClient
+from holdfast.cli.watchdogsource import WatchdogSource, hand_in, no_server_check, remark_end
+
+if TYPE_CHECKING:
+    from holdfast.watchdog.store.sqlite import SqliteStore
 
 STORED_LIMIT = 10_000
 Content = TypeVar("Content")
@@ -40,24 +43,28 @@ class LocalSource:
 
     def status(self) -> SeenStatus:
         return self._asked(
-            lambda client: seen(client.status()),
-            lambda: seen_last(self._last(), datetime.now(UTC).timestamp()),
+            lambda live: live.status(), lambda: seen_last(self._last(), datetime.now(UTC).timestamp())
         )
 
     def ranks(self) -> tuple[RankStatus, ...]:
-        return self._asked(ranks_of, lambda: self._told_last().ranks)
+        return self._asked(lambda live: live.ranks(), lambda: self._told_last().ranks)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
-        return self._asked(nodes_of, lambda: self._told_last().nodes)
+        return self._asked(lambda live: live.nodes(), lambda: self._told_last().nodes)
 
     def logs(self, request: LogRequest) -> Iterator[LogLine]:
         from holdfast.cli.locallogs import lines_of
 
         return lines_of(self.directory, request, datetime.now(UTC).timestamp())
 
-    def incidents(self) -> tuple[Incident, ...]:
+    def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
         """A run that is over is read from its store."""
-        return self._asked(lambda client: client.incidents(), self._stored_incidents)
+
+        def stored() -> tuple[Incident, ...]:
+            with self.store() as store:
+                return tuple(store.incidents(self.job, limit=STORED_LIMIT))
+
+        return self._asked(lambda live: live.incidents(), stored)
 
     def client(self) -> WatchdogClient:
         """A client of the run's watchdog. Raises Unavailable when none was ever there."""
@@ -70,25 +77,31 @@ class LocalSource:
 
     def journal(self, after: int) -> Iterator[Journaled]:
         """From the store, which is there after the run as well. Raises Unavailable when it is not."""
+        with self.store() as store:
+            extent = store.extent(self.job)
+            if after + 1 < extent.first:
+                remark(gone_text(extent.first, extent.compacted_at))
+            yield from store.tail(self.job, max(after, extent.first - 1))
+
+    @contextlib.contextmanager
+    def store(self) -> Iterator["SqliteStore"]:
+        """Where the run keeps its journal, incidents and state. Raises Unavailable when there is none."""
         from holdfast.watchdog.store.sqlite import SqliteStore
 
         if not self.directory.store_file.exists():
             raise Unavailable(f"there is no journal in {self.directory.root}")
         store = SqliteStore(self.directory.store_file)
         try:
-            extent = store.extent(self.job)
-            if after + 1 < extent.first:
-                remark(gone_text(extent.first, extent.compacted_at))
-            yield from store.tail(self.job, max(after, extent.first - 1))
+            yield store
         finally:
             store.close()
 
-    def _asked(self, ask: Callable[[WatchdogClient], Content], stored: Callable[[], Content]) -> Content:
+    def _asked(self, ask: Callable[[WatchdogSource], Content], stored: Callable[[], Content]) -> Content:
         """What the watchdog says; of a run that is over, what its store keeps. Raises as both."""
         if self.directory.store_file.exists() and is_over(self.directory):
             return stored()
         try:
-            return ask(self.client())
+            return ask(WatchdogSource(self.client()))
         except Unavailable:
             # A run that is alive starts its watchdog again: what is stored now is not its end.
             if not self.directory.store_file.exists() or self.directory.lock_file.exists():
@@ -107,25 +120,12 @@ class LocalSource:
         """Raises Unavailable when the run had not begun."""
         from holdfast.watchdog import brain
         from holdfast.watchdog.lastseen import recall
-        from holdfast.watchdog.store.sqlite import SqliteStore
 
-        store = SqliteStore(self.directory.store_file)
-        try:
+        with self.store() as store:
             last = recall(store, self.job, brain=brain)
-        finally:
-            store.close()
         if last is None:
             raise Unavailable(f"the run of {self.directory.root} ended before its job was submitted")
         return last
-
-    def _stored_incidents(self) -> tuple[Incident, ...]:
-        from holdfast.watchdog.store.sqlite import SqliteStore
-
-        store = SqliteStore(self.directory.store_file)
-        try:
-            return tuple(store.incidents(self.job, limit=STORED_LIMIT))
-        finally:
-            store.close()
 
 
 class LocalSite:
@@ -147,8 +147,8 @@ class LocalSite:
     def check(self, document: Document) -> Document:
         return no_server_check()
 
-    def hand_in(self, document: Document, patience: Patience) -> Answer:
-        return hand_in(self.source().client(), document, patience)
+    def hand_in(self, document: Document, timeout_s: float) -> Answer:
+        return hand_in(self.source().client(), document, timeout_s)
 
 
 def job_of(directory: StateDirectory) -> RunningJob:

@@ -1,11 +1,21 @@
-"""What is asked of workers' logs, and which of a rank's processes is meant."""
+"""What is asked of workers' logs, and what a watchdog keeps of those whose pods are gone.
 
-from collections.abc import Iterable, Sequence
+Launchers send the end of a process's output when it ended, and when they leave in good order. What a node takes
+along that vanishes without a word nobody has.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Final
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
+from holdfast.api.incident import Incident
+from holdfast.api.workeroutput import KeptOutput
+from holdfast.cli.output import remark
+from holdfast.cli.watchdogclient import WatchdogClient
 
 # As kubectl does for a selector: of several ranks only so much each, of one everything.
 TAIL_OF_SEVERAL: Final = 10
@@ -75,3 +85,122 @@ def no_previous(request: LogRequest) -> Unavailable:
     """Nothing was started again, or it is no longer kept."""
     who = "any rank" if request.rank is None else f"rank {request.rank}"
     return Unavailable(f"no worker process before the newest one is known of {who}")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a rank's newest process from elsewhere.
+
+    `member` had the rank last, None when that is not known. `is_gone`: its pod is not there any more. `round`: the
+    process began in it, None when that is not known.
+    """
+
+    member: str | None = None
+    is_gone: bool = True
+    round: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLogs:
+    """Of the job of `client`. `now` is the wall clock, in seconds since 1970."""
+
+    client: WatchdogClient
+    now: float
+
+    def lines(self, request: LogRequest, rank: int, known: Known, tail: int | None) -> list[str]:
+        """The last `tail` lines kept of the process that is meant, None for all; stderr says what they are.
+
+        Empty when nothing is kept of it, which stderr says as well.
+        """
+        kept = self._recent(self.client.outputs(rank=rank), request)
+        found = meant(kept, request.which, known)
+        if found is not None:
+            return _told(found, tail)
+        if words := last_words(self.client.incidents(), rank, tail):
+            return words
+        which = "the newest process" if request.which is Which.NEWEST else "the process before the newest one"
+        remark(f"nothing is kept of what {which} of rank {rank} wrote")
+        if kept and request.which is Which.NEWEST:
+            remark("what an earlier process of it wrote is kept: --previous shows it")
+        elif known.is_gone:
+            remark("a node that vanishes without a word leaves only what its launcher had sent before")
+        return []
+
+    def lines_of_gone(self, request: LogRequest) -> Iterator[LogLine]:
+        """Of a rank or a node that the newest round does not have. Nothing when nothing is kept of it."""
+        if request.ending is Ending.FOLLOW:
+            return
+        kept = self.client.outputs(rank=request.rank, node=request.node)
+        of_rank: dict[int, list[KeptOutput]] = {}
+        for each in self._recent(kept, request):
+            if request.rank in (None, each.rank) and request.node in (None, each.node):
+                of_rank.setdefault(each.rank, []).append(each)
+        place = 0 if request.which is Which.NEWEST else 1
+        found = [group[place] for _, group in sorted(of_rank.items()) if len(group) > place]
+        for each in found:
+            for line in _told(each, request.lines_of_each(len(found))):
+                yield LogLine(line, prefix_for(each.rank, len(found)))
+
+    def _recent(self, kept: Sequence[KeptOutput], request: LogRequest) -> list[KeptOutput]:
+        since = 0.0 if request.since_s is None else self.now - request.since_s
+        return [each for each in kept if each.ended_at >= since]
+
+
+def meant(kept: Sequence[KeptOutput], which: Which, known: Known) -> KeptOutput | None:
+    """The process that is meant among those kept of a rank, which are newest first; None when it is not kept."""
+    newest = kept[0] if kept else None
+    # As far as can be told, whether what was kept last is of the rank's newest process.
+    is_newest = newest is not None and (
+        newest.round == known.round if known.round is not None else known.member in (None, newest.member)
+    )
+    if which is Which.NEWEST:
+        return newest if is_newest else None
+    if known.round is not None:
+        return next((each for each in kept if each.round != known.round), None)
+    earlier = kept[1:] if is_newest and known.is_gone else kept
+    return next(iter(earlier), None)
+
+
+def last_words(incidents: Iterable[Incident], rank: int, tail: int | None) -> list[str]:
+    """What the newest incident that `rank` brought about kept of its worker's last words; stderr says so.
+
+    Nothing is kept there of a worker that did not fail. `incidents` are oldest first.
+    """
+    found = [each for each in incidents if each.error and each.culprit.rank == rank]
+    if not found:
+        return []
+    newest = found[-1]
+    at = datetime.fromtimestamp(newest.detected_at)
+    remark(f"kept of the worker of rank {rank} that failed at {at:%H:%M:%S} ({newest.id}): its last lines")
+    return list(deque(newest.error.splitlines(), tail))
+
+
+def unknown_but_kept(kept: KeptLogs, request: LogRequest, unknown: InvalidInput) -> Iterator[LogLine]:
+    """What is kept of a rank or a node that is not in the newest round. Raises `unknown` when that is nothing."""
+    lines = iter(kept.lines_of_gone(request))
+    first = next(lines, None)
+    if first is None:
+        raise unknown
+    yield first
+    yield from lines
+
+
+def heading(kept: KeptOutput) -> str:
+    """Which process it is, how it ended, and how much of its output this is."""
+    who = f"rank {kept.rank} in {kept.member} on {kept.node}, pid {kept.pid}"
+    began = f"started {clock(kept.started_at)} in round {kept.round}"
+    how = f"with {kept.ended_with}"
+    ended = f"ended {clock(kept.ended_at)} {how if kept.ended_with else 'with its launcher, or later'}"
+    size = len(kept.tail.encode())
+    part = f"the last {size} bytes, {kept.omitted_bytes} before them are not kept" if kept.omitted_bytes else "all"
+    return f"{who}, {began}, {ended}: the watchdog keeps {part} of what it wrote"
+
+
+def _told(kept: KeptOutput, tail: int | None) -> list[str]:
+    remark(heading(kept))
+    return list(deque(kept.tail.splitlines(), tail))
+
+
+def clock(at: float) -> str:
+    """Local time of day."""
+    return f"{datetime.fromtimestamp(at):%H:%M:%S}"

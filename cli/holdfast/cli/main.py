@@ -34,14 +34,14 @@ COMMANDS: Mapping[str, Command] = {
     "run": Command("holdfast.cli.commands.run:run", "Run a job file on this machine, healing what breaks."),
     "demo": Command("holdfast.cli.commands.demo:demo", "Train a small model, break it four ways, watch it heal."),
     "launch": Command("holdfast.agent.launch.command:launch", "The elastic launcher of one node."),
-    "status": Command("holdfast.cli.commands.status:status", "Where a job is."),
-    "ranks": Command("holdfast.cli.commands.ranks:ranks", "Every rank: node, process, step, loss."),
-    "nodes": Command("holdfast.cli.commands.nodes:nodes", "Every node and its GPUs."),
-    "logs": Command("holdfast.cli.commands.logs:logs", "What the workers wrote, also before a restart."),
-    "incidents": Command("holdfast.cli.commands.incidents:incidents", "What broke, and what was done about it."),
-    "why": Command("holdfast.cli.commands.why:why", "The whole story of one incident."),
-    "journal": Command("holdfast.cli.commands.journal:journal", "Every event that was recorded."),
-    "replay": Command("holdfast.cli.commands.replay:replay", "Feed the journal to the brain again and compare."),
+    "status": Command("holdfast.cli.commands.job:status", "Where a job is."),
+    "ranks": Command("holdfast.cli.commands.job:ranks", "Every rank: node, process, step, loss."),
+    "nodes": Command("holdfast.cli.commands.job:nodes", "Every node and its GPUs."),
+    "logs": Command("holdfast.cli.commands.job:logs", "What the workers wrote, also before a restart."),
+    "incidents": Command("holdfast.cli.commands.history:incidents", "What broke, and what was done about it."),
+    "why": Command("holdfast.cli.commands.history:why", "The whole story of one incident."),
+    "journal": Command("holdfast.cli.commands.history:journal", "Every event that was recorded."),
+    "replay": Command("holdfast.cli.commands.history:replay", "Feed the journal to the brain again and compare."),
     "evict": Command("holdfast.cli.commands.intervene:evict", "Take a node out of the job."),
     "return": Command("holdfast.cli.commands.intervene:return_", "Put a node back into service."),
     "self-test": Command("holdfast.cli.commands.intervene:self_test", "Test the devices of a node of the job."),
@@ -53,12 +53,12 @@ COMMANDS: Mapping[str, Command] = {
     "resize": Command("holdfast.cli.commands.intervene:resize", "Change how many nodes the job may have."),
     "skip-batches": Command("holdfast.cli.commands.intervene:skip_batches", "Pass over some of the data."),
     "doctor": Command("holdfast.cli.commands.doctor:doctor", "Check an installation, or this machine."),
-    "probe": Command("holdfast.cli.commands.probe:probe", "Test the GPUs of this machine."),
-    "watchdog": Command("holdfast.cli.commands.services:watchdog", "The watchdog: decides."),
-    "operator": Command("holdfast.cli.commands.services:operator", "The operator: acts on the cluster."),
-    "agent": Command("holdfast.cli.commands.services:agent", "The agent of one node: senses."),
-    "completion": Command("holdfast.cli.commands.completion:completion", "Completion for a shell."),
-    "version": Command("holdfast.cli.commands.version:version", "The version of Holdfast."),
+    "probe": Command("holdfast.cli.commands.doctor:probe", "Test the GPUs of this machine."),
+    "watchdog": Command("holdfast.cli.commands.program:watchdog", "The watchdog: decides."),
+    "operator": Command("holdfast.cli.commands.program:operator", "The operator: acts on the cluster."),
+    "agent": Command("holdfast.cli.commands.program:agent", "The agent of one node: senses."),
+    "completion": Command("holdfast.cli.commands.program:completion", "Completion for a shell."),
+    "version": Command("holdfast.cli.commands.program:version", "The version of Holdfast."),
 }
 SERVICES = frozenset({"watchdog", "operator", "agent"})
 """These have log settings of their own."""
@@ -159,11 +159,11 @@ def answer(arguments: Sequence[str], program: Program = Program.HOLDFAST) -> int
         click.echo(f"holdfast: {subject}{error.strerror or error}", err=True)
         return ExitCode.UNAVAILABLE
     except Exception as error:
-        _confess(error, debugging)
+        _report_unexpected(error, debugging)
         return ExitCode.FAILED
 
 
-def _confess(error: Exception, debugging: Debugging) -> None:
+def _report_unexpected(error: Exception, debugging: Debugging) -> None:
     """An error nobody foresaw: one sentence, and the traceback where it can be found."""
     if debugging is Debugging.ON:
         traceback.print_exception(error)

@@ -18,9 +18,9 @@ def open_site(target: Target) -> Site:
 
             return AddressSite(target)
         case Place.CLUSTER:
-            from holdfast.cli.cluster.clustersite import open_cluster_site
+            from holdfast.cli.cluster.clustersite import ClusterSite
 
-            return open_cluster_site(target)
+            return ClusterSite(target)
 
 
 def look_around() -> Surroundings:

@@ -1,11 +1,12 @@
 """`-o table|wide|json|yaml|name`: what every read has."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import click
 import msgspec
+
+from holdfast.cli.exitcode import ExitCode
 
 
 class Format(StrEnum):
@@ -30,30 +31,28 @@ format_option = click.option(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """One answer in every form; a text is made only when it is asked for. Without `wide`, the table is it."""
-
-    value: object
-    table: Callable[[], str]
-    wide: Callable[[], str] | None = None
-    names: Callable[[], Sequence[str]]
-
-
-def emit(shown: Shown, form: Format) -> None:
-    """Write an answer to stdout."""
+def emit(
+    form: Format,
+    value: object,
+    *,
+    table: Callable[[], str],
+    wide: Callable[[], str] | None = None,
+    names: Callable[[], Sequence[str]],
+) -> ExitCode:
+    """Write one answer to stdout; a text is made only when it is asked for. Without `wide`, the table is it."""
     match form:
         case Format.JSON:
-            click.echo(msgspec.json.format(msgspec.json.encode(shown.value), indent=2).decode())
+            click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
         case Format.YAML:
-            emit_yaml(shown.value)
+            emit_yaml(value)
         case Format.NAME:
-            for name in shown.names():
+            for name in names():
                 click.echo(name)
-        case Format.WIDE if shown.wide is not None:
-            click.echo(shown.wide())
+        case Format.WIDE if wide is not None:
+            click.echo(wide())
         case _:
-            click.echo(shown.table())
+            click.echo(table())
+    return ExitCode.OK
 
 
 def emit_yaml(value: object) -> None:

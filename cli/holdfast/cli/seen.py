@@ -74,26 +74,21 @@ STOPPED = "Stopped"
 
 def seen_last(last: LastSeen, now: float) -> SeenStatus:
     """What was last known of a run that is over: never that it runs. `now` is the wall clock."""
-    status = seen(last.status)
-    fields: dict[str, object] = {"source": Source.STORE, "now": now, "ended_at": last.status.ended_at or last.at}
-    if last.status.ended_at is None:
-        fields |= {"phase": STOPPED, "reason": f"{_interrupted(last.status)}; {_going_on(last.status)}"}
-    return msgspec.structs.replace(status, **fields)
-
-
-def _interrupted(status: JobStatus) -> str:
-    """Where it was. Its phase tells of the end of its launchers, which is what an interruption looks like."""
-    if status.step is not None:
-        return f"it was interrupted after step {status.step}"
-    if status.round is not None:
-        return f"it was interrupted in round {status.round}"
-    return f"it was interrupted while it was {status.phase}" + (f": {status.reason}" if status.reason else "")
-
-
-def _going_on(status: JobStatus) -> str:
-    if status.last_checkpoint is None:
-        return "no checkpoint was saved, so `holdfast run` begins anew"
-    return "`holdfast run` goes on with it"
+    status = last.status
+    fields: dict[str, object] = {"source": Source.STORE, "now": now, "ended_at": status.ended_at or last.at}
+    if status.ended_at is None:
+        # Where it was. Its phase tells of the end of its launchers, which is what an interruption looks like.
+        if status.step is not None:
+            where = f"after step {status.step}"
+        elif status.round is not None:
+            where = f"in round {status.round}"
+        else:
+            where = f"while it was {status.phase}" + (f": {status.reason}" if status.reason else "")
+        going_on = "`holdfast run` goes on with it"
+        if status.last_checkpoint is None:
+            going_on = "no checkpoint was saved, so `holdfast run` begins anew"
+        fields |= {"phase": STOPPED, "reason": f"it was interrupted {where}; {going_on}"}
+    return msgspec.structs.replace(seen(status), **fields)
 
 
 class RecordedIncidents(msgspec.Struct, frozen=True):

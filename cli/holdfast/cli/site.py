@@ -57,13 +57,6 @@ class JobSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait for an intervention's outcome; 0 hands it in and returns."""
-
-    timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """What became of an intervention so far. `name` is what it is called from now on."""
 
@@ -87,6 +80,6 @@ class Site(Protocol):
         """Have the server check an Intervention and change nothing. Raises InvalidInput where none can."""
         ...
 
-    def hand_in(self, document: Document, patience: Patience) -> Answer:
-        """Hand in an Intervention; waits for its outcome as long as `patience` says."""
+    def hand_in(self, document: Document, timeout_s: float) -> Answer:
+        """Hand in an Intervention and wait for its outcome; 0 returns at once."""
         ...

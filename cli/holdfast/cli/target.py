@@ -9,8 +9,9 @@ One rule, in this order; what contradicts it is refused:
 5. `KUBECONFIG`, or being in a pod, means the cluster. A ~/.kube/config alone does not: whoever means it says so.
 """
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -165,12 +166,14 @@ _PLACE_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--watchdog", metavar="HOST:PORT", help="A watchdog by its address."),
     click.option(
-        "--token-file", type=click.Path(path_type=Path, dir_okay=False), help="The token that watchdog takes."
+        "--token-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="File with the token for that watchdog.",
     ),
     click.option(
         "--ca-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Who may have signed that watchdog's certificate; without, no TLS.",
+        help="CA certificate (PEM) to trust; enables TLS.",
     ),
 )
 _BREADTH_OPTION = click.option("-A", "--all-namespaces", is_flag=True, help="The jobs of every namespace.")
@@ -180,7 +183,15 @@ def target_options(word: JobWord, *, breadth: Breadth = Breadth.ONE) -> Callable
     """Give a command the options that say what it is about; it receives them as one `target`."""
 
     def decorate(command: Decorated) -> Decorated:
-        wrapped: Any = _gathering(command)
+        @functools.wraps(command)  # which keeps the options that decorators below have put on it
+        def gathered(**given: Any) -> Any:
+            program = click.get_current_context().find_root().obj
+            said = {name: given.pop(name) for name in _FIELDS if name in given}
+            wide = Breadth.ALL if given.pop("all_namespaces", False) else Breadth.ONE
+            program = program if isinstance(program, Program) else Program.HOLDFAST
+            return command(target=Target(program=program, breadth=wide, **said), **given)
+
+        wrapped: Any = gathered
         for option in reversed(_PLACE_OPTIONS):
             wrapped = option(wrapped)
         if breadth is Breadth.ALL:
@@ -196,37 +207,4 @@ def target_options(word: JobWord, *, breadth: Breadth = Breadth.ONE) -> Callable
     return decorate
 
 
-def _gathering(command: Callable[..., Any]) -> Callable[..., Any]:
-    def gathered(**given: Any) -> Any:
-        program = click.get_current_context().find_root().obj
-        said = {name: given.pop(name, None) for name in _FIELDS}
-        breadth = Breadth.ALL if given.pop("all_namespaces", False) else Breadth.ONE
-        target = Target(
-            program=program if isinstance(program, Program) else Program.HOLDFAST, breadth=breadth, **said
-        )
-        return command(target=target, **given)
-
-    gathered.__name__ = command.__name__
-    gathered.__doc__ = command.__doc__
-    return _with_params(gathered, command)
-
-
-def _with_params(gathered: Callable[..., Any], command: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the options that decorators below have put on the command already."""
-    if hasattr(command, "__click_params__"):
-        gathered.__click_params__ = command.__click_params__  # type: ignore[attr-defined]  # where click keeps them
-    return gathered
-
-
-_FIELDS = (
-    "job",
-    "state_dir",
-    "watchdog",
-    "token_file",
-    "ca_file",
-    "namespace",
-    "context",
-    "kubeconfig",
-    "holdfast_namespace",
-    "holdfast_service",
-)
+_FIELDS = frozenset(each.name for each in fields(Target)) - {"program", "breadth"}

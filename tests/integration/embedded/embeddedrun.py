@@ -11,7 +11,7 @@ from pathlib import Path
 
 from patience import patient
 
-from holdfast.cli.embedded.processtree import descendants
+from holdfast.cli.embedded.childprocess import descendants
 
 HOLDFAST = (sys.executable, "-c", "from holdfast.cli.main import main; main()")
 PATIENCE_S = patient(90.0)

@@ -14,9 +14,8 @@ from holdfast.api.event import JobSubmitted
 from holdfast.api.policy import Policy
 from holdfast.api.status import Hearing, JobPhase, LastSeen, NodeStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
-from holdfast.cli.embedded.runlock import is_over, run_lock
 from holdfast.cli.main import answer
-from holdfast.cli.statedirectory import StateDirectory
+from holdfast.cli.statedirectory import StateDirectory, is_over, run_lock
 from holdfast.cli.target import Program
 from holdfast.watchdog.lastseen import keep
 from holdfast.watchdog.store.sqlite import SqliteStore

@@ -299,7 +299,7 @@ def test_an_error_nobody_foresaw_is_one_sentence_and_a_log(
     def fail(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("holdfast.cli.commands.status.open_site", fail)
+    monkeypatch.setattr("holdfast.cli.commands.job.open_site", fail)
     assert answer(["status"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("holdfast: unexpected RuntimeError: boom; the traceback is in ")

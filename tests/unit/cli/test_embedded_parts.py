@@ -9,40 +9,38 @@ import pytest
 
 from holdfast.api.errors import Unavailable
 from holdfast.api.plan import NodeObserved, NodeState, Plan
+from holdfast.cli.embedded.childprocess import ChildProcess, descendants, exit_text
 from holdfast.cli.embedded.link import OperatorOutbox
 from holdfast.cli.embedded.localcluster import LocalCluster
-from holdfast.cli.embedded.localnode import NodeTerms
-from holdfast.cli.embedded.offspring import Offspring, ending
-from holdfast.cli.embedded.placement import Decision, Terms
-from holdfast.cli.embedded.processtree import descendants
-from holdfast.cli.embedded.runlock import run_lock
-from holdfast.cli.statedirectory import StateDirectory
+from holdfast.cli.embedded.localnode import NodeOptions
+from holdfast.cli.embedded.placement import Decision, PlacementOptions
+from holdfast.cli.statedirectory import StateDirectory, run_lock
 
 
-def offspring(tmp_path: Path, *arguments: str) -> Offspring:
-    return Offspring("child", arguments, log=tmp_path / "child.log", directory=tmp_path)
+def started(tmp_path: Path, *arguments: str) -> ChildProcess:
+    return ChildProcess("child", arguments, log=tmp_path / "child.log", directory=tmp_path)
 
 
 async def test_the_end_of_a_child_is_known_at_once_with_its_last_words(tmp_path: Path) -> None:
-    child = offspring(tmp_path, "sh", "-c", "echo one; echo two; echo; exit 3")
+    child = started(tmp_path, "sh", "-c", "echo one; echo two; echo; exit 3")
     assert await child.ended == 3
     assert not child.alive
-    assert child.last_words() == "two"
+    assert child.last_line() == "two"
     child.send(signal.SIGTERM)  # nobody is there: nothing happens
 
 
 async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.embedded.offspring.POLITE_S", 0.05)
+    monkeypatch.setattr("holdfast.cli.embedded.childprocess.POLITE_S", 0.05)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is ignored at the start stays ignored
     try:
-        child = offspring(tmp_path, "sleep", "30")
+        child = started(tmp_path, "sleep", "30")
     finally:
         signal.signal(signal.SIGTERM, before)
     assert await child.stop() == -signal.SIGKILL
 
 
 async def test_a_child_is_a_descendant_with_a_session_of_its_own(tmp_path: Path) -> None:
-    child = offspring(tmp_path, "sleep", "30")
+    child = started(tmp_path, "sleep", "30")
     assert child.pid in descendants(os.getpid())
     assert os.getsid(child.pid) == child.pid
     assert await child.stop() == -signal.SIGTERM
@@ -53,7 +51,7 @@ async def test_a_child_is_a_descendant_with_a_session_of_its_own(tmp_path: Path)
     [(0, "exit code 0"), (3, "exit code 3"), (-9, "signal 9 (SIGKILL)"), (-35, "signal 35")],
 )
 def test_the_way_a_process_ended_is_told_in_words(code: int, words: str) -> None:
-    assert ending(code) == words
+    assert exit_text(code) == words
 
 
 async def test_a_new_connection_is_told_the_newest_of_every_node_once() -> None:
@@ -94,7 +92,7 @@ async def test_no_node_is_started_any_more_once_the_job_is_over(monkeypatch: pyt
 
     monkeypatch.setattr("holdfast.cli.embedded.localcluster.decide", decided)
     plan = Plan("default/toy", 1, members=2, spares=0)
-    cluster = LocalCluster(cast(NodeTerms, None), Terms(), lambda line: None)
+    cluster = LocalCluster(cast(NodeOptions, None), PlacementOptions(), lambda line: None)
     cluster.show(plan)
     running = asyncio.create_task(cluster.run())
     await looked.wait()

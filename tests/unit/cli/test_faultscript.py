@@ -38,14 +38,24 @@ from holdfast.api.event import (
 from holdfast.api.finding import FindingKind
 from holdfast.api.incident import Incident
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
+from holdfast.cli.commands.demo import demo_faults
 from holdfast.cli.commands.run import AGAIN, conclude
 from holdfast.cli.embedded import faultscript
-from holdfast.cli.embedded.demonstration import demo_faults
-from holdfast.cli.embedded.drill import AILMENTS, disturbance_of, drills_of, variables_of
-from holdfast.cli.embedded.faultscript import READS, SEEN_AS, After, Deed, check_whom, read_fault_script
+from holdfast.cli.embedded.faultscript import (
+    AILMENTS,
+    READS,
+    SEEN_AS,
+    After,
+    Deed,
+    check_whom,
+    disturbance_of,
+    drills_of,
+    read_fault_script,
+    variables_of,
+)
 from holdfast.cli.embedded.injector import Injected, Injector, is_due
 from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.view.picture import Picture
+from holdfast.cli.view.news import Picture
 
 
 def script(tmp_path: Path, text: str) -> Path:
@@ -407,7 +417,7 @@ async def test_what_a_rank_does_not_take_up_or_is_not_alive_to_suffer_was_not_in
 async def test_a_nan_of_many_steps_is_injected_when_its_first_step_was_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.embedded.injector.LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("holdfast.cli.embedded.injector.POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr("holdfast.cli.embedded.injector.NOTICE_S", 0.0)
     text = "- {at: {step: 1}, do: nan, rank: 0, for: 100000}\n- {at: {step: 2}, do: kill-watchdog}\n"
     asked, passed_on = asyncio.Event(), asyncio.Event()

@@ -159,7 +159,7 @@ def test_following_goes_over_to_the_process_that_takes_the_rank(
         return over
 
     monkeypatch.setattr(locallogs, "is_over", look)
-    monkeypatch.setattr(locallogs, "LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(locallogs, "POLL_INTERVAL_S", 0.0)
     assert answer(["logs", "-f", "--rank", "0", "--tail", "1", *flags]) == 0
     said = capsys.readouterr()
     assert said.out.splitlines() == ["10 line 19", "moremore", *(f"11 line {number}" for number in range(20))]

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.errors import InvalidInput
-from holdfast.cli.manifest import read_job_file
+from holdfast.cli.embedded.jobfile import read_job_file
 
 JOB = """
 apiVersion: holdfast.dev/v1alpha1

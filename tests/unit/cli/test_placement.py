@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.plan import NodeOrder, Plan
-from holdfast.cli.embedded.placement import Decision, Observed, Replacing, Start, Stop, Terms, decide
+from holdfast.cli.embedded.placement import Decision, Observed, PlacementOptions, Replacing, Start, Stop, decide
 
-TERMS = Terms(Replacing.ALLOWED, delay_s=2.0)
-NEVER = Terms(Replacing.REFUSED)
+TERMS = PlacementOptions(Replacing.ALLOWED, delay_s=2.0)
+NEVER = PlacementOptions(Replacing.REFUSED)
 
 
 def plan_of(
@@ -42,7 +42,7 @@ def test_a_machine_that_matches_the_plan_is_left_alone() -> None:
 
 def test_a_lost_node_is_replaced_by_a_new_name_after_the_delay() -> None:
     observed = Observed(("node-1",), (("node-2", 10.0),), 2)
-    assert decide(observed, plan_of(2), TERMS, 11.0) == Decision((), look_again_at=12.0)
+    assert decide(observed, plan_of(2), TERMS, 11.0) == Decision((), next_wakeup=12.0)
     assert decide(observed, plan_of(2), TERMS, 12.0) == Decision((Start("node-3", "node-2"),))
 
 
@@ -126,6 +126,6 @@ def test_the_machine_comes_to_match_any_plan_and_then_rests(
                 names_down.pop(action.replaces or "", None)
                 names_up.append(action.name)
                 highest = max(highest, int(action.name.partition("-")[2]))
-        now = decision.look_again_at if decision.look_again_at is not None else now + 1.0
+        now = decision.next_wakeup if decision.next_wakeup is not None else now + 1.0
     assert len(names_up) == members + spares
     assert not {f"node-{number}" for number in avoided} & set(names_up)

@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.api.errors import InvalidInput, InvalidSpec
 from holdfast.api.trainingjob import TrainingJob, read_trainingjob
-from holdfast.cli.embedded.preparation import Prepared, prepare
+from holdfast.cli.embedded.jobfile import Prepared, prepare
 
 
 def job_with(**spec: Any) -> TrainingJob:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.commands.probe import probe
+from holdfast.cli.commands.doctor import probe
 from holdfast.cli.exitcode import ExitCode
 
 

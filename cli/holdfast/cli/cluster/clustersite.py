@@ -7,69 +7,53 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
-from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionState
-from holdfast.api.status import NodeStatus, RankStatus
 from holdfast.cli.cluster.kubeapi import Forbidden, KubeApi, connect, listed
 from holdfast.cli.cluster.proxiedline import Installation, ProxiedLine
 from holdfast.cli.cluster.record import JobRecord, incidents_in, read_record, seen_in
 from holdfast.cli.cluster.rights import CREATE_INTERVENTION, GET_INTERVENTION, GET_JOB, LIST_JOBS
-from holdfast.cli.ending import nodes_of, ranks_of
-from holdfast.cli.logs import LogLine, LogRequest
+from holdfast.cli.logs import KeptLogs, LogLine, LogRequest
 from holdfast.cli.output import remark
-from holdfast.cli.seen import RecordedIncidents, SeenStatus, seen
-from holdfast.cli.site import Answer, Document, Patience
+from holdfast.cli.seen import RecordedIncidents, SeenStatus
+from holdfast.cli.site import Answer, Document
 from holdfast.cli.target import Breadth, Target, only_one, split_job
 from holdfast.cli.watchdogclient import Line, WatchdogClient
+from holdfast.cli.watchdogsource import WatchdogSource
 from holdfast.wire.kube.reply import Reply
 
 GROUP_PATH: Final = "/apis/holdfast.dev/v1alpha1"
 FIELD_MANAGER: Final = "kubectl-holdfast"
-LOOK_FIRST_S: Final = 0.1
-LOOK_MOST_S: Final = 1.0
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 1.0
 
 
-class ClusterSource:
+class ClusterSource(WatchdogSource):
     """Fills `site.JobSource`; says on stderr when it answers from the record."""
 
     def __init__(self, api: KubeApi, jobs: "TrainingJobs", line: Line, job: str) -> None:
+        super().__init__(WatchdogClient(line, job))
         self._api = api
         self._jobs = jobs
-        self._client = WatchdogClient(line, job)
-        self.job = job
 
     def status(self) -> SeenStatus:
         try:
-            return seen(self._client.status())
+            return super().status()
         except (Unavailable, Forbidden, InvalidInput) as error:
             return seen_in(self._recorded(error), datetime.now(UTC).timestamp())
 
     def incidents(self) -> tuple[Incident, ...] | RecordedIncidents:
         try:
-            return self._client.incidents()
+            return super().incidents()
         except (Unavailable, Forbidden, InvalidInput) as error:
             return incidents_in(self._recorded(error))
 
-    def ranks(self) -> tuple[RankStatus, ...]:
-        return ranks_of(self._client)
-
-    def nodes(self) -> tuple[NodeStatus, ...]:
-        return nodes_of(self._client)
-
     def logs(self, request: LogRequest) -> Iterator[LogLine]:
         from holdfast.cli.cluster.podlogs import PodLogs, launcher_container, lines_of
-        from holdfast.cli.keptlogs import KeptLogs
 
         record = self._jobs.get(self.job)
         logs = PodLogs(self._api, record.metadata.namespace, launcher_container(record.spec))
         return lines_of(logs, self._client.ranks(), request, KeptLogs(self._client, datetime.now(UTC).timestamp()))
-
-    def journal(self, after: int) -> Iterator[Journaled]:
-        return self._client.journal(after)
-
-    def client(self) -> WatchdogClient:
-        return self._client
 
     def _recorded(self, error: Exception) -> JobRecord:
         """The record in place of an answer. Raises Unavailable when neither is there, InvalidInput."""
@@ -111,13 +95,13 @@ class TrainingJobs:
 
 
 class ClusterSite:
-    """Fills `site.Site`."""
+    """Fills `site.Site`. Raises InvalidInput, Unavailable."""
 
-    def __init__(self, api: KubeApi, target: Target) -> None:
-        self._api = api
+    def __init__(self, target: Target) -> None:
+        self._api = connect(target)
         self._target = target
-        self._namespace = target.namespace or api.namespace
-        self._jobs = TrainingJobs(api)
+        self._namespace = target.namespace or self._api.namespace
+        self._jobs = TrainingJobs(self._api)
         self._installation = Installation.of(target.holdfast_namespace, target.holdfast_service)
 
     def statuses(self) -> tuple[SeenStatus, ...]:
@@ -136,15 +120,15 @@ class ClusterSite:
         checked["metadata"].pop("managedFields", None)
         return checked
 
-    def hand_in(self, document: Document, patience: Patience) -> Answer:
+    def hand_in(self, document: Document, timeout_s: float) -> Answer:
         """Creates the object and looks at its status; a name nobody has is refused before it is recorded."""
         self._jobs.get(f"{document['metadata']['namespace']}/{document['spec']['job']}")
         created = self._create(document, {})
-        deadline = time.monotonic() + patience.timeout_s
-        wait_s, found = LOOK_FIRST_S, _answer(created)
+        deadline = time.monotonic() + timeout_s
+        wait_s, found = RETRY_FIRST_S, _answer(created)
         while found.state is InterventionState.PENDING and time.monotonic() < deadline:
             time.sleep(min(wait_s, max(0.0, deadline - time.monotonic())))
-            wait_s = min(2 * wait_s, LOOK_MOST_S)
+            wait_s = min(2 * wait_s, RETRY_MAX_S)
             path = f"{_interventions_path(document)}/{found.name}"
             found = _answer(self._api.get(path, str(GET_INTERVENTION)))
         return found
@@ -163,11 +147,6 @@ class ClusterSite:
         if self._target.namespace not in (None, namespace):
             raise InvalidInput(Problem("job", named, f"it contradicts --namespace {self._target.namespace}"))
         return f"{namespace}/{name}"
-
-
-def open_cluster_site(target: Target) -> ClusterSite:
-    """Raises InvalidInput, Unavailable."""
-    return ClusterSite(connect(target), target)
 
 
 def _jobs_path(namespace: str) -> str:

@@ -2,7 +2,7 @@
 
 The launcher copies what its workers write to its own output, each line with the rank in front, and says when a
 worker process begins. Of a pod that is gone the API server has no log; what is left is what the watchdog kept, see
-`keptlogs`.
+`logs`.
 """
 
 import re
@@ -16,8 +16,18 @@ from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.api.status import RankStatus
 from holdfast.cli.cluster.kubeapi import Gone, KubeApi
 from holdfast.cli.cluster.rights import GET_POD_LOG
-from holdfast.cli.keptlogs import KeptLogs, Known, unknown_but_kept
-from holdfast.cli.logs import Ending, LogLine, LogRequest, Which, prefix_for, unknown_node, unknown_rank
+from holdfast.cli.logs import (
+    Ending,
+    KeptLogs,
+    Known,
+    LogLine,
+    LogRequest,
+    Which,
+    prefix_for,
+    unknown_but_kept,
+    unknown_node,
+    unknown_rank,
+)
 from holdfast.cli.output import remark
 
 TRAINER: Final = "trainer"

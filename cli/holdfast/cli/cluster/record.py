@@ -95,17 +95,22 @@ def read_record(document: dict[str, Any]) -> JobRecord:
 def seen_in(record: JobRecord, now: float) -> SeenStatus:
     """The status as recorded. `now` is the wall clock, which the times in it were written by."""
     status = record.status
-    saved = status.last_checkpoint
+    saved, members, recent = status.last_checkpoint, status.members, status.recent_incidents
+    counted = None
+    if members is not None and members.ready is not None:  # else nobody knows how many train
+        counted = Membership(members.wanted, members.ready, members.spares)
+    # Where not every incident is kept here, one that is not may be open.
+    all_kept = status.incidents is not None and len(recent) >= status.incidents
     return SeenStatus(
         job=record.job,
         phase=status.phase,
         reason=_reason(record),
         round=status.round,
-        members=_members(status.members),
+        members=counted,
         world_size=status.world_size,
         step=status.step,
         restarts=status.restarts,
-        incidents_open=_open_incidents(status),
+        incidents_open=len([each for each in recent if each.get("state") == "Open"]) if all_kept else None,
         incidents_total=status.incidents,
         last_checkpoint=SeenCheckpoint(saved.step, saved.uri, at=_seconds(saved.time)) if saved else None,
         now=now,
@@ -120,20 +125,6 @@ def incidents_in(record: JobRecord) -> RecordedIncidents:
     if record.status.incidents is None:
         raise Unavailable(f"nothing is recorded of the incidents of {record.job}")
     return RecordedIncidents(record.status.recent_incidents[::-1])
-
-
-def _members(members: Members | None) -> Membership | None:
-    """None while nobody knows how many train."""
-    if members is None or members.ready is None:
-        return None
-    return Membership(members.wanted, members.ready, members.spares)
-
-
-def _open_incidents(status: Status) -> int | None:
-    """None when not every incident is kept here: one that is not may be open."""
-    if status.incidents is None or len(status.recent_incidents) < status.incidents:
-        return None
-    return len([each for each in status.recent_incidents if each.get("state") == "Open"])
 
 
 def _reason(record: JobRecord) -> str:

@@ -1,1 +1,1 @@
-"""The commands, one file each; a command is imported only when it is called."""
+"""The commands, a file for each group of them; a file is imported only when one of its commands is called."""

@@ -1,14 +1,45 @@
-"""`holdfast checkpoint`: ask a running job for one, and look after those that are in a directory."""
+"""`holdfast checkpoint`: ask a running job for one, and look after those that are in a directory.
+
+`ls`, `show`, `verify` and `prune` need no torch; `diff` and `convert` look at the values of tensors, and do. The
+checkpoint library is imported when a command is called that needs it.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.commands.checkpointfiles import ls, prune, show, verify
-from holdfast.cli.commands.checkpointvalues import convert, diff
+from holdfast.api.errors import InvalidInput, Problem, Unavailable
 from holdfast.cli.commands.intervene import take
+from holdfast.cli.exitcode import ExitCode
+from holdfast.cli.output import Format, emit, format_option, remark
 from holdfast.cli.target import Program
+from holdfast.cli.view.checkpoints import (
+    catalogue_text,
+    checkpoint_text,
+    compared_text,
+    size,
+    tensor_text,
+    verification_text,
+)
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.catalogue import Entry
+    from holdfast.checkpoint.commit.pruning import Plan
+    from holdfast.checkpoint.commit.retention import Need
+    from holdfast.checkpoint.commit.verification import Verification
+    from holdfast.checkpoint.convert.comparison import Compared
+    from holdfast.checkpoint.format.index import Index, Stored
+    from holdfast.checkpoint.format.manifest import Manifest
+    from holdfast.checkpoint.storage.address import Address
 
 _TAKE = "take"
 _HELP = ("-h", "--help")
+_SHOWN = 5
+_step_option = click.option("--step", type=click.IntRange(min=0), help="The checkpoint of this step.")
 
 
 class CheckpointGroup(click.Group):
@@ -31,5 +62,360 @@ def checkpoint() -> None:
     """
 
 
+@click.command()
+@click.argument("uri")
+@format_option
+def ls(uri: str, form: Format) -> ExitCode:
+    """Every checkpoint in the directory URI: committed, healthy, verified, and why each is kept."""
+    address = _address(uri)
+    from holdfast.checkpoint.catalogue import catalogue
+
+    there = catalogue(address.storage)
+    if there.trouble:
+        remark(there.trouble)
+    value = [_entry_shown(each, there.need) for each in there.entries]
+    names = [each.name for each in there.entries]
+    return emit(form, value, table=lambda: catalogue_text(value), names=lambda: names)
+
+
+@click.command()
+@click.argument("uri")
+@_step_option
+@click.option("--tensor", metavar="NAME", help="Only this tensor, chunk by chunk.")
+@format_option
+def show(uri: str, step: int | None, tensor: str | None, form: Format) -> ExitCode:
+    """What the checkpoint at URI holds: tensors, objects, files. Of a directory it is the newest."""
+    address = _address(uri)
+    from holdfast.checkpoint.catalogue import catalogue, choose
+    from holdfast.checkpoint.commit.discovery import read_index, read_manifest
+
+    there = catalogue(address.storage)
+    chosen = choose(there.entries, address.narrowed(step))
+    name = chosen.name
+    manifest = read_manifest(address.storage, name)
+    index = read_index(address.storage, name, manifest)
+    if tensor is not None:
+        one = _tensor_named(index, tensor)
+        return emit(form, one, table=lambda: tensor_text(one), names=lambda: [tensor])
+    value = {**_checkpoint_shown(name, manifest, index), **_standing_shown(chosen, there.need)}
+    return emit(form, value, table=lambda: checkpoint_text(value), names=lambda: list(index.entries))
+
+
+@click.command()
+@click.argument("uri")
+@_step_option
+@click.option("--all", "everything", is_flag=True, help="Every checkpoint in the directory.")
+@format_option
+def verify(uri: str, step: int | None, everything: bool, form: Format) -> ExitCode:
+    """Compare every block of a checkpoint with its hash: of URI, of --step, of --all, else of the newest.
+
+    Exits with 1 when anything differs from what was written, and names file and block.
+    """
+    address = _address(uri)
+    from holdfast.checkpoint.catalogue import catalogue, choose
+
+    if everything and address.narrowed(step) is not None:
+        raise InvalidInput(Problem(field="--all", value=uri, fix="leave the step out, or --all"))
+    entries: Sequence[Entry] = catalogue(address.storage).entries
+    if not everything:
+        entries = [choose(entries, address.narrowed(step))]
+    looked = _verified(address, entries)
+    value = [_verification_shown(each) for each in looked]
+    damaged = [each.name for each in looked if not each.is_intact]
+    emit(form, value, table=lambda: verification_text(value), names=lambda: damaged)
+    return ExitCode.FAILED if damaged else ExitCode.OK
+
+
+@click.command()
+@click.argument("uri")
+@click.option("--keep", type=click.IntRange(min=1), required=True, help="How many of the newest stay.")
+@click.option(
+    "--compared-every",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Keep what a rewind needs where replicas are compared after so many steps (0: never).",
+)
+@click.option("--dry-run", is_flag=True, help="Delete nothing: say what would go.")
+@format_option
+def prune(uri: str, keep: int, compared_every: int, dry_run: bool, form: Format) -> ExitCode:
+    """Delete checkpoints that the newest --keep make superfluous, after verifying that one of those is intact.
+
+    What the job last left as needed for a rewind stays as well. Refuses while a save is being written.
+    """
+    address = _address(uri)
+    from holdfast.checkpoint.commit.pruning import plan
+    from holdfast.checkpoint.commit.pruning import prune as carry_out
+    from holdfast.checkpoint.commit.retention import Retention
+
+    if address.step is not None:
+        raise InvalidInput(Problem(field="uri", value=uri, fix="name the directory, not one checkpoint in it"))
+    retention = Retention(keep, compared_every)
+    planned = plan(address.storage, retention)
+    if dry_run:
+        doomed = list(planned.doomed)
+        remark("nothing was deleted (--dry-run)")
+    else:
+        doomed = carry_out(address.storage, retention)
+    if planned.spared:
+        remark(_spared_text(planned))
+    return emit(form, doomed, table=lambda: "\n".join(doomed) or "nothing to delete", names=lambda: doomed)
+
+
+def _spared_text(planned: "Plan") -> str:
+    need = planned.need
+    said = [f"compares replicas every {need.compared_every} steps"] if need.compared_every else []
+    if need.verified is not None:
+        said.append(f"has verified them after step {need.verified} last")
+    if need.unhealthy_from is not None:
+        said.append(f"found no step healthy from {need.unhealthy_from} on")
+    if not said:
+        said.append("needs the newest healthy one")
+    return f"kept for a rewind: {', '.join(planned.spared)} (the job {' and '.join(said)})"
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@format_option
+def diff(a: str, b: str, form: Format) -> ExitCode:
+    """Compare checkpoint A with B, value by value, whatever their formats and layouts.
+
+    Exits with 1 when they differ in any bit.
+    """
+    with _torch():
+        from holdfast.checkpoint.convert.comparison import compare
+        from holdfast.checkpoint.convert.source import open_source
+
+    found = compare(open_source(a), open_source(b))
+    value = _compared_shown(found)
+    names = [*found.only_in_a, *found.only_in_b, *(each.name for each in found.differences)]
+    emit(form, value, table=lambda: compared_text(value), names=lambda: names)
+    return ExitCode.OK if found.is_equal else ExitCode.FAILED
+
+
+@click.command()
+@click.argument("source")
+@click.argument("destination")
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(["torch", "safetensors", "dcp", "holdfast"]),
+    required=True,
+    help="The format to write.",
+)
+@click.option(
+    "--step", type=click.IntRange(min=0), help="Of a directory of checkpoints: this one, not the newest."
+)
+@click.option("--select", metavar="PREFIX", default="", help="Only names that begin so, without it: `model.`")
+@click.option("--tensors-only", is_flag=True, help="Leave out what is no tensor, and say what that was.")
+def convert(
+    source: str, destination: str, kind: str, step: int | None, select: str, tensors_only: bool
+) -> ExitCode:
+    """Write checkpoint SOURCE of whatever format to DESTINATION, which must not exist.
+
+    SOURCE is a directory of checkpoints or one step-… in it, a directory of torch.distributed.checkpoint,
+    safetensors, or a file of torch.save. No code from it is run.
+    """
+    with _torch():
+        from holdfast.checkpoint.convert.conversion import Kind
+        from holdfast.checkpoint.convert.conversion import convert as write
+        from holdfast.checkpoint.convert.source import open_source
+        from holdfast.checkpoint.storage.address import is_local
+        from holdfast.checkpoint.storage.local import parse_uri
+
+    if not is_local(destination):
+        fix = "name a path of this machine: only from there can it appear whole or not at all"
+        raise InvalidInput(Problem(field="destination", value=destination, fix=fix))
+    written = write(
+        open_source(source, step),
+        parse_uri(destination),
+        Kind(kind),
+        prefix=select,
+        tensors_only=tensors_only,
+    )
+    for sentence in written.remarks:
+        remark(sentence)
+    if written.left_out:
+        more = f" and {len(written.left_out) - _SHOWN} more" if len(written.left_out) > _SHOWN else ""
+        remark(f"left out, as they are no tensors: {', '.join(written.left_out[:_SHOWN])}{more}")
+    click.echo(
+        f"{destination}: {written.tensors} tensors of {size(written.size_bytes)}, {written.objects} other objects"
+    )
+    return ExitCode.OK
+
+
 for _command in (take, ls, show, verify, diff, convert, prune):
     checkpoint.add_command(_command)
+
+
+def _address(uri: str) -> "Address":
+    """Comes before every other use of the library: raises Unavailable when that is not installed."""
+    try:
+        from holdfast.checkpoint.storage.address import read_address
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            f"the checkpoint library is not whole here ({error}); install it with pip install 'holdfast[torch]'"
+        ) from error
+    return read_address(uri)
+
+
+def _verified(address: "Address", entries: "Sequence[Entry]") -> "list[Verification]":
+    from holdfast.checkpoint.commit.verification import verify
+
+    progress = _Progress("verified", sum(each.size_bytes or 0 for each in entries))
+    try:
+        return [verify(address.storage, each.name, progress=progress.add) for each in entries]
+    finally:
+        progress.end()
+
+
+def _standing_shown(entry: "Entry", need: "Need") -> dict[str, Any]:
+    """How it stands, None where that is Unknown, and every reason to keep it."""
+    from holdfast.api.checkpoint import Health
+
+    return {
+        "committed": entry.reason is None,
+        "healthy": None if entry.health is Health.UNKNOWN else entry.health is Health.HEALTHY,
+        "verified": entry.verified,
+        "kept": [each.value for each in entry.kept],
+        "keep": need.keep,
+    }
+
+
+def _entry_shown(entry: "Entry", need: "Need") -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "step": entry.step,
+        "standing": entry.place.value,
+        **_standing_shown(entry, need),
+        "round": entry.round,
+        "worldSize": entry.world_size,
+        "parent": entry.parent,
+        "sizeBytes": entry.size_bytes,
+        "committedAt": entry.committed_at,
+        "reason": entry.reason,
+    }
+
+
+def _checkpoint_shown(name: str, manifest: "Manifest", index: "Index") -> dict[str, Any]:
+    from holdfast.checkpoint.catalogue import elements
+    from holdfast.checkpoint.format.index import StoredObject
+
+    objects = {each: stored for each, stored in index.entries.items() if isinstance(stored, StoredObject)}
+    return {
+        "name": name,
+        "step": manifest.step,
+        "round": manifest.round,
+        "parent": manifest.parent,
+        "worldSize": manifest.world_size,
+        "batches": manifest.batches,
+        "elements": elements(index.entries),
+        "sizeBytes": sum(record.size_bytes for record in manifest.files.values()),
+        "tensors": [_tensor_shown(each, index.entries[each]) for each in index.entries if each not in objects],
+        "objects": [
+            {"name": each, "file": stored.file, "sizeBytes": stored.length_bytes}
+            for each, stored in objects.items()
+        ],
+        "files": [
+            {"name": file, "sizeBytes": record.size_bytes, "blocks": len(record.blocks)}
+            for file, record in manifest.files.items()
+        ],
+    }
+
+
+def _tensor_named(index: "Index", name: str) -> dict[str, Any]:
+    from holdfast.checkpoint.format.index import StoredTensor
+
+    stored = index.entries.get(name)
+    if isinstance(stored, StoredTensor):
+        return _tensor_shown(name, stored)
+    near = [each for each in index.entries if name in each][:3]
+    fix = f"there are {', '.join(near)}" if near else "list them with `holdfast checkpoint show URI -o name`"
+    raise InvalidInput(Problem(field="--tensor", value=name, fix=fix))
+
+
+def _tensor_shown(name: str, stored: "Stored") -> dict[str, Any]:
+    from holdfast.checkpoint.catalogue import size_of
+    from holdfast.checkpoint.format.index import StoredTensor
+
+    assert isinstance(stored, StoredTensor)
+    return {
+        "name": name,
+        "dtype": stored.dtype,
+        "shape": list(stored.shape),
+        "sizeBytes": size_of(stored),
+        "chunks": [
+            {
+                "file": each.file,
+                "payload": each.payload,
+                "offsets": list(each.box.offsets),
+                "sizes": list(each.box.sizes),
+            }
+            for each in stored.chunks
+        ],
+    }
+
+
+def _verification_shown(looked: "Verification") -> dict[str, Any]:
+    return {
+        "name": looked.name,
+        "intact": looked.is_intact,
+        "sizeBytes": looked.size_bytes,
+        "flaws": [{"file": each.file, "offset": each.offset, "reason": each.reason} for each in looked.flaws],
+    }
+
+
+@contextmanager
+def _torch() -> Iterator[None]:
+    """Raises Unavailable when what is imported within is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            f"torch is not installed here ({error}); install it with pip install 'holdfast[torch]'"
+        ) from error
+
+
+def _compared_shown(found: "Compared") -> dict[str, Any]:
+    return {
+        "equal": found.equal,
+        "onlyInA": list(found.only_in_a),
+        "onlyInB": list(found.only_in_b),
+        "differences": [
+            {
+                "name": each.name,
+                "what": each.what,
+                "count": each.count,
+                "first": None if each.first is None else list(each.first),
+                "largest": each.largest,
+            }
+            for each in found.differences
+        ],
+    }
+
+
+class _Progress:
+    """How far a long read is: on a terminal's stderr, a line rewritten for every hundredth of `total_bytes`."""
+
+    def __init__(self, what: str, total_bytes: int) -> None:
+        self._what = what
+        self._total = max(total_bytes, 1)
+        self._done = 0
+        self._shown = -1
+        self._lock = threading.Lock()
+        self._is_watched = sys.stderr.isatty()
+
+    def add(self, size_bytes: int) -> None:
+        """From any thread."""
+        with self._lock:
+            self._done += size_bytes
+            percent = min(100 * self._done // self._total, 100)
+            if self._is_watched and percent != self._shown:
+                self._shown = percent
+                click.echo(f"\r{self._what}  {percent} %", nl=False, err=True)
+
+    def end(self) -> None:
+        """Leave the line to what is written next."""
+        if self._is_watched and self._shown >= 0:
+            click.echo("\r\033[K", nl=False, err=True)

@@ -1,19 +1,18 @@
 """The interventions: what an on-call engineer asks a job for. Each is recorded with its reason."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import click
 
 from holdfast.api.errors import HoldfastError
-from holdfast.api.intervention import Forecast, InterventionAction, InterventionState
+from holdfast.api.intervention import InterventionAction, InterventionState
 from holdfast.api.selftest import TestLevel
 from holdfast.cli.exitcode import ExitCode
 from holdfast.cli.opening import open_site
 from holdfast.cli.output import emit_yaml, remark
-from holdfast.cli.site import Answer, Document, JobSource, Patience, Site
+from holdfast.cli.site import Answer, Document, JobSource, Site
 from holdfast.cli.target import JobWord, Target, target_options
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -25,15 +24,6 @@ class DryRun(StrEnum):
     NONE = "none"
     CLIENT = "client"
     SERVER = "server"
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How it is asked for."""
-
-    reason: str
-    dry_run: DryRun
-    patience: Patience
 
 
 class InterventionCommand(click.Command):
@@ -64,39 +54,58 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
 )
 
 
-def _intervention(word: JobWord, name: str | None = None) -> Callable[[Callable[..., ExitCode]], click.Command]:
-    """Makes a command of a function that takes `target`, `terms` and the words of its action."""
+def _intervention(
+    action: InterventionAction, word: JobWord, name: str | None = None
+) -> Callable[[Callable[..., dict[str, Any]]], click.Command]:
+    """Makes a command of a function from the command's words to what an Intervention's spec says of them."""
 
-    def decorate(function: Callable[..., ExitCode]) -> click.Command:
-        def gathered(*, reason: str, dry_run: str, timeout: float, no_wait: bool, **words: Any) -> ExitCode:
-            patience = Patience(0.0 if no_wait else timeout)
-            return function(terms=Terms(reason, DryRun(dry_run), patience), **words)
+    def decorate(words_of: Callable[..., dict[str, Any]]) -> click.Command:
+        def asked(
+            *, target: Target, reason: str, dry_run: str, timeout: float, no_wait: bool, **given: Any
+        ) -> ExitCode:
+            from holdfast.api.interventionspec import read_intervention
+            from holdfast.api.metadata import API_VERSION
 
-        gathered.__name__, gathered.__doc__ = function.__name__, function.__doc__
-        wrapped: Any = target_options(word)(gathered)
+            site = open_site(target)
+            source = site.source()
+            namespace, _, job = source.job.partition("/")
+            document = {
+                "apiVersion": API_VERSION,
+                "kind": "Intervention",
+                "metadata": {"generateName": f"{action.lower()}-", "namespace": namespace},
+                "spec": {"job": job, "action": action.value, "reason": reason, **words_of(**given)},
+            }
+            read_intervention(document)
+            if dry_run != DryRun.NONE:
+                return _show(site, source, document, DryRun(dry_run))
+            timeout_s = 0.0 if no_wait else timeout
+            return conclude(site.hand_in(document, timeout_s), timeout_s)
+
+        asked.__name__, asked.__doc__ = words_of.__name__, words_of.__doc__
+        wrapped: Any = target_options(word)(asked)
         for option in reversed(_OPTIONS):
             wrapped = option(wrapped)
-        wrapped.__click_params__ += getattr(function, "__click_params__", [])
-        return click.command(name or function.__name__, cls=InterventionCommand)(wrapped)
+        wrapped.__click_params__ += getattr(words_of, "__click_params__", [])
+        return click.command(name or words_of.__name__, cls=InterventionCommand)(wrapped)
 
     return decorate
 
 
-@_intervention(JobWord.OPTION)
+@_intervention(InterventionAction.EVICT, JobWord.OPTION)
 @click.argument("node")
-def evict(node: str, target: Target, terms: Terms) -> ExitCode:
+def evict(node: str) -> dict[str, Any]:
     """Take NODE out of the job; a spare or fewer nodes go on."""
-    return _intervene(InterventionAction.EVICT, target, terms, {"node": node})
+    return {"node": node}
 
 
-@_intervention(JobWord.OPTION, "return")
+@_intervention(InterventionAction.RETURN, JobWord.OPTION, "return")
 @click.argument("node")
-def return_(node: str, target: Target, terms: Terms) -> ExitCode:
+def return_(node: str) -> dict[str, Any]:
     """Put NODE, which was avoided, back into service."""
-    return _intervene(InterventionAction.RETURN, target, terms, {"node": node})
+    return {"node": node}
 
 
-@_intervention(JobWord.OPTION, "self-test")
+@_intervention(InterventionAction.TEST, JobWord.OPTION, "self-test")
 @click.argument("node")
 @click.option(
     "--level",
@@ -104,40 +113,39 @@ def return_(node: str, target: Target, terms: Terms) -> ExitCode:
     help="How thorough. Without it: full of a node without ranks, else light. A full one takes a node out of the "
     "round: a spare takes its ranks, or training waits.",
 )
-def self_test(node: str, level: str | None, target: Target, terms: Terms) -> ExitCode:
+def self_test(node: str, level: str | None) -> dict[str, Any]:
     """Test the devices of NODE: at once when it has no ranks, else when its workers have next left; with `--level
     full` they leave for it, once a checkpoint is committed.
     """
-    words = {"node": node} if level is None else {"node": node, "level": level}
-    return _intervene(InterventionAction.TEST, target, terms, words)
+    return {"node": node} if level is None else {"node": node, "level": level}
 
 
-@_intervention(JobWord.ARGUMENT)
-def pause(target: Target, terms: Terms) -> ExitCode:
+@_intervention(InterventionAction.PAUSE, JobWord.ARGUMENT)
+def pause() -> dict[str, Any]:
     """Stop training JOB; members stay and wait."""
-    return _intervene(InterventionAction.PAUSE, target, terms, {})
+    return {}
 
 
-@_intervention(JobWord.ARGUMENT)
-def resume(target: Target, terms: Terms) -> ExitCode:
+@_intervention(InterventionAction.RESUME, JobWord.ARGUMENT)
+def resume() -> dict[str, Any]:
     """Go on training JOB after a pause."""
-    return _intervene(InterventionAction.RESUME, target, terms, {})
+    return {}
 
 
-@_intervention(JobWord.ARGUMENT)
+@_intervention(InterventionAction.RESTART, JobWord.ARGUMENT)
 @click.option("--fresh", is_flag=True, help="Start over: from step 0, whatever checkpoints there are.")
-def restart(fresh: bool, target: Target, terms: Terms) -> ExitCode:
+def restart(fresh: bool) -> dict[str, Any]:
     """Start every worker of JOB again, from the newest checkpoint."""
-    return _intervene(InterventionAction.RESTART, target, terms, {"fresh": True} if fresh else {})
+    return {"fresh": True} if fresh else {}
 
 
-@_intervention(JobWord.ARGUMENT)
-def take(target: Target, terms: Terms) -> ExitCode:
+@_intervention(InterventionAction.CHECKPOINT, JobWord.ARGUMENT)
+def take() -> dict[str, Any]:
     """Take a checkpoint of JOB soon."""
-    return _intervene(InterventionAction.CHECKPOINT, target, terms, {})
+    return {}
 
 
-@_intervention(JobWord.OPTION)
+@_intervention(InterventionAction.REWIND, JobWord.OPTION)
 @click.argument("step", type=click.IntRange(min=0))
 @click.option("--skip-batches", type=click.IntRange(min=0), default=0, help="Batches to pass over from there.")
 @click.option(
@@ -146,52 +154,26 @@ def take(target: Target, terms: Terms) -> ExitCode:
     default=1.0,
     help="What to multiply the learning rate by from there.",
 )
-def rewind(step: int, skip_batches: int, learning_rate_scale: float, target: Target, terms: Terms) -> ExitCode:
+def rewind(step: int, skip_batches: int, learning_rate_scale: float) -> dict[str, Any]:
     """Go back to the newest checkpoint at or before STEP, and go on from there."""
-    words = {"toStep": step, "skipBatches": skip_batches, "learningRateScale": learning_rate_scale}
-    return _intervene(InterventionAction.REWIND, target, terms, {"rewind": words})
+    return {"rewind": {"toStep": step, "skipBatches": skip_batches, "learningRateScale": learning_rate_scale}}
 
 
-@_intervention(JobWord.OPTION)
+@_intervention(InterventionAction.RESIZE, JobWord.OPTION)
 @click.argument("nodes", type=click.IntRange(min=1))
-def resize(nodes: int, target: Target, terms: Terms) -> ExitCode:
+def resize(nodes: int) -> dict[str, Any]:
     """Let the job have NODES nodes at most."""
-    return _intervene(InterventionAction.RESIZE, target, terms, {"nodes": nodes})
+    return {"nodes": nodes}
 
 
-@_intervention(JobWord.OPTION, "skip-batches")
+@_intervention(InterventionAction.SKIP_BATCHES, JobWord.OPTION, "skip-batches")
 @click.argument("batches", type=click.IntRange(min=1))
-def skip_batches(batches: int, target: Target, terms: Terms) -> ExitCode:
+def skip_batches(batches: int) -> dict[str, Any]:
     """Restore the newest checkpoint and pass over BATCHES batches from there."""
-    return _intervene(InterventionAction.SKIP_BATCHES, target, terms, {"skipBatches": batches})
+    return {"skipBatches": batches}
 
 
-def _intervene(action: InterventionAction, target: Target, terms: Terms, words: dict[str, Any]) -> ExitCode:
-    from holdfast.api.interventionspec import read_intervention
-
-    site = open_site(target)
-    source = site.source()
-    document = document_of(action, source.job, terms.reason, words)
-    read_intervention(document)
-    if terms.dry_run is not DryRun.NONE:
-        return _show(site, source, document, terms.dry_run)
-    return conclude(site.hand_in(document, terms.patience), terms.patience)
-
-
-def document_of(action: InterventionAction, job: str, reason: str, words: dict[str, Any]) -> Document:
-    """The Intervention as anybody would write it by hand."""
-    from holdfast.api.metadata import API_VERSION
-
-    namespace, _, name = job.partition("/")
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Intervention",
-        "metadata": {"generateName": f"{action.lower()}-", "namespace": namespace},
-        "spec": {"job": name, "action": action.value, "reason": reason, **words},
-    }
-
-
-def conclude(answer: Answer, patience: Patience) -> ExitCode:
+def conclude(answer: Answer, timeout_s: float) -> ExitCode:
     """Say what became of it."""
     if answer.state is InterventionState.DONE:
         click.echo(f"{answer.state}: {answer.outcome}")
@@ -200,39 +182,33 @@ def conclude(answer: Answer, patience: Patience) -> ExitCode:
         click.echo(f"{answer.state}: {answer.outcome}", err=True)
         return ExitCode.FAILED
     said = f": {answer.outcome}" if answer.outcome else ""
-    if patience.timeout_s == 0:
+    if timeout_s == 0:
         click.echo(f"{answer.state}: {answer.name} was handed in{said}")
         return ExitCode.OK
-    remark(f"{answer.name} has no outcome after {patience.timeout_s:g} s{said}; it stays asked for")
+    remark(f"{answer.name} has no outcome after {timeout_s:g} s{said}; it stays asked for")
     return ExitCode.UNAVAILABLE
 
 
 def _show(site: Site, source: JobSource, document: Document, dry_run: DryRun) -> ExitCode:
     """The object as it would be sent, and before it, as comments, what the watchdog says would happen."""
-    checked = site.check(document) if dry_run is DryRun.SERVER else document
-    told = _foretold(source, document)
-    for line in "\n".join(forecast_lines(told)).splitlines():
-        click.echo(f"# {line}")
-    emit_yaml(checked)
-    is_refused = isinstance(told, Forecast) and told.state is InterventionState.REFUSED
-    return ExitCode.FAILED if is_refused else ExitCode.OK
-
-
-def _foretold(source: JobSource, document: Document) -> Forecast | HoldfastError:
-    """What the watchdog says would happen, or why it says nothing."""
     from holdfast.api.interventionspec import read_intervention, request_of
 
+    checked = site.check(document) if dry_run is DryRun.SERVER else document
+    is_refused = False
     try:
-        return source.client().forecast(request_of(read_intervention(document), "dry-run"))
+        told = source.client().forecast(request_of(read_intervention(document), "dry-run"))
     except HoldfastError as error:
-        return error
-
-
-def forecast_lines(told: Forecast | HoldfastError) -> list[str]:
-    """A forecast, a sentence a line."""
-    if isinstance(told, HoldfastError):
-        return [f"Only the shape was checked; what would happen is unknown: {told}"]
-    verdict = f"{told.state.value}: {told.outcome}" if told.outcome else told.state.value
-    if told.state is InterventionState.REFUSED:
-        return [f"It would be {verdict}"]
-    return [f"It would be {verdict}", "What would happen now:", *(f"- {each}" for each in told.effects)]
+        lines = [f"Only the shape was checked; what would happen is unknown: {error}"]
+    else:
+        is_refused = told.state is InterventionState.REFUSED
+        lines = [
+            f"It would be {told.state.value}: {told.outcome}"
+            if told.outcome
+            else f"It would be {told.state.value}"
+        ]
+        if not is_refused:
+            lines += ["What would happen now:", *(f"- {each}" for each in told.effects)]
+    for line in "\n".join(lines).splitlines():
+        click.echo(f"# {line}")
+    emit_yaml(checked)
+    return ExitCode.FAILED if is_refused else ExitCode.OK

@@ -11,16 +11,14 @@ import click
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.finding import FindingKind
 from holdfast.api.status import JobPhase
+from holdfast.cli.embedded.audience import Audience, LineAudience
 from holdfast.cli.embedded.faultscript import check_whom, read_fault_script
-from holdfast.cli.embedded.follower import Audience
-from holdfast.cli.embedded.lineaudience import LineAudience
-from holdfast.cli.embedded.placement import Replacing, Terms
-from holdfast.cli.embedded.preparation import prepare
-from holdfast.cli.embedded.session import Beginning, Conduct, Interrupted, RunTerms, run_session
+from holdfast.cli.embedded.jobfile import prepare, read_job_file
+from holdfast.cli.embedded.placement import PlacementOptions, Replacing
+from holdfast.cli.embedded.session import Beginning, Conduct, Interrupted, RunOptions, run_session
 from holdfast.cli.exitcode import ExitCode
-from holdfast.cli.manifest import read_job_file
 from holdfast.cli.statedirectory import StateDirectory, state_directory_of
-from holdfast.cli.view.picture import Picture
+from holdfast.cli.view.news import Picture
 
 ERROR_LINES = 15
 
@@ -59,19 +57,19 @@ def run(
     job = read_job_file(job_file)
     script = read_fault_script(faults) if faults else ()
     check_whom(script, nodes_max=nodes or job.spec.nodes.max, local_size=job.spec.local_size())
-    directory = _state_directory(state_dir, job.id)
+    directory = StateDirectory(state_dir.absolute()) if state_dir else state_directory_of(*job.id.split("/"))
     _check_listen(listen)
-    terms = RunTerms(
+    options = RunOptions(
         prepared=prepare(job, job_file, nodes, directory.checkpoints),
         job_file=str(job_file.absolute()),
         directory=directory,
         faults=script,
-        placement=Terms(Replacing.ALLOWED if replace else Replacing.REFUSED, replace_delay),
+        placement=PlacementOptions(Replacing.ALLOWED if replace else Replacing.REFUSED, replace_delay),
         listen=listen,
         beginning=Beginning.FRESH if fresh else Beginning.RESUME,
         conduct=Conduct.OBSERVE if observe else Conduct.HEAL,
     )
-    return run_to_end(terms, LineAudience(time.monotonic))
+    return run_to_end(options, LineAudience(time.monotonic))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +90,11 @@ AGAIN = Again(
 )
 
 
-def run_to_end(terms: RunTerms, audience: Audience) -> ExitCode:
+def run_to_end(options: RunOptions, audience: Audience) -> ExitCode:
     """Run, say how it ended, and return the exit code."""
-    audience.say(f"state and logs are in {terms.directory.root}")
+    audience.say(f"state and logs are in {options.directory.root}")
     try:
-        picture = asyncio.run(run_session(terms, audience))
+        picture = asyncio.run(run_session(options, audience))
     except Interrupted:
         click.echo("stopped; the same command goes on from the newest checkpoint, if one was saved", err=True)
         return ExitCode.INTERRUPTED
@@ -123,23 +121,13 @@ def conclude(picture: Picture, *, again: Again) -> ExitCode:
     return ExitCode.FAILED
 
 
-def _state_directory(told: Path | None, job: str) -> StateDirectory:
-    namespace, _, name = job.partition("/")
-    return state_directory_of(namespace, name) if told is None else StateDirectory(told.absolute())
-
-
 def _check_listen(listen: str) -> None:
     """The watchdog refuses the same, but only once it runs, where it looks like a fault."""
     host, colon, port = listen.rpartition(":")
-    is_loopback = host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
     if not colon or not is_loopback or not port.isdecimal() or int(port) > 65535:
         fix = "write HOST:PORT with a loopback address, such as 127.0.0.1:0; traffic is not encrypted"
         raise InvalidInput(Problem("--listen", listen, fix))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

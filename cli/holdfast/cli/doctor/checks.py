@@ -1,13 +1,12 @@
 """The checks of an installation: pure functions of the facts, in the order they are told."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY
 from holdfast.api.standing import Standing
 from holdfast.cli.cluster.record import JobRecord
-from holdfast.cli.doctor.definitions import difference
 from holdfast.cli.doctor.facts import Facts, NodeSeen, PodSeen, Workload
 from holdfast.cli.doctor.finding import Finding, Level, Unseen, unseen
 
@@ -15,6 +14,7 @@ SUPPORTED: Final = (1, 29)  # rules in definitions (CEL) are always there from h
 OUTDATED_LEASE: Final = 3.0  # lengths of the lease: clocks of two machines differ, and it is renewed often
 PENDING_S_MAX: Final = 60.0
 SHOWN_MAX: Final = 5
+DIFFERENCES_SHOWN_MAX: Final = 4
 OPTIONAL_GROUP: Final = "monitoring.coreos.com"
 
 
@@ -59,6 +59,49 @@ def _definitions(facts: Facts) -> Iterator[Finding]:
             yield Finding(Level.WARN, what, f"installed, but of another version: {differs}", fix)
         else:
             yield Finding(Level.OK, what, "installed, of this version")
+
+
+def difference(installed: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    """What differs, in a few words; empty when the same versions have the same fields of the same types.
+
+    Descriptions, and rules that an old server drops, are not compared: they change nothing that is stored.
+    """
+    mine, theirs = _versions(expected), _versions(installed)
+    for name, schema in mine.items():
+        if name not in theirs:
+            return f"version {name} is missing"
+        wanted, found = dict(_fields(schema)), dict(_fields(theirs[name]))
+        differing = [
+            *(f"{path} is missing" for path in wanted if path not in found),
+            *(f"{path} is unknown to this version" for path in found if path not in wanted),
+            *(f"{path} is of another type" for path in wanted if path in found and wanted[path] != found[path]),
+        ]
+        if differing:
+            more = (
+                f" and {len(differing) - DIFFERENCES_SHOWN_MAX} more"
+                if len(differing) > DIFFERENCES_SHOWN_MAX
+                else ""
+            )
+            return ", ".join(differing[:DIFFERENCES_SHOWN_MAX]) + more
+    return ""
+
+
+def _versions(definition: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    versions = definition.get("spec", {}).get("versions", [])
+    return {each["name"]: each.get("schema", {}).get("openAPIV3Schema", {}) for each in versions}
+
+
+def _fields(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """Every field's path and type."""
+    for name, field in schema.get("properties", {}).items():
+        if not path and name not in ("spec", "status"):
+            continue  # every object has these
+        here = f"{path}.{name}" if path else name
+        yield here, str(field.get("type", ""))
+        yield from _fields(field, here)
+    for part in ("items", "additionalProperties"):
+        if isinstance(schema.get(part), Mapping):
+            yield from _fields(schema[part], f"{path}[]")
 
 
 def _operator(facts: Facts) -> Iterator[Finding]:

@@ -35,9 +35,12 @@ def unseen(what: str, fact: Unseen) -> Finding:
     return Finding(Level.WARN, what, f"not known: {fact.reason}", "ask somebody who may see it")
 
 
-def worst(findings: Sequence[Finding]) -> Level:
-    """The worst level of all."""
-    for level in (Level.FAIL, Level.WARN):
-        if any(finding.level is level for finding in findings):
-            return level
-    return Level.OK
+def findings_text(findings: Sequence[Finding]) -> str:
+    """One line per finding, what to do about it below it."""
+    width = max((len(each.what) for each in findings), default=0)
+    lines = []
+    for each in findings:
+        lines.append(f"{each.level.value:<4}  {each.what.ljust(width)}  {each.says}".rstrip())
+        if each.fix and each.level is not Level.OK:
+            lines.append(f"      {' ' * width}  -> {each.fix}")
+    return "\n".join(lines)

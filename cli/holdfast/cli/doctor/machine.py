@@ -57,42 +57,40 @@ def look(target: Target) -> Machine:
 
 def examine_machine(machine: Machine) -> tuple[Finding, ...]:
     """Every finding."""
-    return (
-        _python(machine),
-        _torch(machine),
-        _directory(machine),
-        _space(
-            "disk", machine.disk_free_bytes, DISK_LEAST_BYTES, "checkpoints need it: free some, or set --state-dir"
-        ),
-        _space("/dev/shm", machine.shm_free_bytes, SHM_LEAST_BYTES, "in a container, start it with --shm-size=8g"),
-        _listening(machine),
-        _known_run(machine),
-    )
-
-
-def _python(machine: Machine) -> Finding:
     says = f"{'.'.join(map(str, machine.python))}, holdfast {machine.holdfast or 'of unknown version'}"
+    python = Finding(Level.OK, "Python", says)
     if machine.python[:2] < PYTHON_LEAST:
-        return Finding(Level.FAIL, "Python", says, "use Python 3.11 or newer")
-    return Finding(Level.OK, "Python", says)
+        python = Finding(Level.FAIL, "Python", says, "use Python 3.11 or newer")
 
-
-def _torch(machine: Machine) -> Finding:
     least = ".".join(map(str, TORCH_LEAST))
     if machine.torch is None:
-        fix = "training needs it: pip install 'holdfast[torch]'"
-        return Finding(Level.WARN, "torch", "not installed", fix)
-    numbers = [int(part) for part in machine.torch.split(".")[:2] if part.isdecimal()]
-    if tuple(numbers) < TORCH_LEAST:
-        return Finding(Level.FAIL, "torch", machine.torch, f"install {least} or newer")
-    return Finding(Level.OK, "torch", machine.torch)
+        torch = Finding(Level.WARN, "torch", "not installed", "training needs it: pip install 'holdfast[torch]'")
+    elif tuple(int(part) for part in machine.torch.split(".")[:2] if part.isdecimal()) < TORCH_LEAST:
+        torch = Finding(Level.FAIL, "torch", machine.torch, f"install {least} or newer")
+    else:
+        torch = Finding(Level.OK, "torch", machine.torch)
 
+    directory = Finding(Level.OK, "state directory", str(machine.directory))
+    if not machine.writable:
+        fix = "name another with --state-dir, or change its rights"
+        directory = Finding(Level.FAIL, "state directory", f"{machine.directory} cannot be written", fix)
 
-def _directory(machine: Machine) -> Finding:
-    if machine.writable:
-        return Finding(Level.OK, "state directory", str(machine.directory))
-    fix = "name another with --state-dir, or change its rights"
-    return Finding(Level.FAIL, "state directory", f"{machine.directory} cannot be written", fix)
+    if isinstance(machine.port, Unseen):
+        port = Finding(Level.FAIL, "port", machine.port.reason, "the watchdog listens on loopback: allow it")
+    else:
+        port = Finding(Level.OK, "port", machine.port)
+
+    if isinstance(machine.run, Unseen):
+        fix = "a run that is over answers no more; start it again"
+        run = Finding(Level.WARN, "run", machine.run.reason, fix)
+    else:
+        run = Finding(Level.OK, "run", machine.run or "none here yet")
+
+    disk_fix = "checkpoints need it: free some, or set --state-dir"
+    disk = _space("disk", machine.disk_free_bytes, DISK_LEAST_BYTES, disk_fix)
+    shm_fix = "in a container, start it with --shm-size=8g"
+    shm = _space("/dev/shm", machine.shm_free_bytes, SHM_LEAST_BYTES, shm_fix)
+    return (python, torch, directory, disk, shm, port, run)
 
 
 def _space(what: str, free_bytes: int | Unseen, least_bytes: int, fix: str) -> Finding:
@@ -102,19 +100,6 @@ def _space(what: str, free_bytes: int | Unseen, least_bytes: int, fix: str) -> F
     if free_bytes < least_bytes:
         return Finding(Level.WARN, what, says, fix)
     return Finding(Level.OK, what, says)
-
-
-def _listening(machine: Machine) -> Finding:
-    if isinstance(machine.port, Unseen):
-        fix = "the watchdog listens on loopback: allow it"
-        return Finding(Level.FAIL, "port", machine.port.reason, fix)
-    return Finding(Level.OK, "port", machine.port)
-
-
-def _known_run(machine: Machine) -> Finding:
-    if isinstance(machine.run, Unseen):
-        return Finding(Level.WARN, "run", machine.run.reason, "a run that is over answers no more; start it again")
-    return Finding(Level.OK, "run", machine.run or "none here yet")
 
 
 def _version(distribution: str) -> str | None:

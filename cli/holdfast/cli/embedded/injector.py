@@ -14,15 +14,22 @@ from holdfast.api.disturbance import request_disturbance
 from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident
 from holdfast.api.status import JobPhase, JobStatus, RankStatus
-from holdfast.cli.embedded.drill import AILMENTS, disturbance_of
-from holdfast.cli.embedded.faultscript import DEPARTURES, SEEN_AS, After, Deed, ScriptedFault
+from holdfast.cli.embedded.childprocess import is_running, send
+from holdfast.cli.embedded.faultscript import (
+    AILMENTS,
+    DEPARTURES,
+    SEEN_AS,
+    After,
+    Deed,
+    ScriptedFault,
+    disturbance_of,
+)
 from holdfast.cli.embedded.link import WatchdogLink
 from holdfast.cli.embedded.localcluster import LocalCluster
-from holdfast.cli.embedded.localnode import LocalNode, send
-from holdfast.cli.embedded.processtree import is_running
+from holdfast.cli.embedded.localnode import LocalNode
 from holdfast.cli.embedded.watchdogprocess import WatchdogProcess
 
-LOOK_INTERVAL_S: Final = 0.1
+POLL_INTERVAL_S: Final = 0.1
 # How long the fault after waits for one to be noticed, so that "recovered" is not said before it has begun. A hang
 # and a comparison of parameters take seconds, a departure the start of a node and a checkpoint.
 NOTICE_S: Final = 30.0
@@ -132,14 +139,14 @@ class Injector:
             self._shows_steps = self._shows_steps or (status is not None and status.step is not None)
             if status is not None and is_due(fault, status):
                 return
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _wait_until_noticed(self, last: Injected) -> None:
-        for _ in range(int(NOTICE_S / LOOK_INTERVAL_S)):
+        for _ in range(int(NOTICE_S / POLL_INTERVAL_S)):
             status, incidents = await _reach(self._link.status()), await _reach(self._link.incidents())
             if status is not None and incidents is not None and last.is_noticed(status, incidents):
                 return
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _do(self, fault: ScriptedFault) -> None:
         self._say(f"injecting: {fault}")
@@ -147,7 +154,7 @@ class Injector:
             if self._watchdog.pid is not None:
                 send(self._watchdog.pid, signal.SIGKILL)
         elif fault.do in _TO_WORKERS:
-            await self._strike(fault, _TO_WORKERS[fault.do])
+            await self._signal_worker(fault, _TO_WORKERS[fault.do])
         elif fault.do in AILMENTS:
             node, wanted = await self._node_of(fault), disturbance_of(fault)
             await _taken(request_disturbance(node.run_directory, wanted), fault)
@@ -183,27 +190,27 @@ class Injector:
                 self._partitions.add(cut)
                 cut.add_done_callback(self._partitions.discard)
 
-    async def _strike(self, fault: ScriptedFault, number: signal.Signals) -> None:
+    async def _signal_worker(self, fault: ScriptedFault, number: signal.Signals) -> None:
         """Send the signal to the process of the rank, which must be one that runs."""
-        for _ in range(int(WHOM_S / LOOK_INTERVAL_S)):
+        for _ in range(int(WHOM_S / POLL_INTERVAL_S)):
             rank = await self._rank(fault.rank)
             if rank is not None and rank.pid is not None and is_running(rank.pid):
                 send(rank.pid, number)
                 return
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
         ranks = await _reach(self._link.ranks()) or ()
         known = ", ".join(str(rank.rank) for rank in ranks) or "none"
         raise Unavailable(f"{fault}: there is no process of that rank; the ranks there are: {known}")
 
     async def _node_of(self, fault: ScriptedFault) -> LocalNode:
-        for _ in range(int(WHOM_S / LOOK_INTERVAL_S)):
+        for _ in range(int(WHOM_S / POLL_INTERVAL_S)):
             name = fault.node
             if name is None and (rank := await self._rank(fault.rank)) is not None:
                 name = rank.node
             node = self._cluster.node(name) if name is not None else None
             if node is not None:
                 return node
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
         known = ", ".join(self._cluster.names()) or "none"
         raise Unavailable(f"{fault}: that node is not up; the nodes that are: {known}")
 
@@ -236,10 +243,10 @@ async def _taken(request: Path, fault: ScriptedFault) -> None:
     One of several steps may stay, counted down: that it changed says that its first step was taken.
     """
     asked = _content(request)
-    for _ in range(int(WHOM_S / LOOK_INTERVAL_S)):
+    for _ in range(int(WHOM_S / POLL_INTERVAL_S)):
         if (now := _content(request)) is None or now != asked:
             return
-        await asyncio.sleep(LOOK_INTERVAL_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
     request.unlink(missing_ok=True)
     needs = _NEEDS.get(fault.do, "Run.step")
     raise Unavailable(f"{fault}: the rank did not take it up within {WHOM_S:.0f} s; its script must use {needs}")

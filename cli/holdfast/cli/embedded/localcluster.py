@@ -11,24 +11,24 @@ import msgspec
 
 from holdfast.api.errors import Unavailable
 from holdfast.api.plan import NodeObserved, NodeState, Plan
+from holdfast.cli.embedded.childprocess import exit_text
 from holdfast.cli.embedded.link import OperatorOutbox
-from holdfast.cli.embedded.localnode import LocalNode, NodeTerms, stop_all
-from holdfast.cli.embedded.offspring import ending
-from holdfast.cli.embedded.placement import Observed, Start, Stop, Terms, decide
+from holdfast.cli.embedded.localnode import LocalNode, NodeOptions, stop_all
+from holdfast.cli.embedded.placement import Observed, PlacementOptions, Start, Stop, decide
 from holdfast.cli.embedded.relay import Relay
 
-STILLBORN_S: Final = 10.0  # a launcher that fails within this never did any work
-STILLBORN_MAX: Final = 3  # in a row; then starting more of them helps nobody
+EARLY_EXIT_S: Final = 10.0  # a launcher that fails within this never did any work
+EARLY_EXITS_MAX: Final = 3  # in a row; then starting more of them helps nobody
 AGENT_PAUSE_S: Final = 1.0
 
 
 class LocalCluster:
     """The operator of one machine. `show` takes a plan at any time; `run` keeps matching the newest."""
 
-    def __init__(self, node_terms: NodeTerms, terms: Terms, say: Callable[[str], None]) -> None:
+    def __init__(self, node_options: NodeOptions, options: PlacementOptions, say: Callable[[str], None]) -> None:
         self.outbox = OperatorOutbox()
-        self._node_terms = node_terms
-        self._terms = terms
+        self._node_options = node_options
+        self._options = options
         self._say = say
         self._plan: Plan | None = None
         self._over = False
@@ -39,8 +39,8 @@ class LocalCluster:
         self._started_anew: set[str] = set()  # what the plan still releases is their earlier life
         self._started: set[str] = set()
         self._highest = 0
-        self._stillborn = 0
-        self._last_words = ""
+        self._early_exits = 0
+        self._last_line = ""
         self._changed = asyncio.Event()
         self._watchers: set[asyncio.Task[None]] = set()
 
@@ -76,15 +76,15 @@ class LocalCluster:
     async def run(self) -> None:
         """Match the plan until cancelled. Raises Unavailable when nodes cannot be started at all."""
         while True:
-            look_again_at = await self._match(time.monotonic())
-            delay_s = None if look_again_at is None else look_again_at - time.monotonic()
+            next_wakeup = await self._match(time.monotonic())
+            delay_s = None if next_wakeup is None else next_wakeup - time.monotonic()
             # Not `wait_for`: with a time-out of zero it can take a cancellation for its own.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await self._changed.wait()
             self._changed.clear()
-            if self._stillborn >= STILLBORN_MAX:
-                raise Unavailable(f"launchers fail as soon as they start: {self._last_words}")
+            if self._early_exits >= EARLY_EXITS_MAX:
+                raise Unavailable(f"launchers fail as soon as they start: {self._last_line}")
 
     async def drain(self, within_s: float) -> None:
         """Let launchers end on their own, as they do when the job is over. None is started any more."""
@@ -107,17 +107,17 @@ class LocalCluster:
             return None
         observed = Observed(tuple(self._up), tuple(self._down.items()), self._highest, tuple(self._evicted))
         release = tuple(name for name in self._plan.release if name not in self._started_anew)
-        decision = decide(observed, msgspec.structs.replace(self._plan, release=release), self._terms, now)
+        decision = decide(observed, msgspec.structs.replace(self._plan, release=release), self._options, now)
         for action in decision.actions:
             match action:
                 case Start():
                     self._start(action)
                 case Stop():
                     await self._stop(action)
-        return decision.look_again_at
+        return decision.next_wakeup
 
     def _start(self, action: Start) -> None:
-        node = LocalNode(action.name, self._terms_of(action.name))
+        node = LocalNode(action.name, self._options_of(action.name))
         if action.replaces is not None:
             self._replace(action.name, action.replaces)
         self._highest = max(self._highest, int(action.name.rpartition("-")[2]))
@@ -131,14 +131,14 @@ class LocalCluster:
             self._watchers.add(watcher)
             watcher.add_done_callback(self._watchers.discard)
 
-    def _terms_of(self, name: str) -> NodeTerms:
+    def _options_of(self, name: str) -> NodeOptions:
         """What the node is started with: where it may be cut off, its way to the watchdog goes by a relay."""
-        if not self._node_terms.relayed:
-            return self._node_terms
+        if not self._node_options.relayed:
+            return self._node_options
         relay = self._relays.get(name)
         if relay is None:
-            relay = self._relays[name] = Relay(self._node_terms.watchdog)
-        return replace(self._node_terms, watchdog=relay.address)
+            relay = self._relays[name] = Relay(self._node_options.watchdog)
+        return replace(self._node_options, watchdog=relay.address)
 
     def _replace(self, name: str, gone: str) -> None:
         """`name` stands in for `gone`, which may be the same node, given back."""
@@ -167,12 +167,12 @@ class LocalCluster:
         await asyncio.to_thread(node.forget_memory)
         if self._up.get(node.name) is not node:
             return
-        if code > 0 and time.monotonic() - started_at < STILLBORN_S:
-            self._stillborn += 1
-            self._last_words = node.launcher.last_words() or ending(code)
+        if code > 0 and time.monotonic() - started_at < EARLY_EXIT_S:
+            self._early_exits += 1
+            self._last_line = node.launcher.last_line() or exit_text(code)
         else:
-            self._stillborn = 0
-        self._lose(node, f"its launcher ended with {ending(code)}")
+            self._early_exits = 0
+        self._lose(node, f"its launcher ended with {exit_text(code)}")
         await node.agent.stop()
 
     async def _watch_agent(self, node: LocalNode) -> None:

@@ -1,8 +1,6 @@
 """One local node: an agent and a launcher, everything below them, and its memory."""
 
 import asyncio
-import contextlib
-import os
 import shutil
 import signal
 import sys
@@ -14,13 +12,12 @@ import msgspec
 
 from holdfast.agent.launch import memoryfolder
 from holdfast.api.drill import DRILL_FILE, Drill
-from holdfast.cli.embedded.offspring import Offspring
-from holdfast.cli.embedded.processtree import descendants
+from holdfast.cli.embedded.childprocess import ChildProcess, descendants, send
 from holdfast.cli.statedirectory import StateDirectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTerms:
+class NodeOptions:
     """What every node of a run is started with. `entrypoint` is what the launcher takes as its arguments.
 
     `relayed`: the way to the watchdog goes by a relay of the node's own, so that it can be cut.
@@ -43,26 +40,26 @@ class NodeTerms:
 class LocalNode:
     """The processes of one node. It is up while its launcher lives; an agent that dies alone is started again."""
 
-    def __init__(self, name: str, terms: NodeTerms) -> None:
+    def __init__(self, name: str, options: NodeOptions) -> None:
         """Start both. Raises OSError."""
         self.name = name
-        self._terms = terms
-        self.run_directory = terms.directory.node(name)
+        self._options = options
+        self.run_directory = options.directory.node(name)
         self._memory = memoryfolder.folder_of(
-            memoryfolder.ROOT, job=terms.job, member=name, run_dir=self.run_directory
+            memoryfolder.ROOT, job=options.job, member=name, run_dir=self.run_directory
         )
         self.forget_memory()
         # Records of an earlier life would be read as ranks that are gone.
         shutil.rmtree(self.run_directory, ignore_errors=True)
         self.run_directory.mkdir(parents=True)
-        if (drill := terms.drills.get(name)) is not None:
+        if (drill := options.drills.get(name)) is not None:
             (self.run_directory / DRILL_FILE).write_bytes(msgspec.json.encode(drill))
-        self.launcher = self._offspring("launcher", self._launcher_arguments())
-        self.agent = self._offspring("agent", self._agent_arguments())
+        self.launcher = self._child("launcher", self._launcher_arguments())
+        self.agent = self._child("agent", self._agent_arguments())
 
     def restart_agent(self) -> None:
         """Start the agent again, as a cluster would."""
-        self.agent = self._offspring("agent", self._agent_arguments())
+        self.agent = self._child("agent", self._agent_arguments())
 
     def kill(self) -> None:
         """SIGKILL everything of this node at once, as a power cut would; what was in its memory is gone."""
@@ -77,40 +74,34 @@ class LocalNode:
         """Take away the snapshots in the node's memory: they go with the node."""
         memoryfolder.remove(self._memory)
 
-    def _offspring(self, part: str, arguments: tuple[str, ...]) -> Offspring:
-        return Offspring(
+    def _child(self, part: str, arguments: tuple[str, ...]) -> ChildProcess:
+        return ChildProcess(
             f"{part} of {self.name}",
             (sys.executable, *arguments),
-            log=self._terms.directory.logs / f"{self.name}.{part}.log",
-            directory=self._terms.working_directory,
-            variables=self._terms.variables,
+            log=self._options.directory.logs / f"{self.name}.{part}.log",
+            directory=self._options.working_directory,
+            variables=self._options.variables,
         )
 
     def _agent_arguments(self) -> tuple[str, ...]:
-        terms = self._terms
+        options = self._options
         return (
-            *("-m", "holdfast.agent", "--node", self.name, "--job", terms.job),
-            *("--run-dir", str(self.run_directory), "--watchdog", terms.watchdog),
-            *("--token-file", str(terms.directory.token_file)),
-            *("--simulated-gpus", str(terms.local_size), "--die-with-parent"),
+            *("-m", "holdfast.agent", "--node", self.name, "--job", options.job),
+            *("--run-dir", str(self.run_directory), "--watchdog", options.watchdog),
+            *("--token-file", str(options.directory.token_file)),
+            *("--simulated-gpus", str(options.local_size), "--die-with-parent"),
         )
 
     def _launcher_arguments(self) -> tuple[str, ...]:
-        terms = self._terms
+        options = self._options
         return (
             *("-m", "holdfast.agent.launch", "--member", self.name, "--node", self.name),
-            *("--rdzv-endpoint", terms.watchdog, "--rdzv-id", terms.job),
-            *("--nproc-per-node", str(terms.local_size), "--token-file", str(terms.directory.token_file)),
-            *("--run-dir", str(self.run_directory), "--log-dir", str(terms.directory.logs)),
-            *("--heartbeat-interval", str(terms.heartbeat_interval_s), "--local-addr", "127.0.0.1"),
-            *terms.entrypoint,
+            *("--rdzv-endpoint", options.watchdog, "--rdzv-id", options.job),
+            *("--nproc-per-node", str(options.local_size), "--token-file", str(options.directory.token_file)),
+            *("--run-dir", str(self.run_directory), "--log-dir", str(options.directory.logs)),
+            *("--heartbeat-interval", str(options.heartbeat_interval_s), "--local-addr", "127.0.0.1"),
+            *options.entrypoint,
         )
-
-
-def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process that may be gone already."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 async def stop_all(nodes: list[LocalNode]) -> None:

@@ -18,7 +18,7 @@ class Replacing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PlacementOptions:
     """How this machine plays a cluster. `delay_s` is how long a new machine takes to come."""
 
     replacing: Replacing = Replacing.ALLOWED
@@ -61,30 +61,31 @@ class Decision:
     """What to do now, and when to look again (None: when something changes)."""
 
     actions: tuple[Start | Stop, ...] = ()
-    look_again_at: float | None = None
+    next_wakeup: float | None = None
 
 
-def decide(observed: Observed, plan: Plan, terms: Terms, now: float) -> Decision:
+def decide(observed: Observed, plan: Plan, options: PlacementOptions, now: float) -> Decision:
     """What makes the machine match `plan`. A node stopped now shows as down in the next observation."""
     stops = _unwanted(observed, plan)
     if stops:
         # What replaces them is decided on the next look, when they are seen to be down.
-        return Decision(tuple(stops), look_again_at=now)
+        return Decision(tuple(stops), next_wakeup=now)
     missing = plan.members + plan.spares - len(observed.up)
     if missing <= 0:
         return Decision()
     starts = _returned(observed, plan)[:missing]
     started = {start.name for start in starts}
     waiting = [(name, since) for name, since in observed.down if name not in started]
-    starts += _first_starts(observed, plan, missing - len(starts) - len(waiting))
-    if terms.replacing is Replacing.REFUSED:
+    # Nodes that stand in for nobody: at the beginning, or when the plan grew.
+    starts += [Start(name) for name in _new_names(observed.highest, plan, missing - len(starts) - len(waiting))]
+    if options.replacing is Replacing.REFUSED:
         return Decision(tuple(starts))
-    due = [name for name, since in waiting if since + terms.delay_s <= now]
+    due = [name for name, since in waiting if since + options.delay_s <= now]
     room = max(0, missing - len(starts))
     names = _new_names(observed.highest + len(starts), plan, len(due[:room]))
     starts += [Start(name, replaces) for name, replaces in zip(names, due[:room], strict=True)]
-    later = [since + terms.delay_s for name, since in waiting if since + terms.delay_s > now]
-    return Decision(tuple(starts), look_again_at=min(later, default=None))
+    later = [since + options.delay_s for name, since in waiting if since + options.delay_s > now]
+    return Decision(tuple(starts), next_wakeup=min(later, default=None))
 
 
 def _unwanted(observed: Observed, plan: Plan) -> list[Stop]:
@@ -103,11 +104,6 @@ def _returned(observed: Observed, plan: Plan) -> list[Start]:
     names = dict.fromkeys((*observed.evicted, *(name for name, _ in observed.down)))
     kept_away = {order.node for order in (*plan.avoid, *plan.cordon)}
     return [Start(name, name) for name in names if name in plan.returned and name not in kept_away]
-
-
-def _first_starts(observed: Observed, plan: Plan, count: int) -> list[Start]:
-    """Nodes that stand in for nobody: at the beginning, or when the plan grew."""
-    return [Start(name) for name in _new_names(observed.highest, plan, max(0, count))]
 
 
 def _new_names(highest: int, plan: Plan, count: int) -> list[str]:

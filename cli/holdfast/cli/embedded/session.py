@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -15,19 +15,17 @@ import msgspec
 from holdfast.api.errors import Unavailable
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import policy_of
-from holdfast.cli.embedded.drill import drills_of, is_relayed, variables_of
-from holdfast.cli.embedded.faultscript import ScriptedFault
-from holdfast.cli.embedded.follower import Audience, follow
+from holdfast.cli.embedded.audience import Audience, follow
+from holdfast.cli.embedded.faultscript import ScriptedFault, drills_of, is_relayed, variables_of
 from holdfast.cli.embedded.injector import Injector
+from holdfast.cli.embedded.jobfile import Prepared
 from holdfast.cli.embedded.link import WatchdogLink
 from holdfast.cli.embedded.localcluster import LocalCluster
-from holdfast.cli.embedded.localnode import NodeTerms
-from holdfast.cli.embedded.placement import Terms
-from holdfast.cli.embedded.preparation import Prepared
-from holdfast.cli.embedded.runlock import run_lock
+from holdfast.cli.embedded.localnode import NodeOptions
+from holdfast.cli.embedded.placement import PlacementOptions
 from holdfast.cli.embedded.watchdogprocess import WatchdogProcess
-from holdfast.cli.statedirectory import RunningJob, StateDirectory
-from holdfast.cli.view.picture import Picture
+from holdfast.cli.statedirectory import RunningJob, StateDirectory, run_lock
+from holdfast.cli.view.news import Picture
 
 DRAIN_S: Final = 5.0
 VERDICT_S: Final = 2.0
@@ -48,13 +46,13 @@ class Conduct(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunTerms:
+class RunOptions:
     """One run. `listen` is where the watchdog listens; port 0 takes any. `conduct`: what it does about faults."""
 
     prepared: Prepared
     job_file: str
     directory: StateDirectory
-    placement: Terms
+    placement: PlacementOptions
     faults: tuple[ScriptedFault, ...] = ()
     listen: str = "127.0.0.1:0"
     beginning: Beginning = Beginning.RESUME
@@ -65,28 +63,31 @@ class Interrupted(Exception):
     """Ctrl-C or SIGTERM: the run was stopped and can be resumed."""
 
 
-async def run_session(terms: RunTerms, audience: Audience) -> Picture:
+async def run_session(options: RunOptions, audience: Audience) -> Picture:
     """Run the job to its end; returns the last picture of it.
 
     Raises Interrupted after everything was stopped, Unavailable when the run cannot go on, OSError when the
     state directory cannot be written.
     """
-    with run_lock(terms.directory):
-        _lay_out(terms)
-        watchdog = WatchdogProcess(terms.directory, terms.listen, audience.say)
+    with run_lock(options.directory):
+        _lay_out(options)
+        watchdog = WatchdogProcess(options.directory, options.listen, audience.say)
         try:
             at = await watchdog.start()
             address = f"{at.host}:{at.port}"
-            async with _linked(terms, address) as link:
-                return await _run(terms, address, audience, link, watchdog)
+            link = WatchdogLink(address, options.directory.token(), options.prepared.job.id)
+            try:
+                return await _run(options, address, audience, link, watchdog)
+            finally:
+                await link.close()
         finally:
             await watchdog.stop()
 
 
 async def _run(
-    terms: RunTerms, address: str, audience: Audience, link: WatchdogLink, watchdog: WatchdogProcess
+    options: RunOptions, address: str, audience: Audience, link: WatchdogLink, watchdog: WatchdogProcess
 ) -> Picture:
-    observes = terms.conduct is Conduct.OBSERVE
+    observes = options.conduct is Conduct.OBSERVE
     if observes:
         audience.say("observing only: what would be done about a fault is told, and nothing is done")
     before = await link.status()
@@ -100,11 +101,11 @@ async def _run(
         await link.restart(
             "the job was run again after it had been stopped"
         )  # that none of its workers is left is no fault
-    await link.submit(msgspec.structs.replace(policy_of(terms.prepared.job), observe=observes))
-    if terms.beginning is Beginning.FRESH:
+    await link.submit(msgspec.structs.replace(policy_of(options.prepared.job), observe=observes))
+    if options.beginning is Beginning.FRESH:
         # The job may have named a place of its own, where what was saved before stays.
         await link.restart("the run was told to start over (--fresh)", fresh=True)
-    cluster = LocalCluster(_node_terms(terms, address), terms.placement, audience.say)
+    cluster = LocalCluster(_node_options(options, address), options.placement, audience.say)
     following = asyncio.create_task(follow(link, audience))
     others = [
         asyncio.create_task(watchdog.supervise()),
@@ -112,8 +113,8 @@ async def _run(
         asyncio.create_task(cluster.run()),
     ]
     injector = Injector(link, cluster, watchdog, audience.say)
-    if terms.faults:
-        others.append(asyncio.create_task(_inject(terms, injector)))
+    if options.faults:
+        others.append(asyncio.create_task(_inject(options, injector)))
     try:
         with _interruptible() as interrupted:
             picture = await _first_to_end(following, others, interrupted)
@@ -146,35 +147,26 @@ async def _first_to_end(
         signalled.cancel()
 
 
-async def _inject(terms: RunTerms, injector: Injector) -> None:
+async def _inject(options: RunOptions, injector: Injector) -> None:
     """The script, and then nothing: its end does not end the run."""
-    await injector.run(terms.faults)
+    await injector.run(options.faults)
     await asyncio.Event().wait()
 
 
-def _node_terms(terms: RunTerms, address: str) -> NodeTerms:
-    job = terms.prepared.job
-    return NodeTerms(
+def _node_options(options: RunOptions, address: str) -> NodeOptions:
+    job = options.prepared.job
+    return NodeOptions(
         job=job.id,
-        directory=terms.directory,
+        directory=options.directory,
         watchdog=address,
         local_size=job.spec.local_size(),
-        entrypoint=terms.prepared.entrypoint,
-        working_directory=terms.prepared.working_directory,
+        entrypoint=options.prepared.entrypoint,
+        working_directory=options.prepared.working_directory,
         heartbeat_interval_s=job.spec.fault_policy.heartbeat.interval.total_seconds(),
-        relayed=is_relayed(terms.faults),
-        variables=variables_of(terms.faults),
-        drills=drills_of(terms.faults, gpus=job.spec.local_size()),
+        relayed=is_relayed(options.faults),
+        variables=variables_of(options.faults),
+        drills=drills_of(options.faults, gpus=job.spec.local_size()),
     )
-
-
-@contextlib.asynccontextmanager
-async def _linked(terms: RunTerms, address: str) -> AsyncIterator[WatchdogLink]:
-    link = WatchdogLink(address, terms.directory.token(), terms.prepared.job.id)
-    try:
-        yield link
-    finally:
-        await link.close()
 
 
 @contextlib.contextmanager
@@ -188,28 +180,20 @@ def _interruptible() -> Iterator[asyncio.Event]:
     finally:
         # Stopping takes seconds at most; a second Ctrl-C must not leave half of it undone.
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, _nothing)
+            loop.add_signal_handler(number, lambda: None)
 
 
-def _nothing() -> None:
-    return
-
-
-def _lay_out(terms: RunTerms) -> None:
-    directory = terms.directory
+def _lay_out(options: RunOptions) -> None:
+    directory = options.directory
     held = directory.running_job()
-    job = terms.prepared.job.id
+    job = options.prepared.job.id
     if held is not None and held.job != job:
         raise Unavailable(f"{directory.root} belongs to the job {held.job}; give {job} another --state-dir")
-    if terms.beginning is Beginning.FRESH:
-        _clear(directory)
+    if options.beginning is Beginning.FRESH:
+        # What a run made goes, by name: a folder the user named may hold other things as well.
+        for folder in (directory.logs, directory.checkpoints, directory.root / "nodes"):
+            shutil.rmtree(folder, ignore_errors=True)
+        for file in directory.root.glob("watchdog.*"):
+            file.unlink()
     directory.logs.mkdir(exist_ok=True)
-    directory.write_running_job(RunningJob(job, terms.job_file))
-
-
-def _clear(directory: StateDirectory) -> None:
-    """Take away what a run made, by name: a folder the user named may hold other things as well."""
-    for folder in (directory.logs, directory.checkpoints, directory.root / "nodes"):
-        shutil.rmtree(folder, ignore_errors=True)
-    for file in directory.root.glob("watchdog.*"):
-        file.unlink()
+    directory.write_running_job(RunningJob(job, options.job_file))

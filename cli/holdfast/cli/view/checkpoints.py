@@ -34,16 +34,18 @@ def checkpoint_text(shown: Shown) -> str:
         ("objects", str(len(shown["objects"]))),
         ("size", size(shown["sizeBytes"])),
     ]
-    return "\n\n".join((pairs(head), tensors_text(shown["tensors"]), _objects_text(shown), _files_text(shown)))
-
-
-def tensors_text(tensors: Sequence[Shown]) -> str:
-    """One line a tensor."""
-    rows = [
+    tensors = [
         (each["name"], each["dtype"], _shape(each["shape"]), str(len(each["chunks"])), size(each["sizeBytes"]))
-        for each in tensors
+        for each in shown["tensors"]
     ]
-    return table(("TENSOR", "DTYPE", "SHAPE", "CHUNKS", "SIZE"), rows)
+    objects = [(each["name"], size(each["sizeBytes"]), each["file"]) for each in shown["objects"]]
+    files = [(each["name"], size(each["sizeBytes"]), str(each["blocks"])) for each in shown["files"]]
+    tables = (
+        table(("TENSOR", "DTYPE", "SHAPE", "CHUNKS", "SIZE"), tensors),
+        table(("OBJECT", "SIZE", "FILE"), objects),
+        table(("FILE", "SIZE", "BLOCKS"), files),
+    )
+    return "\n\n".join((pairs(head), *tables))
 
 
 def tensor_text(shown: Shown) -> str:
@@ -56,13 +58,16 @@ def tensor_text(shown: Shown) -> str:
     return f"{pairs(head)}\n\n{table(('FILE', 'PAYLOAD AT', 'OFFSETS', 'SIZES'), rows)}"
 
 
-def looked_text(looked: Sequence[Shown]) -> str:
+def verification_text(looked: Sequence[Shown]) -> str:
     """What was verified: a line a checkpoint, and one for each flaw."""
     lines: list[str] = []
     for each in looked:
         state = "intact" if each["intact"] else f"DAMAGED in {len(each['flaws'])} place(s)"
         lines.append(f"{each['name']}  {size(each['sizeBytes'])}  {state}")
-        lines += [f"  {_place(flaw)}: {flaw['reason']}" for flaw in each["flaws"]]
+        for flaw in each["flaws"]:
+            where = flaw["file"] or "the checkpoint"
+            block = "" if not flaw["file"] or flaw["offset"] is None else f", block at {flaw['offset']}"
+            lines.append(f"  {where}{block}: {flaw['reason']}")
     return "\n".join(lines)
 
 
@@ -70,7 +75,12 @@ def compared_text(compared: Shown) -> str:
     """A line for each name that differs, and how many do not."""
     lines = [f"only in A: {name}" for name in compared["onlyInA"]]
     lines += [f"only in B: {name}" for name in compared["onlyInB"]]
-    lines += [f"{each['name']}: {_difference(each)}" for each in compared["differences"]]
+    for each in compared["differences"]:
+        what = str(each["what"])
+        if each["count"] is not None:
+            largest = UNKNOWN if each["largest"] is None else f"{each['largest']:.6g}"
+            what = f"{each['count']} element(s) differ by up to {largest}, the first at {each['first']}"
+        lines.append(f"{each['name']}: {what}")
     return "\n".join([*lines, f"{compared['equal']} equal, bit for bit"])
 
 
@@ -126,29 +136,6 @@ def _answer(value: bool | None) -> str:
 def moment(at: float | None) -> str:
     """Unix time as people write it, in UTC."""
     return UNKNOWN if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def _objects_text(shown: Shown) -> str:
-    rows = [(each["name"], size(each["sizeBytes"]), each["file"]) for each in shown["objects"]]
-    return table(("OBJECT", "SIZE", "FILE"), rows)
-
-
-def _files_text(shown: Shown) -> str:
-    rows = [(each["name"], size(each["sizeBytes"]), str(each["blocks"])) for each in shown["files"]]
-    return table(("FILE", "SIZE", "BLOCKS"), rows)
-
-
-def _place(flaw: Shown) -> str:
-    if not flaw["file"]:
-        return "the checkpoint"
-    return flaw["file"] if flaw["offset"] is None else f"{flaw['file']}, block at {flaw['offset']}"
-
-
-def _difference(each: Shown) -> str:
-    if each["count"] is None:
-        return str(each["what"])
-    largest = UNKNOWN if each["largest"] is None else f"{each['largest']:.6g}"
-    return f"{each['count']} element(s) differ by up to {largest}, the first at {each['first']}"
 
 
 def _shape(shape: Sequence[int]) -> str:

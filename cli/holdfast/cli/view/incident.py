@@ -1,12 +1,12 @@
 """Incidents as text: a line each, or the whole story of one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState, Rung
-from holdfast.cli.view.table import number, seconds, table
+from holdfast.cli.view.table import UNKNOWN, number, seconds, table
 
 RUNG_WORDS = {
     Rung.SKIP_STEP: "skipped the step",
@@ -115,11 +115,37 @@ def incidents_wide_text(incidents: Sequence[Incident]) -> str:
     return table((*INCIDENT_HEADERS, "ROUND"), rows)
 
 
+RECORDED_HEADERS = ("INCIDENT", "KIND", "CULPRIT", "CAUSE", "ACTION", "NEW STEP", "STATE")
+
+
+def recorded_incidents_text(incidents: Sequence[Mapping[str, object]]) -> str:
+    """Those a TrainingJob's status keeps, which may be of another version: read loosely. Oldest first."""
+    return table(RECORDED_HEADERS, [_recorded_row(each) for each in incidents]) if incidents else "no incident"
+
+
+def _recorded_row(incident: Mapping[str, object]) -> tuple[str, ...]:
+    recovered = incident.get("timeToRecoverSeconds")
+    return (
+        _word(incident.get("id")),
+        _word(incident.get("kind")),
+        _word(incident.get("culprit")),
+        in_one_line(_word(incident.get("cause"))),
+        in_one_line(_word(incident.get("action"))),
+        seconds(float(recovered) if isinstance(recovered, int | float) else None),
+        _word(incident.get("state")),
+    )
+
+
+def _word(value: object) -> str:
+    return UNKNOWN if value is None or value == "" else str(value)
+
+
 def story(incident: Incident) -> str:
     """Everything known of one incident, for somebody who was not there."""
+    state = "was reported" if is_report(incident) else f"is {incident.state.value.lower()}"
     parts = [
         f"{incident.id}: {incident.kind} of {_whose(incident)} in {incident.job}",
-        f"{_state(incident)} {_cost(incident)}",
+        f"It {state}. {_cost(incident)}",
         f"cause       {incident.cause}\nconfidence  {_confidence(incident)}",
         *_section(
             "evidence", [f"{_at(incident, each.at)}  {each.source}: {each.says}" for each in incident.evidence]
@@ -142,10 +168,6 @@ def _whose(incident: Incident) -> str:
     if incident.innocent or incident.kind in (FindingKind.USER_CODE, FindingKind.NOTHING_TO_RESTORE):
         return culprit_text(incident)
     return _doubted(incident, incident.culprit)
-
-
-def _state(incident: Incident) -> str:
-    return "It was reported." if is_report(incident) else f"It is {incident.state.value.lower()}."
 
 
 def _confidence(incident: Incident) -> str:

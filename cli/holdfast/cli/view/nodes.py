@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from holdfast.api.condition import ConditionState
 from holdfast.api.status import Hearing, NodeStatus
-from holdfast.api.telemetry import GpuHealth, GpuSample
+from holdfast.api.telemetry import GpuHealth
 from holdfast.cli.view.table import UNKNOWN, ago, number, table
 
 NODE_HEADERS = ("NODE", "HEARD", "GPUS", "HEALTH", "HOTTEST", "POWER", "BUSY", "TROUBLE")
@@ -29,12 +29,14 @@ def nodes_wide_text(nodes: Sequence[NodeStatus]) -> str:
 def _node_row(node: NodeStatus) -> tuple[str, ...]:
     temperatures = [gpu.temperature_c for gpu in node.gpus if gpu.temperature_c is not None]
     powers = [gpu.power_w for gpu in node.gpus if gpu.power_w is not None]
+    counts = {health: sum(gpu.health is health for gpu in node.gpus) for health in GpuHealth}
+    healths = ", ".join(f"{count} {health.value.lower()}" for health, count in counts.items() if count)
     busy = [gpu.utilization_ratio for gpu in node.gpus if gpu.utilization_ratio is not None]
     return (
         node.node,
         ago(node.heard_age_s),
         str(len(node.gpus)),
-        _healths(node.gpus),
+        healths or "none",
         _unit(max(temperatures, default=None), "C"),
         _unit(sum(powers) if powers else None, "W"),
         _percent(sum(busy) / len(busy) if busy else None),
@@ -56,13 +58,6 @@ def _trouble(node: NodeStatus) -> str:
     )
     told += [f"known for: {node.known}"] if node.known else []
     return "; ".join(told) or "none"
-
-
-def _healths(gpus: Sequence[GpuSample]) -> str:
-    """`all healthy`, or how many are what."""
-    counts = {health: sum(gpu.health is health for gpu in gpus) for health in GpuHealth}
-    told = [f"{count} {health.value.lower()}" for health, count in counts.items() if count]
-    return ", ".join(told) or "none"
 
 
 def _gpu_rows(node: NodeStatus) -> list[tuple[str, ...]]:

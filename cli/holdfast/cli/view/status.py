@@ -1,12 +1,12 @@
 """A job's state and its ranks, as text."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from holdfast.api.status import PendingTest, RankStatus
-from holdfast.cli.ending import ended_text
 from holdfast.cli.seen import SeenStatus, Source
 from holdfast.cli.view.table import UNKNOWN, ago, number, pairs, seconds, table
 
@@ -22,6 +22,7 @@ QUIET_S_MIN = 10.0
 STEPS_MISSED = 5.0
 # What a rank checks may fail and is given up then, which only its log says: nothing is proved from there on.
 UNPROVED_STEPS = 1000
+DAY_S = 86400.0
 
 
 def status_text(status: SeenStatus) -> str:
@@ -32,41 +33,58 @@ def status_text(status: SeenStatus) -> str:
 def status_wide_text(status: SeenStatus) -> str:
     """The same, and what fewer people ask for."""
     saved = status.last_checkpoint
+    # The record keeps no cadence.
+    cadence = UNKNOWN if status.source is Source.RECORD else "when the script says"
     return pairs(
         [
             *_facts(status),
             ("ETTR", ratio(status.ettr)),
             ("checkpoint at", saved.uri if saved else _no_checkpoint(status)),
-            ("checkpoints", _cadence(status)),
+            ("checkpoints", status.cadence.says if status.cadence else cadence),
             ("said by", SAID_BY[status.source]),
         ]
     )
 
 
 def _facts(status: SeenStatus) -> list[tuple[str, str]]:
-    return [
-        ("job", status.job),
-        ("phase", f"{status.phase or UNKNOWN} ({status.reason})" if status.reason else status.phase or UNKNOWN),
-        *(
-            [("observed", "only: what would be done about faults is told, and nothing is done")]
-            * bool(status.observed)
-        ),
-        *([("ended", ended_text(status).removeprefix("ended ").partition(",")[0])] if status.ended_at else []),
+    phase, members, avoided = status.phase or UNKNOWN, status.members, status.avoided_nodes
+    facts = [("job", status.job), ("phase", f"{phase} ({status.reason})" if status.reason else phase)]
+    if status.observed:
+        facts.append(("observed", "only: what would be done about faults is told, and nothing is done"))
+    if status.ended_at:
+        facts.append(("ended", ended_text(status).removeprefix("ended ").partition(",")[0]))
+    ready = f"{members.ready} of {members.wanted} ready, {members.spares} spare" if members else UNKNOWN
+    facts += [
         ("round", number(status.round)),
-        ("members", _members(status)),
+        ("members", ready),
         *_tests(status),
         ("world size", number(status.world_size)),
         ("step", _step(status)),
         ("loss", number(status.loss)),
-        *_unhealthy(status),
+    ]
+    if (since := status.unhealthy_from) is not None:  # the history that is trained on is to be given up
+        facts.append(("unhealthy", f"not finite from step {since} on; no later one is restored"))
+    return [
+        *facts,
         ("step time", seconds(status.step_time_s)),
         ("checkpoint", _checkpoint(status)),
         ("verified", _verified(status)),
         ("restarts", number(status.restarts)),
         ("evictions", number(status.evictions)),
         ("incidents", f"{number(status.incidents_open)} open, {number(status.incidents_total)} in all"),
-        ("avoided nodes", UNKNOWN if status.avoided_nodes is None else ", ".join(status.avoided_nodes) or "none"),
+        ("avoided nodes", UNKNOWN if avoided is None else ", ".join(avoided) or "none"),
     ]
+
+
+def ended_text(status: SeenStatus) -> str:
+    """`ended 12:03:04, Succeeded`, in local time; with the day when that is more than a day ago.
+
+    `status.now` is when it is said.
+    """
+    assert status.ended_at is not None
+    at = datetime.fromtimestamp(status.ended_at)
+    is_recent = status.now is not None and status.now - status.ended_at < DAY_S
+    return f"ended {at:%H:%M:%S}, {status.phase}" if is_recent else f"ended {at:%Y-%m-%d %H:%M:%S}, {status.phase}"
 
 
 def _step(status: SeenStatus) -> str:
@@ -75,17 +93,6 @@ def _step(status: SeenStatus) -> str:
     expected_s = max(QUIET_S_MIN, STEPS_MISSED * (status.step_time_s or 0.0))
     still = age_s is not None and status.ended_at is None and age_s > expected_s
     return f"{number(status.step)}; no step for {seconds(age_s)}" if still else number(status.step)
-
-
-def _unhealthy(status: SeenStatus) -> list[tuple[str, str]]:
-    """Only while it is so: the history that is trained on is to be given up."""
-    since = status.unhealthy_from
-    return [] if since is None else [("unhealthy", f"not finite from step {since} on; no later one is restored")]
-
-
-def _members(status: SeenStatus) -> str:
-    members = status.members
-    return UNKNOWN if members is None else f"{members.ready} of {members.wanted} ready, {members.spares} spare"
 
 
 def _tests(status: SeenStatus) -> list[tuple[str, str]]:
@@ -125,13 +132,6 @@ def _verified(status: SeenStatus) -> str:
 def _no_checkpoint(status: SeenStatus) -> str:
     """A record that counts no incidents holds nothing that a watchdog ever said, of checkpoints either."""
     return UNKNOWN if status.incidents_total is None else "none"
-
-
-def _cadence(status: SeenStatus) -> str:
-    """The record keeps none."""
-    if status.cadence is not None:
-        return status.cadence.says
-    return "when the script says" if status.source is not Source.RECORD else UNKNOWN
 
 
 def job_name(job: str) -> str:

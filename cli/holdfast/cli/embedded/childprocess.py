@@ -1,10 +1,15 @@
-"""A process of this run: it dies with us, whatever kills us, and its end is known at once."""
+"""Processes of this run: one dies with us, whatever kills us, and its end is known at once.
+
+Which others descend from it, and whether one runs, is read from the kernel.
+"""
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 POLITE_S: Final = 3.0  # how long SIGTERM may take before SIGKILL follows
 
 
-class Offspring:
+class ChildProcess:
     """One child process in a session of its own, so that Ctrl-C reaches it only through us."""
 
     def __init__(
@@ -70,7 +75,7 @@ class Offspring:
         self.send(signal.SIGKILL)
         return await asyncio.shield(self.ended)
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line it wrote that is not empty."""
         try:
             lines = self.log.read_text(errors="replace").splitlines()
@@ -84,7 +89,7 @@ class Offspring:
         self.ended.set_result(self._process.wait())
 
 
-def ending(code: int) -> str:
+def exit_text(code: int) -> str:
     """How a process ended, in words. A negative code is a signal's."""
     if code >= 0:
         return f"exit code {code}"
@@ -92,6 +97,44 @@ def ending(code: int) -> str:
         return f"signal {-code} ({signal.Signals(-code).name})"
     except ValueError:
         return f"signal {-code}"
+
+
+def descendants(root: int) -> list[int]:
+    """Children, their children and so on, nearest first. Processes that end meanwhile are left out."""
+    children = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
+            children[parent].append(int(entry.name))
+    found: list[int] = []
+    frontier = [root]
+    while frontier:
+        frontier = [child for pid in frontier for child in children[pid]]
+        found += frontier
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process; one that has ended and is not reaped yet does not run."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _parent(entry: Path) -> int | None:
+    try:
+        text = (entry / "stat").read_text()
+    except OSError:
+        return None
+    # The command's name stands in brackets and may hold anything, so fields count from the last bracket.
+    return int(text.rpartition(")")[2].split()[1])
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may be gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _dies_with(parent_pid: int) -> Callable[[], None]:

@@ -1,0 +1,170 @@
+"""A job file: YAML read strictly, and what one machine runs of it.
+
+Mistakes are told in one sentence with the line. For this machine paths are made absolute, the number of nodes is
+chosen, and what could not run is refused.
+"""
+
+import shutil
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from holdfast.api.errors import InvalidInput, InvalidSpec, Problem
+from holdfast.api.metadata import API_VERSION
+from holdfast.api.section import MISSING
+from holdfast.api.trainingjob import TrainingJob, read_trainingjob
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Plain YAML without its surprises: no duplicate keys, no dates out of texts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.MarkedYAMLError(problem="a name must be a text", problem_mark=key_node.start_mark)
+            if key in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key} is given twice", problem_mark=key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_StrictLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_documents(file: Path) -> list[Any]:
+    """Every document of a YAML file that is not empty. Raises InvalidInput."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise _refused(file, f"the file cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise _refused(file, "the file is not UTF-8 text") from error
+    try:
+        documents = [document for document in yaml.load_all(text, _StrictLoader) if document is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}: " if mark else ""
+        raise _refused(file, f"{line}{error.problem or error.context}") from error
+    except (yaml.YAMLError, TypeError, RecursionError) as error:
+        raise _refused(file, f"the file is not YAML: {' '.join(str(error).split())}") from error
+    if not documents:
+        raise _refused(file, "the file is empty")
+    return documents
+
+
+def read_job_file(file: Path) -> TrainingJob:
+    """The one TrainingJob in `file`; an Intervention beside it is left alone.
+
+    Raises InvalidInput naming the file, InvalidSpec naming every field that is wrong.
+    """
+    jobs = []
+    for document in read_documents(file):
+        if not isinstance(document, dict):
+            raise _refused(file, "a document is not a mapping of names to values")
+        kind = document.get("kind", MISSING)
+        if kind == "Intervention":
+            continue
+        if kind != "TrainingJob":
+            raise InvalidSpec(Problem("kind", kind, "write TrainingJob"))
+        if document.get("apiVersion") != API_VERSION:
+            raise InvalidSpec(Problem("apiVersion", document.get("apiVersion", MISSING), f"write {API_VERSION}"))
+        jobs.append(document)
+    if not jobs:
+        raise _refused(file, "it holds no document of kind TrainingJob")
+    if len(jobs) > 1:
+        raise _refused(file, f"it holds {len(jobs)} TrainingJobs, but one run is one job; split the file")
+    return read_trainingjob(jobs[0])
+
+
+class _File:
+    """A file in a sentence: shown bare, not in quotes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return str(self.path)
+
+
+def _refused(file: Path, why: str) -> InvalidInput:
+    return InvalidInput(Problem("file", _File(file), why))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """`entrypoint` is what the launcher takes: flags for how to run it, then the program and its arguments.
+
+    `working_directory` is the job file's: relative paths in the file mean the same wherever it is run from.
+    """
+
+    job: TrainingJob
+    entrypoint: tuple[str, ...]
+    working_directory: Path
+
+
+def prepare(job: TrainingJob, job_file: Path, nodes: int | None, checkpoints: Path) -> Prepared:
+    """Resolve a job for this machine. `checkpoints` is used when the job names no place.
+
+    Raises InvalidInput when the entry point is not there, InvalidSpec when `nodes` is outside the job's range or
+    the job is suspended.
+    """
+    home = job_file.absolute().parent
+    if job.spec.suspend:
+        raise InvalidSpec(Problem("spec.suspend", value=True, fix="set it to false: nothing of the job would run"))
+    job = _with_nodes(job, nodes) if nodes is not None else job
+    uri = job.spec.checkpoint.uri
+    if uri is None:
+        uri = str(checkpoints)
+    elif "://" in uri and not uri.startswith("file:///"):
+        fix = "write file:///absolute/path or a path; other stores are not possible yet"
+        raise InvalidSpec(Problem("spec.checkpoint.uri", uri, fix))
+    elif "://" not in uri:
+        uri = str((home / uri).resolve())
+    return Prepared(_replace(job, "checkpoint", uri=uri), _entrypoint(job.spec.entrypoint, home), home)
+
+
+def _with_nodes(job: TrainingJob, nodes: int) -> TrainingJob:
+    allowed = job.spec.nodes
+    if not allowed.min <= nodes <= allowed.max:
+        fix = f"the job allows {allowed.min} to {allowed.max} (spec.nodes.min and spec.nodes.max)"
+        raise InvalidInput(Problem("--nodes", nodes, fix))
+    model_ranks = job.spec.parallelism.tensor * job.spec.parallelism.pipeline
+    if nodes * job.spec.local_size() % model_ranks:
+        fix = f"{nodes} x {job.spec.local_size()} processes do not divide by {model_ranks} (tensor x pipeline)"
+        raise InvalidSpec(Problem("--nodes", nodes, fix))
+    return _replace(job, "nodes", max=nodes)
+
+
+def _replace(job: TrainingJob, section: str, **changes: Any) -> TrainingJob:
+    """A copy with other fields in one section of the spec."""
+    changed = getattr(job.spec, section).model_copy(update=changes)
+    return job.model_copy(update={"spec": job.spec.model_copy(update={section: changed})})
+
+
+def _entrypoint(words: tuple[str, ...], home: Path) -> tuple[str, ...]:
+    program, *arguments = words
+    if program == "-m":
+        if not arguments:
+            raise _missing("-m", "name the module to run after -m")
+        return ("-m", *arguments)
+    if program.endswith(".py"):
+        script = home / program
+        if not script.is_file():
+            raise _missing(program, f"there is no such file in {home}, where the job file is")
+        return (str(script), *arguments)
+    found = shutil.which(program, path=str(home)) or shutil.which(program)
+    if found is None:
+        raise _missing(program, "it is neither a .py file, nor -m and a module, nor a program that is installed")
+    return ("--no-python", found, *arguments)
+
+
+def _missing(program: str, fix: str) -> InvalidInput:
+    return InvalidInput(Problem("spec.entrypoint[0]", program, fix))
