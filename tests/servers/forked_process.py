@@ -17,7 +17,7 @@ from server_process import free_port
 
 from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent
 from holdfast.agent.launch.settings import EntrypointKind
-from holdfast.api.frame import FrameReader, frame
+from holdfast.wire.frame import FrameReader, frame
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 

@@ -18,7 +18,7 @@ from patience import patient
 
 from holdfast.agent.launch.birth import Ended, Fork, Forked, FromWarmParent, GroupGone, Kill, Ready
 from holdfast.agent.launch.settings import EntrypointKind
-from holdfast.api.frame import FrameReader, frame
+from holdfast.wire.frame import FrameReader, frame
 
 
 @dataclass

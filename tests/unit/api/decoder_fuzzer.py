@@ -29,7 +29,6 @@ from holdfast.api.control import Attached, Entered, FromWorker
 from holdfast.api.cordon import read_cordoned_by
 from holdfast.api.decoding import decode, decode_json, decode_msgpack
 from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed
-from holdfast.api.frame import FrameReader, frame
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.membership import CheckpointCommitted, FromLauncher, Join, Restored, WorkerExited
 from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, ToOperator
@@ -43,6 +42,7 @@ from holdfast.checkpoint.memory import protocol, record
 from holdfast.trainer.storetable import Add, Await, Hello, Request
 from holdfast.watchdog.brain.reputation import Fleet
 from holdfast.watchdog.grants import grants_in
+from holdfast.wire.frame import FrameReader, frame
 
 MESSAGES_LEFT_OVER_MIB = 64
 JOB_FILE = b"""

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.api.control import FromWorker, ToWorker
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
-from holdfast.api.frame import FrameReader, frame
+from holdfast.wire.frame import FrameReader, frame
 
 _READ_BYTES = 1 << 16
 _SEND_TIMEOUT = struct.pack("ll", 5, 0)  # struct timeval: seconds, microseconds

@@ -19,7 +19,6 @@ from torch._C._distributed_c10d import Store
 from holdfast.api.control import Assignment
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
-from holdfast.api.frame import FrameReader, frame
 from holdfast.trainer.storeserver import STORE_FRAME_BYTES_MAX, StoreServer
 from holdfast.trainer.storetable import (
     Add,
@@ -36,6 +35,7 @@ from holdfast.trainer.storetable import (
     StoreTable,
     proof_of,
 )
+from holdfast.wire.frame import FrameReader, frame
 
 _RETRY_PAUSE_S = 0.005
 _CONNECT_TIMEOUT_S = 1.0

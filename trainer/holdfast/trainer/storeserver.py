@@ -12,11 +12,11 @@ import msgspec
 
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
-from holdfast.api.frame import FrameReader, frame
 from holdfast.api.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES, open_files_max
 from holdfast.api.round import Endpoint
 from holdfast.api.strangers import HELLO_S, Strangers
 from holdfast.trainer.storetable import Answer, Hello, Request, StoreTable
+from holdfast.wire.frame import FrameReader, frame
 
 STORE_FRAME_BYTES_MAX = 1 << 24
 HELLO_BYTES_MAX = 4096  # What a stranger can make the server hold.

@@ -31,7 +31,7 @@ from holdfast.agent.launch.birth import (
 from holdfast.agent.launch.child import ended
 from holdfast.agent.launch.warm_parent import Preload
 from holdfast.api.decoding import decode
-from holdfast.api.frame import FrameReader, frame
+from holdfast.wire.frame import FrameReader, frame
 
 log = logging.getLogger(__name__)
 

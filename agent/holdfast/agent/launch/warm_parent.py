@@ -30,7 +30,7 @@ from holdfast.agent.launch.birth import (
 from holdfast.agent.launch.newborn import become_worker
 from holdfast.agent.launch.preload import preload
 from holdfast.api.decoding import decode
-from holdfast.api.frame import FrameReader, frame
+from holdfast.wire.frame import FrameReader, frame
 
 # Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_CHILD_SUBREAPER.2const.html
 _PR_SET_CHILD_SUBREAPER = 36
