@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 RENEWALS_PER_LEASE = 3
 # A leader that stops in good order is followed within this part of a lease: a quarter of a second by default.
 ASKS_PER_LEASE = 12
+# Replicas are counted for people and alerts, who wait for minutes.
+COUNTED_EVERY_S = 10.0
 
 
 class Peer(Protocol):
@@ -34,14 +36,25 @@ class Peer(Protocol):
 
 
 class Leadership:
-    """`note` is told why the store does not answer, None when it does again."""
+    """`note` is told why the store does not answer, None when it does again.
+
+    While this one leads, `note_replicas` is told how many replicas of the store keep up: None where there are to
+    be none, and when it is not known.
+    """
 
     def __init__(
-        self, lease: Lease, *, ttl_s: float, note: Callable[[str | None], None], peer: Peer | None = None
+        self,
+        lease: Lease,
+        *,
+        ttl_s: float,
+        note: Callable[[str | None], None],
+        note_replicas: Callable[[int | None], None] = lambda _: None,
+        peer: Peer | None = None,
     ) -> None:
         self._lease = lease
         self._ttl_s = ttl_s
         self._note = note
+        self._note_replicas = note_replicas
         self._peer = peer
         self._trouble: str | None = None
 
@@ -70,6 +83,7 @@ class Leadership:
         """Renew the lock for ever. Raises Fenced when somebody else has taken over."""
         clock = asyncio.get_running_loop().time
         renewed_at = clock()
+        counted_at = float("-inf")
         while True:
             await asyncio.sleep(self._ttl_s / RENEWALS_PER_LEASE)
             asked_at = clock()
@@ -80,8 +94,17 @@ class Leadership:
             else:
                 renewed_at = asked_at  # the lease runs from when it was asked for, not from the answer
                 self._answered()
+                if asked_at - counted_at >= COUNTED_EVERY_S:
+                    counted_at = asked_at
+                    self._count()
             if clock() - renewed_at >= self._ttl_s:
                 await self._look_around(fence)
+
+    def _count(self) -> None:
+        try:
+            self._note_replicas(self._lease.replicas())
+        except Unavailable:
+            self._note_replicas(None)  # why is said by the next renewal, which nothing here may delay or stop
 
     def resign(self) -> None:
         """Let a standby lead at once. Called when nothing is decided any more; safe when we do not lead."""

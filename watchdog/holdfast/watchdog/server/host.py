@@ -22,7 +22,7 @@ from holdfast.watchdog.brain.history import vouch
 from holdfast.watchdog.brain.members import is_news
 from holdfast.watchdog.brain.requests import pending
 from holdfast.watchdog.brain.selftests import wanted_of
-from holdfast.watchdog.brain.status import report_of, status_of
+from holdfast.watchdog.brain.status import pending_tests, report_of, status_of
 from holdfast.watchdog.brain.step import Answered, Dismiss, Effect, Examine, Notify, Publish, Save, Show, Vouch
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.clusterpolicy import ClusterPolicy
@@ -205,6 +205,7 @@ class JobHost:
         now, state = self.clock.now(), self.job.shown
         gauge = self.job.senses.gauge if self.job.senses else None
         avoided = {order.node: order.reason for order in state.avoided}
+        tested = {each.node: f"{each.level} self-test pending, {each.reason}" for each in pending_tests(state)}
         seen = LastSeen(
             now,
             status_of(state, gauge, now),
@@ -217,6 +218,7 @@ class JobHost:
                     report.conditions,
                     report.unreadable,
                     avoided.get(node, ""),
+                    tested=tested.get(node, ""),
                 )
                 for node, report in sorted(self.taken.items())
             ),

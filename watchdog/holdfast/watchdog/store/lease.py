@@ -32,6 +32,10 @@ class Lease(Protocol):
         """Hold it on. Also takes it again when it has expired and nobody took it. Raises Fenced when one did."""
         ...
 
+    def replicas(self) -> int | None:
+        """How many replicas keep up with what is written; None where there are to be none."""
+        ...
+
     def release(self) -> None:
         """Let the next one have it at once; nothing when it is not ours."""
         ...
