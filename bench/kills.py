@@ -42,6 +42,9 @@ from holdfast.cli.watchdogclient import WatchdogClient
 from holdfast.watchdog import brain
 from holdfast.watchdog.replay import Verdict, replay
 from holdfast.watchdog.store.sqlite import SqliteStore
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
 
 REAL: Final = "bench/real"
 JOBS_MAX: Final = 12
@@ -127,7 +130,9 @@ class Installation:
 
     def client(self, job: str) -> WatchdogClient:
         host, _, port = self._listen.rpartition(":")
-        return WatchdogClient(DirectLine(host, int(port), self.state.token(), token_of="the bench"), job)
+        return WatchdogClient(
+            DirectLine(Access(Address(host, int(port)), Credential(self.state.token())), token_of="the bench"), job
+        )
 
     def ask(self) -> None:
         """One random request. Raises OSError, HoldfastError while nobody listens."""

@@ -34,6 +34,9 @@ from holdfast.api.status import JobPhase, JobStatus
 from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import StateDirectory
 from holdfast.cli.watchdogclient import WatchdogClient
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
 
 JOB_FILE: Final = """
 apiVersion: holdfast.dev/v1alpha1
@@ -164,7 +167,9 @@ class Soak:
         at = self.state.listening_at()
         if at is None:
             raise Unavailable("it does not listen yet")
-        return WatchdogClient(DirectLine(at.host, at.port, self.state.token(), token_of="the soak"), JOB)
+        return WatchdogClient(
+            DirectLine(Access(Address(at.host, at.port), Credential(self.state.token())), token_of="the soak"), JOB
+        )
 
     def _ours(self) -> list[psutil.Process]:
         below = psutil.Process().children(recursive=True)

@@ -16,6 +16,9 @@ from holdfast.api.policy import MemoryPolicy, Policy
 from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import ListeningAt, StateDirectory
 from holdfast.cli.watchdogclient import WatchdogClient
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
 
 JOB: Final = "bench/drill"
 LISTENING_WITHIN_S: Final = 20.0
@@ -106,7 +109,10 @@ class HoldfastFleet(Fleet):
             return ()
         try:
             return WatchdogClient(
-                DirectLine(at.host, at.port, self._state.token(), token_of="the drill"), JOB
+                DirectLine(
+                    Access(Address(at.host, at.port), Credential(self._state.token())), token_of="the drill"
+                ),
+                JOB,
             ).incidents()
         except Unavailable:
             return ()

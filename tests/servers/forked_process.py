@@ -16,7 +16,7 @@ from patience import patient
 from server_process import free_port
 
 from holdfast.agent.launch.start import Ended, EntrypointKind, Fork, Forked, FromWarmParent
-from holdfast.api.frame import FrameReader, frame
+from holdfast.wire.frame import FrameReader, frame
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 

@@ -22,10 +22,13 @@ from holdfast.agent.nodeview import NodeView
 from holdfast.agent.program import _begin_stream
 from holdfast.agent.sensing import NodeSensors, Sensing
 from holdfast.agent.sensors.pidmap import PidMap
-from holdfast.agent.settings import Address, AgentSettings
+from holdfast.agent.settings import AgentSettings
 from holdfast.agent.tenants import KubeletPods, PodNames
 from holdfast.api.control import record_file_name
 from holdfast.api.telemetry import NodeReport
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
 
 NODE = "node-1"
 
@@ -74,10 +77,11 @@ class Node:
     async def told(self) -> dict[str, NodeReport]:
         """The agent starts, looks, and what it has to say arrives; by job, what was taken of it."""
         address, port = self.there.url.removeprefix("http://").split(":")
+        watchdog = Access(Address(address, int(port)), Credential(file=self.folder / "token"))
         settings = AgentSettings(
             node=NODE, job=None, run_dir=None, kubelet_pods=str(self.folder / "pods"),
-            kubelet_pod_logs=str(self.folder / "logs"), watchdog=Address(host=address, port=int(port)),
-            token_file=str(self.folder / "token"), metrics_token_file=str(self.folder / "token"),
+            kubelet_pod_logs=str(self.folder / "logs"), watchdog=watchdog,
+            metrics_token_file=str(self.folder / "token"),
         )  # fmt: skip
         streams = JobStreams(partial(_begin_stream, settings), PidMap())
         names = PodNames(settings.kubelet_pod_logs)

@@ -20,7 +20,6 @@ from typing import Final
 
 from aiohttp import web
 
-from holdfast.agent.bearer import read_token
 from holdfast.agent.jobstream import JobStream, JobStreams
 from holdfast.agent.metrics.exporter import DcgmNames, NodeMetrics, metrics_application
 from holdfast.agent.nodeview import NodeView
@@ -29,13 +28,15 @@ from holdfast.agent.readiness import Readiness, asking
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing, node_sensors
 from holdfast.agent.sensors.pidmap import PidMap
-from holdfast.agent.settings import Address, AgentSettings, Lifetime, parse_settings
+from holdfast.agent.settings import AgentSettings, Lifetime, parse_settings
 from holdfast.agent.tenants import KubeletPods, OneTenant, PodNames, Tenants
 from holdfast.api.door import Door, listen
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.api.openfiles import raise_open_files_max
 from holdfast.api.strangers import HELLO_S
 from holdfast.api.telemetry import AgentHello
+from holdfast.wire.address import Address
+from holdfast.wire.credential import read_token
 
 # Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 _PR_SET_PDEATHSIG: Final = 1
@@ -69,7 +70,7 @@ async def serve(settings: AgentSettings) -> None:
     if settings.run_dir is not None:
         _make_run_dir(settings.run_dir)
     # What is missing is said at the start, not at the first connection or scrape.
-    read_token(settings.token_file)
+    settings.watchdog.credential.read()
     read_token(settings.metrics_token_file)
     view = NodeView()
     tenants = _tenants(settings)
@@ -106,14 +107,8 @@ def _begin_stream(settings: AgentSettings, job: str) -> JobStream:
     """Each stream numbers its reports from one, so each has a boot of its own."""
     boot = secrets.token_hex(8)
     outbox = Outbox(node=settings.node, boot=boot, interval_s=settings.interval_s)
-    reporter = Reporter(
-        outbox,
-        hello=AgentHello(node=settings.node, boot=boot, job=job),
-        url=f"{'wss' if settings.watchdog_ca_file else 'ws'}://{settings.watchdog}/v1/agent",
-        token_file=settings.token_file,
-        ca_file=settings.watchdog_ca_file,
-    )
-    return JobStream(job, outbox, reporter)
+    hello = AgentHello(node=settings.node, boot=boot, job=job)
+    return JobStream(job, outbox, Reporter(outbox, hello, settings.watchdog))
 
 
 async def _look_again_and_again(sensing: Sensing, streams: JobStreams) -> None:
@@ -137,7 +132,7 @@ async def _metrics(settings: AgentSettings, view: NodeView, streams: JobStreams)
         dcgm=DcgmNames.HERE if settings.dcgm_exporter is None else DcgmNames.ELSEWHERE,
     )
     application = metrics_application(of_node, token=lambda: read_token(settings.metrics_token_file))
-    readiness = Readiness(streams.connections, asking(settings.watchdog, settings.watchdog_ca_file))
+    readiness = Readiness(streams.connections, asking(settings.watchdog))
     application.router.add_get("/readyz", readiness.answer)
     try:
         door = Door(listen(settings.listen.host, settings.listen.port), files=raise_open_files_max())
@@ -149,7 +144,7 @@ async def _metrics(settings: AgentSettings, view: NodeView, streams: JobStreams)
         assert runner.server is not None
         door.open(runner.server)
         host, port = door.address
-        _say_where(settings, Address(host=host, port=port))
+        _say_where(settings, Address(host, port))
         yield
     finally:
         await door.close()

@@ -12,10 +12,9 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
-from holdfast.agent.bearer import read_authority
 from holdfast.agent.jobstream import Connection
-from holdfast.agent.settings import Address
 from holdfast.api.errors import Unavailable
+from holdfast.wire.access import Access
 
 ASK_S: Final = 3.0
 """How long the watchdog has to answer: less than the probe waits."""
@@ -63,17 +62,17 @@ class Readiness:
         )
 
 
-def asking(watchdog: Address, ca_file: str | None) -> Ask:
-    """Asks the watchdog at that address whether it is there; any of its replicas may say so."""
-    url = f"{'https' if ca_file else 'http'}://{watchdog}/livez"
+def asking(watchdog: Access) -> Ask:
+    """Asks the watchdog whether it is there; any of its replicas may say so."""
+    url = watchdog.url("http", "/livez")
 
     async def ask() -> str:
         try:
-            trusted = read_authority(ca_file) if ca_file else True
+            trusted = watchdog.trust.context()
             timeout = aiohttp.ClientTimeout(total=ASK_S)
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,
-                session.get(url, ssl=trusted) as response,
+                session.get(url, ssl=True if trusted is None else trusted) as response,
             ):
                 return "" if response.ok else f"the watchdog answers with HTTP status {response.status}"
         except TimeoutError:

@@ -7,10 +7,15 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.api.errors import InvalidInput, Problem
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
+from holdfast.wire.trust import Trust
 
 KERNEL_LOG: Final = "/dev/kmsg"
 _KERNEL_LOGS: Final[Mapping[str, str | None]] = {"auto": KERNEL_LOG, "off": None}
@@ -41,17 +46,7 @@ class Cloud(Enum):
     AZURE = "azure"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """A TCP host and port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
+ANY_LOOPBACK_PORT: Final = Address("127.0.0.1", 0)
 KUBELET_POD_LOGS: Final = "/var/log/pods"
 
 
@@ -62,7 +57,7 @@ class AgentSettings:
     Either `job` and `run_dir` are given (one job's agent) or `kubelet_pods` (the agent of a node where any job's
     pods may run; a `run_dir` is then its own, for what others on the node want to know of it or tell it).
     `kubelet_pod_logs` tells which pod each of those is.
-    `watchdog_ca_file` has the CA certificates (PEM) to trust, and enables TLS. `metrics_token_file` has the bearer
+    `metrics_token_file` has the bearer
     token that grants access to the metrics. `listen` is where metrics are served: by
     default on loopback and any free port, as several agents may share a machine. With `simulated_gpus` the machine
     is somebody's own and nothing else of it is sensed.
@@ -76,11 +71,9 @@ class AgentSettings:
     run_dir: str | None
     kubelet_pods: str | None = None
     kubelet_pod_logs: str = KUBELET_POD_LOGS
-    watchdog: Address
-    token_file: str
-    watchdog_ca_file: str | None = None
+    watchdog: Access
     metrics_token_file: str
-    listen: Address = Address(host="127.0.0.1", port=0)
+    listen: Address = ANY_LOOPBACK_PORT
     simulated_gpus: int = 0
     nvml: Use = Use.AUTO
     kernel_log: str | None = KERNEL_LOG
@@ -99,7 +92,8 @@ def parse_settings(arguments: Sequence[str]) -> AgentSettings:
     problems = _tenancy_problems(given)
     metrics_token_file = given.metrics_token_file or given.token_file
     files = {"--token-file": given.token_file, "--metrics-token-file": metrics_token_file}
-    files |= {"--watchdog-ca-file": given.watchdog_ca_file} if given.watchdog_ca_file else {}
+    authority: str | None = given.watchdog_ca_file or None
+    files |= {"--watchdog-ca-file": authority} if authority else {}
     for flag, path in files.items():
         if not os.access(path, os.R_OK):
             problems.append(Problem(flag, path, "name a file this user can read"))
@@ -114,11 +108,13 @@ def parse_settings(arguments: Sequence[str]) -> AgentSettings:
         run_dir=None if given.run_dir is None else os.path.abspath(given.run_dir),
         kubelet_pods=None if given.kubelet_pods is None else os.path.abspath(given.kubelet_pods),
         kubelet_pod_logs=os.path.abspath(given.kubelet_pod_logs),
-        watchdog=parse_address("--watchdog", given.watchdog),
-        token_file=os.path.abspath(given.token_file),
-        watchdog_ca_file=os.path.abspath(given.watchdog_ca_file) if given.watchdog_ca_file else None,
+        watchdog=Access(
+            Address.parse(given.watchdog, given_by="--watchdog"),
+            Credential(file=Path(given.token_file).absolute()),
+            Trust(authority and os.path.abspath(authority), given_by="--watchdog-ca-file"),
+        ),
         metrics_token_file=os.path.abspath(metrics_token_file),
-        listen=parse_address("--listen", given.listen),
+        listen=Address.parse(given.listen, given_by="--listen", port_min=0),
         simulated_gpus=given.simulated_gpus,
         nvml=Use(given.nvml),
         kernel_log=_KERNEL_LOGS.get(given.kernel_log, given.kernel_log),
@@ -160,16 +156,6 @@ def _tenancy_problems(given: argparse.Namespace) -> list[Problem]:
     if given.job is not None and not re.fullmatch(r"[^/\s]+/[^/\s]+", given.job):
         problems.append(Problem("--job", given.job, "give it as NAMESPACE/NAME"))
     return problems
-
-
-def parse_address(flag: str, text: str) -> Address:
-    """`HOST:PORT`; the host of IP version 6 may stand in brackets. Raises InvalidInput."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise InvalidInput(Problem(flag, text, "give it as HOST:PORT"))
-    return Address(host=host, port=int(port))
 
 
 def parse_duration_s(flag: str, text: str) -> float:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from holdfast.api.errors import Unavailable
 from holdfast.api.standing import STANDING_HEADER
-from holdfast.api.trust import NOT_TRUSTED
-from holdfast.cli.leader import from_leader
-from holdfast.cli.watchdogclient import MAX_ANSWER_BYTES, refusal
+from holdfast.cli.watchdogclient import MAX_ANSWER_BYTES
+from holdfast.wire.access import Access
+from holdfast.wire.leader import from_leader
+from holdfast.wire.refusal import refusal
+from holdfast.wire.trust import untrusted
 
 ANSWER_TIMEOUT_S = 5.0
 
@@ -24,19 +26,14 @@ class _Reply:
 
 
 class DirectLine:
-    """Fills `watchdogclient.Line`. `token_of` says in an error whose token was not taken.
+    """Fills `watchdogclient.Line`. `token_of` says in an error whose token was not taken."""
 
-    `trusted`: who may have signed its certificate; None speaks plainly.
-    """
-
-    def __init__(
-        self, host: str, port: int, token: str, *, token_of: str, trusted: ssl.SSLContext | None = None
-    ) -> None:
-        self._host = host
-        self._port = port
-        self._token = token
+    def __init__(self, access: Access, *, token_of: str) -> None:
+        """Raises Unavailable when the token or the certificate authority cannot be read."""
+        self._address = access.address
+        self._token = access.credential.read()
+        self._trusted = access.trust.context()
         self._token_of = token_of
-        self._trusted = trusted
 
     def ask(self, method: str, path: str, body: bytes | None = None, *, subject: str = "") -> bytes:
         reply = from_leader(lambda: self._ask_once(method, path, body))
@@ -46,7 +43,7 @@ class DirectLine:
 
     def _ask_once(self, method: str, path: str, body: bytes | None) -> _Reply:
         """Over a connection of its own, so that the name may lead to another watchdog."""
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_TIMEOUT_S)
+        connection = http.client.HTTPConnection(self._address.host, self._address.port, timeout=ANSWER_TIMEOUT_S)
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
             connection.sock = self._connected()
@@ -55,21 +52,22 @@ class DirectLine:
             standing = {STANDING_HEADER: response.headers.get(STANDING_HEADER, "")}
             return _Reply(response.status, standing, response.read(MAX_ANSWER_BYTES))
         except ssl.SSLCertVerificationError as error:
-            raise Unavailable(f"the watchdog at {self._host} is not believed, {NOT_TRUSTED}: {error}") from error
+            raise Unavailable(untrusted(self._address, error)) from error
         except (OSError, http.client.HTTPException) as error:
-            where = f"{self._host}:{self._port}"
-            raise Unavailable(f"the watchdog does not answer at {where} ({error}); is the run alive?") from error
+            where = f"{self._address} ({error})"
+            raise Unavailable(f"the watchdog does not answer at {where}; is the run alive?") from error
         finally:
             connection.close()
 
     def _connected(self) -> socket.socket:
         """To any of the name's addresses: behind one is the leader. Raises OSError."""
-        *_, address = random.choice(socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM))
-        connected = socket.create_connection((str(address[0]), self._port), timeout=ANSWER_TIMEOUT_S)
+        host, port = self._address.host, self._address.port
+        *_, resolved = random.choice(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        connected = socket.create_connection((str(resolved[0]), port), timeout=ANSWER_TIMEOUT_S)
         if self._trusted is None:
             return connected
         try:
-            return self._trusted.wrap_socket(connected, server_hostname=self._host)
+            return self._trusted.wrap_socket(connected, server_hostname=host)
         except BaseException:
             connected.close()
             raise

@@ -26,6 +26,9 @@ from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.view.journal import gone_text
 from holdfast.cli.watchdogclient import WatchdogClient
 from holdfast.cli.watchdogsource import WatchdogSource, hand_in, no_server_check, remark_end
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
 
 if TYPE_CHECKING:
     from holdfast.watchdog.store.sqlite import SqliteStore
@@ -72,8 +75,8 @@ class LocalSource:
         if at is None:
             root = self.directory.root
             raise Unavailable(f"no watchdog runs for {root}; the run is over, or has not begun")
-        line = DirectLine(at.host, at.port, self.directory.token(), token_of="this state directory")
-        return WatchdogClient(line, self.job)
+        access = Access(Address(at.host, at.port), Credential(self.directory.token()))
+        return WatchdogClient(DirectLine(access, token_of="this state directory"), self.job)
 
     def journal(self, after: int) -> Iterator[Journaled]:
         """From the store, which is there after the run as well. Raises Unavailable when it is not."""

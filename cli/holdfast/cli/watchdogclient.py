@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from holdfast.api.decoding import decode_json
-from holdfast.api.errors import Damaged, HoldfastError, InvalidInput, Malformed, Problem, Unavailable
+from holdfast.api.errors import Damaged, Malformed
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
@@ -29,12 +29,6 @@ class Line(Protocol):
     def ask(self, method: str, path: str, body: bytes | None = None, *, subject: str = "") -> bytes:
         """The answer's content. Raises Unavailable when there is none, InvalidInput when it is a refusal."""
         ...
-
-
-class Explanation(msgspec.Struct):
-    """How the watchdog words a refusal."""
-
-    error: str = ""
 
 
 class JournalPage(msgspec.Struct, frozen=True):
@@ -117,23 +111,3 @@ def decoded(content: bytes, kind: type[Content]) -> Content:
     except Malformed as error:
         sentence = f"the watchdog's answer is not understood ({error}); is it of the same version as this command?"
         raise Damaged(sentence) from error
-
-
-def refusal(status: int, content: bytes, job: str, token_of: str) -> HoldfastError:
-    """The error a watchdog's refusal is. `token_of` says whose token it did not take."""
-    said = explanation(content)
-    if status in (401, 403):
-        return Unavailable(f"the watchdog refused the token of {token_of}: {said or status}")
-    if status == 404:
-        return InvalidInput(Problem("job", job, said or "the watchdog does not know it"))
-    if status < 500:
-        return InvalidInput(Problem("request", job, said or f"the watchdog answered {status}"))
-    return Unavailable(f"the watchdog answered {status}: {said or 'no reason given'}")
-
-
-def explanation(content: bytes) -> str:
-    """The sentence in a refusal's body, empty when there is none."""
-    try:
-        return decode_json(content, Explanation).error
-    except Malformed:
-        return ""

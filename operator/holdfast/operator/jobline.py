@@ -1,16 +1,12 @@
 """One job's line to the watchdog: what is seen goes in, the plan and the report come out."""
 
 import asyncio
-import logging
-import random
-from collections.abc import AsyncIterator, Callable, Iterable
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Final, NoReturn
 
-import aiohttp
 import msgspec
 
-from holdfast.api.decoding import decode
-from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.plan import (
     FromOperator,
     JobReport,
@@ -22,18 +18,21 @@ from holdfast.api.plan import (
     PodState,
     ToOperator,
 )
-from holdfast.api.standing import ONLY_STANDBYS, LeaderSearch
-from holdfast.operator.backoff import Backoff
 from holdfast.operator.watchdog import Watchdog
+from holdfast.wire.line import Line, Manner, OnMalformed
 
-logger = logging.getLogger(__name__)
-
-RETRY_FIRST_S: Final = 0.1
-RETRY_MOST_S: Final = 5.0
-PING_S: Final = 5.0  # a peer that answers no ping within half of this is gone
-FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
-
-SHOWN: msgspec.msgpack.Decoder[ToOperator] = msgspec.msgpack.Decoder(ToOperator)
+MANNER: Final = Manner(
+    client="operator",
+    retry_first_s=0.1,
+    retry_most_s=5.0,
+    steady_s=0.0,
+    ping_s=5.0,
+    frame_bytes_max=16 * 1024 * 1024,
+    handshake_s=10.0,
+    close_s=1.0,
+    # The plan before would be taken for the one that belongs to the next report.
+    on_malformed=OnMalformed.RECONNECT,
+)
 
 Seen = NodeObserved | PodObserved
 
@@ -56,7 +55,7 @@ class JobLine:
         self._clock = clock
         self._lost_at: float | None = clock()
         self._outbox = Outbox()
-        self._search = LeaderSearch()
+        self._line = Line(watchdog.access, "/v1/operator", self, msgspec.msgpack.Decoder(ToOperator), MANNER, job)
         self._coming: Plan | None = None
         self.plan: Plan | None = None
         self.report: JobReport | None = None
@@ -78,56 +77,24 @@ class JobLine:
 
     async def run(self) -> NoReturn:
         """Until cancelled."""
-        backoff, told = Backoff(RETRY_FIRST_S, RETRY_MOST_S), ""
-        while True:
-            try:
-                await self._converse(backoff)
-            except (aiohttp.ClientError, OSError, TimeoutError, HoldfastError) as error:
-                pause_s = self._pause_s(error)
-                reason = str(error) if pause_s is None else ONLY_STANDBYS if self._search.in_vain else told
-                if reason != told:
-                    told = reason
-                    logger.warning("no line to the watchdog job=%s error=%s", self._job, reason)
-            if self._lost_at is None:
-                self._lost_at, told = self._clock(), ""
-                self._changed()
-            await asyncio.sleep(backoff.next_s() if pause_s is None else pause_s)
+        await self._line.run(self._watchdog.session)
 
-    def _pause_s(self, error: Exception) -> float | None:
-        """How long to wait when it was only a standby that was met, else None."""
-        if not isinstance(error, aiohttp.WSServerHandshakeError):
-            return None
-        return self._search.after_s(error.status, error.headers, random.random())
+    async def speech(self) -> AsyncGenerator[FromOperator, None]:
+        """Whose line it is, all that is seen, and every change of it."""
+        self._coming = None
+        yield OperatorHello(self._job)
+        async with contextlib.aclosing(self._outbox.follow()) as changes:
+            async for seen in changes:
+                yield seen
 
-    async def _converse(self, backoff: Backoff) -> NoReturn:
-        """One connection's life. Raises why it ended."""
-        timeout = aiohttp.ClientWSTimeout(ws_close=1.0)
-        async with self._watchdog.session.ws_connect(
-            self._watchdog.line,
-            headers=self._watchdog.headers(),
-            ssl=self._watchdog.trusted(),
-            heartbeat=PING_S,
-            max_msg_size=FRAME_BYTES_MAX,
-            timeout=timeout,
-        ) as line:
-            await line.send_bytes(_encode(OperatorHello(self._job)))
-            self._search.found()
-            self._coming = None
-            sending = asyncio.create_task(self._send(line))
-            try:
-                async for message in line:
-                    if message.type is aiohttp.WSMsgType.BINARY:
-                        self._show(decode(SHOWN, message.data))
-                        backoff.reset()
-            finally:
-                sending.cancel()
-                # Waited for so that being cancelled meanwhile still ends this line.
-                (ended,) = await asyncio.gather(sending, return_exceptions=True)
-            if isinstance(ended, Exception) and not isinstance(ended, aiohttp.ClientError | OSError):
-                raise ended
-            raise Unavailable(f"the watchdog closed the line: {line.close_code} {_reason(line)}")
+    def lost(self) -> None:
+        """It counts from now on, and only if it counted at all, that the watchdog is away."""
+        if self._lost_at is None:
+            self._lost_at = self._clock()
+            self._changed()
 
-    def _show(self, shown: ToOperator) -> None:
+    def hear(self, shown: ToOperator) -> None:
+        """A plan, or the report that follows it."""
         if isinstance(shown, Plan):
             self._coming = shown
             return
@@ -143,10 +110,6 @@ class JobLine:
         self.plan, self._coming = plan, None
         orders = (each.node for each in (*plan.avoid, *plan.cordon))
         self.nodes = frozenset((*orders, *plan.returned))
-
-    async def _send(self, line: aiohttp.ClientWebSocketResponse) -> None:
-        async for seen in self._outbox.follow():
-            await line.send_bytes(_encode(seen))
 
 
 class Outbox:
@@ -171,7 +134,7 @@ class Outbox:
             self._newest = newest
             self._changed.set()
 
-    async def follow(self) -> AsyncIterator[Seen]:
+    async def follow(self) -> AsyncGenerator[Seen, None]:
         """Everything known, then every change. One reader at a time."""
         told: dict[tuple[type[Seen], str], Seen] = {}
         while True:
@@ -192,12 +155,3 @@ class Outbox:
 
 def _subject(seen: Seen) -> tuple[type[Seen], str]:
     return type(seen), seen.node if isinstance(seen, NodeObserved) else seen.member
-
-
-def _encode(message: FromOperator) -> bytes:
-    return msgspec.msgpack.encode(message)
-
-
-def _reason(line: aiohttp.ClientWebSocketResponse) -> str:
-    error = line.exception()
-    return str(error) if error else ""

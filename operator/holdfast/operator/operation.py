@@ -11,7 +11,6 @@ from holdfast.operator.act.dryrun import DryRun
 from holdfast.operator.act.executor import Executor
 from holdfast.operator.act.interventions import Interventions
 from holdfast.operator.act.statuswriter import EventRecorder
-from holdfast.operator.backoff import Backoff
 from holdfast.operator.controller import Controller
 from holdfast.operator.decide.belongings import BUDGET, SERVICE
 from holdfast.operator.decide.observed import Mode, Options
@@ -26,6 +25,7 @@ from holdfast.operator.metrics import JobConditions, Metrics
 from holdfast.operator.scheduler import Scheduler
 from holdfast.operator.settings import Settings
 from holdfast.operator.watchdog import Watchdog
+from holdfast.wire.backoff import Backoff
 from holdfast.wire.kube.client import KubeClient, Request
 from holdfast.wire.kube.kubeconfig import Kubeconfig
 from holdfast.wire.kube.reply import Absent

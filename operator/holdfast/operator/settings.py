@@ -1,13 +1,11 @@
 """The operator program's settings: built once in `main`, checked, passed down."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.operator.decide.observed import Cordoning, Mode
-
-_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(?P<port>[0-9]{1,5})")
+from holdfast.wire.address import Address
 
 
 @dataclass(frozen=True)
@@ -64,15 +62,16 @@ class Settings:
     @property
     def listen_at(self) -> tuple[str, int]:
         """Host and port of `listen`."""
-        host, _, port = self.listen.rpartition(":")
-        return host.strip("[]"), int(port)
+        address = Address.parse(self.listen, given_by="--listen", port_min=0)
+        return address.host, address.port
 
 
 def _address(flag: str, text: str, least: int) -> list[Problem]:
-    match = _ADDRESS.fullmatch(text)
-    if match is not None and least <= int(match["port"]) <= 65535:
-        return []
-    return [Problem(flag, text, f"give HOST:PORT, the port from {least} to 65535")]
+    try:
+        Address.parse(text, given_by=flag, fix=f"give HOST:PORT, the port from {least} to 65535", port_min=least)
+    except InvalidInput as error:
+        return [*error.problems]
+    return []
 
 
 def _positive(flag: str, seconds: float, least: float) -> list[Problem]:

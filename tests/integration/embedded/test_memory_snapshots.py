@@ -23,6 +23,9 @@ from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer
 from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import StateDirectory
 from holdfast.cli.watchdogclient import WatchdogClient
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
 
 pytestmark = pytest.mark.timeout(300)  # The story of the first tests is one run of a minute.
 
@@ -66,7 +69,9 @@ class Run:
         directory = StateDirectory(self.state)
         at = directory.listening_at()
         assert at is not None
-        return WatchdogClient(DirectLine(at.host, at.port, directory.token(), token_of="the test"), JOB)
+        return WatchdogClient(
+            DirectLine(Access(Address(at.host, at.port), Credential(directory.token())), token_of="the test"), JOB
+        )
 
     def memory(self, node: str) -> Path:
         return folder_of(ROOT, job=JOB, member=node, run_dir=self.state / "nodes" / node)

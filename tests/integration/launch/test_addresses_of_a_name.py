@@ -13,11 +13,13 @@ import pytest
 from fake_watchdog import JOB, TOKEN, FakeWatchdog
 
 from holdfast.agent.launch.connection import Connection
-from holdfast.agent.launch.credential import Credential
 from holdfast.api.membership import Join
 from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
 from holdfast.cli.directline import DirectLine
 from holdfast.watchdog.servicepeer import ServicePeer
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
 
 NAME, GONE, THERE = "watchdogs.test", "127.0.0.2", "127.0.0.1"
 
@@ -55,8 +57,8 @@ async def test_a_launcher_passes_an_address_that_does_not_answer(
     met = asyncio.Event()
     async with FakeWatchdog(port=silent.getsockname()[1], on_heard=lambda _: met.set()) as watchdog:
         connection = Connection(
-            endpoint=f"{NAME}:{watchdog.port}",
-            credential=Credential(file=tmp_path / "token"),
+            Access(Address(NAME, watchdog.port), Credential(file=tmp_path / "token")),
+            job=JOB,
             heartbeat_interval_s=0.3,
             join=lambda: join,
             on_shown=lambda _: None,
@@ -102,5 +104,5 @@ async def test_a_watchdog_that_asks_who_leads_meets_all_of_a_name(names: None, p
 
 
 def test_a_command_meets_the_leader_behind_a_name(names: None, pair: int) -> None:
-    answer = DirectLine(NAME, pair, TOKEN, token_of="a test").ask("GET", "/readyz")
+    answer = DirectLine(Access(Address(NAME, pair), Credential(TOKEN)), token_of="a test").ask("GET", "/readyz")
     assert b"leading" in answer

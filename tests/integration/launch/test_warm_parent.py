@@ -17,7 +17,7 @@ from launch_harness import no_process_left
 from patience import patient
 
 from holdfast.agent.launch.start import Ended, EntrypointKind, Fork, Forked, FromWarmParent, GroupGone, Kill, Ready
-from holdfast.api.frame import FrameReader, frame
+from holdfast.wire.frame import FrameReader, frame
 
 
 @dataclass

@@ -13,10 +13,10 @@ from server_process import free_port
 
 from holdfast.api.control import Assignment
 from holdfast.api.errors import Unavailable
-from holdfast.api.frame import frame
 from holdfast.api.round import Endpoint, Restore
 from holdfast.trainer.store import RoundStore, meet
 from holdfast.trainer.storetable import Hello, Set
+from holdfast.wire.frame import frame
 
 
 class GivenUp(Exception):

@@ -14,13 +14,11 @@ from peers import JOB, TOKEN, join, policy_of, quick_senses
 from replicas import until
 
 from holdfast.agent.launch.connection import Connection
-from holdfast.agent.launch.credential import Credential
-from holdfast.agent.launch.flags import trusted_of
+from holdfast.agent.launch.flags import trust_of
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reporter import Reporter
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.api.telemetry import AgentHello
-from holdfast.api.trust import NOT_TRUSTED, WATCHDOG_CA_VARIABLE
 from holdfast.cli.main import answer
 from holdfast.operator.jobline import JobLine
 from holdfast.operator.watchdog import Watchdog as OperatorsWatchdog
@@ -31,6 +29,10 @@ from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import TlsFiles
 from holdfast.watchdog.store.memory import MemoryStore
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
+from holdfast.wire.trust import NOT_TRUSTED, WATCHDOG_CA_VARIABLE, Trust
 
 
 @dataclass
@@ -94,24 +96,25 @@ def stranger(tmp_path: Path) -> Path:
     return Authority(tmp_path / "other").certificate
 
 
+def access(served: Encrypted, trust: Trust) -> Access:
+    return Access(Address.parse(served.at, given_by="a test"), Credential(file=served.token_file), trust)
+
+
 def launcher(served: Encrypted, ca: Path) -> Connection:
     return Connection(
-        endpoint=served.at,
-        credential=Credential(file=served.token_file),
+        access(served, trust_of({WATCHDOG_CA_VARIABLE: ca.read_text()})),
+        job=JOB,
         heartbeat_interval_s=0.3,
         join=lambda: join("m1"),
         on_shown=lambda _: None,
-        trusted=trusted_of({WATCHDOG_CA_VARIABLE: ca.read_text()}),
     )
 
 
 def agent(served: Encrypted, ca: Path) -> Reporter:
     return Reporter(
         Outbox(node="node-1", boot="b", interval_s=1.0),
-        hello=AgentHello(node="node-1", boot="b", job=JOB),
-        url=f"wss://{served.at}/v1/agent",
-        token_file=str(served.token_file),
-        ca_file=str(ca),
+        AgentHello(node="node-1", boot="b", job=JOB),
+        access(served, Trust(ca)),
     )
 
 
@@ -177,6 +180,6 @@ async def test_a_command_reads_with_the_authority_only(
 
 
 def test_what_is_no_authority_is_refused_by_name() -> None:
-    assert trusted_of({}) is None
+    assert not trust_of({}).encrypts
     with pytest.raises(InvalidInput, match=WATCHDOG_CA_VARIABLE):
-        trusted_of({WATCHDOG_CA_VARIABLE: "not a certificate"})
+        trust_of({WATCHDOG_CA_VARIABLE: "not a certificate"})

@@ -12,13 +12,15 @@ from peers import JOB, join, policy_of
 from replicas import Replica, Replicas, until
 
 from holdfast.agent.launch.connection import Connection
-from holdfast.agent.launch.credential import Credential
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reporter import Reporter
 from holdfast.api.telemetry import AgentHello
 from holdfast.cli.directline import DirectLine
 from holdfast.operator.jobline import JobLine
 from holdfast.operator.watchdog import Watchdog
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
 
 # A dozen clients of a kind: that none of them meets the standby first does not happen.
 CLIENTS = 12
@@ -42,7 +44,8 @@ def _service(replicas: Replicas) -> str:
 
 
 def _line(replicas: Replicas, replica: Replica) -> DirectLine:
-    return DirectLine("127.0.0.1", replicas.service.port, replica.token, token_of="a test")
+    at = Address("127.0.0.1", replicas.service.port)
+    return DirectLine(Access(at, Credential(replica.token)), token_of="a test")
 
 
 async def _one_behind_the_service(replicas: Replicas) -> None:
@@ -56,11 +59,15 @@ async def _connected(replica: Replica, peers: str) -> int:
     return next((int(line.removeprefix(name)) for line in str(text).splitlines() if line.startswith(name)), 0)
 
 
+def _access(at: str, token_file: Path) -> Access:
+    return Access(Address.parse(at, given_by="a test"), Credential(file=token_file))
+
+
 def _launchers(at: str, token_file: Path) -> list[Callable[[], Awaitable[object]]]:
     def one(place: int) -> Callable[[], Awaitable[object]]:
         return Connection(
-            endpoint=at,
-            credential=Credential(file=token_file),
+            _access(at, token_file),
+            job=JOB,
             heartbeat_interval_s=0.3,
             join=lambda: join(f"m{place}"),
             on_shown=lambda _: None,
@@ -74,9 +81,8 @@ def _agents(at: str, token_file: Path) -> list[Callable[[], Awaitable[object]]]:
         node = f"node-{place}"
         return Reporter(
             Outbox(node=node, boot="b", interval_s=1.0),
-            hello=AgentHello(node=node, boot="b", job=JOB),
-            url=f"ws://{at}/v1/agent",
-            token_file=str(token_file),
+            AgentHello(node=node, boot="b", job=JOB),
+            _access(at, token_file),
         ).run
 
     return [one(place) for place in range(CLIENTS)]

@@ -5,7 +5,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from holdfast.agent.jobstream import Connection
 from holdfast.agent.readiness import BAD_FOR_S, GOOD_FOR_S, Readiness, asking
-from holdfast.agent.settings import Address
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
+from holdfast.wire.trust import Trust
 
 AWAY = "the watchdog does not answer"
 
@@ -65,6 +68,11 @@ async def test_a_good_answer_stands_for_a_minute_and_a_bad_one_for_seconds() -> 
     assert (await node.readiness.trouble(), node.asked) == ("", 3)
 
 
+def at(port: int, trust: Trust | None = None) -> Access:
+    """How a watchdog on this machine is reached."""
+    return Access(Address("127.0.0.1", port), Credential("a test's"), trust or Trust())
+
+
 async def livez(status: int) -> str:
     """What asking a watchdog comes to that answers so."""
     application = web.Application()
@@ -75,7 +83,7 @@ async def livez(status: int) -> str:
     application.router.add_get("/livez", answer)
     async with TestServer(application) as server:
         assert server.port is not None
-        return await asking(Address(host="127.0.0.1", port=server.port), None)()
+        return await asking(at(server.port))()
 
 
 async def test_any_watchdog_that_answers_is_reached() -> None:
@@ -87,11 +95,9 @@ async def test_nobody_there_is_told_as_the_reason() -> None:
     async with TestServer(web.Application()) as server:
         port = server.port
     assert port is not None
-    assert (await asking(Address(host="127.0.0.1", port=port), None)()).startswith(
-        "the watchdog does not answer: "
-    )
+    assert (await asking(at(port))()).startswith("the watchdog does not answer: ")
 
 
 async def test_an_authority_that_cannot_be_read_is_told_as_the_reason() -> None:
-    says = await asking(Address(host="127.0.0.1", port=1), "/nowhere/ca.crt")()
-    assert says.startswith("the watchdog does not answer: The certificate authority /nowhere/ca.crt")
+    says = await asking(at(1, Trust("/nowhere/ca.crt")))()
+    assert says.startswith("the watchdog does not answer: the certificate authority /nowhere/ca.crt")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.settings import Address, Cloud, Lifetime, Use, parse_address, parse_settings
+from holdfast.agent.settings import Cloud, Lifetime, Use, parse_settings
 from holdfast.api.errors import InvalidInput
+from holdfast.wire.address import Address
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_every_flag_is_taken(given: dict[str, str]) -> None:
     settings = parse_settings([*arguments(given), "--die-with-parent"])
     assert settings.listen == Address(host="0.0.0.0", port=9400)
     assert (settings.interval_s, settings.simulated_gpus, settings.lifetime) == (0.5, 8, Lifetime.PARENT)
-    assert str(settings.watchdog) == "127.0.0.1:7070"
+    assert str(settings.watchdog.address) == "127.0.0.1:7070"
 
 
 @pytest.mark.parametrize(
@@ -94,8 +95,8 @@ def test_an_agent_of_one_job_needs_both(given: dict[str, str], missing: str) -> 
         parse_settings(arguments(given))
 
 
-def test_an_address_of_ip_version_6_may_stand_in_brackets() -> None:
-    assert parse_address("--listen", "[::]:9400") == Address(host="::", port=9400)
+def test_an_address_of_ip_version_6_stands_in_brackets(given: dict[str, str]) -> None:
+    assert parse_settings(arguments(given | {"--listen": "[::]:9400"})).listen == Address(host="::", port=9400)
 
 
 def test_every_source_of_the_node_is_used_where_it_is_unless_it_is_switched_off(given: dict[str, str]) -> None:

@@ -30,7 +30,6 @@ from holdfast.api.cordon import read_cordoned_by
 from holdfast.api.decoding import decode, decode_json, decode_msgpack
 from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed
 from holdfast.api.event import Event, JobSubmitted, MemberJoined
-from holdfast.api.frame import FrameReader, frame
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import (
     InterventionAction,
@@ -54,6 +53,7 @@ from holdfast.watchdog import brain
 from holdfast.watchdog.brain.reputation import Fleet
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.grants import grants_in
+from holdfast.wire.frame import FrameReader, frame
 
 MESSAGES_LEFT_OVER_MIB = 64
 JOB_FILE = b"""

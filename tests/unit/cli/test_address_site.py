@@ -5,9 +5,7 @@ import pytest
 from fakewatchdog import TOKEN, FakeWatchdog, fake_watchdog
 from wireobjects import a_rank, a_status
 
-from holdfast.api.errors import InvalidInput
 from holdfast.api.intervention import InterventionOutcome, InterventionState
-from holdfast.cli.addresssite import parse_address
 from holdfast.cli.main import answer
 from holdfast.cli.statedirectory import StateDirectory
 
@@ -59,7 +57,7 @@ def test_an_intervention_that_is_open_is_asked_for_again_with_its_id(tmp_path: P
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), ("", "the file is empty")],
+    [(None, "cannot be read"), ("", "is empty")],
 )
 def test_a_token_file_that_cannot_be_used_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, message: str
@@ -76,17 +74,6 @@ def test_a_token_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--token-file: None is not accepted; give the file with the token" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("localhost:7077", ("localhost", 7077)), ("10.0.0.1:1", ("10.0.0.1", 1)), ("[::1]:7077", ("::1", 7077))],
-)
-def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int]) -> None:
-    assert parse_address(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["localhost", ":7077", "host:", "host:0", "host:65536", "::1:7077", "[host]:1", "[]:1"]
-)
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="write HOST:PORT"):
-        parse_address(text)
+def test_what_is_no_address_is_refused_by_name(token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(["status", "--watchdog", "localhost", "--token-file", str(token_file)]) == 2
+    assert "--watchdog: 'localhost' is not accepted; write HOST:PORT" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from holdfast.agent.launch.flags import (
 from holdfast.agent.launch.settings import Entrypoint, Tee
 from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.errors import InvalidInput
+from holdfast.wire.address import Address
 
 
 def flags(script: Path, **given: object) -> Flags:
@@ -63,7 +64,7 @@ def test_flags_become_settings(script: Path) -> None:
     settings = settings_of(flags(script), environment={"HOLDFAST_TOKEN": "secret", "A": "1"}, host="h")
     assert (settings.job, settings.member, settings.node) == ("research/gpt", "a", "n")
     assert settings.address == "127.0.0.1"
-    assert (settings.local_size, settings.credential.read()) == (2, "secret")
+    assert (settings.local_size, settings.watchdog.credential.read()) == (2, "secret")
     assert settings.leave_grace_s == 25.0
     assert settings.memory_root == Path("/dev/shm")
     assert settings.entrypoint == Entrypoint(EntrypointKind.SCRIPT, (str(script), "--lr", "1"))
@@ -112,11 +113,11 @@ def test_what_is_wrong_is_named_with_its_fix(script: Path, given: dict[str, obje
 
 def test_the_token_comes_from_the_flag_then_the_variable_then_the_named_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text("from file\n")
+    file.write_text("from-file\n")
     variable = {"HOLDFAST_TOKEN": "from variable"}
-    assert credential_of(str(file), variable).read() == "from file"
+    assert credential_of(str(file), variable).read() == "from-file"
     assert credential_of(None, {**variable, "HOLDFAST_TOKEN_FILE": str(file)}).read() == "from variable"
-    assert credential_of(None, {"HOLDFAST_TOKEN_FILE": str(file)}).read() == "from file"
+    assert credential_of(None, {"HOLDFAST_TOKEN_FILE": str(file)}).read() == "from-file"
 
 
 def test_a_tokens_file_is_read_again_for_every_use(tmp_path: Path) -> None:
@@ -143,8 +144,8 @@ def test_a_job_without_a_namespace_is_in_the_default_one() -> None:
 
 
 def test_endpoints_of_either_internet_version_are_understood() -> None:
-    assert endpoint_of("watchdog:7000") == ("watchdog", 7000)
-    assert endpoint_of("[::1]:7000") == ("::1", 7000)
+    assert endpoint_of("watchdog:7000") == Address("watchdog", 7000)
+    assert endpoint_of("[::1]:7000") == Address("::1", 7000)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,16 @@
 """From when on a line counts as one: what was shown before it broke may have been overtaken meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
-from aiohttp import ClientWebSocketResponse, WSMsgType, web
+from aiohttp import WSMsgType, web
 from operator_builders import JOB_ID, plan, report
 from patience import patient
 
-from holdfast.api.plan import ToOperator
+from holdfast.api.plan import FromOperator, OperatorHello, ToOperator
 from holdfast.api.status import JobPhase
 from holdfast.operator.jobline import JobLine
 from holdfast.operator.watchdog import Watchdog
@@ -64,7 +64,8 @@ class SlowToEnd(JobLine):
 
     ending: asyncio.Event
 
-    async def _send(self, line: ClientWebSocketResponse) -> None:
+    async def speech(self) -> AsyncGenerator[FromOperator, None]:
+        yield OperatorHello(JOB_ID)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from holdfast.api.frame import FrameReader, frame
 from holdfast.api.round import Endpoint
 from holdfast.trainer import store as round_store
 from holdfast.trainer.store import STORE_FRAME_BYTES_MAX, StoreServer
@@ -28,6 +27,7 @@ from holdfast.trainer.storetable import (
     StoreTable,
     proof_of,
 )
+from holdfast.wire.frame import FrameReader, frame
 
 JOB = "research/gpt"
 HELLO = msgspec.msgpack.encode(Hello(JOB, 3))

@@ -17,9 +17,9 @@ from holdfast.api.checkpoint import Standing
 from holdfast.api.control import Assignment, Attached, FromWorker, RoundEnded, ToWorker
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
-from holdfast.api.frame import FrameReader, frame
 from holdfast.api.membership import SaveWanted, Verified
 from holdfast.trainer.stay import Stay
+from holdfast.wire.frame import FrameReader, frame
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from torch._C._distributed_c10d import Store
 from holdfast.api.control import Assignment
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
-from holdfast.api.frame import FrameReader, frame
 from holdfast.api.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES, open_files_max
 from holdfast.api.round import Endpoint
 from holdfast.api.strangers import HELLO_S, Strangers
@@ -44,6 +43,7 @@ from holdfast.trainer.storetable import (
     StoreTable,
     proof_of,
 )
+from holdfast.wire.frame import FrameReader, frame
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.api.control import Attached, FromWorker, ToWorker
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
-from holdfast.api.frame import FrameReader, frame
+from holdfast.wire.frame import FrameReader, frame
 
 log = logging.getLogger(__name__)
 

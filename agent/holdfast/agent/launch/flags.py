@@ -1,6 +1,5 @@
 """The command line and the environment, parsed into `LauncherSettings`. Pure but for reading the token's file."""
 
-import ssl
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,8 +7,6 @@ from typing import Final
 
 import msgspec
 
-from holdfast.agent.bearer import read_token
-from holdfast.agent.launch.credential import Credential
 from holdfast.agent.launch.devices import cpu_count, gpu_count
 from holdfast.agent.launch.memoryfolder import ROOT
 from holdfast.agent.launch.place import place_of
@@ -19,7 +16,10 @@ from holdfast.agent.launch.settings import Entrypoint, LauncherSettings, Tee
 from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
-from holdfast.api.trust import WATCHDOG_CA_VARIABLE, trusting
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential, read_token
+from holdfast.wire.trust import WATCHDOG_CA_VARIABLE, Trust
 
 _HEARTBEAT_INTERVAL_S_MAX: Final = 3600.0
 _LEAVE_GRACE_S_MAX: Final = 30 * 86400.0  # pods may be given days to end in
@@ -67,21 +67,19 @@ def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> L
     log_dir = Path(flags.log_dir).resolve() if flags.log_dir else Path(run_dir).resolve() / "logs"
     # Somebody who named no log directory wants to see the output.
     tee = flags.tee if flags.tee is not None else ("none" if flags.log_dir else "all")
-    watchdog_host, watchdog_port = endpoint_of(flags.rdzv_endpoint)
+    watchdog = Access(endpoint_of(flags.rdzv_endpoint), credential, trust_of(environment))
     return LauncherSettings(
-        endpoint=flags.rdzv_endpoint,
-        credential=credential,
+        watchdog=watchdog,
         job=job_of(flags.rdzv_id),
         member=flags.member or member,
         node=flags.node or node,
-        address=flags.local_addr or address_towards(watchdog_host, watchdog_port),
+        address=flags.local_addr or address_towards(watchdog.address.host, watchdog.address.port),
         local_size=local_size_of(flags.nproc_per_node, environment),
         nodes=nodes,
         entrypoint=_entrypoint_of(flags),
         run_dir=Path(run_dir).resolve(),
         log_dir=log_dir,
         environment=dict(environment),
-        trusted=trusted_of(environment),
         tee=tee_of(tee),
         max_restarts=flags.max_restarts,
         memory_root=Path(flags.memory_dir).resolve() if flags.memory_dir else ROOT,
@@ -132,12 +130,9 @@ def nodes_of(nnodes: str) -> tuple[int, int]:
     return int(low), int(high or low)
 
 
-def endpoint_of(endpoint: str) -> tuple[str, int]:
-    """Host and port of the watchdog."""
-    host, _, port = endpoint.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise InvalidInput(Problem("--rdzv-endpoint", endpoint, "give the watchdog's HOST:PORT"))
-    return host.strip("[]"), int(port)
+def endpoint_of(endpoint: str) -> Address:
+    """Where the watchdog is."""
+    return Address.parse(endpoint, given_by="--rdzv-endpoint", fix="give the watchdog's HOST:PORT")
 
 
 def job_of(rdzv_id: str) -> str:
@@ -163,10 +158,9 @@ def credential_of(token_file: str | None, environment: Mapping[str, str]) -> Cre
     return Credential(file=Path(path).absolute())
 
 
-def trusted_of(environment: Mapping[str, str]) -> ssl.SSLContext | None:
-    """Who may have signed the watchdog's certificate; None when nobody is named, and it speaks plainly."""
-    pem = environment.get(WATCHDOG_CA_VARIABLE)
-    return trusting(pem, given_by=WATCHDOG_CA_VARIABLE) if pem else None
+def trust_of(environment: Mapping[str, str]) -> Trust:
+    """Who may have signed the watchdog's certificate; nobody when none is named, and it is spoken to plainly."""
+    return Trust(pem=environment.get(WATCHDOG_CA_VARIABLE, ""), given_by=WATCHDOG_CA_VARIABLE)
 
 
 def local_size_of(nproc_per_node: str, environment: Mapping[str, str]) -> int:

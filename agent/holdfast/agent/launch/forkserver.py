@@ -30,7 +30,7 @@ from holdfast.agent.launch.start import (
     ToWarmParent,
 )
 from holdfast.api.decoding import decode
-from holdfast.api.frame import FrameReader, frame
+from holdfast.wire.frame import FrameReader, frame
 
 log = logging.getLogger(__name__)
 

@@ -136,12 +136,11 @@ class Launcher:
             on_message=self._take_from_warm_parent,
         )
         self._connection = Connection(
-            endpoint=settings.endpoint,
-            credential=settings.credential,
+            settings.watchdog,
+            job=settings.job,
             heartbeat_interval_s=settings.heartbeat_interval_s,
             join=self._join,
             on_shown=self._take_shown,
-            trusted=settings.trusted,
         )
         self._tails = OutputTails(settings.log_dir, self._connection.report)
 

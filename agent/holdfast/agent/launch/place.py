@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from holdfast.agent.launch.credential import Credential
 from holdfast.api.bounds import Name
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Malformed
+from holdfast.wire.credential import Credential
 
 MEMBER_VARIABLE: Final = "HOLDFAST_MEMBER"
 NODE_VARIABLE: Final = "HOLDFAST_NODE"

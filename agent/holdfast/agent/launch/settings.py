@@ -1,13 +1,12 @@
 """What one launcher is told at its start: one frozen object, built at the program's entry and passed down."""
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.agent.launch.credential import Credential
 from holdfast.agent.launch.memoryfolder import ROOT
 from holdfast.agent.launch.start import EntrypointKind
+from holdfast.wire.access import Access
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +32,13 @@ class Tee:
 class LauncherSettings:
     """One launcher's settings.
 
-    `endpoint` is the watchdog's host:port, `address` the one under which other nodes reach this node,
-    `trusted` who may have signed the watchdog's certificate (None: it speaks plainly),
+    `address` is the one under which other nodes reach this node,
     `nodes` the range of nodes for a job that nobody submits,
     `environment` what workers inherit (the launcher's own environment without its token),
     `memory_root` the directory in memory in which the folder for snapshots is made.
     """
 
-    endpoint: str
-    credential: Credential
+    watchdog: Access
     job: str
     member: str
     node: str
@@ -53,7 +50,6 @@ class LauncherSettings:
     log_dir: Path
     environment: Mapping[str, str] = field(repr=False)
     memory_root: Path = ROOT
-    trusted: ssl.SSLContext | None = None
     tee: Tee = Tee()
     max_restarts: int = 0  # only handed to scripts that read it; the watchdog's policy decides
     heartbeat_interval_s: float = 1.0  # a third of the policy's default `lost_after_s`

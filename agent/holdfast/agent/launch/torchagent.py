@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousHandler, Rendezvo
 from torch.distributed.launcher import api as launcher_api
 
 from holdfast.agent.launch.command import run
-from holdfast.agent.launch.flags import credential_of, endpoint_of, job_of, trusted_of
+from holdfast.agent.launch.flags import credential_of, endpoint_of, job_of, trust_of
 from holdfast.agent.launch.launcher import Outcome
 from holdfast.agent.launch.memoryfolder import ROOT
 from holdfast.agent.launch.place import place_of
@@ -31,6 +31,7 @@ from holdfast.agent.launch.settings import Entrypoint, LauncherSettings, Tee
 from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
 from holdfast.api.errors import HoldfastError
+from holdfast.wire.access import Access
 
 BACKEND = "holdfast"
 
@@ -104,15 +105,13 @@ def settings_of(
     member, node = place_of(credential, environment=os.environ, host=socket.gethostname())
     given = parameters.get("run_dir") or os.environ.get(RUN_DIRECTORY_VARIABLE)
     run_dir = Path(given or tempfile.mkdtemp(prefix="holdfast-")).resolve()
-    watchdog_host, watchdog_port = endpoint_of(parameters.endpoint)
+    watchdog = Access(endpoint_of(parameters.endpoint), credential, trust_of(os.environ))
     return LauncherSettings(
-        endpoint=parameters.endpoint,
-        credential=credential,
-        trusted=trusted_of(os.environ),
+        watchdog=watchdog,
         job=job_of(str(parameters.run_id)),
         member=parameters.get("member") or member,
         node=parameters.get("node") or node,
-        address=spec.local_addr or address_towards(watchdog_host, watchdog_port),
+        address=spec.local_addr or address_towards(watchdog.address.host, watchdog.address.port),
         local_size=spec.local_world_size,
         nodes=(parameters.min_nodes, parameters.max_nodes),
         entrypoint=entrypoint_of(spec),

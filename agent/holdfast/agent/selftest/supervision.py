@@ -19,8 +19,8 @@ import msgspec
 
 from holdfast.agent.selftest.station import START, Began, Done, FromStation, Identified, Pulse, Station, attend
 from holdfast.api.decoding import decode
-from holdfast.api.frame import FrameReader, frame
 from holdfast.api.selftest import CheckResult, Verdict
+from holdfast.wire.frame import FrameReader, frame
 
 # Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 _PR_SET_PDEATHSIG: Final = 1

@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from holdfast.api import frame as framing
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Malformed
 from holdfast.checkpoint.memory.record import SnapshotRecord
+from holdfast.wire import frame as framing
 
 T = TypeVar("T")
 

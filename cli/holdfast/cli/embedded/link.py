@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+from collections.abc import AsyncGenerator, Callable
+from typing import Final, NoReturn
 
-import aiohttp
 import msgspec
 
-from holdfast.api.decoding import decode, decode_json
-from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import (
     InterventionAction,
@@ -21,35 +20,45 @@ from holdfast.api.intervention import (
 from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, Plan, ToOperator
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobStatus, RankStatus
-from holdfast.cli.watchdogclient import INCIDENTS, explanation
+from holdfast.cli.watchdogclient import INCIDENTS
+from holdfast.wire.access import Access
+from holdfast.wire.address import Address
+from holdfast.wire.credential import Credential
+from holdfast.wire.http import WatchdogHttp
+from holdfast.wire.line import Line, Manner, OnMalformed
 
-RECONNECT_S: Final = 0.1
-SHOWN: msgspec.msgpack.Decoder[ToOperator] = msgspec.msgpack.Decoder(ToOperator)
 ANSWER_TIMEOUT_S: Final = 5.0
+MANNER: Final = Manner(
+    client="run",
+    retry_first_s=0.1,
+    retry_most_s=0.1,  # its watchdog is on this machine, and is started again at once
+    steady_s=0.0,
+    ping_s=5.0,
+    frame_bytes_max=16 * 1024 * 1024,
+    on_malformed=OnMalformed.RECONNECT,
+)
 
 
 class WatchdogLink:
     """One job at the local watchdog. Reads raise Unavailable while it is away; the operator's line reconnects."""
 
     def __init__(self, at: str, token: str, job: str) -> None:
-        self._at = at
         self._job = job
-        self._session = aiohttp.ClientSession(
-            headers={"Authorization": f"Bearer {token}"}, timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
-        )
+        self._access = Access(Address.parse(at, given_by="--listen"), Credential(token))
+        self._http = WatchdogHttp(self._access, ANSWER_TIMEOUT_S)
 
     async def close(self) -> None:
-        await self._session.close()
+        await self._http.close()
 
     async def submit(self, policy: Policy) -> None:
         """Tell the watchdog of the job. The same policy again changes nothing."""
-        await self._ask("POST", "/v1/jobs", msgspec.json.encode(policy))
+        await self._http.ask("POST", "/v1/jobs", msgspec.json.encode(policy))
 
     async def restart(self, reason: str, *, fresh: bool = False) -> None:
         """Bring a failed job back, or have one start over. Raises InvalidInput when the watchdog refuses."""
         action = InterventionAction.RESTART
         request = InterventionRequest(uuid.uuid4().hex, self._job, action, reason, fresh=fresh)
-        content = await self._ask("POST", f"/v1/jobs/{self._job}/interventions", msgspec.json.encode(request))
+        content = await self._http.ask("POST", f"/v1/jobs/{self._job}/interventions", msgspec.json.encode(request))
         outcome = decode_json(content or b"", InterventionOutcome)
         if outcome.state is InterventionState.REFUSED:
             raise InvalidInput(Problem("job", self._job, outcome.outcome))
@@ -67,53 +76,36 @@ class WatchdogLink:
         """Oldest first; the watchdog answers with the newest first."""
         return decode_json(await self._read(INCIDENTS) or b"[]", tuple[Incident, ...])[::-1]
 
-    async def operate(self, outbox: "OperatorOutbox", show: Callable[[Plan], None]) -> None:
+    async def operate(self, outbox: "OperatorOutbox", show: Callable[[Plan], None]) -> NoReturn:
         """Be the operator, for ever: send what is observed, `show` every plan; reconnect when the line breaks."""
-        while True:
-            with contextlib.suppress(aiohttp.ClientError, OSError, Malformed):
-                async with self._session.ws_connect(f"ws://{self._at}/v1/operator", heartbeat=5.0) as line:
-                    await line.send_bytes(_encode(OperatorHello(self._job)))
-                    await self._converse(line, outbox, show)
-            await asyncio.sleep(RECONNECT_S)
-
-    async def _converse(
-        self, line: aiohttp.ClientWebSocketResponse, outbox: "OperatorOutbox", show: Callable[[Plan], None]
-    ) -> None:
-        sending = asyncio.create_task(self._send(line, outbox))
-        try:
-            async for message in line:
-                if message.type is aiohttp.WSMsgType.BINARY:
-                    shown = decode(SHOWN, message.data)
-                    if isinstance(shown, Plan):
-                        show(shown)
-        finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
-
-    async def _send(self, line: aiohttp.ClientWebSocketResponse, outbox: "OperatorOutbox") -> None:
-        async for observed in outbox.follow():
-            await line.send_bytes(_encode(observed))
+        speaker = LocalOperator(self._job, outbox, show)
+        decoder = msgspec.msgpack.Decoder(ToOperator)
+        await Line(self._access, "/v1/operator", speaker, decoder, MANNER, self._job).run()
 
     async def _read(self, resource: str) -> bytes | None:
-        return await self._ask("GET", f"/v1/jobs/{self._job}/{resource}", None)
+        return await self._http.ask("GET", f"/v1/jobs/{self._job}/{resource}")
 
-    async def _ask(self, method: str, path: str, body: bytes | None) -> bytes | None:
-        """The answer's content, None when there is no such thing. Raises Unavailable, InvalidInput."""
-        headers = {"Content-Type": "application/json"}
-        try:
-            async with self._session.request(
-                method, f"http://{self._at}{path}", data=body, headers=headers
-            ) as answer:
-                content = await answer.read()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unavailable(f"the watchdog does not answer at {self._at} ({error})") from error
-        if answer.status == 404:
-            return None
-        if 400 <= answer.status < 500:
-            raise InvalidInput(Problem("job", self._job, explanation(content)))
-        if answer.status >= 500:
-            raise Unavailable(f"the watchdog answered {answer.status}: {explanation(content)}")
-        return content
+
+class LocalOperator:
+    """Fills `Speaker`: the operator of the machine, which is told the plan and reads no report."""
+
+    def __init__(self, job: str, outbox: "OperatorOutbox", show: Callable[[Plan], None]) -> None:
+        self._job = job
+        self._outbox = outbox
+        self._show = show
+
+    async def speech(self) -> AsyncGenerator[FromOperator, None]:
+        yield OperatorHello(self._job)
+        async with contextlib.aclosing(self._outbox.follow()) as changes:
+            async for observed in changes:
+                yield observed
+
+    def hear(self, shown: ToOperator) -> None:
+        if isinstance(shown, Plan):
+            self._show(shown)
+
+    def lost(self) -> None:
+        """The plan stands until another one is shown."""
 
 
 class OperatorOutbox:
@@ -129,7 +121,7 @@ class OperatorOutbox:
         self._newest[observed.node] = observed
         self._changed.set()
 
-    async def follow(self) -> AsyncIterator[NodeObserved]:
+    async def follow(self) -> AsyncGenerator[NodeObserved, None]:
         """Everything known, then every change. One reader at a time."""
         told: dict[str, NodeObserved] = {}
         while True:
@@ -139,7 +131,3 @@ class OperatorOutbox:
                     told[node] = observed
                     yield observed
             await self._changed.wait()
-
-
-def _encode(message: FromOperator) -> bytes:
-    return msgspec.msgpack.encode(message)

@@ -14,7 +14,6 @@ import msgspec
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.trainingjob import TrainingJob
-from holdfast.api.trust import WATCHDOG_CA_VARIABLE
 from holdfast.operator.decide.observed import Options
 from holdfast.operator.decide.pods import pod_name
 from holdfast.operator.decide.template import (
@@ -46,6 +45,7 @@ from holdfast.operator.kube.objects import (
     Metadata,
     Pod,
 )
+from holdfast.wire.trust import WATCHDOG_CA_VARIABLE
 
 Manifest = dict[str, Any]
 

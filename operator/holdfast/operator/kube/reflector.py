@@ -11,9 +11,9 @@ import msgspec
 
 from holdfast.api.errors import HoldfastError, Unavailable
 from holdfast.api.nesting import decode, read
-from holdfast.operator.backoff import Backoff
 from holdfast.operator.kube.cache import Cache, Change, HasMetadata
 from holdfast.operator.kube.objects import Resource
+from holdfast.wire.backoff import Backoff
 from holdfast.wire.kube.client import KubeClient, Request, TooLong
 from holdfast.wire.kube.reply import Expired, Said
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from holdfast.operator.backoff import Backoff
+from holdfast.wire.backoff import Backoff
 
 RETRY_FIRST_S = 0.2
 RETRY_MOST_S = 60.0

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from holdfast.api.control import MAX_FRAME_BYTES
 from holdfast.api.errors import Damaged
-from holdfast.api.frame import FrameReader, frame
+from holdfast.wire.frame import FrameReader, frame
 
 
 @given(st.lists(st.binary(max_size=50)), st.integers(1, 20))

@@ -1,0 +1,73 @@
+"""Requests to the watchdog that are answered once: reads, submissions, interventions."""
+
+import asyncio
+import random
+from typing import Final
+
+import aiohttp
+
+from holdfast.api.errors import Unavailable
+from holdfast.wire.access import Access
+from holdfast.wire.leader import TRIES_MAX, ask_again_after_s, is_standby
+from holdfast.wire.refusal import refusal
+from holdfast.wire.trust import untrusted
+
+CONNECT_TIMEOUT_S: Final = 3.0
+
+
+class WatchdogHttp:
+    """`answer_s` is the time for an answer. A standby's refusal is no answer: the leader is looked for."""
+
+    def __init__(self, access: Access, answer_s: float = 10.0) -> None:
+        self._access = access
+        self._answer_s = answer_s
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """Made on first use: it belongs to the running loop."""
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=self._answer_s, sock_connect=CONNECT_TIMEOUT_S)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+        return self._session
+
+    async def close(self) -> None:
+        """End every connection."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(self, method: str, path: str, body: bytes | None = None) -> bytes | None:
+        """The answer's content, None for 404. Raises Unavailable without one, InvalidInput for a refusal."""
+        for standbys_met in range(1, TRIES_MAX + 1):
+            answer, content = await self._ask_once(method, path, body)
+            if not is_standby(answer.status, answer.headers):
+                break
+            await asyncio.sleep(ask_again_after_s(standbys_met, random.random()))
+        if answer.status == 404:
+            return None
+        if answer.status >= 400:
+            raise refusal(answer.status, content, path, str(self._access.credential.file or "this program"))
+        return content
+
+    async def _ask_once(self, method: str, path: str, body: bytes | None) -> tuple[aiohttp.ClientResponse, bytes]:
+        """The answer of whichever watchdog is met."""
+        at = self._access.address
+        headers = {
+            "Authorization": f"Bearer {self._access.credential.read()}",
+            "Content-Type": "application/json",
+        }
+        trusted = self._access.trust.context()
+        try:
+            async with self.session.request(
+                method,
+                self._access.url("http", path),
+                data=body,
+                headers=headers,
+                ssl=True if trusted is None else trusted,
+            ) as answer:
+                return answer, await answer.read()
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise Unavailable(untrusted(at, error)) from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            what = str(error) or type(error).__name__
+            raise Unavailable(f"the watchdog does not answer at {at}: {what}") from error
