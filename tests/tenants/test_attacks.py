@@ -297,9 +297,9 @@ async def passed_on(there: Scene, member: str, rank: int, **fields: object) -> N
     )
     await agent.say(there.report("node-1", said, events=forged))
     await there.settled()
-    gauge = there.host(there.victim).job.senses
-    assert gauge is not None
-    assert gauge.gauge.step() == SECRET_STEP
+    senses = there.host(there.victim).job.senses
+    assert senses is not None
+    assert senses.progress.step() == SECRET_STEP
 
 
 async def a_pod_beside_the_job_leaves_a_record_of_its_rank(there: Scene) -> None:

@@ -6,7 +6,7 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.event import JobSubmitted, MemberEntered, MemberFinished, MemberJoined
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
-from holdfast.watchdog.program import senses_for
+from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server import deletions
 from holdfast.watchdog.server import watchdog as module
 from holdfast.watchdog.server.host import JobHost

@@ -23,7 +23,7 @@ from holdfast.api.policy import CheckpointInterval, Policy
 from holdfast.watchdog import brain
 from holdfast.watchdog.heldprogress import HELD_MAX_S
 from holdfast.watchdog.job import STORE_RETRY_S, Job
-from holdfast.watchdog.program import senses_for
+from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import START, Fence
 from holdfast.watchdog.turn import turn

@@ -11,7 +11,7 @@ from holdfast.api.plan import PodObserved, PodState
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
 from holdfast.watchdog.auth import Caller, Role
-from holdfast.watchdog.program import senses_for
+from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server import launchers
 from holdfast.watchdog.server.connection import Connection
 from holdfast.watchdog.server.frames import BadMessage

@@ -37,11 +37,7 @@ from holdfast.watchdog.brain.step import (
     Show,
     Step,
 )
-from holdfast.watchdog.heldprogress import HeldProgress
-from holdfast.watchdog.metrics.counts import JobCounts
-from holdfast.watchdog.origin import newest
-from holdfast.watchdog.replay import Replayed, walk
-from holdfast.watchdog.sample import (
+from holdfast.watchdog.detectors.detector import (
     Connected,
     Expected,
     Finished,
@@ -51,6 +47,10 @@ from holdfast.watchdog.sample import (
     RoundStopped,
     Sample,
 )
+from holdfast.watchdog.heldprogress import HeldProgress
+from holdfast.watchdog.metrics.counts import JobCounts
+from holdfast.watchdog.origin import newest
+from holdfast.watchdog.replay import Replayed, walk
 from holdfast.watchdog.senses import Senses, SensesFor
 from holdfast.watchdog.store.store import START, Extent, Fence, Snapshot, Store
 from holdfast.watchdog.turn import FAILED_RULE, Brain, turn

@@ -19,8 +19,7 @@ from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.telemetry import NodeReport
-from holdfast.watchdog.detectors.asks import is_own_rule
-from holdfast.watchdog.sample import Reported, Sample
+from holdfast.watchdog.detectors.detector import Reported, Sample, is_own_rule
 
 # A watched condition that was raised so often within a day is no accident.
 RAISES_THAT_CONDEMN = 3
@@ -63,7 +62,7 @@ class _Idle:
 class ConditionDetector:
     """Judges the conditions of `Reported`: once when raised, once when over."""
 
-    heeds = (Reported,)
+    subscribes_to: tuple[type[Sample], ...] = (Reported,)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
+from holdfast.watchdog.detectors.detector import CollectiveBroke, Exited, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.detectors.user_code import PEER
-from holdfast.watchdog.sample import CollectiveBroke, Exited, RoundStarted, RoundStopped, Sample
 
 # What the same way of failing is known by, from one round to the next.
 ALIKE = "a rank ended early"
@@ -22,7 +22,7 @@ ENDING_S = 1.0
 class EarlyExitDetector:
     """Judges `Exited` with code 0 by what breaks after it in its round."""
 
-    heeds = (CollectiveBroke, Exited, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (CollectiveBroke, Exited, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

@@ -31,8 +31,7 @@ from holdfast.api.xid import (
     action_for,
     meaning_of,
 )
-from holdfast.watchdog.detectors.asks import is_own_rule
-from holdfast.watchdog.sample import Reported, Sample
+from holdfast.watchdog.detectors.detector import Reported, Sample, is_own_rule
 
 MERGE_S = 5.0
 # A watched error that comes again on the same GPU within a day is no accident.
@@ -82,7 +81,7 @@ class _Raised:
 class GpuFaultDetector:
     """Judges the events of `Reported`."""
 
-    heeds = (Reported,)
+    subscribes_to: tuple[type[Sample], ...] = (Reported,)
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

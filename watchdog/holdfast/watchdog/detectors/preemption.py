@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from holdfast.api.event import NodeDeparting
 from holdfast.api.telemetry import PreemptionNoticed
-from holdfast.watchdog.sample import Reported, Sample
+from holdfast.watchdog.detectors.detector import Reported, Sample
 
 # Machines outstay their notice, and come back under their name no sooner than they take to boot.
 OUTSTAY_S = 60.0
@@ -20,7 +20,7 @@ NOTICES_REMEMBERED = 4096
 class PreemptionDetector:
     """Judges the events of `Reported`."""
 
-    heeds = (Reported,)
+    subscribes_to: tuple[type[Sample], ...] = (Reported,)
 
     def __init__(self) -> None:
         self._due: OrderedDict[tuple[str, str, str], float] = OrderedDict()  # by node, source and text

@@ -22,10 +22,8 @@ from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, ThermalPolicy, XidAction
 from holdfast.api.telemetry import GpuSample, NodeReport
-from holdfast.watchdog.detectors.asks import ASKS
-from holdfast.watchdog.detectors.heat import COOL_C, GpuHeat, is_far_from_hot, tells_heat
-from holdfast.watchdog.detectors.rack import CALM_S, TOGETHER_S, Rack
-from holdfast.watchdog.sample import Placed, Reported, Sample
+from holdfast.watchdog.detectors.detector import ASKS, Placed, Reported, Sample
+from holdfast.watchdog.detectors.heat import CALM_S, COOL_C, TOGETHER_S, GpuHeat, Rack, is_far_from_hot, tells_heat
 
 GPU_HOT, RACK_HOT, NODES_HOT, RISING = "GPU hot", "rack hot", "nodes hot", "temperature rising"
 
@@ -72,7 +70,7 @@ class _Node:
 class ThermalDetector:
     """Judges the GPU samples of `Reported`."""
 
-    heeds = (Reported, Placed)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, Placed)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

@@ -26,8 +26,8 @@ from holdfast.watchdog.brain.status import report_of, status_of
 from holdfast.watchdog.brain.step import Answered, Dismiss, Effect, Examine, Notify, Publish, Save, Show, Vouch
 from holdfast.watchdog.clock import WatchdogClock
 from holdfast.watchdog.clusterpolicy import ClusterPolicy
+from holdfast.watchdog.detectors.detector import Heard, Reported, Sample
 from holdfast.watchdog.job import Job
-from holdfast.watchdog.sample import Heard, Reported, Sample
 from holdfast.watchdog.server.connection import AgentConnection, Connection, LauncherConnection
 from holdfast.watchdog.server.outbox import Farewell, Slot
 from holdfast.watchdog.server.tally import Tally
@@ -203,12 +203,12 @@ class JobHost:
     def last_seen(self) -> LastSeen:
         """What is known of the job, or was last known once it has ended. Raises Unavailable, Damaged."""
         now, state = self.clock.now(), self.job.shown
-        gauge = self.job.senses.gauge if self.job.senses else None
+        progress = self.job.senses.progress if self.job.senses else None
         avoided = {order.node: order.reason for order in state.avoided}
         seen = LastSeen(
             now,
-            status_of(state, gauge, now),
-            gauge.last_ranks(now) if gauge else (),
+            status_of(state, progress, now),
+            progress.last_ranks(now) if progress else (),
             tuple(
                 NodeStatus(
                     node,
@@ -303,8 +303,8 @@ class JobHost:
         _broadcast(self.operators, Slot.REPORT, self._report(now))
 
     def _report(self, now: float) -> JobReport:
-        gauge = self.job.senses.gauge if self.job.senses else None
-        return report_of(self.job.shown, gauge, self.job.trouble, now)
+        progress = self.job.senses.progress if self.job.senses else None
+        return report_of(self.job.shown, progress, self.job.trouble, now)
 
     def _keep(self) -> None:
         effects, self._unkept, self._keeper = self._unkept, [], None

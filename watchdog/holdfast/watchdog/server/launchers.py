@@ -45,7 +45,15 @@ from holdfast.api.selftest import Tested
 from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
 from holdfast.watchdog.auth import Caller
 from holdfast.watchdog.clusterpolicy import ClusterPolicy
-from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, Exited, Finished, Heard, Left
+from holdfast.watchdog.detectors.detector import (
+    CollectiveBroke,
+    Connected,
+    Disconnected,
+    Exited,
+    Finished,
+    Heard,
+    Left,
+)
 from holdfast.watchdog.server.answer import CALLER
 from holdfast.watchdog.server.connection import LauncherConnection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket, sender

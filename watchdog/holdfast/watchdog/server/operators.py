@@ -8,7 +8,7 @@ from aiohttp import web
 from holdfast.api.errors import HoldfastError
 from holdfast.api.event import NodeChanged, PodChanged
 from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, PodObserved
-from holdfast.watchdog.sample import Placed
+from holdfast.watchdog.detectors.detector import Placed
 from holdfast.watchdog.server.connection import Connection
 from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
 from holdfast.watchdog.server.host import JobHost

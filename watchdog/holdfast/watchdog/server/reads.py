@@ -71,7 +71,7 @@ async def ranks(request: web.Request) -> web.Response:
     host = hosted(request)
     if host.job.state.ended_at is not None:
         return answer(host.last_seen().ranks)
-    read: tuple[RankStatus, ...] = host.job.senses.gauge.ranks(host.clock.now()) if host.job.senses else ()
+    read: tuple[RankStatus, ...] = host.job.senses.progress.ranks(host.clock.now()) if host.job.senses else ()
     return answer(read)
 
 
@@ -136,8 +136,8 @@ async def logs(request: web.Request) -> web.Response:
 
 def status(host: JobHost) -> JobStatus:
     """The job as it is now."""
-    gauge = host.job.senses.gauge if host.job.senses else None
-    return with_trouble(status_of(host.job.shown, gauge, host.clock.now()), host.job.trouble)
+    progress = host.job.senses.progress if host.job.senses else None
+    return with_trouble(status_of(host.job.shown, progress, host.clock.now()), host.job.trouble)
 
 
 def as_of_now(node: NodeStatus, policy: Policy | None) -> NodeStatus:

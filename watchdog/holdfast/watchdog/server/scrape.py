@@ -8,13 +8,13 @@ from typing import Final
 from aiohttp import web
 
 from holdfast.api.exposition import Page, accepted
+from holdfast.watchdog.detectors.progress import Newest
 from holdfast.watchdog.metrics.course import write_course, write_proofs, write_vitals
 from holdfast.watchdog.metrics.faults import NODES_MAX, write_faults
 from holdfast.watchdog.metrics.looplag import LoopLag
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.metrics.vitals import Vitals, slices
 from holdfast.watchdog.metrics.worth import write_utilization, write_worth
-from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
@@ -53,7 +53,7 @@ class Scraper:
         kept_at, vitals = self._vitals.get(job.name, (-VITALS_KEPT_S, Vitals()))
         if now < kept_at + VITALS_KEPT_S:
             return vitals
-        newest = job.senses.gauge.newest() if job.senses else Newest()
+        newest = job.senses.progress.newest() if job.senses else Newest()
         stale_after_s = job.state.policy.lost_after_s if job.state.policy else 0.0
         for done in slices(newest, stale_after_s=stale_after_s, now=now):
             vitals = done or vitals
@@ -80,9 +80,9 @@ def _write_job(page: Page, host: JobHost, vitals: Vitals) -> None:
     page.put("holdfast_watchdog_store_refuses", int(job.trouble is not None), job.name)
     for judge, failures in job.senses.failures.items() if job.senses else ():
         page.put("holdfast_watchdog_judge_failures_total", failures, job.name, judge)
-    gauge = job.senses.gauge if job.senses else None
-    seen = gauge.step() if gauge else None
-    write_course(page, state, step_time_s=gauge.step_time_s() if gauge else None, now=now)
+    progress = job.senses.progress if job.senses else None
+    seen = progress.step() if progress else None
+    write_course(page, state, step_time_s=progress.step_time_s() if progress else None, now=now)
     write_vitals(page, job.name, vitals, (seen, state.step))
     write_proofs(page, job.name, job.counts)
     write_faults(page, state, job.counts, now=now)

@@ -12,12 +12,22 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import MemberRanks
 from holdfast.api.status import RankStatus, reading
 from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
+from holdfast.watchdog.detectors.detector import Reported, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.newest import Newest
-from holdfast.watchdog.sample import Reported, RoundStarted, Sample
 
 # Often enough to know what a fault costs. Few of them are lines in the journal: see heldprogress.py.
 EVENT_INTERVAL_S = 1.0
+
+
+class Newest(msgspec.Struct, frozen=True):
+    """The newest sample of each rank heard of, and when each came (watchdog clock, seconds).
+
+    `world_size` is how many ranks there are to hear of.
+    """
+
+    samples: Sequence[RankSample] = ()
+    heard_at: Sequence[float] = ()
+    world_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,8 @@ class _Heard:
 
 class Progress:
     """Keeps the newest sample of each rank of the round that runs. Samples of older rounds are fenced."""
+
+    subscribes_to: tuple[type[Sample], ...] = (Reported, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._stale_after_s = policy.lost_after_s
