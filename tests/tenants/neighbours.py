@@ -20,14 +20,13 @@ from holdfast.api.policy import CordonOn, Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import AgentHello, NodeReport, ProcessState, RankSample
 from holdfast.watchdog import brain
-from holdfast.watchdog.clusterpolicy import ClusterPolicy
-from holdfast.watchdog.readership import Readership
-from holdfast.watchdog.reviews import AccessReviewer, TokenReviewer
+from holdfast.watchdog.access.readership import Readership
+from holdfast.watchdog.access.reviews import AccessReviewer, TokenReviewer
 from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.settings import KubernetesAuth
+from holdfast.watchdog.settings import ClusterPolicy, KubernetesAuth
 from holdfast.watchdog.store.memory import MemoryStore
 
 AUDIENCE = "holdfast"

@@ -31,7 +31,7 @@ from holdfast.api.telemetry import (
     ParametersFingerprinted,
     XidRaised,
 )
-from holdfast.watchdog.server import launchers
+from holdfast.watchdog.server import identity
 from holdfast.watchdog.server.app import ROUTES
 from holdfast.watchdog.server.watchdog import BROUGHT_MAX
 
@@ -46,7 +46,7 @@ def tokens(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> To
 @pytest.fixture
 async def there(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     """The scene; after the attack the victim is as it was."""
-    monkeypatch.setattr(launchers, "SEEN_WITHIN_S", 0.2)
+    monkeypatch.setattr(identity, "SEEN_WITHIN_S", 0.2)
     async with scene(tokens) as made:
         before = made.standing()
         yield made

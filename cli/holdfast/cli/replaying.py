@@ -7,9 +7,9 @@ from holdfast.api.errors import Unavailable
 from holdfast.cli.localsite import LocalSource
 from holdfast.cli.watchdogclient import WatchdogClient
 from holdfast.watchdog import brain
-from holdfast.watchdog.replay import Replay, Replayed, Verdict, replay, walk
+from holdfast.watchdog.brain.step import turn
+from holdfast.watchdog.journal.replay import Replay, Replayed, Verdict, replay, walk
 from holdfast.watchdog.store.sqlite import SqliteStore
-from holdfast.watchdog.turn import turn
 
 Show = Callable[[Replayed], None]
 LOOKS_MAX: Final = 5  # the job goes on meanwhile: how often to catch up with it before giving up

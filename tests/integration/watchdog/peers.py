@@ -19,7 +19,7 @@ from holdfast.api.round import Round, Seat
 from holdfast.api.status import RankStatus
 from holdfast.api.telemetry import ToAgent
 from holdfast.watchdog import brain
-from holdfast.watchdog.auth import ALL_ROLES, Grant, Role, TokenFile
+from holdfast.watchdog.access.auth import ALL_ROLES, Grant, Role, TokenFile
 from holdfast.watchdog.detectors.detector import Disconnected, Exited, Reported, RoundStarted, Sample
 from holdfast.watchdog.detectors.progress import Newest
 from holdfast.watchdog.senses import Senses

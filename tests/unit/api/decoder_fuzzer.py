@@ -41,8 +41,8 @@ from holdfast.api.trainingjob import read_trainingjob
 from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory import protocol, record
 from holdfast.trainer.storetable import Add, Await, Hello, Request
+from holdfast.watchdog.access.grants import grants_in
 from holdfast.watchdog.brain.reputation import Fleet
-from holdfast.watchdog.grants import grants_in
 
 MESSAGES_LEFT_OVER_MIB = 64
 JOB_FILE = b"""

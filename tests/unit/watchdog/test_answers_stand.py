@@ -15,7 +15,7 @@ from holdfast.api.intervention import (
 )
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
-from holdfast.watchdog.replay import Verdict, replay
+from holdfast.watchdog.journal.replay import Verdict, replay
 from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog

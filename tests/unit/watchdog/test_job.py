@@ -38,7 +38,7 @@ from holdfast.watchdog.detectors.detector import (
 )
 from holdfast.watchdog.detectors.progress import Newest
 from holdfast.watchdog.job import SNAPSHOT_EVERY_LINES, STORE_RETRY_S, Job
-from holdfast.watchdog.replay import Verdict, replay, walk
+from holdfast.watchdog.journal.replay import Verdict, replay, walk
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import START, Fence, Snapshot

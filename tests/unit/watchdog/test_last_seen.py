@@ -18,7 +18,7 @@ from holdfast.api.status import Hearing, JobPhase, LastSeen, NotFinite, RankStat
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, ProcessState, RankSample
 from holdfast.watchdog import brain
 from holdfast.watchdog.detectors.progress import Progress
-from holdfast.watchdog.lastseen import aged, completed, kept, name_of, recall
+from holdfast.watchdog.journal.lastseen import aged, completed, kept, name_of, recall
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog

@@ -23,12 +23,13 @@ from holdfast.api.incident import Incident
 from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
 from holdfast.api.round import Round
 from holdfast.api.status import LastSeen
-from holdfast.watchdog import lastseen
 from holdfast.watchdog.brain.forecast import forecast
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import (
+    FAILED_RULE,
     Answered,
+    Brain,
     Effect,
     IncidentClosed,
     IncidentOpened,
@@ -36,6 +37,7 @@ from holdfast.watchdog.brain.step import (
     Publish,
     Show,
     Step,
+    turn,
 )
 from holdfast.watchdog.detectors.detector import (
     Connected,
@@ -47,13 +49,12 @@ from holdfast.watchdog.detectors.detector import (
     RoundStopped,
     Sample,
 )
-from holdfast.watchdog.heldprogress import HeldProgress
+from holdfast.watchdog.journal import lastseen
+from holdfast.watchdog.journal.heldprogress import HeldProgress
+from holdfast.watchdog.journal.replay import Replayed, newest, walk
 from holdfast.watchdog.metrics.counts import JobCounts
-from holdfast.watchdog.origin import newest
-from holdfast.watchdog.replay import Replayed, walk
 from holdfast.watchdog.senses import Senses, SensesFor
 from holdfast.watchdog.store.store import START, Extent, Fence, Snapshot, Store
-from holdfast.watchdog.turn import FAILED_RULE, Brain, turn
 
 logger = logging.getLogger(__name__)
 

@@ -24,16 +24,15 @@ from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.openfiles import raise_open_files_max
 from holdfast.api.strangers import HELLO_S
 from holdfast.watchdog import brain
-from holdfast.watchdog.auth import Authenticator, TokenFile
-from holdfast.watchdog.clock import WatchdogClock
+from holdfast.watchdog.access.auth import Authenticator, TokenFile
+from holdfast.watchdog.access.readership import NoRights, Readership, Rights
+from holdfast.watchdog.access.reviews import AccessReviewer, TokenReviewer
 from holdfast.watchdog.commandline import settings_from, watchdog_options
 from holdfast.watchdog.leadership import Leadership
-from holdfast.watchdog.readership import NoRights, Readership, Rights
-from holdfast.watchdog.reviews import AccessReviewer, TokenReviewer
+from holdfast.watchdog.metrics.counts import Count
 from holdfast.watchdog.senses import senses_for
-from holdfast.watchdog.server.app import make_app
-from holdfast.watchdog.server.doors import DOOR
-from holdfast.watchdog.server.tally import Count
+from holdfast.watchdog.server.app import DOOR, make_app
+from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.servicepeer import ServicePeer
 from holdfast.watchdog.settings import KubernetesAuth, ListenAddress, TlsFiles, WatchdogSettings

@@ -22,7 +22,7 @@ def replay(events: bool, target: Target, form: Format) -> ExitCode:
     from holdfast.cli.localsite import LocalSource
     from holdfast.cli.replaying import replay_shown, replay_stored
     from holdfast.cli.view.replay import replay_line, shown_verdict_text, verdict_text
-    from holdfast.watchdog.replay import Verdict
+    from holdfast.watchdog.journal.replay import Verdict
 
     source = open_site(target).source()
     show = (lambda step: click.echo(replay_line(step))) if events else (lambda _: None)

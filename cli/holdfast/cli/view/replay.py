@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.watchdog.replay import Replay, Replayed, Verdict
+from holdfast.watchdog.journal.replay import Replay, Replayed, Verdict
 
 EVENT_WIDTH_MAX = 160
 

@@ -17,21 +17,20 @@ from holdfast.api.plan import JobReport, PodObserved, PodState
 from holdfast.api.round import Desired, shown_to
 from holdfast.api.status import LastSeen, NodeStatus
 from holdfast.api.telemetry import NodeReport, Pace
-from holdfast.watchdog import lastseen
 from holdfast.watchdog.brain.history import vouch
 from holdfast.watchdog.brain.members import is_news
 from holdfast.watchdog.brain.requests import pending
 from holdfast.watchdog.brain.selftests import wanted_of
 from holdfast.watchdog.brain.status import report_of, status_of
 from holdfast.watchdog.brain.step import Answered, Dismiss, Effect, Examine, Notify, Publish, Save, Show, Vouch
-from holdfast.watchdog.clock import WatchdogClock
-from holdfast.watchdog.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.detectors.detector import Heard, Reported, Sample
 from holdfast.watchdog.job import Job
-from holdfast.watchdog.server.connection import AgentConnection, Connection, LauncherConnection
-from holdfast.watchdog.server.outbox import Farewell, Slot
-from holdfast.watchdog.server.tally import Tally
-from holdfast.watchdog.workeroutput import OutputShelf
+from holdfast.watchdog.journal import lastseen
+from holdfast.watchdog.metrics.counts import Tally
+from holdfast.watchdog.server.clock import WatchdogClock
+from holdfast.watchdog.server.connection import AgentConnection, Connection, Farewell, LauncherConnection, Slot
+from holdfast.watchdog.server.workeroutput import OutputShelf
+from holdfast.watchdog.settings import ClusterPolicy
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
 from holdfast.watchdog.brain.reputation import namespace_of
 from holdfast.watchdog.brain.status import status_of, with_trouble
-from holdfast.watchdog.server.answer import CALLER, NotFound, answer
-from holdfast.watchdog.server.doors import READERSHIP
+from holdfast.watchdog.server.answer import CALLER, READERSHIP, NotFound, answer
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import WATCHDOG
 from holdfast.watchdog.store.store import START
@@ -44,14 +43,6 @@ def hosted(request: web.Request) -> JobHost:
     if host is None:
         raise NotFound(f"there is no job {name}")
     return host
-
-
-async def healthz(request: web.Request) -> web.Response:
-    """Whether the store answers. Needs no token and tells no more than that."""
-    trouble = request.app[WATCHDOG].trouble()
-    if trouble is None:
-        return answer({"status": "ok"})
-    return answer({"status": "unavailable", "reason": trouble}, status=503)
 
 
 async def jobs(request: web.Request) -> web.Response:

@@ -1,6 +1,7 @@
 """What Prometheus reads: the watchdog's own metrics, and every job's as one."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -9,18 +10,49 @@ from aiohttp import web
 
 from holdfast.api.exposition import Page, accepted
 from holdfast.watchdog.detectors.progress import Newest
-from holdfast.watchdog.metrics.course import write_course, write_proofs, write_vitals
-from holdfast.watchdog.metrics.faults import NODES_MAX, write_faults
-from holdfast.watchdog.metrics.looplag import LoopLag
+from holdfast.watchdog.metrics.counts import Count
+from holdfast.watchdog.metrics.job import (
+    NODES_MAX,
+    write_course,
+    write_faults,
+    write_proofs,
+    write_utilization,
+    write_vitals,
+    write_worth,
+)
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.metrics.vitals import Vitals, slices
-from holdfast.watchdog.metrics.worth import write_utilization, write_worth
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+
+LAG_LOOKED_AT_EVERY_S: Final = 0.5
+LAGS_KEPT: Final = 60
 
 # Several who scrape at once, and people who look, share one pass over the ranks.
 VITALS_KEPT_S: Final = 1.0
+
+
+# How late the event loop is: what every launcher and agent waits for.
+
+
+class LoopLag:
+    """The latest of the last `LAGS_KEPT` wake-ups, which were to come every `LAG_LOOKED_AT_EVERY_S` seconds."""
+
+    def __init__(self) -> None:
+        self._late_s: deque[float] = deque(maxlen=LAGS_KEPT)
+
+    @property
+    def worst_s(self) -> float:
+        """Zero before the first wake-up."""
+        return max(self._late_s, default=0.0)
+
+    async def follow(self) -> None:
+        """Look for as long as it runs; ends by cancellation."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LAG_LOOKED_AT_EVERY_S
+            await asyncio.sleep(LAG_LOOKED_AT_EVERY_S)
+            self._late_s.append(max(0.0, loop.time() - due))
 
 
 class Scraper:
