@@ -144,12 +144,12 @@ class Detector(Protocol):
         ...
 
     def elapse(self, now: float) -> Sequence[Proof]:
-        """Return what silence up to `now` proves."""
-        ...
+        """Return what silence up to `now` proves. Nothing, unless a detector says otherwise: it is Unknown."""
+        return ()
 
     def next_wakeup(self) -> float | None:
         """When `elapse` could next prove something, or None."""
-        ...
+        return None
 
 
 def is_own_rule(own: XidAction, standing: XidAction) -> bool:

@@ -37,7 +37,7 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
-from holdfast.watchdog.detectors.detector import Exited, Reported, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.detectors.detector import Detector, Exited, Reported, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.detectors.early_exit import early_exit
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.wording import ranks_in_words
@@ -174,7 +174,7 @@ def _where(sample: RankSample) -> str:
     return f"in {sample.phase.name.lower()} {step}{collective}"
 
 
-class HangDetector:
+class HangDetector(Detector):
     """Judges `Reported`. At most one finding per round; one sample per rank and a window of step times is kept."""
 
     subscribes_to: tuple[type[Sample], ...] = (Reported, Exited, RoundStarted, RoundStopped)
@@ -201,13 +201,6 @@ class HangDetector:
             return (self._stuck_finding(now),)
         return self._judge_standstill(now)
 
-    def elapse(self, now: float) -> Sequence[Finding]:
-        """Nothing: silence of the samples is the agents' trouble, not proof of the ranks'."""
-        return ()
-
-    def next_wakeup(self) -> float | None:
-        return None
-
     def stalled_after_s(self, now: float) -> float:
         """After how long without progress a rank is worth reporting at once: the first of the deadlines."""
         return self._deadline_s(STOPPED_S_MIN) or STOPPED_S_MIN
@@ -224,15 +217,25 @@ class HangDetector:
 
     def _take(self, report: NodeReport, now: float) -> list[int]:
         """Keep the samples that count; return the ranks that may be stuck. What a report costs is decided here."""
-        if not any(each.source.startswith("rank") for each in report.unreadable):
+        if not report.unreadable or not any(each.source.startswith("rank") for each in report.unreadable):
             self._node_at[report.node] = now
-        suspects, soonest_s, known = [], self._soonest_s(), self._seen
+        # Not after any deadline that `_allowed_s` gives: below it nobody needs a closer look.
+        soonest_s = min(self._deadline_s(LATE_S_MIN) or math.inf, self._policy.startup_timeout_s, CHECKPOINT_S_MIN)
+        suspects, known, moving_s = [], self._seen, self._moving_s
         for sample in self._round.samples_in(report):
             rank, stopped = sample.rank, sample.process is ProcessState.STOPPED
             before = known.get(rank)
-            self._learn(sample, before)
-            stopped_at = _stopped_at(before, now) if stopped else None
-            if sample.progress_age_s < self._moving_s:
+            if sample.step is not None and sample.step_time_s is not None:
+                self._times.take(sample.step, sample.step_time_s)
+            if before is not None and before.sample.phase is Phase.CHECKPOINT:
+                saved_s = before.sample.phase_age_s
+                # Only a save that ended counts: one that hangs must not extend its own deadline.
+                if sample.phase is not Phase.CHECKPOINT or sample.phase_age_s < saved_s:
+                    self._longest_checkpoint_s = max(self._longest_checkpoint_s, saved_s)
+            stopped_at = None
+            if stopped:  # since when it has been seen so, without a sample in between that shows it running
+                stopped_at = now if before is None or before.stopped_at is None else before.stopped_at
+            if sample.progress_age_s < moving_s:
                 known[rank] = Seen(sample, now, now - sample.progress_age_s, stopped_at)
                 self._stalled.discard(rank)
                 continue
@@ -245,19 +248,6 @@ class HangDetector:
             if stopped or (sample.pulse_age_s is not None and sample.pulse_age_s >= soonest_s):
                 suspects.append(rank)
         return suspects
-
-    def _soonest_s(self) -> float:
-        """Not after any deadline that `_allowed_s` gives: below it nobody needs a closer look."""
-        return min(self._deadline_s(LATE_S_MIN) or math.inf, self._policy.startup_timeout_s, CHECKPOINT_S_MIN)
-
-    def _learn(self, sample: RankSample, before: Seen | None) -> None:
-        if sample.step is not None and sample.step_time_s is not None:
-            self._times.take(sample.step, sample.step_time_s)
-        if before is None or before.sample.phase is not Phase.CHECKPOINT:
-            return
-        # Only a save that ended counts: one that hangs must not extend its own deadline.
-        if sample.phase is not Phase.CHECKPOINT or sample.phase_age_s < before.sample.phase_age_s:
-            self._longest_checkpoint_s = max(self._longest_checkpoint_s, before.sample.phase_age_s)
 
     def _deadline_s(self, least_s: float) -> float | None:
         """The time a step may take without progress; None before the job has shown how long its steps are."""
@@ -387,11 +377,6 @@ def _moved_at(sample: RankSample, before: Seen | None, now: float) -> float:
     if same_publication and went_on and sample.process is not ProcessState.STOPPED:
         return now
     return max(published_at, before.progress_at) if same_publication else published_at
-
-
-def _stopped_at(before: Seen | None, now: float) -> float:
-    """Since when a stopped process has been seen stopped, without a sample in between that shows it running."""
-    return before.stopped_at if before is not None and before.stopped_at is not None else now
 
 
 def _beats(sample: RankSample, within_s: float) -> bool:

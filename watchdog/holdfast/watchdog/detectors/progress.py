@@ -122,6 +122,7 @@ class Progress:
         )
 
     def _take(self, report: NodeReport, now: float) -> None:
+        ranks_at = self._ranks_at
         for sample in self._round.samples_in(report):
             rank, step = sample.rank, sample.step
             before = self._newest.get(rank)
@@ -131,9 +132,11 @@ class Progress:
             if step == stepped_before:
                 continue  # nearly every sample of a step that takes longer than the interval of the reports
             if stepped_before is not None:
-                self._leave(stepped_before)
+                ranks_at[stepped_before] -= 1
+                if not ranks_at[stepped_before]:
+                    del ranks_at[stepped_before]
             if step is not None:
-                self._ranks_at[step] += 1
+                ranks_at[step] += 1
                 if rank not in self._first_step_at:
                     self._first_step_at[rank] = now - max(0.0, sample.progress_age_s)
 
@@ -144,11 +147,6 @@ class Progress:
                 self._last = _Heard(self._newest_round, {}, {})
             self._last.newest[sample.rank], self._last.at[sample.rank] = sample, now
 
-    def _leave(self, step: int) -> None:
-        self._ranks_at[step] -= 1
-        if not self._ranks_at[step]:
-            del self._ranks_at[step]
-
     def _event(self, now: float) -> Sequence[RoundProgressed]:
         number = self._round.number
         if number is None or now < self._told_at + EVENT_INTERVAL_S:
@@ -158,17 +156,13 @@ class Progress:
         step = self.step()
         if step is None or (self._told_step is not None and step <= self._told_step):
             return ()
-        age_s = self._age_of_first_step_s(now) if self._told_step is None else self._age_of_step_s(step, now)
+        if self._told_step is None:
+            age_s = now - max(self._first_step_at.values())
+        else:  # since the newest publication of a rank that is at `step`: the last to get there
+            there = [(rank, sample) for rank, sample in self._newest.items() if sample.step == step]
+            age_s = min([now - self._at[rank] + sample.progress_age_s for rank, sample in there])
         self._told_step, self._told_at = step, now
-        return (RoundProgressed(number, step, age_s),)
-
-    def _age_of_first_step_s(self, now: float) -> float:
-        return max(0.0, now - max(self._first_step_at.values()))
-
-    def _age_of_step_s(self, step: int, now: float) -> float:
-        """Since the newest publication of a rank that is at `step`: the last to get there."""
-        there = [(rank, sample) for rank, sample in self._newest.items() if sample.step == step]
-        return max(0.0, min([now - self._at[rank] + sample.progress_age_s for rank, sample in there]))
+        return (RoundProgressed(number, step, max(0.0, age_s)),)
 
     def _status(self, share: MemberRanks, rank: int, now: float) -> RankStatus:
         sample = self._newest.get(rank)

@@ -20,7 +20,7 @@ from holdfast.api.event import ReplicasAgreed
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.telemetry import NodeReport, ParametersFingerprinted
-from holdfast.watchdog.detectors.detector import ASKS, Reported, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.detectors.detector import ASKS, Detector, Reported, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.wording import in_words, ranks_in_words
 
@@ -126,7 +126,7 @@ class _Verdict:
     error: str
 
 
-class ReplicaVoteDetector:
+class ReplicaVoteDetector(Detector):
     """Judges the fingerprints in `Reported`; proves agreement as well."""
 
     subscribes_to: tuple[type[Sample], ...] = (Reported, RoundStarted, RoundStopped)
@@ -148,13 +148,6 @@ class ReplicaVoteDetector:
         if self._round.follow(sample):
             self._begin()
         return ()
-
-    def elapse(self, now: float) -> Sequence[Finding | ReplicasAgreed]:
-        """Nothing: who does not vote is Unknown."""
-        return ()
-
-    def next_wakeup(self) -> float | None:
-        return None
 
     def _begin(self) -> None:
         self._ballots: dict[int, Ballot] = {}  # by step, all of them after `_judged`

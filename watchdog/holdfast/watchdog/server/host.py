@@ -202,7 +202,7 @@ class JobHost:
     def last_seen(self) -> LastSeen:
         """What is known of the job, or was last known once it has ended. Raises Unavailable, Damaged."""
         now, state = self.clock.now(), self.job.shown
-        progress = self.job.senses.progress if self.job.senses else None
+        progress = self.job.progress
         avoided = {order.node: order.reason for order in state.avoided}
         seen = LastSeen(
             now,
@@ -302,8 +302,7 @@ class JobHost:
         _broadcast(self.operators, Slot.REPORT, self._report(now))
 
     def _report(self, now: float) -> JobReport:
-        progress = self.job.senses.progress if self.job.senses else None
-        return report_of(self.job.shown, progress, self.job.trouble, now)
+        return report_of(self.job.shown, self.job.progress, self.job.trouble, now)
 
     def _keep(self) -> None:
         effects, self._unkept, self._keeper = self._unkept, [], None

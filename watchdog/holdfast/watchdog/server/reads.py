@@ -10,7 +10,7 @@ from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.policy import Policy
-from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
+from holdfast.api.status import Hearing, JobStatus, NodeStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
 from holdfast.watchdog.brain.reputation import namespace_of
 from holdfast.watchdog.brain.status import status_of, with_trouble
@@ -62,8 +62,8 @@ async def ranks(request: web.Request) -> web.Response:
     host = hosted(request)
     if host.job.state.ended_at is not None:
         return answer(host.last_seen().ranks)
-    read: tuple[RankStatus, ...] = host.job.senses.progress.ranks(host.clock.now()) if host.job.senses else ()
-    return answer(read)
+    progress = host.job.progress
+    return answer(progress.ranks(host.clock.now()) if progress is not None else ())
 
 
 async def incidents(request: web.Request) -> web.Response:
@@ -127,8 +127,7 @@ async def logs(request: web.Request) -> web.Response:
 
 def status(host: JobHost) -> JobStatus:
     """The job as it is now."""
-    progress = host.job.senses.progress if host.job.senses else None
-    return with_trouble(status_of(host.job.shown, progress, host.clock.now()), host.job.trouble)
+    return with_trouble(status_of(host.job.shown, host.job.progress, host.clock.now()), host.job.trouble)
 
 
 def as_of_now(node: NodeStatus, policy: Policy | None) -> NodeStatus:

@@ -30,6 +30,8 @@ LAGS_KEPT: Final = 60
 
 # Several who scrape at once, and people who look, share one pass over the ranks.
 VITALS_KEPT_S: Final = 1.0
+# For how long a page goes on in one piece, as a part of how long the others had before: they wait longer by that.
+OWN_SHARE: Final = 0.25
 
 
 # How late the event loop is: what every launcher and agent waits for.
@@ -60,6 +62,7 @@ class Scraper:
 
     def __init__(self) -> None:
         self.lag = LoopLag()
+        self._goes_on_until = 0.0
         self._vitals: dict[str, tuple[float, Vitals]] = {}
         self._version = _version()
 
@@ -85,13 +88,22 @@ class Scraper:
         kept_at, vitals = self._vitals.get(job.name, (-VITALS_KEPT_S, Vitals()))
         if now < kept_at + VITALS_KEPT_S:
             return vitals
-        newest = job.senses.progress.newest() if job.senses else Newest()
+        newest = job.progress.newest() if job.progress is not None else Newest()
         stale_after_s = job.state.policy.lost_after_s if job.state.policy else 0.0
         for done in slices(newest, stale_after_s=stale_after_s, now=now):
             vitals = done or vitals
-            await asyncio.sleep(0)
+            await self.give_way()
         self._vitals[job.name] = now, vitals
         return vitals
+
+    async def give_way(self) -> None:
+        """Give others their turn. When that takes long, because thousands of messages wait, the page goes on for a
+        part of that time at once: with a turn after each slice it would take as many of these as it has slices.
+        """
+        clock = asyncio.get_running_loop().time
+        if (gave_way_at := clock()) >= self._goes_on_until:
+            await asyncio.sleep(0)
+            self._goes_on_until = clock() + OWN_SHARE * (clock() - gave_way_at)
 
 
 def _write_fleet(page: Page, watchdog: Watchdog) -> None:
@@ -112,7 +124,7 @@ def _write_job(page: Page, host: JobHost, vitals: Vitals) -> None:
     page.put("holdfast_watchdog_store_refuses", int(job.trouble is not None), job.name)
     for judge, failures in job.senses.failures.items() if job.senses else ():
         page.put("holdfast_watchdog_judge_failures_total", failures, job.name, judge)
-    progress = job.senses.progress if job.senses else None
+    progress = job.progress
     seen = progress.step() if progress else None
     write_course(page, state, step_time_s=progress.step_time_s() if progress else None, now=now)
     write_vitals(page, job.name, vitals, (seen, state.step))
