@@ -80,9 +80,9 @@ class Installation:
 
         Without the signal a watchdog would have the time to hand its lead over.
         """
-        for each in json.loads(self.kubectl("get", "pods", *pods, "-o", "json", "--ignore-not-found"))["items"]:
-            node = self.cluster.nodes[each["spec"]["nodeName"]]
-            assert node.kill_pod(each["metadata"]["uid"]), f"no process of {each['metadata']['name']}"
+        for pod in pods:
+            there = json.loads(self.kubectl("get", "pod", pod, "-o", "json"))
+            assert self.cluster.nodes[there["spec"]["nodeName"]].kill_pod(there["metadata"]["uid"]), pod
         self.kubectl("delete", "pod", *pods, "--grace-period=0", "--force")
 
     def definitions(self) -> int:

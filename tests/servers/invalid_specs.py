@@ -105,6 +105,42 @@ READING = (
         _refused("spec.nodes", "4", "write a mapping of names to values"),
     ),
     Invalid(
+        "a million nodes",
+        "nodes: {min: 1, max: 1000000}",
+        _refused("spec.nodes.max", "1000000", "write a number of at most 32768"),
+    ),
+    Invalid(
+        "a million spares",
+        "nodes: {min: 1, max: 2, spares: 1000000}",
+        _refused("spec.nodes.spares", "1000000", "write a number of at most 32768"),
+    ),
+    Invalid(
+        "a million processes on a node",
+        "processesPerNode: 1000000",
+        _refused("spec.processesPerNode", "1000000", "write a number of at most 1024"),
+    ),
+    Invalid(
+        "more nodes than 64 bits hold",
+        "nodes: {min: 1, max: 9223372036854775807}",
+        _refused("spec.nodes.max", "9223372036854775807", "write a number of at most 32768"),
+    ),
+    Invalid(
+        "a book as an argument",
+        f"entrypoint: ['{'x' * 5000}']",
+        _refused(
+            "spec.entrypoint[0]", f"'{'x' * 79}... (5002 characters)", "write a text of at most 4096 characters"
+        ),
+    ),
+    Invalid(
+        "a checkpoint place without end",
+        f"checkpoint: {{uri: 'file:///{'d' * 5000}'}}",
+        _refused(
+            "spec.checkpoint.uri",
+            f"'file:///{'d' * 71}... (5010 characters)",
+            "write a text of at most 1024 characters",
+        ),
+    ),
+    Invalid(
         "fewer than no spares",
         "nodes: {min: 1, spares: -1}",
         _refused("spec.nodes.spares", "-1", "write a number of at least 0"),

@@ -274,13 +274,20 @@ class Invariants:
         return self.world.policy.observe and FindingKind.HANG in told and self.world.training.is_stopped()
 
     def settled(self) -> None:
-        """After a quiet time: every incident ended, every request is answered, and the job trains or is over."""
+        """After a quiet time: every incident ended, every request is answered, and the job trains or is over,
+        or waits for nodes that suit it, as a human was told.
+        """
         state = self.world.job.state
         self._every_request_is_answered()
         self._the_state_stays_small()
         self._nobody_is_lost_for_ever()
+        waits = self._waits_for_other_nodes()
         for incident in state.incidents:
-            ended = incident.state in (IncidentState.RECOVERED, IncidentState.PAGED, IncidentState.OBSERVED)
+            ended = waits or incident.state in (
+                IncidentState.RECOVERED,
+                IncidentState.PAGED,
+                IncidentState.OBSERVED,
+            )
             self.require(ended, f"{incident.id} ({incident.kind.value}) is {incident.state.value}: {state.reason}")
             self.require(
                 bool(incident.evidence and incident.cause and incident.timeline), f"{incident.id} explains nothing"
@@ -291,8 +298,8 @@ class Invariants:
         self.require(not innocent, f"{innocent} blamed for what they did not do")
         over = state.phase in (JobPhase.SUCCEEDED, JobPhase.FAILED)
         if state.phase is JobPhase.PENDING and state.fit.incident is not None:
-            self.require(self._waits_for_other_nodes(), f"phase Pending: {state.reason}")
-        elif not over and not self._is_left_alone():
+            self.require(waits, f"phase Pending: {state.reason}")
+        elif not over and not waits and not self._is_left_alone():
             self.require(state.phase is JobPhase.RUNNING, f"phase {state.phase.value}: {state.reason}")
             newest = self.world.training.stepped[-1]
             self.require(self.world.now - newest[0] < 3.0, f"no step since {newest[0]:.3f}: {state.reason}")

@@ -12,10 +12,13 @@ from invariants import Broken
 from vocabulary import FAULTS, PLANNED
 from world import World
 
+from holdfast.api.selftest import TestLevel
+
 SCHEDULES = 300
 BATCH = 25
 FAULTS_MAX = 8
 TEST_PATIENCE_S = 125.0  # a member that never answers a self-test is waited for so long
+FULL_TEST_PATIENCE_S = 905.0
 
 
 def live_through(seed: int) -> World:
@@ -28,6 +31,8 @@ def live_through(seed: int) -> World:
         world.note(f"fault {fault.__name__}")
         fault(world)
     world.run(90.0 if world.policy.preflight is None else 90.0 + TEST_PATIENCE_S)
+    if any(each.bars and each.level is TestLevel.FULL for each in world.job.state.trials.values()):
+        world.run(FULL_TEST_PATIENCE_S)
     world.invariants.settled()
     return world
 

@@ -12,6 +12,7 @@ from world import JOB, World
 from holdfast.api.condition import ConditionKind
 from holdfast.api.event import InterventionRequested
 from holdfast.api.intervention import InterventionAction, InterventionRequest
+from holdfast.api.selftest import TestLevel
 from holdfast.api.telemetry import GpuDisappeared, PreemptionNoticed, ProcessKilledForMemory, XidRaised
 
 
@@ -133,6 +134,7 @@ def _ask(world: World, action: InterventionAction) -> None:
         nodes=draw.choice((None, 0, 1, 2, 3, 4)),
         to_step=draw.choice([*steps, None, 0, 10**6]),
         skip_batches=draw.choice((0, 3)),
+        level=draw.choice((None, *TestLevel)),
     )
     world.asked[request.id] = request
     world.tell(InterventionRequested(request))

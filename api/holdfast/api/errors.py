@@ -10,6 +10,10 @@ HoldfastError
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+# A condition's message is cut at some length, and an event's at 1024 bytes: the fix is what must be in it.
+SHOWN_MAX: Final = 160
 
 
 class HoldfastError(Exception):
@@ -25,7 +29,15 @@ class Problem:
     fix: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.value!r} is not accepted; {self.fix}"
+        return f"{self.field}: {_shown(self.value)} is not accepted; {self.fix}"
+
+
+def _shown(value: object) -> str:
+    """The value as it was given, or its beginning and how long it is."""
+    given = repr(value)
+    if len(given) <= SHOWN_MAX:
+        return given
+    return f"{given[: SHOWN_MAX // 2]}... ({len(given)} characters)"
 
 
 class InvalidInput(HoldfastError):

@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.api.bounds import Figure, Job, Name, Nodes, Text, Whole
+from holdfast.api.selftest import TestLevel
 
 
 class InterventionAction(StrEnum):
@@ -39,6 +40,7 @@ class InterventionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     skip_batches: Whole = 0
     learning_rate_scale: Figure = 1.0
     fresh: bool = False
+    level: TestLevel | None = None
 
 
 class InterventionOutcome(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from holdfast.api.bounds import LINE_LENGTH_MAX, NAME_LENGTH_MAX, NODES_MAX, STE
 from holdfast.api.intervention import InterventionAction, InterventionRequest, InterventionState
 from holdfast.api.metadata import Metadata, Name
 from holdfast.api.section import MISSING, Section, contradiction, parse
+from holdfast.api.selftest import TestLevel
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=LINE_LENGTH_MAX)]
 NodeName = Annotated[str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX)]
@@ -20,7 +21,12 @@ NEEDS: Mapping[InterventionAction, str] = {
     InterventionAction.RESIZE: "nodes",
     InterventionAction.SKIP_BATCHES: "skip_batches",
 }
-"""The one field each action reads beside `reason`; the other actions read none."""
+"""The one field each action needs beside `reason`."""
+MAY_HAVE: Mapping[str, InterventionAction] = {
+    "fresh": InterventionAction.RESTART,
+    "level": InterventionAction.TEST,
+}
+"""Fields that one action reads where they are given. No action reads any other."""
 
 
 class Rewind(Section):
@@ -54,11 +60,16 @@ class InterventionSpec(Section):
 
     fresh: bool = False
     """Whether the job starts over, whatever checkpoints there are, for Restart."""
+    level: TestLevel | None = None
+    """How thorough, for Test. Left out: full of a node without ranks, light of one with ranks."""
 
     @model_validator(mode="after")
     def _has_what_its_action_reads(self) -> Self:
-        if self.fresh and self.action is not InterventionAction.RESTART:
-            raise contradiction("fresh", self.fresh, f"remove it; {self.action} does not read it")
+        for name, action in MAY_HAVE.items():
+            given = getattr(self, name)
+            if given and self.action is not action:
+                told = str(given) if isinstance(given, TestLevel) else given
+                raise contradiction(name, told, f"remove it; {self.action} does not read it")
         needed = NEEDS.get(self.action)
         for name in ("node", "nodes", "rewind", "skip_batches"):
             value = getattr(self, name)
@@ -114,4 +125,5 @@ def request_of(intervention: Intervention, id: str) -> InterventionRequest:
         skip_batches=rewind.skip_batches if rewind else spec.skip_batches or 0,
         learning_rate_scale=rewind.learning_rate_scale if rewind else 1.0,
         fresh=spec.fresh,
+        level=spec.level,
     )

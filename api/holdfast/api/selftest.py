@@ -28,6 +28,10 @@ class TestLevel(StrEnum):
     FULL = "full"
 
 
+TAKES_S_MAX: Final = {TestLevel.LIGHT: 60.0, TestLevel.FULL: 600.0}
+"""How long a self-test of a node with GPUs takes at most."""
+
+
 class Verdict(StrEnum):
     """What a check says. UNKNOWN: it could not be run, or there is nothing to compare with."""
 

@@ -8,6 +8,7 @@ import msgspec
 from holdfast.api.condition import Condition
 from holdfast.api.finding import ProvedBy
 from holdfast.api.rankrecord import Phase
+from holdfast.api.selftest import TestLevel
 from holdfast.api.telemetry import GpuSample, ProcessState, Unreadable
 
 
@@ -80,6 +81,19 @@ class Cadence(msgspec.Struct, frozen=True):
     steps: int | None = None
 
 
+class PendingTest(msgspec.Struct, frozen=True):
+    """A self-test that was asked of a member `at` (watchdog's clock) and is not answered yet. Of one that `bars`,
+    the member gets no ranks before it has answered.
+    """
+
+    member: str
+    node: str
+    level: TestLevel
+    reason: str
+    at: float
+    bars: bool
+
+
 class JobStatus(msgspec.Struct, frozen=True):
     """One job. `step` is the lowest last completed step over the ranks of the round, None when Unknown.
 
@@ -91,6 +105,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     history that goes on, some rank's loss or gradient norm was not finite (None: none). `ended_at` is when the job
     succeeded or failed, None before. `observed`: what would be done about faults is told, and nothing is done.
     `step_age_s` is how long ago the newest step was complete, while the job trains; None when no step is seen.
+    `tests` are the self-tests that are waited for, the first 16 of `tests_total`.
     """
 
     job: str
@@ -117,6 +132,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     verified_by: ProvedBy | None = None
     observed: bool = False
     step_age_s: float | None = None
+    tests: tuple[PendingTest, ...] = ()
+    tests_total: int = 0
 
 
 class RankStatus(msgspec.Struct, frozen=True):
@@ -149,7 +166,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """One node as its agent last reported it; `SILENT` leaves its GPUs Unknown.
 
     `unreadable` are sources of which nothing is known. `avoided` is why the job keeps away from it, empty while it
-    does not; `known` is what all jobs together hold against it, empty when nothing.
+    does not; `known` is what all jobs together hold against it, empty when nothing. `tested` is the self-test that
+    one of its members was asked for and has not answered, empty when none.
     """
 
     node: str
@@ -160,6 +178,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     avoided: str = ""
     known: str = ""
     hearing: Hearing = Hearing.HEARD
+    tested: str = ""
 
 
 class LastSeen(msgspec.Struct, frozen=True):

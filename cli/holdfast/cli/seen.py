@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.api.finding import ProvedBy
-from holdfast.api.status import Cadence, JobStatus, LastSeen, Membership, Reading
+from holdfast.api.status import Cadence, JobStatus, LastSeen, Membership, PendingTest, Reading
 
 
 class Source(StrEnum):
@@ -55,6 +55,8 @@ class SeenStatus(msgspec.Struct, frozen=True):
     verified_by: ProvedBy | None = None
     observed: bool | None = None
     step_age_s: float | None = None
+    tests: tuple[PendingTest, ...] | None = None
+    tests_total: int | None = None
     source: Source = Source.WATCHDOG
 
 

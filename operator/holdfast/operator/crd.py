@@ -113,6 +113,10 @@ REQUEST_RULES = (
         "rule": "!has(self.fresh) || !self.fresh || self.action == 'Restart'",
         "message": "fresh is read by Restart alone",
     },
+    {
+        "rule": "!has(self.level) || self.action == 'Test'",
+        "message": "level is read by Test alone",
+    },
     {"rule": "self == oldSelf", "message": "an Intervention is done once: make another instead of changing it"},
 )
 
@@ -137,7 +141,7 @@ def _trainingjobs() -> Schema:
     }
     scale = {
         "specReplicasPath": ".spec.nodes.max",
-        "statusReplicasPath": ".status.members.ready",
+        "statusReplicasPath": ".status.members.pods",
         "labelSelectorPath": ".status.selector",
     }
     names = {"kind": "TrainingJob", "plural": "trainingjobs", "singular": "trainingjob", "shortNames": ["tj"]}

@@ -100,6 +100,10 @@ def test_a_lock_that_expired_and_was_taken_is_lost_for_good(
     RedisStore(link_to()).append("a/job", [MemberLeft("a", "")], at=1.0, after=START, fence=new)
 
 
+def test_a_redis_without_sentinels_is_to_have_no_replicas(lease_for: Leases) -> None:
+    assert lease_for("first").replicas() is None
+
+
 def test_only_the_holder_releases(lease_for: Leases) -> None:
     first, second = lease_for("first"), lease_for("second")
     first.take()

@@ -89,6 +89,32 @@ def test_nothing_is_acknowledged_that_no_replica_holds(replicated: RedisWithSent
     assert until_it_answers(lease.take) == fence
 
 
+def until_they_are(count: int, lease: RedisLease) -> None:
+    deadline = time.monotonic() + FAILS_OVER_WITHIN_S
+    while (seen := until_it_answers(lease.replicas)) != count:
+        assert time.monotonic() < deadline, f"{seen} replicas keep up, not {count}"
+        time.sleep(0.05)
+
+
+def test_replicas_that_keep_up_are_counted_and_one_that_hangs_or_is_gone_is_not(
+    replicated: RedisWithSentinels, link: RedisLink
+) -> None:
+    lease = RedisLease(link, identity="first", ttl_s=60.0)
+    until_they_are(2, lease)
+    hangs, dies = replicated.replicas()
+    hangs.pause()  # Redis holds its connection for a minute
+    until_they_are(1, lease)
+    dies.kill()
+    until_they_are(0, lease)
+    hangs.resume()
+    dies.start()
+    until_they_are(2, lease)
+    primary = replicated.primary()
+    primary.kill()
+    replicated.wait_for_another(primary)
+    until_they_are(1, lease)
+
+
 def test_one_sentinel_that_is_gone_and_one_that_hangs_delay_nothing_for_long(
     replicated: RedisWithSentinels, link: RedisLink
 ) -> None:

@@ -78,32 +78,52 @@ def about_job(alert: str, told: dict[str, str], at: int = WELL_MIN + SICK_MIN - 
     return Trial(alert, {"namespace": "hf", "training_job": f"a/{alert}", **named}, told, at)
 
 
+def redundancy() -> Iterator[Trial]:
+    """Of an installation that goes on, one of each kind is away."""
+    always, away = f"1x{2 * END_MIN}", f"0x{2 * WELL_MIN - 1} _x{2 * SICK_MIN} 0x{2 * AFTER_MIN}"
+    told = {"redis": {series("holdfast_watchdog_store_replicas", namespace="short", pod="w-1"): gauge(2, 1)}}
+    for part, metric in (("watchdog", "holdfast_watchdog_leading"), ("operator", "holdfast_operator_leader")):
+        told[part] = {
+            series(metric, namespace="short", pod=f"{part}-1"): always,
+            series(metric, namespace="short", pod=f"{part}-2"): away,
+        }
+    for part, shown in told.items():
+        yield Trial("HoldfastRedundancyLost", {"namespace": "short", "part": part}, shown)
+
+
 def of_holdfast() -> Iterator[Trial]:
     watchdog = {"namespace": "sick", "pod": "w-1"}
     yield Trial("HoldfastStoreAway", watchdog, {series("holdfast_watchdog_store_up", **watchdog): gauge(1, 0)})
     yield Trial(
         "HoldfastNobodyLeads",
         {"namespace": "sick"},
-        {series("holdfast_watchdog_leading", **watchdog): gauge(1, 0)},
+        {
+            series("holdfast_watchdog_leading", **watchdog): gauge(1, 0),
+            series("holdfast_watchdog_leading", namespace="sick", pod="w-2"): f"0x{2 * END_MIN}",
+        },
     )
     gone = f"1x{2 * WELL_MIN - 1} _x{2 * SICK_MIN} 1x{2 * AFTER_MIN}"
     yield Trial(
         "HoldfastNobodyLeads",
         {"namespace": "gone"},
-        {series("holdfast_watchdog_leading", namespace="gone", pod="w-1"): gone},
+        {series("holdfast_watchdog_leading", namespace="gone", pod=pod): gone for pod in ("w-1", "w-2")},
         at=WELL_MIN + 10,
     )
     yield Trial(
         "HoldfastNoOperatorLeads",
         {"namespace": "gone"},
-        {series("holdfast_operator_leader", namespace="gone", pod="o-1"): gone},
+        {series("holdfast_operator_leader", namespace="gone", pod=pod): gone for pod in ("o-1", "o-2")},
         at=WELL_MIN + 10,
     )
     yield Trial(
         "HoldfastNoOperatorLeads",
         {"namespace": "sick"},
-        {series("holdfast_operator_leader", namespace="sick", pod="o-1"): gauge(1, 0)},
+        {
+            series("holdfast_operator_leader", namespace="sick", pod="o-1"): gauge(1, 0),
+            series("holdfast_operator_leader", namespace="sick", pod="o-2"): f"0x{2 * END_MIN}",
+        },
     )
+    yield from redundancy()
     yield Trial(
         "HoldfastWatchdogSlow",
         watchdog,
@@ -270,7 +290,11 @@ def sound() -> dict[str, str]:
         series("holdfast_watchdog_leading", namespace="hf", pod="w-1"): always,
         series("holdfast_watchdog_leading", namespace="hf", pod="w-2"): f"0x{2 * END_MIN}",
         series("holdfast_watchdog_store_up", namespace="hf", pod="w-1"): always,
+        series("holdfast_watchdog_store_replicas", namespace="hf", pod="w-1"): f"2x{2 * END_MIN}",
         series("holdfast_operator_leader", namespace="hf", pod="o-1"): always,
+        series("holdfast_operator_leader", namespace="hf", pod="o-2"): f"0x{2 * END_MIN}",
+        # On one machine, which belongs to no namespace, there is one of each.
+        series("holdfast_watchdog_leading", instance="here"): always,
         series("holdfast_gpu_healthy", node="sound", gpu="0", UUID="S"): always,
         series("holdfast_gpu_temperature_margin_celsius", node="sound", gpu="0", UUID="S"): f"20x{2 * END_MIN}",
         series("holdfast_sensor_up", node="sound", source="nvml"): always,

@@ -1,5 +1,6 @@
 """The chart's rules, read and tried by Prometheus' own tool, and what it makes of them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from prometheus_server import run_tool
 
 RULES = sorted((CHART / "rules").glob("*.yaml"))
 RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks"
+OF_RELEASE = ('{namespace!=""}', '{namespace="hf"}')
 HEADINGS = ["Symptom", "What Holdfast did", "How to check", "What to do", "How to undo", "When to escalate"]
 
 
@@ -56,7 +58,8 @@ def test_the_chart_carries_the_rules_with_its_own_address_of_runbooks(tmp_path: 
     made = rule["spec"]["groups"]
     assert [group["name"] for group in made] == [group["name"] for group in groups()]
     expressions = [[each["expr"] for each in group["rules"]] for group in made]
-    assert expressions == [[each["expr"] for each in group["rules"]] for group in groups()]
+    here = [[each["expr"].replace(*OF_RELEASE) for each in group["rules"]] for group in groups()]
+    assert expressions == here
     addresses = {
         each["annotations"]["runbook_url"].rpartition("/")[0]
         for group in made
@@ -64,6 +67,32 @@ def test_the_chart_carries_the_rules_with_its_own_address_of_runbooks(tmp_path: 
         if "alert" in each
     }
     assert addresses == {"https://wiki.example/hf"}
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({}, (2, 2, 2)),
+        ({"redis": {"replicas": 5}, "watchdog": {"replicas": 3}, "operator": {"replicas": 4}}, (4, 3, 4)),
+        ({"redis": {"replicas": 1}, "watchdog": {"replicas": 1}, "operator": {"replicas": 1}}, (0, 1, 1)),
+        ({"redis": {"bundled": False, "external": {"url": "redis://elsewhere:6379/0"}}}, (0, 2, 2)),
+    ],
+    ids=["as it comes", "more", "one of each", "a Redis elsewhere"],
+)
+def test_redundancy_is_what_this_release_is_to_have(
+    tmp_path: Path, values: dict[str, Any], wanted: tuple[int, ...]
+) -> None:
+    values = {**values, "metrics": {"prometheusRule": {"enabled": True}}}
+    (rule,) = _with_prometheus(tmp_path, "prometheusrule", values)
+    made = [each for group in rule["spec"]["groups"] for each in group["rules"]]
+    (lost,) = [each["expr"] for each in made if each.get("alert") == "HoldfastRedundancyLost"]
+    assert re.findall(r"< (\d+) # (.*)", lost) == [
+        (str(count), what)
+        for count, what in zip(
+            wanted, ("redis.replicas - 1", "watchdog.replicas", "operator.replicas"), strict=True
+        )
+    ]
+    assert lost.count(OF_RELEASE[1]) == 3
 
 
 def test_every_part_is_scraped_with_the_one_token(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from embeddedrun import TOY, holdfast, job_file
+from embeddedrun import TOY, holdfast, job_file, running, wait_until
 
 from holdfast.agent.sensors.simulated_gpu import gpu_uuid
 
@@ -70,3 +70,34 @@ def test_one_that_was_not_tested_is_convicted_by_what_it_computes_between_two_st
     assert (incident["kind"], incident["cause"], incident["state"]) == ("Corruption", "device vote", "Recovered")
     assert incident["culprit"]["node"] == "node-3"
     assert incident["actions"][0]["does"] == "evict node node-3"
+
+
+def test_a_full_self_test_of_a_node_that_trains_says_what_it_costs_and_the_status_shows_it(tmp_path: Path) -> None:
+    job = job_file(tmp_path, script=TOY, words=["1000000"], nodes="{min: 1, max: 1, spares: 1}")
+    state = tmp_path / "state"
+
+    def told(*words: str) -> str:
+        return holdfast(*words, "--state-dir", state).stdout
+
+    def trains_on() -> list[str]:
+        return [each["node"] for each in json.loads(told("ranks", "-o", "json") or "[]")]
+
+    with running("run", job, "--state-dir", state):
+        wait_until(lambda: "1 of 1 ready, 1 spare" in told("status"), "a spare beside the node that trains")
+        wait_until(lambda: "Running (" in told("status"), "a job that trains")
+        (node,) = trains_on()
+        assert "self-tests" not in told("status")
+        test = ("self-test", node, "--level", "full", "--reason", "it is slow")
+        foretold = told(*test, "--dry-run")
+        asked = told(*test)
+        assert asked.startswith(
+            f"Done: full self-test of node {node}, at most 600 s on GPUs: once a checkpoint is"
+        )
+        assert "its ranks move to a spare" in asked
+        status = told("status")
+        assert f"self-tests     full of {node}, asked " in status
+        assert "(requested: it is slow); no ranks before" in status
+        assert "full self-test pending, requested: it is slow" in told("nodes")
+        assert "is asked for one more checkpoint, which is waited for first" in foretold
+        assert "runs the full self-test of its devices, at most 600 s on GPUs" in foretold
+        wait_until(lambda: trains_on() not in ([], [node]), "the spare that takes the ranks")

@@ -164,10 +164,11 @@ class Surface:
 
 READS = ("status", "ranks", "nodes", "incidents", "journal", "replay")
 FORMS = ("table", "wide", "json", "yaml", "name")
-# Only while an incident is open, and of a node that all jobs are kept away from.
+# Only while an incident is open, of a node that all jobs are kept away from, and of a Redis with replicas.
 ELSEWHERE = {
     "holdfast_job_incident_age_seconds",
     "holdfast_fleet_node_quarantined",
+    "holdfast_watchdog_store_replicas",
 }
 # What only a fault moves that this run does not meet: seen as 0. The promise table names who sees it moved.
 ONLY_ZERO = {
@@ -178,6 +179,7 @@ ONLY_ZERO = {
     "holdfast_job_nonfinite_ranks",
     "holdfast_job_self_tests_total",
     "holdfast_watchdog_bad_messages_total",
+    "holdfast_watchdog_dropped_strangers_total",
     "holdfast_watchdog_duplicate_messages_total",
     "holdfast_watchdog_duplicate_reports_total",
     "holdfast_watchdog_fenced_messages_total",

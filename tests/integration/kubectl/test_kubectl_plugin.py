@@ -239,6 +239,8 @@ def test_the_doctor_finds_what_is_missing(installed: Installation) -> None:
     assert found["operator"]["level"] == "FAIL"
     assert found["operator lease"]["level"] == "ok"  # the process of this test holds it
     assert found["watchdog"]["level"] == "FAIL"
+    assert (found["redis"]["level"], found["redis"]["says"]) == ("FAIL", "0 of 3 ready")
+    assert found["spread"]["level"] == "ok"
     assert found["reading"]["says"] == "the watchdog answered through the API server: 1 jobs"
     assert found["jobs"]["level"] == "ok"
     assert found["rights"]["level"] == "ok"

@@ -78,9 +78,11 @@ OF_DAMAGE: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Likewise, by tests/integration/operator/test_operator_alerts.py, which has an API server.
+# Likewise, by test_redundancy_alerts.py, which has a Redis with Sentinels, and by
+# tests/integration/operator/test_operator_alerts.py, which has an API server.
 ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
+        "HoldfastRedundancyLost": "SIGKILL of a replica of Redis, and of a standby; each is started again",
         "HoldfastNoOperatorLeads": "SIGKILL of the only operator; it is started again",
         "HoldfastWatchdogUnreachable": "SIGKILL of the watchdog; it is started again",
         "HoldfastJobDegraded": "a node goes and there is no room for its ranks; another node comes",

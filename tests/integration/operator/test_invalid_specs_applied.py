@@ -57,11 +57,13 @@ async def test_what_passes_the_schema_the_operator_refuses_once_in_words_and_wit
     cluster: Cluster, operator: OperatorProcess
 ) -> None:
     operator.start()
+    # One that is right and runs before they come: what is wrong is harmless to others, not only refused.
+    await cluster.api.call("POST", cluster.path(), document(VALID, cluster.namespace, "right"))
+    await eventually("the pods of the valid one", lambda: _pods_are(cluster, "right-0", "right-1"))
+    before = await as_it_is(cluster, "right")
     wrong = stopping_at(Stop.OPERATOR)
     jobs = [document(each, cluster.namespace, f"row-{place}") for place, each in enumerate(wrong)]
     rows = {job["metadata"]["name"]: each for job, each in zip(jobs, wrong, strict=True)}
-    # One that is right beside them: an operator that makes no pod at all would prove nothing.
-    jobs.append(document(VALID, cluster.namespace, "right"))
     await asyncio.gather(*(cluster.api.call("POST", cluster.path(), each) for each in jobs))
     untold: list[str] = []
 
@@ -75,11 +77,19 @@ async def test_what_passes_the_schema_the_operator_refuses_once_in_words_and_wit
         return not untold
 
     await eventually("every row refused in its words", all_told, lambda: untold)
-    await eventually("the pods of the valid one", lambda: _pods_are(cluster, "right-0", "right-1"))
+    assert await as_it_is(cluster, "right") == before
     assert set(cluster.pods_created.values()) == {"right-0", "right-1"}
     assert set(await refusals(cluster)) == set(rows)
     told = await warnings(cluster)
     assert {name: [each.get("count", 1) for each in told[name]] for name in rows} == {name: [1] for name in rows}
+
+
+async def as_it_is(cluster: Cluster, name: str) -> tuple[int, dict[str, str]]:
+    """The job's generation, and which pods it has: their UIDs by name."""
+    job = await cluster.job(name)
+    assert job is not None
+    pods = {pod: each["metadata"]["uid"] for pod, each in (await cluster.pods()).items()}
+    return job["metadata"]["generation"], {pod: uid for pod, uid in pods.items() if pod.startswith(name)}
 
 
 async def refusals(cluster: Cluster) -> dict[str, str]:

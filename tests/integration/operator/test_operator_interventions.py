@@ -6,6 +6,7 @@ from fake_watchdog_for_operator import FakeOperatorWatchdog
 from operator_rig import Cluster, OperatorProcess, eventually
 
 from holdfast.api.intervention import InterventionAction, InterventionState
+from holdfast.api.selftest import TestLevel
 
 
 async def ask(cluster: Cluster, name: str, **spec: Any) -> None:
@@ -56,7 +57,8 @@ async def test_every_field_of_an_intervention_reaches_the_watchdog(
     await ask(cluster, "size", action="Resize", nodes=2)
     await ask(cluster, "over", action="SkipBatches", skipBatches=7)
     await ask(cluster, "anew", action="Restart", fresh=True)
-    for name in ("back", "out", "size", "over", "anew"):
+    await ask(cluster, "test", action="Test", node="node-2", level="full")
+    for name in ("back", "out", "size", "over", "anew", "test"):
         await until(cluster, name, "Done")
     asked = {each.action: each for each in watchdog.interventions}
     rewind = asked[InterventionAction.REWIND]
@@ -66,6 +68,11 @@ async def test_every_field_of_an_intervention_reaches_the_watchdog(
     assert asked[InterventionAction.RESIZE].nodes == 2
     assert asked[InterventionAction.SKIP_BATCHES].skip_batches == 7
     assert (asked[InterventionAction.RESTART].fresh, rewind.fresh) == (True, False)
+    assert (asked[InterventionAction.TEST].node, asked[InterventionAction.TEST].level) == (
+        "node-2",
+        TestLevel.FULL,
+    )
+    assert rewind.level is None
 
 
 async def test_a_pending_intervention_is_asked_about_until_it_is_answered(

@@ -87,6 +87,11 @@ async def test_the_scale_subresource_grows_and_shrinks_a_job(
     await watchdog.script(cluster.id(), release=("gpt-1",))
     await cluster.until_pods("gpt-0", "gpt-2", "gpt-3")
     assert len(cluster.pods_created) == 4
+    await watchdog.script(cluster.id(), phase=JobPhase.STALLED)
+    await cluster.until("stalled", lambda job: phase(job) == "Stalled")
+    await cluster.until("three pods", lambda job: job is not None and job["status"]["members"]["pods"] == 3)
+    scale = await cluster.api.call("GET", cluster.path("gpt", "scale"))
+    assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (3, 3)
 
 
 async def test_a_suspended_job_holds_no_pod_and_resumes_with_new_names(

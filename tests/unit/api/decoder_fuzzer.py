@@ -25,24 +25,35 @@ from stored_bytes import FUZZERS
 from holdfast.agent.launch.birth import FromWarmParent, ToWarmParent
 from holdfast.agent.launch.place import bound_to
 from holdfast.agent.memberfile import Member
-from holdfast.api.control import Attached, Entered, FromWorker
+from holdfast.api.control import Attached, Entered, FromWorker, ToWorker
 from holdfast.api.cordon import read_cordoned_by
 from holdfast.api.decoding import decode, decode_json, decode_msgpack
 from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed
+from holdfast.api.event import Event, JobSubmitted, MemberJoined
 from holdfast.api.frame import FrameReader, frame
-from holdfast.api.intervention import InterventionAction, InterventionRequest
-from holdfast.api.membership import CheckpointCommitted, FromLauncher, Join, Restored, WorkerExited
+from holdfast.api.incident import Incident
+from holdfast.api.intervention import (
+    InterventionAction,
+    InterventionOutcome,
+    InterventionRequest,
+    InterventionState,
+)
+from holdfast.api.membership import CheckpointCommitted, FromLauncher, Join, Restored, ToLauncher, WorkerExited
 from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, ToOperator
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Idle, Shown
+from holdfast.api.selftest import Tested, TestLevel, Verdict
+from holdfast.api.status import LastSeen
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ProcessState, RankSample, ToAgent, XidRaised
 from holdfast.api.trainingjob import read_trainingjob
 from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory import protocol, record
-from holdfast.trainer.storetable import Add, Await, Hello, Request
+from holdfast.trainer.storetable import Add, Answer, Await, Hello, Request
+from holdfast.watchdog import brain
 from holdfast.watchdog.access.grants import grants_in
 from holdfast.watchdog.brain.reputation import Fleet
+from holdfast.watchdog.brain.state import JobState
 
 MESSAGES_LEFT_OVER_MIB = 64
 JOB_FILE = b"""
@@ -139,6 +150,19 @@ TARGETS: Mapping[str, Target] = {
     "cordoned by": Target(_read_cordon, (), (b'{"job":"a/b"}',)),
     "deletions": Target(_read_deletions, (Malformed,), (b"\x81\xa3a/b\x01",)),
     "nodes' memory": _packed(Fleet, Fleet()),
+    "event": _packed(
+        Event, JobSubmitted(Policy("ns/j", 1, 4)), MemberJoined("m", "n", "b", "h", 8, (7000, 7001), warm=True)
+    ),
+    "job's state": _packed(JobState, brain.initial("ns/j")),
+    "to launcher": _packed(ToLauncher, Idle("ns/j", 3, "forming")),
+    "to worker": _packed(ToWorker),
+    "store answer": _packed(Answer, Answer()),
+    "transfer seal": _packed(protocol.Sealed),
+    "transfer greeting": _packed(protocol.Greeting),
+    "last seen": _packed(LastSeen),
+    "incident": _written(Incident),
+    "outcome": _written(InterventionOutcome, InterventionOutcome("i1", InterventionState.DONE, "node n1 evicted")),
+    "self-test": _packed(Tested, Tested(1, TestLevel.LIGHT, Verdict.PASSED, 1.0)),
     "to warm parent": _packed(ToWarmParent),
     "from warm parent": _packed(FromWarmParent),
     "frames": Target(_frames, (Damaged,), (frame(b"abc") + frame(b"defg"),)),

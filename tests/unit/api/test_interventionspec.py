@@ -5,6 +5,7 @@ import pytest
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.interventionspec import read_intervention, request_of
+from holdfast.api.selftest import TestLevel
 
 
 def document(**spec: Any) -> dict[str, Any]:
@@ -42,6 +43,8 @@ def test_a_rewind_becomes_a_request_with_all_it_says() -> None:
         ("Restart", {}, {}),
         ("Restart", {"fresh": True}, {"fresh": True}),
         ("Checkpoint", {}, {}),
+        ("Test", {"node": "n1"}, {"node": "n1"}),
+        ("Test", {"node": "n1", "level": "full"}, {"node": "n1", "level": TestLevel.FULL}),
     ],
 )
 def test_every_action_carries_its_own_field(action: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -69,6 +72,10 @@ def test_every_action_carries_its_own_field(action: str, fields: dict[str, Any],
         (
             {"action": "Resume", "fresh": True},
             "spec.fresh: True is not accepted; remove it; Resume does not read it",
+        ),
+        (
+            {"action": "Evict", "node": "n1", "level": "full"},
+            "spec.level: 'full' is not accepted; remove it; Evict does not read it",
         ),
         (
             {"action": "Resize", "nodes": 0},

@@ -17,11 +17,14 @@ from holdfast.api.event import (
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.incident import IncidentState, Rung
 from holdfast.api.intervention import InterventionAction, InterventionState
-from holdfast.api.policy import EvictionBudget
-from holdfast.api.round import Entry, Idle, Restore, Tier
+from holdfast.api.plan import PodState
+from holdfast.api.policy import EvictionBudget, RestartBudget, XidAction
+from holdfast.api.round import Entry, Idle, Restore, Round, Tier
 from holdfast.api.status import JobPhase
+from holdfast.watchdog.brain.healing import NODE_FAULTS
 from holdfast.watchdog.brain.ladder import decide
 from holdfast.watchdog.brain.rounds import can_grow
+from holdfast.watchdog.brain.step import Notify
 
 
 @pytest.mark.parametrize(
@@ -257,3 +260,46 @@ def test_late_evidence_finds_its_incident_among_several() -> None:
     story.die(1).die(2)
     story.find(FindingKind.COLLECTIVE_FAILED, 1, round=first, cause="peer closed")
     assert [len(each.evidence) for each in story.state.incidents] == [2, 1]
+
+
+@pytest.mark.parametrize("kind", NODE_FAULTS)
+def test_a_fault_of_a_node_that_is_not_named_calls_a_human_and_the_job_goes_on(kind: FindingKind) -> None:
+    story = running(2, spares=1, restarts=RestartBudget(count=0))
+    story.find(kind, 1, subject=Subject(JOB), asks=XidAction.EVICT, round=None)
+    assert (story.incident.kind, story.incident.state) == (kind, IncidentState.PAGED)
+    assert any(isinstance(each, Notify) for each in story.effects)
+    assert (story.state.phase, story.state.avoided) == (JobPhase.RUNNING, ())
+
+
+def failed(nodes: int) -> Story:
+    story = running(nodes, nodes_min=nodes, restarts=RestartBudget(count=0)).die(1)
+    assert story.state.phase is JobPhase.FAILED
+    return story
+
+
+def test_whose_pod_goes_after_the_job_failed_is_not_missed_once_it_is_restarted() -> None:
+    story = failed(2)
+    story.lose(2)
+    assert list(story.state.missing) == ["node-2"]
+    story.pod(2, PodState.GONE)
+    assert story.state.missing == {}
+    story.ask(InterventionAction.RESTART)
+    story.join(2, boot="b")
+    assert (sorted(story.members), story.state.missing) == (["node-1", "node-2"], {})
+
+
+def test_a_failed_job_forgets_a_member_whose_pod_goes_first_and_heals_nothing() -> None:
+    story = failed(2)
+    count = story.state.incident_count
+    story.pod(2, PodState.GONE)
+    assert ("node-2" in story.state.members, story.state.missing) == (False, {})
+    assert (story.state.phase, story.state.recovery, story.state.incident_count) == (JobPhase.FAILED, None, count)
+    story.ask(InterventionAction.RESTART)
+    assert not isinstance(story.state.desired, Round)
+
+
+def test_a_failed_job_hears_that_a_node_is_gone() -> None:
+    story = failed(2)
+    story.gone(2)
+    assert "node-2" not in story.state.members
+    assert story.state.phase is JobPhase.FAILED

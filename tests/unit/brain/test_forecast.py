@@ -9,6 +9,7 @@ from story import JOB, Story, running
 from holdfast.api.event import InterventionRequested
 from holdfast.api.intervention import Forecast, InterventionAction, InterventionRequest, InterventionState
 from holdfast.api.policy import EvictionBudget
+from holdfast.api.selftest import TestLevel
 from holdfast.watchdog import brain
 from holdfast.watchdog.brain.forecast import forecast
 from holdfast.watchdog.brain.step import Answered
@@ -63,6 +64,16 @@ def test_a_refusal_says_why(action: InterventionAction, fields: dict[str, Any], 
     told = foretold(running(2, spares=1, commit=40), action, **fields)
     assert (told.state, told.outcome) == (InterventionState.REFUSED, why)
     assert told.effects == ("nothing else changes now",)
+
+
+def test_a_full_self_test_of_a_node_that_trains_says_what_it_costs() -> None:
+    told = foretold(running(2, commit=40), ACTION.TEST, node="node-1", level=TestLevel.FULL)
+    assert told.outcome.startswith("full self-test of node node-1, at most 600 s on GPUs: once a checkpoint")
+    assert told.effects == (
+        "member node-1 runs the full self-test of its devices, at most 600 s on GPUs",
+        "round 2 is asked for one more checkpoint, which is waited for first",
+        "once it is committed: training stops and the members wait: waiting for the self-tests of node-1",
+    )
 
 
 def test_returning_a_node_says_that_pods_may_go_there_again() -> None:

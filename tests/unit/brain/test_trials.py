@@ -13,12 +13,13 @@ from holdfast.api.plan import NodeState
 from holdfast.api.policy import CordonOn, CorruptionPolicy, EvictionBudget, NoticeAction, XidAction
 from holdfast.api.round import Idle
 from holdfast.api.selftest import TestLevel, Verdict
-from holdfast.api.status import JobPhase
+from holdfast.api.status import JobPhase, PendingTest
 from holdfast.watchdog.brain import advance, next_wakeup
 from holdfast.watchdog.brain.reputation import Fleet, marked
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.selftests import ask
 from holdfast.watchdog.brain.state import JobState, ProbationStage
+from holdfast.watchdog.brain.status import status_of
 
 LIGHT = TestLevel.LIGHT
 
@@ -299,6 +300,99 @@ def test_a_node_is_tested_on_request_thoroughly_and_at_once_where_it_has_no_rank
     assert asked(story)["node-1"].level is LIGHT
     assert story.state.phase is JobPhase.RUNNING
     assert story.ask(InterventionAction.TEST, "i3", node="node-9").state is InterventionState.REFUSED
+
+
+def ask_in_full(story: Story, number: int) -> str:
+    outcome = story.ask(InterventionAction.TEST, node=f"node-{number}", level=TestLevel.FULL)
+    assert (outcome.state, asked(story)[f"node-{number}"].level) == (InterventionState.DONE, TestLevel.FULL)
+    return outcome.outcome
+
+
+def test_a_full_test_of_a_node_that_trains_says_what_it_costs_and_a_spare_takes_its_ranks() -> None:
+    story = examined(2, spares=1)
+    assert ask_in_full(story, 1) == (
+        "full self-test of node node-1, at most 600 s on GPUs: once a checkpoint is committed; its ranks move "
+        "to a spare; a failure will be an incident"
+    )
+    assert (story.state.phase, len(story.wanted)) == (JobPhase.RUNNING, 1)
+    story.save(55)
+    assert story.members == ["node-3", "node-2"]
+    assert "full self-test of node-1" in story.round.reason
+    story.run(56)
+    answer(story, 1, Verdict.PASSED).wait(60)
+    assert story.members == ["node-3", "node-2"]
+    assert story.state.trials == {}
+    assert not story.state.incidents
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.FAILED, None])
+def test_without_a_spare_the_training_waits_for_a_full_test_that_was_asked_for(verdict: Verdict | None) -> None:
+    story = examined(2)
+    assert "its ranks wait meanwhile, and so does training" in ask_in_full(story, 1)
+    story.save(55)
+    assert isinstance(story.state.desired, Idle)
+    assert story.state.reason == "waiting for the self-tests of node-1"
+    story.wait(600)
+    assert isinstance(story.state.desired, Idle)
+    if verdict is None:
+        story.wait(301)
+    else:
+        answer(story, 1, verdict)
+    assert story.members == (["node-2"] if verdict is Verdict.FAILED else ["node-1", "node-2"])
+    assert (story.round.restore.step, story.state.restart_count) == (55, verdict is Verdict.FAILED)
+
+
+def test_a_checkpoint_that_never_comes_does_not_hold_a_full_test_up_for_ever() -> None:
+    story = examined(2)
+    ask_in_full(story, 1)
+    story.wait(600)
+    assert story.state.reason == "waiting for the self-tests of node-1"
+
+
+def test_a_script_without_checkpoints_leaves_at_once_for_a_full_test() -> None:
+    story = Story(nodes_max=2).join(1, 2).run(reentrant=False)
+    assert "now, without a checkpoint; its ranks wait" in ask_in_full(story, 2)
+    assert isinstance(story.state.desired, Idle)
+
+
+def test_who_waits_already_is_tested_in_full_without_a_further_checkpoint() -> None:
+    story = examined(2)
+    story.ask(InterventionAction.PAUSE, "i0")
+    story.save(55)
+    assert "as soon as its workers have left the round; its ranks wait" in ask_in_full(story, 1)
+    story.ask(InterventionAction.RESUME, "i2")
+    assert story.state.reason == "waiting for the self-tests of node-1"
+    answer(story, 1, Verdict.PASSED)
+    assert story.members == ["node-1", "node-2"]
+
+
+def test_a_light_test_that_is_asked_for_by_name_is_one_also_without_ranks() -> None:
+    story = examined(2, spares=1)
+    story.ask(InterventionAction.TEST, node="node-3", level=LIGHT)
+    assert asked(story)["node-3"].level is LIGHT
+    story.ask(InterventionAction.TEST, "i2", node="node-1", level=LIGHT)
+    assert (asked(story)["node-1"].level, story.wanted) == (LIGHT, [])
+
+
+def test_the_status_names_the_tests_that_are_waited_for() -> None:
+    story = examined(2, spares=1)
+    ask_in_full(story, 1)
+    story.ask(InterventionAction.TEST, "i2", node="node-2")
+    told = status_of(story.state, None, story.now)
+    assert told.tests == (
+        PendingTest("node-1", "node-1", TestLevel.FULL, "requested: asked", story.now, bars=True),
+        PendingTest("node-2", "node-2", LIGHT, "requested: asked", story.now, bars=False),
+    )
+    answer(story, 1, Verdict.PASSED)
+    assert [each.node for each in status_of(story.state, None, story.now).tests] == ["node-2"]
+    story.fail()
+    assert status_of(story.state, None, story.now).tests_total == 0
+
+
+def test_of_many_tests_the_status_names_some_and_counts_all() -> None:
+    story = Story(nodes_max=40, preflight=LIGHT).join(*range(1, 21))
+    told = status_of(story.state, None, story.now)
+    assert (len(told.tests), told.tests_total) == (16, 20)
 
 
 def test_a_test_beside_the_ranks_of_one_that_is_gone_keeps_nobody_from_forming_anew() -> None:

@@ -85,7 +85,7 @@ OPTIONS = {
     "replay": ["--events", *READ],
     "evict": [*ASKED, "-j", "--job", *PLACE],
     "return": [*ASKED, "-j", "--job", *PLACE],
-    "self-test": [*ASKED, "-j", "--job", *PLACE],
+    "self-test": ["--level", *ASKED, "-j", "--job", *PLACE],
     "pause": [*ASKED, *PLACE],
     "resume": [*ASKED, *PLACE],
     "restart": ["--fresh", *ASKED, *PLACE],

@@ -57,9 +57,12 @@ WELL = Facts(
     expected={"trainingjobs": a_definition(entrypoint="array")},
     rights={LIST_JOBS: True},
     operator=Workload(2, 2),
+    operator_pods=(PodSeen("o-1", "n1"), PodSeen("o-2", "n2")),
     lease=LeaseSeen("operator-a", 3.0, 15.0),
     watchdog=Workload(2, 2),
     watchdog_pods=(PodSeen("w-1", "n1"), PodSeen("w-2", "n2")),
+    redis=Workload(3, 3),
+    redis_pods=(PodSeen("r-0", "n1"), PodSeen("r-1", "n2"), PodSeen("r-2", "n3")),
     health=Health(None),
     jobs_read=3,
     agents=Workload(2, 2),
@@ -105,6 +108,36 @@ def test_a_whole_installation_is_well() -> None:
             {"operator_pods": (PodSeen("o-1", "", trouble="ImagePullBackOff no such image"),)},
             Level.WARN,
             "o-1: ImagePullBackOff no such image",
+        ),
+        ("operator", {"operator": Workload(2, 1)}, Level.WARN, "1 of 2 ready"),
+        ("watchdog", {"watchdog": Workload(2, 1)}, Level.WARN, "1 of 2 ready"),
+        ("redis", {"redis": Workload(3, 2)}, Level.WARN, "2 of 3 ready"),
+        ("redis", {"redis": Workload(3, 0)}, Level.FAIL, "0 of 3 ready"),
+        ("redis", {"redis": Unseen("forbidden")}, Level.WARN, "not known: forbidden"),
+        (
+            "nodes of operator",
+            {"operator_pods": (PodSeen("o-1", "n1"), PodSeen("o-2", "n1"))},
+            Level.WARN,
+            "o-1, o-2 are on one node, n1",
+        ),
+        (
+            "nodes of watchdog",
+            {"watchdog_pods": (PodSeen("w-1", "n1"), PodSeen("w-2", "n1"))},
+            Level.WARN,
+            "w-1, w-2 are on one node, n1",
+        ),
+        (
+            "nodes of redis",
+            {"redis_pods": (PodSeen("r-0", "n1"), PodSeen("r-1", "n2"), PodSeen("r-2", "n2"))},
+            Level.WARN,
+            "r-1, r-2 are on one node, n2, whose loss takes all of them",
+        ),
+        ("nodes of redis", {"redis_pods": Unseen("forbidden")}, Level.WARN, "not known: forbidden"),
+        (
+            "spread",
+            {"operator_pods": (PodSeen("o-1", "n1"), PodSeen("o-0", "n1", trouble="Failed Evicted"))},
+            Level.OK,
+            "share a node",
         ),
         ("operator lease", {"lease": None}, Level.FAIL, "nobody holds it"),
         ("operator lease", {"lease": LeaseSeen("", 1.0, 15.0)}, Level.FAIL, "nobody holds it"),
@@ -188,6 +221,18 @@ def test_what_is_wrong_is_said_with_what_to_do(what: str, change: dict[str, Any]
         assert finding.fix
 
 
+def test_two_redis_on_one_node_are_kept_apart_by_a_value_and_a_command() -> None:
+    fix = found("nodes of redis", replace(WELL, redis_pods=(PodSeen("r-0", "n1"), PodSeen("r-1", "n1")))).fix
+    assert "redis.spread to required" in fix
+    assert fix.endswith("kubectl -n holdfast delete pod r-1")
+
+
+def test_of_a_redis_elsewhere_nothing_is_said_but_whether_the_watchdog_reaches_it() -> None:
+    findings = examine(replace(WELL, redis=None, redis_pods=()))
+    assert worst(findings) is Level.OK
+    assert "redis" not in {each.what for each in findings}
+
+
 def test_an_api_server_that_does_not_answer_is_the_only_finding() -> None:
     findings = examine(replace(WELL, version=Unseen("connection refused")))
     assert [(each.level, each.says) for each in findings] == [(Level.FAIL, "connection refused")]
@@ -232,6 +277,11 @@ def installed(kubernetes: FakeKubernetes) -> None:
     selector = {"selector": {"matchLabels": {"component": "watchdog"}}, "replicas": 2}
     watchdog = {"metadata": {"name": "hf-watchdog"}, "spec": selector, "status": {"readyReplicas": 1}}
     agents = {"metadata": {"name": "hf-agent"}, "spec": selector, "status": {"desiredNumberScheduled": 1}}
+    redis = {
+        "metadata": {"name": "hf-redis"},
+        "spec": {**selector, "replicas": 3},
+        "status": {"readyReplicas": 2},
+    }
     waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}, "restartCount": 4}
     pods = [
         {"metadata": {"name": "a"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}},
@@ -249,6 +299,7 @@ def installed(kubernetes: FakeKubernetes) -> None:
             lambda asked: some_jobs(watchdog) if "component%3Dwatchdog" in asked.path else some_jobs()
         ),
         f"GET {apps}/daemonsets": some_jobs(agents),
+        f"GET {apps}/statefulsets": some_jobs(redis),
         "GET /api/v1/namespaces/holdfast/pods": some_jobs(*pods),
         "GET /api/v1/nodes": some_jobs(node),
         "GET /apis/holdfast.dev/v1alpha1/trainingjobs": refusal(403, "Forbidden", "no"),
@@ -272,6 +323,7 @@ def test_the_doctor_gathers_what_it_may_see_and_says_what_it_may_not(
     assert lines["definition trainingjobs"]["says"] == "it is not installed"
     assert lines["operator"]["says"] == "there is none in namespace holdfast"
     assert lines["watchdog"]["says"] == "1 of 2 ready; b: CrashLoopBackOff back-off"
+    assert lines["redis"]["says"].startswith("2 of 3 ready")
     assert lines["store"]["says"] == "Redis is away"
     assert lines["reading"]["level"] == "ok"
     assert lines["node n1"]["says"] == "taken out of service: XID 79 (job research/gpt, inc-1)"

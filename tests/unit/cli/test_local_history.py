@@ -195,6 +195,11 @@ def test_what_is_wrong_with_a_node_is_said_beside_it() -> None:
     )
 
 
+def test_a_self_test_that_a_node_owes_is_said_beside_it() -> None:
+    tested = NodeStatus("n1", 0.5, tested="full self-test pending, requested: xid")
+    assert nodes_text([tested]).splitlines()[1].endswith(" full self-test pending, requested: xid")
+
+
 def test_a_node_whose_agent_is_silent_is_said_to_be_so() -> None:
     silent = NodeStatus("n1", 7200.0, (GpuSample("GPU-1", 0, GpuHealth.UNKNOWN),), hearing=Hearing.SILENT)
     row = nodes_text([silent]).splitlines()[1]

@@ -9,7 +9,8 @@ from wireobjects import a_rank, a_status, an_incident
 
 from holdfast.api.finding import Confidence, Subject
 from holdfast.api.incident import IncidentState
-from holdfast.api.status import JobPhase, JobStatus, RankStatus, reading
+from holdfast.api.selftest import TestLevel
+from holdfast.api.status import JobPhase, JobStatus, PendingTest, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
 from holdfast.cli.output import Format, Shown, emit
 from holdfast.cli.seen import seen
@@ -47,6 +48,19 @@ def test_a_status_is_one_line_per_fact() -> None:
 def test_a_job_that_makes_no_step_says_for_how_long(age_s: float | None, step_time_s: float, says: str) -> None:
     text = status_text(seen(a_status(step_age_s=age_s, step_time_s=step_time_s)))
     assert f"step           {says}\n" in text
+
+
+def test_self_tests_that_are_waited_for_are_shown_and_the_rest_is_counted() -> None:
+    tests = (
+        PendingTest("m1", "n1", TestLevel.FULL, "requested: xid", 1000.0, bars=True),
+        PendingTest("m2", "n2", TestLevel.LIGHT, "requested: nan", 1001.5, bars=False),
+    )
+    text = status_text(seen(a_status(tests=tests, tests_total=3)))
+    assert (
+        "self-tests     full of n1, asked 2.5 s ago (requested: xid); no ranks before\n"
+        "               light of n2, asked 1 s ago (requested: nan); waits until no worker runs\n"
+        "               1 more\n"
+    ) in text
 
 
 def test_a_job_that_is_only_observed_says_so() -> None:

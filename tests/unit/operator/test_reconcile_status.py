@@ -163,11 +163,12 @@ def test_what_the_watchdog_knew_stays_while_it_is_away() -> None:
     assert {key: status[key] for key in kept} == {key: before[key] for key in kept}
     found = {each["type"]: each for each in status["conditions"]}
     old = {each["type"]: each for each in before["conditions"]}
-    assert found["CheckpointHealthy"] == old["CheckpointHealthy"]
+    assert found["CapacityAvailable"] == old["CapacityAvailable"]
     assert found["WatchdogReachable"]["status"] == "False"
     assert "what trains is not touched" in found["WatchdogReachable"]["message"]
 
 
+DOUBTED = ("Ready", "Progressing", "Degraded", "CheckpointHealthy")
 RESTARTED: dict[str, Any] = {"plan": None, "report": None}
 
 
@@ -182,7 +183,7 @@ def test_a_job_that_nobody_sees_is_not_told_of_as_well(missing: dict[str, Any], 
     TrainingJobStatus.model_validate_json(json.dumps(dict(status)))
     told = {each["type"]: (each["status"], each["reason"], each["message"]) for each in status["conditions"]}
     says = f"nobody has seen a step since {text_of(NOW)}: the watchdog is away"
-    assert {told[type_] for type_ in ("Ready", "Progressing", "Degraded")} == {("Unknown", "Unseen", says)}
+    assert {told[type_] for type_ in DOUBTED} == {("Unknown", "Unseen", says)}
     later = decide(
         msgspec.structs.replace(away, job=job_object(status=status), **RESTARTED, heard_age_s=20.0), NOW + 7200
     )
@@ -191,12 +192,19 @@ def test_a_job_that_nobody_sees_is_not_told_of_as_well(missing: dict[str, Any], 
     assert (still_away.status, still_away.events) == (None, ())
 
 
+@pytest.mark.parametrize("missing", [{}, RESTARTED], ids=["the same operator", "a restarted one"])
+def test_pods_are_counted_while_nobody_hears_the_watchdog(missing: dict[str, Any]) -> None:
+    away = after(observed(), pods=(pod(0), ended_pod(1)), heard_age_s=3600.0, **missing)
+    assert status_of(away, NOW + 3600)["members"] == {"wanted": 2, "spares": 0, "pods": 1}
+
+
 def test_a_job_that_is_seen_again_is_told_of_as_before() -> None:
     away = after(observed(), heard_age_s=11.0)
     back = after(away, heard_age_s=0.0)
     status = status_of(back, NOW + 1)
     assert (status["phase"], status["members"]["ready"], status["goodput"]) == ("Running", 2, {"ettr": 0.988})
-    assert {each["type"]: each["status"] for each in status["conditions"]}["Ready"] == "True"
+    truths = {each["type"]: each["status"] for each in status["conditions"]}
+    assert (truths["Ready"], truths["CheckpointHealthy"]) == ("True", "True")
 
 
 @pytest.mark.parametrize(
@@ -218,6 +226,23 @@ def test_a_job_that_did_not_train_stays_as_it_was_while_nobody_sees_it(
 def test_what_was_amiss_stands_while_nobody_sees_the_job() -> None:
     away = after(observed(report=report(incidents=[incident()])), heard_age_s=60.0)
     assert condition_of(away, "Degraded")[:2] == ("True", "IncidentOpen")
+
+
+@pytest.mark.parametrize("missing", [{}, RESTARTED], ids=["the same operator", "a restarted one"])
+@pytest.mark.parametrize(
+    ("age_s", "phase", "expected"),
+    [
+        (60.0, JobPhase.RUNNING, ("Unknown", "Unseen")),
+        (9000.0, JobPhase.RUNNING, ("False", "Stale")),
+        (9000.0, JobPhase.SUSPENDED, ("True", "Committed")),
+    ],
+    ids=["in time when last seen", "late even then", "of a job that did not train"],
+)
+def test_nobody_knows_of_checkpoints_in_time_while_nobody_sees_the_job(
+    missing: dict[str, Any], age_s: float, phase: JobPhase, expected: tuple[str, str]
+) -> None:
+    away = after(checkpointed("auto", age_s, phase), heard_age_s=11.0, **missing)
+    assert condition_of(away, "CheckpointHealthy")[:2] == expected
 
 
 def test_nobody_saw_a_step_since_the_last_one_that_the_watchdog_saw() -> None:

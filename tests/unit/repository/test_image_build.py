@@ -41,3 +41,10 @@ def test_a_build_that_takes_too_long_leaves_nobody(monkeypatch: pytest.MonkeyPat
         images._run("sh", "-c", "sleep 4711 & echo 4711 >&2; wait")
     left = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "4711"]]
     assert [each for each in left if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_every_part_is_sent_to_the_builder_and_copied() -> None:
+    parts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["dev-mode-dirs"]
+    sent = (ROOT / "images" / "Dockerfile.dockerignore").read_text().splitlines()
+    copied = (ROOT / "images" / "Dockerfile").read_text().splitlines()
+    assert [part for part in parts if f"!{part}" not in sent or f"COPY {part} {part}" not in copied] == []

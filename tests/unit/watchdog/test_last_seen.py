@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.api.event import (
+    InterventionRequested,
     JobSubmitted,
     MemberEntered,
     MemberFinished,
@@ -11,6 +12,7 @@ from holdfast.api.event import (
     MemberLeft,
     RoundProgressed,
 )
+from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Round
@@ -81,6 +83,17 @@ async def test_an_ended_job_shows_its_last_ranks_and_nodes_also_what_came_after_
     assert last.status.ended_at is not None
     (node,) = last.nodes
     assert (node.node, node.hearing, node.gpus) == ("n1", Hearing.ENDED, (GPU,))
+
+
+async def test_a_node_says_which_self_test_it_owes_until_its_job_is_over() -> None:
+    host = trained(watchdog_over(MemoryStore()))
+    host.demand(InterventionRequested(InterventionRequest("i1", JOB, InterventionAction.TEST, "slow", node="n1")))
+    say(host, 8)
+    (node,) = host.last_seen().nodes
+    assert node.tested == "light self-test pending, requested: slow"
+    finish(host)
+    (node,) = host.last_seen().nodes
+    assert node.tested == ""
 
 
 async def test_nothing_of_an_older_round_is_taken_for_the_last() -> None:

@@ -38,6 +38,8 @@ class ScriptedStore:
         self.lost_race = False
         self.calls: list[tuple[str, float]] = []
         self.released = 0
+        self.keep_up: int | None = 2
+        self.uncounted: tuple[float, float] = (0.0, 0.0)
 
     def look(self) -> Lock:
         return Lock.FREE if self._called("look") >= self.freed_at else Lock.HELD
@@ -53,6 +55,11 @@ class ScriptedStore:
     def release(self) -> None:
         self._called("release")
         self.released += 1
+
+    def replicas(self) -> int | None:
+        if self.uncounted[0] <= self._called("replicas") < self.uncounted[1]:
+            raise Unavailable("redis may not be asked for that")
+        return self.keep_up
 
     def times(self, what: str) -> list[float]:
         return [at for name, at in self.calls if name == what]
@@ -157,6 +164,24 @@ class TestLeading:
     def test_the_lock_is_renewed_three_times_per_lease(self, leadership: Leadership, store: ScriptedStore) -> None:
         run(kept(leadership, 9.5))
         assert store.times("renew") == pytest.approx([float(n) for n in range(1, 10)])
+
+    def test_replicas_are_counted_every_ten_seconds_beside_a_renewal(self, store: ScriptedStore) -> None:
+        counts: list[int | None] = []
+        leadership = Leadership(store, ttl_s=TTL_S, note=lambda _: None, note_replicas=counts.append)
+        run(kept(leadership, 25.5))
+        assert store.times("replicas") == pytest.approx([1.0, 11.0, 21.0])
+        assert counts == [2, 2, 2]
+
+    def test_replicas_that_cannot_be_counted_are_not_known_and_keep_nothing_from_being_renewed(
+        self, store: ScriptedStore, noted: list[str | None]
+    ) -> None:
+        counts: list[int | None] = []
+        store.uncounted = (5.0, 15.0)
+        leadership = Leadership(store, ttl_s=TTL_S, note=noted.append, note_replicas=counts.append)
+        run(kept(leadership, 25.5))
+        assert counts == [2, None, 2]
+        assert store.times("renew") == pytest.approx([float(n) for n in range(1, 26)])
+        assert set(noted) == {None}
 
     def test_ends_when_another_has_taken_over(self, leadership: Leadership, store: ScriptedStore) -> None:
         store.taken_from_us_at = 5.0

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 RENEWALS_PER_LEASE = 3
 # A leader that stops in good order is followed within this part of a lease: a quarter of a second by default.
 ASKS_PER_LEASE = 12
+# Replicas are counted for people and alerts, who wait for minutes.
+COUNTED_EVERY_S = 10.0
 
 
 # Who may lead: a lock that expires, and hands out a fence with itself.
@@ -54,6 +56,10 @@ class Lease(Protocol):
         """Hold it on. Also takes it again when it has expired and nobody took it. Raises Fenced when one did."""
         ...
 
+    def replicas(self) -> int | None:
+        """How many replicas keep up with what is written; None where there are to be none."""
+        ...
+
     def release(self) -> None:
         """Let the next one have it at once; nothing when it is not ours."""
         ...
@@ -62,14 +68,24 @@ class Lease(Protocol):
 class Leadership:
     """`note` is told why the store does not answer, None when it does again; `peer` is the service in front of all
     replicas.
+
+    While this one leads, `note_replicas` is told how many replicas of the store keep up: None where there are to
+    be none, and when it is not known.
     """
 
     def __init__(
-        self, lease: Lease, *, ttl_s: float, note: Callable[[str | None], None], peer: ServicePeer | None = None
+        self,
+        lease: Lease,
+        *,
+        ttl_s: float,
+        note: Callable[[str | None], None],
+        note_replicas: Callable[[int | None], None] = lambda _: None,
+        peer: ServicePeer | None = None,
     ) -> None:
         self._lease = lease
         self._ttl_s = ttl_s
         self._note = note
+        self._note_replicas = note_replicas
         self._peer = peer
         self._trouble: str | None = None
 
@@ -98,6 +114,7 @@ class Leadership:
         """Renew the lock for ever. Raises Fenced when somebody else has taken over."""
         clock = asyncio.get_running_loop().time
         renewed_at = clock()
+        counted_at = float("-inf")
         while True:
             await asyncio.sleep(self._ttl_s / RENEWALS_PER_LEASE)
             asked_at = clock()
@@ -108,10 +125,19 @@ class Leadership:
             else:
                 renewed_at = asked_at  # the lease runs from when it was asked for, not from the answer
                 self._answered()
+                if asked_at - counted_at >= COUNTED_EVERY_S:
+                    counted_at = asked_at
+                    self._count()
             if clock() - renewed_at >= self._ttl_s:
                 found = await self._peer.fence() if self._peer is not None else None
                 if found is not None and found > fence:
                     raise Fenced(f"another watchdog leads with fence {found}, this one has {fence}")
+
+    def _count(self) -> None:
+        try:
+            self._note_replicas(self._lease.replicas())
+        except Unavailable:
+            self._note_replicas(None)  # why is said by the next renewal, which nothing here may delay or stop
 
     def resign(self) -> None:
         """Let a standby lead at once. Called when nothing is decided any more; safe when we do not lead."""

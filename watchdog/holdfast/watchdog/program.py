@@ -126,7 +126,14 @@ def _decider(settings: WatchdogSettings, ended: "asyncio.Future[int]") -> tuple[
     succession = settings.succession
     lease = RedisLease(link, identity=succession.identity, ttl_s=succession.ttl_s)
     peer = ServicePeer(succession.peer, settings.tls) if succession.peer else None
-    return watchdog, Leadership(lease, ttl_s=succession.ttl_s, note=watchdog.note_store, peer=peer)
+    leadership = Leadership(
+        lease,
+        ttl_s=succession.ttl_s,
+        note=watchdog.note_store,
+        note_replicas=watchdog.note_replicas,
+        peer=peer,
+    )
+    return watchdog, leadership
 
 
 async def _lead(leadership: Leadership, watchdog: Watchdog, ended: "asyncio.Future[int]") -> None:

@@ -45,13 +45,13 @@ class TransferServer:
         self._patience_s = patience_s
         self._callers: set[asyncio.Task[None]] = set()
         self._strangers: Strangers[asyncio.Task[None]] = Strangers(_STRANGERS_MAX, _STRANGERS_MAX // 4)
+        self._has_tidied = False
+        self._unreadable: str | None = None  # why the folder could not be looked at last time
 
     async def serve(self, listener: socket.socket) -> None:
         """Returns when the folder has been removed: there is nothing to serve any more."""
         accepting = asyncio.create_task(self._accept(listener))
         try:
-            if self._poll():
-                self._snapshots.drop(self._snapshots.strays())
             while self._poll():  # noqa: ASYNC110 - shared memory tells nobody that it has changed
                 await asyncio.sleep(POLL_EVERY_S)
         finally:
@@ -62,11 +62,20 @@ class TransferServer:
             await self._sender.stop()
 
     def _poll(self) -> bool:
-        """False when the folder is gone."""
+        """False when the folder is gone. One that cannot be read now (out of descriptors) may be the next time."""
         try:
             self._snapshots.refresh()
         except FileNotFoundError:
             return False
+        except OSError as error:
+            if str(error) != self._unreadable:
+                _LOG.warning("the memory folder could not be read reason=%s", error)
+            self._unreadable = str(error)
+            return True
+        self._unreadable = None
+        if not self._has_tidied:
+            self._snapshots.drop(self._snapshots.strays())
+            self._has_tidied = True
         self._snapshots.drop(outdated(self._snapshots.all()))
         self._sender.poll(time.monotonic())
         return True

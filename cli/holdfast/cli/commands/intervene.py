@@ -9,6 +9,7 @@ import click
 
 from holdfast.api.errors import HoldfastError
 from holdfast.api.intervention import Forecast, InterventionAction, InterventionState
+from holdfast.api.selftest import TestLevel
 from holdfast.cli.exitcode import ExitCode
 from holdfast.cli.opening import open_site
 from holdfast.cli.output import emit_yaml, remark
@@ -97,9 +98,18 @@ def return_(node: str, target: Target, terms: Terms) -> ExitCode:
 
 @_intervention(JobWord.OPTION, "self-test")
 @click.argument("node")
-def self_test(node: str, target: Target, terms: Terms) -> ExitCode:
-    """Test the devices of NODE: at once when it has no ranks, else when its workers have next left."""
-    return _intervene(InterventionAction.TEST, target, terms, {"node": node})
+@click.option(
+    "--level",
+    type=click.Choice([each.value for each in TestLevel]),
+    help="How thorough. Without it: full of a node without ranks, else light. A full one takes a node out of the "
+    "round: a spare takes its ranks, or training waits.",
+)
+def self_test(node: str, level: str | None, target: Target, terms: Terms) -> ExitCode:
+    """Test the devices of NODE: at once when it has no ranks, else when its workers have next left; with `--level
+    full` they leave for it, once a checkpoint is committed.
+    """
+    words = {"node": node} if level is None else {"node": node, "level": level}
+    return _intervene(InterventionAction.TEST, target, terms, words)
 
 
 @_intervention(JobWord.ARGUMENT)

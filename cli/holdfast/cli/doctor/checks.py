@@ -114,13 +114,15 @@ def _workload(
     fix = f"kubectl -n {facts.namespace} describe pods -l app.kubernetes.io/component={name}"
     if workload.ready == 0:
         yield Finding(Level.FAIL, name, says, fix)
-    elif troubled:
+    elif troubled or workload.ready < workload.desired:
         yield Finding(Level.WARN, name, says, fix)
     else:
         yield Finding(Level.OK, name, says)
 
 
 def _redis(facts: Facts) -> Iterator[Finding]:
+    if facts.redis is not None:
+        yield from _workload(facts, "redis", facts.redis, facts.redis_pods)
     health = facts.health
     if isinstance(health, Unseen):
         yield unseen("store", health)
@@ -130,6 +132,37 @@ def _redis(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "store", health.trouble, fix)
     else:
         yield Finding(Level.OK, "store", "the watchdog reaches it, and can record what it decides")
+
+
+def _spread(facts: Facts) -> Iterator[Finding]:
+    """Whether one node takes two of a kind with it: the others may be too few then to go on."""
+    parts = {"operator": facts.operator_pods, "watchdog": facts.watchdog_pods, "redis": facts.redis_pods}
+    together: list[Finding] = []
+    for name, pods in parts.items():
+        if isinstance(pods, Unseen):
+            yield unseen(f"nodes of {name}", pods)
+            continue
+        together += (_sharing(facts, name, *each) for each in _by_node(pods).items() if len(each[1]) > 1)
+    yield from together
+    if not together and not any(isinstance(pods, Unseen) for pods in parts.values()):
+        yield Finding(Level.OK, "spread", "no two operators, watchdogs or Redis share a node")
+
+
+def _by_node(pods: Sequence[PodSeen]) -> dict[str, list[str]]:
+    """The names of those that run, by node."""
+    nodes: dict[str, list[str]] = {}
+    for pod in pods:
+        if pod.node and not pod.trouble:
+            nodes.setdefault(pod.node, []).append(pod.name)
+    return nodes
+
+
+def _sharing(facts: Facts, name: str, node: str, pods: Sequence[str]) -> Finding:
+    says = f"{_listed(pods)} are on one node, {node}, whose loss takes all of them"
+    fix = f"once another node has room: kubectl -n {facts.namespace} delete pod {pods[-1]}"
+    if name == "redis":
+        fix = f"set redis.spread to required; {fix}"
+    return Finding(Level.WARN, f"nodes of {name}", says, fix)
 
 
 def _rights(facts: Facts) -> Iterator[Finding]:
@@ -260,6 +293,7 @@ CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
     _operator,
     _watchdog,
     _redis,
+    _spread,
     _rights,
     _reading,
     _agents,

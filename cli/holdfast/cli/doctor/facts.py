@@ -14,7 +14,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A Deployment or DaemonSet. `desired` and `ready` are pods; None of `Facts` means there is none."""
+    """Of a kind that makes pods: those `desired` and `ready`. None of `Facts` means there is none."""
 
     desired: int
     ready: int
@@ -81,6 +81,9 @@ class Facts:
     lease: LeaseSeen | Unseen | None
     watchdog: Workload | Unseen | None
     watchdog_pods: tuple[PodSeen, ...] | Unseen = ()
+    redis: Workload | Unseen | None = None
+    """None where the watchdogs use another Redis than the chart's."""
+    redis_pods: tuple[PodSeen, ...] | Unseen = ()
     health: Health | Unseen
     jobs_read: int | Unseen
     """How many jobs the watchdog told of, read from end to end."""

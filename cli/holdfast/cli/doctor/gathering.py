@@ -64,6 +64,7 @@ class Gathering:
             return _nothing(self._api.server, self._namespace, version)
         operator = _seen(lambda: self._part("deployments", "operator"))
         watchdog = _seen(lambda: self._part("deployments", "watchdog"))
+        redis = _seen(lambda: self._part("statefulsets", "redis"))
         agents = _seen(lambda: self._part("daemonsets", "agent"))
         return Facts(
             server=self._api.server,
@@ -77,6 +78,8 @@ class Gathering:
             lease=_seen(lambda: self._lease(operator)),
             watchdog=_workload(watchdog),
             watchdog_pods=self._pods(watchdog),
+            redis=_workload(redis),
+            redis_pods=self._pods(redis),
             health=_seen(self._health),
             jobs_read=_seen(lambda: len(job_statuses(self._line))),
             agents=_workload(agents),

@@ -48,6 +48,7 @@ def _trouble(node: NodeStatus) -> str:
     margins = [gpu.margin_c for gpu in node.gpus if gpu.margin_c is not None]
     told = [HEARING[node.hearing]] if node.hearing in HEARING else []
     told += [f"avoided: {node.avoided}"] if node.avoided else []
+    told += [node.tested] if node.tested else []
     told += held
     told += [f"{number(min(margins))} C below slowing down"] if margins and min(margins) < WARM_C else []
     told += (

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.status import RankStatus
+from holdfast.api.status import PendingTest, RankStatus
 from holdfast.cli.ending import ended_text
 from holdfast.cli.seen import SeenStatus, Source
 from holdfast.cli.view.table import UNKNOWN, ago, number, pairs, seconds, table
@@ -54,6 +54,7 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
         *([("ended", ended_text(status).removeprefix("ended ").partition(",")[0])] if status.ended_at else []),
         ("round", number(status.round)),
         ("members", _members(status)),
+        *_tests(status),
         ("world size", number(status.world_size)),
         ("step", _step(status)),
         ("loss", number(status.loss)),
@@ -85,6 +86,20 @@ def _unhealthy(status: SeenStatus) -> list[tuple[str, str]]:
 def _members(status: SeenStatus) -> str:
     members = status.members
     return UNKNOWN if members is None else f"{members.ready} of {members.wanted} ready, {members.spares} spare"
+
+
+def _tests(status: SeenStatus) -> list[tuple[str, str]]:
+    """Only while some are waited for, a line for each that the status names."""
+    tests = status.tests or ()
+    rest = (status.tests_total or 0) - len(tests)
+    told = [_test(each, status.now) for each in tests] + [f"{rest} more"] * (rest > 0)
+    return [("self-tests" if place == 0 else "", each) for place, each in enumerate(told)]
+
+
+def _test(test: PendingTest, now: float | None) -> str:
+    asked = f"asked {seconds(max(0.0, now - test.at))} ago" if now is not None else "asked"
+    told = f"{test.level} of {test.node}, {asked} ({test.reason})"
+    return f"{told}; no ranks before" if test.bars else f"{told}; waits until no worker runs"
 
 
 def _checkpoint(status: SeenStatus) -> str:

@@ -63,9 +63,9 @@ def conditions_of(ctx: Context, would: tuple[str, ...]) -> list[Condition]:
     """All of them. `would` is what an operator that only observes would have done."""
     seen = [
         _ready(ctx),
-        _doubted(ctx, _progressing(ctx)),
-        _doubted(ctx, _degraded(ctx)),
-        _checkpoint_healthy(ctx),
+        _doubted(ctx, _progressing(ctx), well=Truth.FALSE),
+        _doubted(ctx, _degraded(ctx), well=Truth.FALSE),
+        _doubted(ctx, _checkpoint_healthy(ctx), well=Truth.TRUE),
         _capacity_available(ctx),
         _admitted(ctx),
         _watchdog_reachable(ctx),
@@ -122,9 +122,9 @@ def _unseen(ctx: Context, type_: str) -> Condition:
     return Condition(type_, Truth.UNKNOWN, UNSEEN, says)
 
 
-def _doubted(ctx: Context, condition: Condition) -> Condition:
-    """That nothing is amiss holds only of what somebody sees. What was amiss when last seen still stands."""
-    doubtful = condition.status == Truth.FALSE and is_unseen(ctx)
+def _doubted(ctx: Context, condition: Condition, *, well: Truth) -> Condition:
+    """That all is `well` holds only of what somebody sees. What was amiss when last seen still stands."""
+    doubtful = condition.status == well and is_unseen(ctx)
     return _unseen(ctx, condition.type) if doubtful else condition
 
 

@@ -88,6 +88,8 @@ def _whole(case: Context, decision: Decision) -> dict[str, Any]:
         "recentIncidents": [],
         **(known if report is None else _from_watchdog(case, report)),
     }
+    if members := status.get("members"):  # pods are seen here, also while nobody hears the watchdog
+        status["members"] = {**members, "pods": len(case.pods.there)}
     if is_unseen(case):
         members = status.get("members") or {}
         status |= {"members": {key: value for key, value in members.items() if key != "ready"}, "goodput": None}
@@ -128,7 +130,6 @@ def _from_watchdog(case: Context, report: JobReport) -> dict[str, Any]:
             "wanted": status.members.wanted,
             "ready": 0 if status.phase is JobPhase.STALLED else status.members.ready,
             "spares": status.members.spares,
-            "pods": len(case.pods.there),
         },
         "worldSize": status.world_size,
         "step": status.step,

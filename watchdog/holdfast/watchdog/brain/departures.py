@@ -1,4 +1,5 @@
-"""Leaving a round in good order: a node is drained, a member is told to end, the job shrinks or is suspended.
+"""Leaving a round in good order: a node is drained or tested in full, a member is told to end, the job
+shrinks or is suspended.
 
 Nothing is broken, so nothing is lost: the round is asked for one more checkpoint, and only then left. While nobody
 can take the ranks of who is to leave, it keeps them as long as it can stay.
@@ -12,6 +13,7 @@ from holdfast.api.event import Event, MemberDeparting, NodeDeparting
 from holdfast.api.policy import NoticeAction
 from holdfast.watchdog.brain.rounds import legal_size, owe
 from holdfast.watchdog.brain.saves import ask_for_checkpoint, can_save, cannot_save, conclude, in_force, save_s
+from holdfast.watchdog.brain.selftests import leaving_for_tests
 from holdfast.watchdog.brain.state import Departure, DepartureCause, DepartureStage, JobState, Recovery
 from holdfast.watchdog.brain.step import Reason, Step, changed, ignore, stay
 
@@ -102,6 +104,8 @@ def why_part(state: JobState, now: float) -> str | None:
         return "the job is to be suspended"
     if len(state.round.ranks) > state.policy.nodes_max:
         return f"the job is to have {state.policy.nodes_max} members"
+    if (tested := leaving_for_tests(state)) is not None:
+        return tested
     pressing = _pressing(state)
     if not pressing:
         return None

@@ -14,6 +14,7 @@ from holdfast.api.event import CheckpointRecorded, InterventionRequested
 from holdfast.api.intervention import Forecast, InterventionRequest, InterventionState
 from holdfast.api.plan import NodeOrder, Plan
 from holdfast.api.round import Closed, Entry, Idle, Restore, Round, Tier
+from holdfast.watchdog.brain.selftests import takes
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import (
     FAILED_RULE,
@@ -79,7 +80,7 @@ def _told(before: JobState, step: Step, *, saved: int | None) -> Iterator[str]:
             case Save(wanted=wanted):
                 yield f"round {wanted.round} is asked for one more checkpoint, which is waited for first"
             case Examine(member=member, wanted=test):
-                yield f"member {member} runs the {test.level.value} self-test of its devices"
+                yield f"member {member} runs the {test.level.value} self-test of its devices, {takes(test.level)}"
             case IncidentClosed(incident=incident):
                 yield f"incident {incident.id} is closed as {incident.state.value}"
             case Notify(text=text):

@@ -333,11 +333,15 @@ def _page(state: JobState, incident: Incident, decision: Decision, now: float) -
 
 
 def _ask_about_spare(state: JobState, incident: Incident, decision: Decision, now: float) -> Step:
-    """A node without ranks that may not be evicted: the job goes on without it, and a human hears of it."""
-    assert incident.culprit.node is not None
-    order = NodeOrder(incident.culprit.node, decision.reason)  # no incident: kept away from, not cordoned
-    state, acted = act(keep_away(state, order), (incident.id,), paging(decision.reason, now))
-    says = "the node gets no ranks; waiting for a human"
+    """A node without ranks that may not be evicted: the job goes on without it, and a human hears of it.
+
+    A fault that names no node is told as well; there is no node to keep away from.
+    """
+    node, says = incident.culprit.node, "no node is named; waiting for a human"
+    if node is not None:
+        state = keep_away(state, NodeOrder(node, decision.reason))  # no incident: kept away from, not cordoned
+        says = "the node gets no ranks; waiting for a human"
+    state, acted = act(state, (incident.id,), paging(decision.reason, now))
     state, closed = close(state, IncidentState.PAGED, now, says, only=incident.id)
     notify = Notify(incident.id, decision.reason)
     return Step(state, (*acted, *closed, notify), Reason("page", decision.reason, decision.guards))

@@ -295,7 +295,8 @@ def _lost(state: JobState, member: Member | None, cause: str, now: float, *, exc
     finding = _loss(state, member, excused or cause, seen, innocent=bool(excused))
     if member.standing is MemberState.LOST:
         return seen_again(state, finding, now)
-    if state.policy is None or state.phase is JobPhase.SUSPENDED or not state.in_round(member.name):
+    rests = state.phase in (JobPhase.SUSPENDED, JobPhase.FAILED)
+    if state.policy is None or rests or not state.in_round(member.name):
         return rankless_lost(state, finding, now)
     return heal(state, finding, now)
 

@@ -21,8 +21,8 @@ from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.rewinds import ask_to_go_back, give_up, target, under_way, up_to
 from holdfast.watchdog.brain.roster import Roster
 from holdfast.watchdog.brain.rounds import next_number, owe
-from holdfast.watchdog.brain.saves import answered, ask_for_checkpoint, cannot_save, conclude
-from holdfast.watchdog.brain.selftests import ask
+from holdfast.watchdog.brain.saves import answered, ask_for_checkpoint, can_save, cannot_save, conclude, in_force
+from holdfast.watchdog.brain.selftests import ask, others_suffice, takes
 from holdfast.watchdog.brain.state import JobState, Recovery, Rewind
 from holdfast.watchdog.brain.step import Answered, Pardon, Reason, Show, Step, changed, ignore
 
@@ -273,18 +273,32 @@ def _named_node(request: InterventionRequest) -> str:
 
 
 def _test(state: JobState, request: InterventionRequest, now: float) -> Step:
-    """A node without ranks is tested thoroughly, at once; one with ranks when its workers have next left."""
+    """A node without ranks is tested thoroughly, at once; one with ranks lightly, when its workers have next left.
+
+    They leave for no test but a full one that is asked for by name.
+    """
     node = _named_node(request)
     members = state.members.on_nodes((node,))
     if not members:
         raise Refusal(f"node {node} has no member of this job")
     idle = not any(state.in_round(each.name) for each in members)
-    level = TestLevel.FULL if idle else TestLevel.LIGHT
-    when = "now" if idle else "as soon as its workers have left the round"
+    level = request.level or (TestLevel.FULL if idle else TestLevel.LIGHT)
     names = tuple(each.name for each in members)
-    asked = ask(state, names, level, f"requested: {request.reason}", now, bars=idle)
-    says = f"{level.value} self-test of node {node} {when}; a failure will be an incident"
+    bars = idle or level is TestLevel.FULL
+    asked = ask(state, names, level, f"requested: {request.reason}", now, bars=bars)
+    when = "now" if idle else _gives_way(asked.state) if bars else "as soon as its workers have left the round"
+    says = f"{level.value} self-test of node {node}, {takes(level)}: {when}; a failure will be an incident"
     return _answer(asked.state, request, says).prefixed(asked.effects)
+
+
+def _gives_way(state: JobState) -> str:
+    """What a full self-test of a member with ranks does to the training, in words."""
+    cost = (
+        "its ranks move to a spare" if others_suffice(state) else "its ranks wait meanwhile, and so does training"
+    )
+    if not in_force(state):
+        return f"as soon as its workers have left the round; {cost}"
+    return f"once a checkpoint is committed; {cost}" if can_save(state) else f"now, without a checkpoint; {cost}"
 
 
 DOERS: Mapping[InterventionAction, Callable[[JobState, InterventionRequest, float], Step]] = {

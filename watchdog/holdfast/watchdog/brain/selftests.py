@@ -17,7 +17,7 @@ import msgspec
 from holdfast.api.event import MemberTested
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import IncidentState
-from holdfast.api.selftest import TOPOLOGY, CheckResult, TestLevel, TestWanted, Verdict
+from holdfast.api.selftest import TAKES_S_MAX, TOPOLOGY, CheckResult, TestLevel, TestWanted, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.incidents import brief_incident, paging
 from holdfast.watchdog.brain.roster import Member, MemberState
@@ -160,16 +160,44 @@ def next_trial(state: JobState) -> float | None:
     return min([*oldest, *_turns(state).values()], default=None)
 
 
+def takes(level: TestLevel) -> str:
+    """How long a test takes, in words."""
+    return f"at most {TAKES_S_MAX[level]:.0f} s on GPUs"
+
+
 def waiting_for_tests(state: JobState) -> str | None:
-    """What keeps a round from being formed: tests of members that had ranks, in words; None when nothing does."""
+    """What keeps a round from being formed: tests of members that had ranks, in words; None when nothing does.
+
+    A full test keeps nobody waiting for whom others can go on.
+    """
+    levels = _tested_with_ranks(state)
+    if TestLevel.FULL in levels.values() and others_suffice(state):
+        levels = {name: level for name, level in levels.items() if level is not TestLevel.FULL}
+    return f"waiting for the self-tests of {', '.join(sorted(levels))}" if levels else None
+
+
+def leaving_for_tests(state: JobState) -> str | None:
+    """Why the round in force is to be left for a test, in words; None when for none. No light test is worth it."""
+    names = [name for name, level in _tested_with_ranks(state).items() if level is TestLevel.FULL]
+    return f"the full self-test of {in_words(names)} was requested" if names else None
+
+
+def others_suffice(state: JobState) -> bool:
+    """Whether members that are not being tested could take all ranks of the newest round at once."""
+    return state.round is not None and state.ready_count() >= len(state.round.ranks)
+
+
+def _tested_with_ranks(state: JobState) -> dict[str, TestLevel]:
+    """The members with ranks that may have none again before they have answered a test, and which."""
     ranked, avoided = state.ranked(), state.avoided_nodes
     if not ranked or not state.trials:
-        return None
-    testing = (each for name in state.trials if (each := state.member(name)) and name in ranked)
-    names = sorted(
-        each.name for each in testing if each.standing is MemberState.TESTING and each.node not in avoided
-    )
-    return f"waiting for the self-tests of {', '.join(names)}" if names else None
+        return {}
+    there = ((trial, state.member(name)) for name, trial in state.trials.items() if name in ranked)
+    return {
+        trial.member: trial.level
+        for trial, member in there
+        if member and member.standing is MemberState.TESTING and member.node not in avoided
+    }
 
 
 def is_anybody_tested(state: JobState) -> bool:

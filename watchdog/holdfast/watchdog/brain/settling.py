@@ -9,7 +9,7 @@ from heapq import nsmallest
 
 from holdfast.api.incident import IncidentState
 from holdfast.api.round import Closed, Idle, Round
-from holdfast.api.selftest import TestLevel
+from holdfast.api.selftest import TAKES_S_MAX, TestLevel
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.departures import may_part, next_departure, part
 from holdfast.watchdog.brain.history import next_closing, settled_down
@@ -41,7 +41,7 @@ from holdfast.watchdog.brain.step import Reason, Show, Step, changed, stay
 # At each gap; however large the job, its next round is not kept waiting for the requests.
 ASKED_MAX = 64
 # How long a light test takes at most: in a shorter pause it would only be ended.
-LIGHT_S = 60.0
+LIGHT_S = TAKES_S_MAX[TestLevel.LIGHT]
 
 
 def settle(state: JobState, now: float) -> Step:

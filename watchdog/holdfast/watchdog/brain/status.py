@@ -1,15 +1,19 @@
 """A job's status and report, from what is decided and what is seen."""
 
+from collections.abc import Iterator
+from itertools import islice
+
 import msgspec
 
 from holdfast.api.plan import JobReport
 from holdfast.api.round import Round
-from holdfast.api.status import JobPhase, JobStatus, Membership, reading
+from holdfast.api.status import JobPhase, JobStatus, Membership, PendingTest, reading
 from holdfast.watchdog.brain.saves import cadence_of
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.detectors.progress import Progress
 
 REPORTED_INCIDENTS = 10
+REPORTED_TESTS = 16
 # A step takes seconds. Of longer ones, as many as a checkpoint or a slow batch may hold up.
 STALLED_AFTER_S = 60.0
 STALLED_STEPS = 10
@@ -47,7 +51,18 @@ def status_of(state: JobState, progress: Progress | None, now: float) -> JobStat
         unhealthy_from=state.unhealthy_from,
         step_age_s=step_age_s(state, now),
         observed=state.policy is not None and state.policy.observe,
+        tests=tuple(islice(pending_tests(state), REPORTED_TESTS)),
+        tests_total=0 if state.ended_at is not None else len(state.trials),
     )
+
+
+def pending_tests(state: JobState) -> Iterator[PendingTest]:
+    """The self-tests that are waited for, those first that are given up first. Of a job that is over, none is."""
+    if state.ended_at is not None:
+        return
+    by_name = state.members.by_name
+    for each in state.trials.values():
+        yield PendingTest(each.member, by_name[each.member].node, each.level, each.reason, each.at, each.bars)
 
 
 def shown_phase(state: JobState, step_time_s: float | None, now: float) -> JobPhase:

@@ -137,4 +137,7 @@ TRANSITIONS: Mapping[tuple[JobPhase, type], Handler] = {
     (JobPhase.FAILED, WatchdogStarted): members.watchdog_started,
     (JobPhase.FAILED, MemberJoined): members.joined,
     (JobPhase.FAILED, MemberLeft): members.left,
+    # Whose pod or node goes while nothing runs must not be missed after a Restart.
+    (JobPhase.FAILED, PodChanged): members.pod_changed,
+    (JobPhase.FAILED, NodeChanged): members.node_changed,
 }

@@ -15,6 +15,11 @@ _OWN = (
     Metric("holdfast_watchdog_build_info", _GAUGE, "1; the watchdog's version.", ("version",)),
     Metric("holdfast_watchdog_leading", _GAUGE, "1 while this one decides."),
     Metric("holdfast_watchdog_store_up", _GAUGE, "1 while decisions can be recorded."),
+    Metric(
+        "holdfast_watchdog_store_replicas",
+        _GAUGE,
+        "Replicas that keep up with the leader's Redis; absent without Sentinels and while it is not known.",
+    ),
     Metric("holdfast_watchdog_loop_lag_seconds", _GAUGE, "The latest the event loop was in the last half minute."),
     Metric("holdfast_watchdog_bad_messages_total", _COUNTER, "Messages that could not be read."),
     Metric(

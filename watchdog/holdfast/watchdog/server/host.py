@@ -21,7 +21,7 @@ from holdfast.watchdog.brain.history import vouch
 from holdfast.watchdog.brain.members import is_news
 from holdfast.watchdog.brain.requests import pending
 from holdfast.watchdog.brain.selftests import wanted_of
-from holdfast.watchdog.brain.status import report_of, status_of
+from holdfast.watchdog.brain.status import pending_tests, report_of, status_of
 from holdfast.watchdog.brain.step import Answered, Dismiss, Effect, Examine, Notify, Publish, Save, Show, Vouch
 from holdfast.watchdog.detectors.detector import Heard, Reported, Sample
 from holdfast.watchdog.job import Job
@@ -204,6 +204,7 @@ class JobHost:
         now, state = self.clock.now(), self.job.shown
         progress = self.job.progress
         avoided = {order.node: order.reason for order in state.avoided}
+        tested = {each.node: f"{each.level} self-test pending, {each.reason}" for each in pending_tests(state)}
         seen = LastSeen(
             now,
             status_of(state, progress, now),
@@ -216,6 +217,7 @@ class JobHost:
                     report.conditions,
                     report.unreadable,
                     avoided.get(node, ""),
+                    tested=tested.get(node, ""),
                 )
                 for node, report in sorted(self.taken.items())
             ),

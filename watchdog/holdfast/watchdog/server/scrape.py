@@ -72,6 +72,8 @@ class Scraper:
         page.put("holdfast_watchdog_build_info", 1, self._version)
         page.put("holdfast_watchdog_leading", int(watchdog.leading is not None))
         page.put("holdfast_watchdog_store_up", int(watchdog.trouble() is None))
+        if watchdog.store_replicas is not None:
+            page.put("holdfast_watchdog_store_replicas", watchdog.store_replicas)
         page.put("holdfast_watchdog_loop_lag_seconds", self.lag.worst_s)
         for what in Count:
             page.put(f"holdfast_watchdog_{what.value}_total", watchdog.tally[what])

@@ -56,6 +56,7 @@ class Watchdog:
         self._started = False
         self._store_asked = False
         self._store_trouble: str | None = None
+        self.store_replicas: int | None = None
 
     def start(self, fence: Fence | None = None) -> None:
         """Go on where an earlier run ended, with the fence given, or claimed now.
@@ -189,6 +190,12 @@ class Watchdog:
         """Whether the store answers, told by whoever asks it when no job does."""
         self._store_asked = True
         self._store_trouble = trouble
+        if trouble is not None:
+            self.store_replicas = None
+
+    def note_replicas(self, count: int | None) -> None:
+        """How many replicas of the store keep up; None where there are to be none and when it is not known."""
+        self.store_replicas = count
 
     def trouble(self) -> str | None:
         """Why decisions cannot be recorded, None while they can."""

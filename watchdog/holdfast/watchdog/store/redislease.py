@@ -84,5 +84,8 @@ class RedisLease:
         if self._link.run(RENEW, [FENCE, LOCK], [fence, self._name, self._ttl_ms]) == b"fenced":
             raise Fenced("another watchdog has taken over this store")
 
+    def replicas(self) -> int | None:
+        return self._link.replicas()
+
     def release(self) -> None:
         self._link.run(RELEASE, [LOCK], [self._name])

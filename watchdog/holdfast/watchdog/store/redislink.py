@@ -7,6 +7,7 @@ A Redis with replicas is found anew with every connection: its Sentinels are ask
 must outlive that one is waited for until one more holds it (`hold`).
 """
 
+import re
 import socket
 import threading
 import time
@@ -35,6 +36,9 @@ PAUSE_S = 1.0
 SENTINEL_TIMEOUT_S = 0.1
 # A replica in one data centre answers within a millisecond. Less than `TIMEOUT_S`, for Redis answers after it.
 HELD_WITHIN_MS = 200
+# A replica acknowledges once a second.
+# Source: https://redis.io/docs/latest/operate/oss_and_stack/management/replication/
+ACKNOWLEDGED_WITHIN_S = 5
 
 
 # Names of hosts, looked up without ever waiting long: the system's own look-up may take half a minute.
@@ -216,6 +220,24 @@ class RedisLink:
             return
         if self._bounded(lambda client: client.wait(1, HELD_WITHIN_MS)) < 1:
             raise Unavailable(f"{self}: no replica holds the newest lines after {HELD_WITHIN_MS} ms")
+
+    def replicas(self) -> int | None:
+        """How many replicas have acknowledged lately; None where this Redis is the only one.
+
+        One that hangs or is cut off stays connected to Redis for a minute, and is not counted meanwhile.
+        """
+        if self._sentinels is None:
+            return None
+        seen = self._bounded(lambda client: client.info("replication"))
+        if seen.get("role") != "master":
+            raise self._turned()
+        return sum(
+            1
+            for key, each in seen.items()
+            if re.fullmatch(r"slave\d+", key)
+            and each["state"] == "online"
+            and int(each["lag"]) <= ACKNOWLEDGED_WITHIN_S
+        )
 
     def ask(self, *command: str | int) -> Any:
         """One command that only reads."""
