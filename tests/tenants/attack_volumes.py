@@ -23,7 +23,7 @@ from holdfast.agent.program import _begin_stream
 from holdfast.agent.sensing import NodeSensors, Sensing
 from holdfast.agent.sensors.pidmap import PidMap
 from holdfast.agent.settings import Address, AgentSettings
-from holdfast.agent.tenants import KubeletPods
+from holdfast.agent.tenants import KubeletPods, PodNames
 from holdfast.api.control import record_file_name
 from holdfast.api.telemetry import NodeReport
 
