@@ -40,7 +40,7 @@ from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import StateDirectory
 from holdfast.cli.watchdogclient import WatchdogClient
 from holdfast.watchdog import brain
-from holdfast.watchdog.replay import Verdict, replay
+from holdfast.watchdog.journal.replay import Verdict, replay
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.wire.access import Access
 from holdfast.wire.address import Address

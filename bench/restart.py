@@ -35,8 +35,8 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
+from holdfast.watchdog.detectors.progress import Progress
 from holdfast.watchdog.job import Job
-from holdfast.watchdog.progress import Progress
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.settings import Host, RedisAddress
 from holdfast.watchdog.store.redis import RedisStore

@@ -15,7 +15,7 @@ from holdfast.api.status import JobPhase
 from holdfast.watchdog import brain
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.status import status_of
-from holdfast.watchdog.turn import FAILED_RULE, turn
+from holdfast.watchdog.brain.step import FAILED_RULE, turn
 
 if TYPE_CHECKING:
     from nodememory import Image

@@ -23,7 +23,7 @@ from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Closed, Desired, Round
 from holdfast.api.selftest import TOPOLOGY, CheckResult, TestWanted, Verdict
 from holdfast.api.telemetry import NodeEvent, NodeReport, NonFinite, ProcessState, RankSample
-from holdfast.watchdog.sample import CollectiveBroke, Exited, Heard, Left, Reported
+from holdfast.watchdog.detectors.detector import CollectiveBroke, Exited, Heard, Left, Reported
 
 if TYPE_CHECKING:
     from world import World

@@ -15,8 +15,7 @@ from holdfast.api.policy import CorruptionPolicy, Policy, XidAction
 from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, ParametersFingerprinted, Unreadable
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.detectors.detector import Detector, Proof
-from holdfast.watchdog.sample import Placed, Reported, RoundStarted
+from holdfast.watchdog.detectors.detector import Detector, Placed, Proof, Reported, RoundStarted
 
 SEED = 20_260
 DAYS = 1000
@@ -36,7 +35,7 @@ class Fleet:
     def __init__(self) -> None:
         self.random = random.Random(SEED)
         self.detectors: tuple[Detector, ...] = tuple(
-            each for each in detectors_for(POLICY) if Reported in getattr(each, "heeds", (Reported,))
+            each for each in detectors_for(POLICY) if Reported in each.subscribes_to
         )
         self.proved: list[Proof] = []
         self.temperature_c = dict.fromkeys(range(NODES), 35.0)

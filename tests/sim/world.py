@@ -36,9 +36,9 @@ from holdfast.watchdog import brain
 from holdfast.watchdog.brain.selftests import wanted_of
 from holdfast.watchdog.brain.step import Answered, Dismiss, Effect, Examine, Publish, Save, Show
 from holdfast.watchdog.detectors import detectors_for
+from holdfast.watchdog.detectors.detector import Connected, Disconnected
+from holdfast.watchdog.detectors.progress import Progress
 from holdfast.watchdog.job import Job
-from holdfast.watchdog.progress import Progress
-from holdfast.watchdog.sample import Connected, Disconnected
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.store.memory import MemoryStore
 

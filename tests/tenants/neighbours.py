@@ -21,15 +21,14 @@ from holdfast.api.policy import CordonOn, Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import AgentHello, NodeReport, ProcessState, RankSample
 from holdfast.watchdog import brain
-from holdfast.watchdog.clock import WatchdogClock
-from holdfast.watchdog.clusterpolicy import ClusterPolicy
-from holdfast.watchdog.program import senses_for
-from holdfast.watchdog.readership import Readership
-from holdfast.watchdog.reviews import AccessReviewer, TokenReviewer
+from holdfast.watchdog.access.readership import Readership
+from holdfast.watchdog.access.reviews import AccessReviewer, TokenReviewer
+from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.app import make_app
+from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.settings import KubernetesAuth
+from holdfast.watchdog.settings import ClusterPolicy, KubernetesAuth
 from holdfast.watchdog.store.memory import MemoryStore
 
 AUDIENCE = "holdfast"
@@ -268,7 +267,7 @@ class Scene:
     def standing(self) -> Standing:
         host = self.host(self.victim)
         assert host.job.senses is not None
-        gauge, now = host.job.senses.gauge, self.clock.now()
+        gauge, now = host.job.senses.progress, self.clock.now()
         ranks = (
             f"{each.rank} of {each.member}: round {each.round} step {each.step} loss {each.loss} {each.process} "
             f"{'late' if max(each.progress_age_s, each.pulse_age_s or 0.0) > HANG_S else 'in time'}"

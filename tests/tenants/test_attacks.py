@@ -17,14 +17,14 @@ import pytest
 from neighbours import Scene, Tokens, scene
 
 from holdfast.agent.launch.place import Bound, bound_to
-from holdfast.watchdog.server import launchers
+from holdfast.watchdog.server import identity
 
 Act = Callable[[Scene], Awaitable[None]]
 
 
 @pytest.fixture
 async def there(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(launchers, "SEEN_WITHIN_S", 0.2)
+    monkeypatch.setattr(identity, "SEEN_WITHIN_S", 0.2)
     async with scene(tokens) as made:
         yield made
 

@@ -21,9 +21,9 @@ from neighbours import Scene, Tokens, scene
 from holdfast.agent import tenants
 from holdfast.agent.sensors import pidmap, record
 from holdfast.api.policy import CordonOn
-from holdfast.watchdog import readership
-from holdfast.watchdog.auth import Caller
-from holdfast.watchdog.server import agents, app, deletions, doors, launchers
+from holdfast.watchdog.access import readership
+from holdfast.watchdog.access.auth import Caller
+from holdfast.watchdog.server import agents, app, fleet, identity, launchers
 from holdfast.watchdog.server import watchdog as watchdogs
 
 Act = Callable[[Scene], Awaitable[None]]
@@ -38,7 +38,7 @@ async def nobody_asks(*_: object) -> None:
     return None
 
 
-def granted_to_all(needs: object) -> doors.Check:
+def granted_to_all(needs: object) -> app.Check:
     return nobody_asks
 
 
@@ -70,7 +70,7 @@ def nothing(_: pytest.MonkeyPatch) -> None:
 DEFENCES = (
     Defence(
         "a pod speaks for its own ranks",
-        sets(agents, "_is_own", lambda said, newest: True),
+        sets(identity, "_is_own", lambda said, newest: True),
         (
             records.a_pod_beside_the_job_leaves_records_of_its_ranks,
             records.a_member_leaves_records_of_anothers_ranks,
@@ -145,7 +145,7 @@ DEFENCES = (
     Defence("a namespace brings few jobs", sets(watchdogs, "BROUGHT_MAX", 10**6), (joining.jobs_are_invented,)),
     Defence(
         "deleted is deleted",
-        sets(deletions.Deletions, "is_recent", lambda self, name, now: False),
+        sets(fleet.Deletions, "is_recent", lambda self, name, now: False),
         (joining.a_deleted_job_is_brought_back,),
     ),
     Defence(
@@ -164,7 +164,7 @@ DEFENCES = (
     ),
     Defence(
         "a job is read by whoever may get it",
-        sets(doors, "decide", lambda caller, right: readership.Decision.ALLOWED),
+        sets(app, "decide", lambda caller, right: readership.Decision.ALLOWED),
         (
             *(DOORS[name] for name in OPEN_TO_READERS),
             reading.a_token_is_used_as_somebody_elses,
@@ -180,7 +180,7 @@ DEFENCES = (
 
 @asynccontextmanager
 async def undefended(tokens: Tokens, patch: pytest.MonkeyPatch, defence: Defence) -> AsyncIterator[Scene]:
-    patch.setattr(launchers, "SEEN_WITHIN_S", 0.2)
+    patch.setattr(identity, "SEEN_WITHIN_S", 0.2)
     defence.off(patch)
     async with scene(tokens, defence.cordon_on) as made:
         yield made

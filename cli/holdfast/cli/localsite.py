@@ -113,7 +113,7 @@ class LocalSource:
 
     def _told_last(self) -> LastSeen:
         """What was last known, said to be that."""
-        from holdfast.watchdog.lastseen import aged
+        from holdfast.watchdog.journal.lastseen import aged
 
         last, now = self._last(), datetime.now(UTC).timestamp()
         remark_end(seen_last(last, now))
@@ -122,7 +122,7 @@ class LocalSource:
     def _last(self) -> LastSeen:
         """Raises Unavailable when the run had not begun."""
         from holdfast.watchdog import brain
-        from holdfast.watchdog.lastseen import recall
+        from holdfast.watchdog.journal.lastseen import recall
 
         with self.store() as store:
             last = recall(store, self.job, brain=brain)

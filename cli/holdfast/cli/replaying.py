@@ -9,8 +9,8 @@ from holdfast.api.errors import Unavailable
 from holdfast.cli.localsite import LocalSource
 from holdfast.cli.watchdogclient import WatchdogClient
 from holdfast.watchdog import brain
-from holdfast.watchdog.replay import Replay, Replayed, Verdict, replay, walk
-from holdfast.watchdog.turn import turn
+from holdfast.watchdog.brain.step import turn
+from holdfast.watchdog.journal.replay import Replay, Replayed, Verdict, replay, walk
 
 Show = Callable[[Replayed], None]
 EVENT_WIDTH_MAX: Final = 160

@@ -11,7 +11,7 @@ from redis_server import RedisServer
 
 from holdfast.api.errors import Damaged, Fenced, InvalidInput, Unavailable
 from holdfast.api.event import MemberLeft
-from holdfast.watchdog.store.lease import Lock
+from holdfast.watchdog.leadership import Lock
 from holdfast.watchdog.store.redis import RedisStore
 from holdfast.watchdog.store.redislease import RedisLease
 from holdfast.watchdog.store.redislink import RedisLink

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import aiohttp
 import msgspec
@@ -19,9 +19,9 @@ from holdfast.api.round import Round, Seat
 from holdfast.api.status import RankStatus
 from holdfast.api.telemetry import ToAgent
 from holdfast.watchdog import brain
-from holdfast.watchdog.auth import ALL_ROLES, Grant, Role, TokenFile
-from holdfast.watchdog.newest import Newest
-from holdfast.watchdog.sample import Disconnected, Exited, Reported, RoundStarted, Sample
+from holdfast.watchdog.access.auth import ALL_ROLES, Grant, Role, TokenFile
+from holdfast.watchdog.detectors.detector import Disconnected, Exited, Reported, RoundStarted, Sample
+from holdfast.watchdog.detectors.progress import Newest
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
@@ -45,6 +45,8 @@ def policy_of(*, job: str = JOB, nodes: int = 2, form_grace_s: float = 30.0, **f
 
 class QuickDetector:
     """Believes whatever it is told, at once: these tests are about the server, not about judgement."""
+
+    subscribes_to = get_args(Sample)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
@@ -82,6 +84,8 @@ class QuickDetector:
 
 class ReportGauge:
     """The step of any report is everybody's."""
+
+    subscribes_to = (Reported,)
 
     def __init__(self) -> None:
         self._step: int | None = None

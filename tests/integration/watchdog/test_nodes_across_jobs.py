@@ -11,9 +11,9 @@ from holdfast.api.plan import NodeState
 from holdfast.watchdog.brain.incidents import act, open_incident
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import Effect
-from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY
 from holdfast.watchdog.server.fleet import FleetMemory
 from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.settings import NO_CLUSTER_POLICY
 
 OTHER = "research/other"
 BAD = "node-m2"

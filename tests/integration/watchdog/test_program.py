@@ -24,7 +24,7 @@ from holdfast.api.membership import Beat, WorkerExited
 from holdfast.api.policy import RestartBudget
 from holdfast.api.round import Seat
 from holdfast.watchdog import brain
-from holdfast.watchdog.replay import Verdict, replay
+from holdfast.watchdog.journal.replay import Verdict, replay
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import START, Snapshot
 

@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from holdfast.api.policy import ModelFlops, Policy
 from holdfast.watchdog import brain
-from holdfast.watchdog.auth import ALL_ROLES, Grant, TokenFile
+from holdfast.watchdog.access.auth import ALL_ROLES, Grant, TokenFile
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog

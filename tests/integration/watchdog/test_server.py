@@ -54,7 +54,7 @@ from holdfast.api.telemetry import (
     XidRaised,
 )
 from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
-from holdfast.watchdog.server.tally import Count
+from holdfast.watchdog.metrics.counts import Count
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import START, Bound

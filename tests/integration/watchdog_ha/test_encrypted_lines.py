@@ -23,7 +23,7 @@ from holdfast.cli.main import answer
 from holdfast.operator.jobline import JobLine
 from holdfast.operator.watchdog import Watchdog as OperatorsWatchdog
 from holdfast.watchdog import brain
-from holdfast.watchdog.auth import ALL_ROLES, Grant, TokenFile
+from holdfast.watchdog.access.auth import ALL_ROLES, Grant, TokenFile
 from holdfast.watchdog.program import ServingCertificate
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog

@@ -14,9 +14,9 @@ from peers import policy_of, quick_senses
 
 from holdfast.api.event import JobSubmitted
 from holdfast.watchdog import brain
-from holdfast.watchdog.auth import Role
-from holdfast.watchdog.readership import GET_LOG, Readership, Right
-from holdfast.watchdog.reviews import AccessReviewer, TokenReviewer
+from holdfast.watchdog.access.auth import Role
+from holdfast.watchdog.access.readership import GET_LOG, Readership, Right
+from holdfast.watchdog.access.reviews import AccessReviewer, TokenReviewer
 from holdfast.watchdog.server.app import JOB, ROUTES, Route, make_app
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import KubernetesAuth

@@ -23,13 +23,13 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.membership import Refused
 from holdfast.api.telemetry import AgentHello
 from holdfast.watchdog import brain
-from holdfast.watchdog.auth import Authenticator, Caller, Role
-from holdfast.watchdog.reviews import TokenReviewer
+from holdfast.watchdog.access.auth import Authenticator, Caller, Role
+from holdfast.watchdog.access.reviews import TokenReviewer
+from holdfast.watchdog.access.verdicts import ACCEPTED_S, LAST_RESORT_S
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import KubernetesAuth
 from holdfast.watchdog.store.memory import MemoryStore
-from holdfast.watchdog.verdicts import ACCEPTED_S, LAST_RESORT_S
 
 AUDIENCE = "holdfast"
 

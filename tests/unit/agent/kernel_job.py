@@ -25,8 +25,8 @@ from holdfast.api.round import Round
 from holdfast.api.telemetry import NodeReport
 from holdfast.watchdog.brain import advance, initial, next_wakeup
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.progress import Progress
-from holdfast.watchdog.sample import Exited, Heard, Reported, RoundStarted, Sample
+from holdfast.watchdog.detectors.detector import Exited, Heard, Reported, RoundStarted, Sample
+from holdfast.watchdog.detectors.progress import Progress
 from holdfast.watchdog.senses import Senses
 
 JOB = "team/run"

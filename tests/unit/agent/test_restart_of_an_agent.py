@@ -36,7 +36,7 @@ from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import ProcessState, RankSample
 from holdfast.watchdog.detectors.condition import ConditionDetector
-from holdfast.watchdog.sample import Reported
+from holdfast.watchdog.detectors.detector import Reported
 
 HOUR_S = 3600.0
 LONG_S = 660.0  # longer than any rule that is not of an hour

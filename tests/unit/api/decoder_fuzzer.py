@@ -50,9 +50,9 @@ from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory import protocol, record
 from holdfast.trainer.storetable import Add, Answer, Await, Hello, Request
 from holdfast.watchdog import brain
+from holdfast.watchdog.access.grants import grants_in
 from holdfast.watchdog.brain.reputation import Fleet
 from holdfast.watchdog.brain.state import JobState
-from holdfast.watchdog.grants import grants_in
 from holdfast.wire.frame import FrameReader, frame
 
 MESSAGES_LEFT_OVER_MIB = 64

@@ -43,8 +43,8 @@ from holdfast.api.telemetry import NodeReport, XidRaised
 from holdfast.watchdog.brain import advance, initial, next_wakeup
 from holdfast.watchdog.brain.requests import pending
 from holdfast.watchdog.brain.step import Answered, Effect, Save, Show, Step
+from holdfast.watchdog.detectors.detector import Reported
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
-from holdfast.watchdog.sample import Reported
 
 JOB = "team/run"
 

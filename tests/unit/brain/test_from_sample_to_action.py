@@ -1,7 +1,5 @@
 """From what nodes report to what the job does, through the real detectors and the brain."""
 
-from collections.abc import Iterable
-
 import pytest
 from story import JOB, Story, running
 
@@ -14,7 +12,7 @@ from holdfast.api.policy import XidAction
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, ParametersFingerprinted, XidRaised
 from holdfast.watchdog.brain.step import Show
 from holdfast.watchdog.detectors import detectors_for
-from holdfast.watchdog.sample import Placed, Reported, RoundStarted, Sample
+from holdfast.watchdog.detectors.detector import Placed, Reported, RoundStarted, Sample
 
 PCIE = ConditionKind.PCIE_DEGRADED
 
@@ -30,8 +28,8 @@ class Watched:
 
     def show(self, sample: Sample) -> None:
         for detector in self.detectors:
-            heeds: Iterable[type] = getattr(detector, "heeds", (type(sample),))
-            for proof in detector.observe(sample, self.story.now) if type(sample) in heeds else ():
+            subscribed = type(sample) in detector.subscribes_to
+            for proof in detector.observe(sample, self.story.now) if subscribed else ():
                 step = self.story.tell(FindingMade(proof) if isinstance(proof, Finding) else proof)
                 if any(isinstance(effect, Show) for effect in step.effects) and self.story.state.round is not None:
                     self.show(RoundStarted(self.story.state.round))

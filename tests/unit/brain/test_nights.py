@@ -25,9 +25,9 @@ from holdfast.watchdog import brain
 from holdfast.watchdog.brain import advance, initial, next_wakeup
 from holdfast.watchdog.brain.departures import gives_up_at
 from holdfast.watchdog.brain.step import Answered
+from holdfast.watchdog.detectors.detector import Connected, Disconnected, Heard
 from holdfast.watchdog.job import Job
-from holdfast.watchdog.program import senses_for
-from holdfast.watchdog.sample import Connected, Disconnected, Heard
+from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.store.memory import MemoryStore
 
 PAGES_AT_ONCE = RestartBudget(count=0)

@@ -18,7 +18,7 @@ from holdfast.agent.settings import parse_settings
 from holdfast.cli.cluster.proxiedline import AUDIENCE, Installation
 from holdfast.operator import program as operator_program
 from holdfast.watchdog import program as watchdog_program
-from holdfast.watchdog.grants import Grants
+from holdfast.watchdog.access.grants import Grants
 from holdfast.watchdog.settings import RedisAddress
 
 POD_MAKERS = ("Deployment", "StatefulSet", "DaemonSet")
@@ -484,7 +484,7 @@ def test_definitions_are_kept_unless_told_otherwise() -> None:
 def test_a_recent_server_is_given_the_rules_across_fields() -> None:
     definition = one(rendered(), "CustomResourceDefinition", "interventions.holdfast.dev")
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    assert len(spec["x-kubernetes-validations"]) == 6
+    assert len(spec["x-kubernetes-validations"]) == 7
 
 
 def test_the_notes_warn_of_what_would_surprise() -> None:

@@ -17,7 +17,7 @@ from holdfast.api.telemetry import GpuHealth, GpuSample
 from holdfast.cli.main import answer
 from holdfast.cli.statedirectory import StateDirectory, is_over, run_lock
 from holdfast.cli.target import Program
-from holdfast.watchdog.lastseen import keep
+from holdfast.watchdog.journal.lastseen import keep
 from holdfast.watchdog.store.sqlite import SqliteStore
 
 ENDED_AT = 1_700_000_000.0

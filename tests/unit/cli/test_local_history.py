@@ -17,9 +17,9 @@ from holdfast.cli.view.incident import incidents_wide_text, recorded_incidents_t
 from holdfast.cli.view.nodes import nodes_text, nodes_wide_text
 from holdfast.cli.watchdogclient import JournalPage
 from holdfast.watchdog import brain
+from holdfast.watchdog.brain.step import turn
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import Bound, Snapshot
-from holdfast.watchdog.turn import turn
 
 SUBMITTED = JobSubmitted(Policy(job=JOB, nodes_min=1, nodes_max=2))
 

@@ -5,7 +5,7 @@ from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round
 from holdfast.api.telemetry import NodeEvent, NodeReport, ProcessState, RankSample, Unreadable
-from holdfast.watchdog.sample import CollectiveBroke, Exited, Reported, RoundStarted
+from holdfast.watchdog.detectors.detector import CollectiveBroke, Exited, Reported, RoundStarted
 
 JOB = "research/gpt"
 

@@ -5,7 +5,7 @@ from signals import JOB, broke, exited, policy, started
 
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.watchdog.detectors.collective_failed import PATIENCE_S, CollectiveFailedDetector
-from holdfast.watchdog.sample import Connected, Disconnected, Heard, RoundStopped, Sample
+from holdfast.watchdog.detectors.detector import Connected, Disconnected, Heard, RoundStopped, Sample
 
 
 def in_round(number: int = 1) -> CollectiveFailedDetector:

@@ -12,7 +12,7 @@ from holdfast.api.policy import XidAction
 from holdfast.api.telemetry import NodeReport, RankSample, Unreadable
 from holdfast.watchdog.detectors import condition as module
 from holdfast.watchdog.detectors.condition import IDLE_S, SURROUNDINGS, ConditionDetector
-from holdfast.watchdog.sample import Heard, Reported
+from holdfast.watchdog.detectors.detector import Heard, Reported
 
 HOUR_S = 3600.0
 PCIE, STORM = ConditionKind.PCIE_DEGRADED, ConditionKind.ECC_CORRECTED_STORM

@@ -9,9 +9,9 @@ from holdfast.api.event import ReplicasAgreed
 from holdfast.api.finding import Confidence, Finding, FindingKind, ProvedBy, Subject
 from holdfast.api.policy import CorruptionPolicy, FaultAction, XidAction
 from holdfast.api.telemetry import DeviceAnswered, ParametersChanged, ParametersFingerprinted
+from holdfast.watchdog.detectors.detector import RoundStopped
 from holdfast.watchdog.detectors.device_vote import CHANGES_TOGETHER_S, MEMORY_CHANGE, DeviceVoteDetector
 from holdfast.watchdog.detectors.replica_vote import FINDINGS_PER_ROUND, LATE_S
-from holdfast.watchdog.sample import RoundStopped
 
 RIGHT, WRONG, OTHER = 0xA11CE, 0xBAD, 0xC0FFEE
 H100, A100 = 100, 80

@@ -4,9 +4,9 @@ import pytest
 from signals import JOB, broke, exited, policy, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+from holdfast.watchdog.detectors import detectors_for
+from holdfast.watchdog.detectors.detector import Sample
 from holdfast.watchdog.detectors.early_exit import ALIKE
-from holdfast.watchdog.detectors.panel import detectors_for
-from holdfast.watchdog.sample import Sample
 
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5"
 ENDED = exited(1, code=0)
@@ -19,7 +19,7 @@ def judged(*samples: tuple[float, Sample], until: float = 100.0) -> list[object]
     found: list[object] = []
     for at, sample in ((0.0, started(1)), *samples):
         for each in detectors:
-            if type(sample) in getattr(each, "heeds", (type(sample),)):
+            if type(sample) in each.subscribes_to:
                 found.extend(each.observe(sample, at))
     for each in detectors:
         found.extend(each.elapse(until))

@@ -7,8 +7,8 @@ from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.nvlink5 import LinkFault
 from holdfast.api.policy import XidAction
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, NodeReport, XidRaised
+from holdfast.watchdog.detectors.detector import Heard, Reported
 from holdfast.watchdog.detectors.gpu_fault import GPUS_REMEMBERED, XIDS_REMEMBERED, GpuFaultDetector
-from holdfast.watchdog.sample import Heard, Reported
 
 DAY_S = 86400.0
 

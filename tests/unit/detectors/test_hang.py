@@ -12,8 +12,8 @@ from signals import JOB, policy, rank_sample, reported, started
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import ProcessState, RankSample, Unreadable
+from holdfast.watchdog.detectors.detector import Heard, RoundStopped
 from holdfast.watchdog.detectors.hang import LATE_S_MIN, UNDECIDED_S_MIN, HangDetector
-from holdfast.watchdog.sample import Heard, RoundStopped
 
 LOOK_S = 0.1
 REPORT_S = 1.0

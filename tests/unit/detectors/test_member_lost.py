@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from signals import JOB, policy, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+from holdfast.watchdog.detectors.detector import Connected, Disconnected, Expected, Heard, Left, RoundStopped
 from holdfast.watchdog.detectors.member_lost import GATHER_S, MemberLostDetector
-from holdfast.watchdog.sample import Connected, Disconnected, Expected, Heard, Left, RoundStopped
 
 
 def run_until(detector: MemberLostDetector, until: float) -> list[Finding]:

@@ -5,8 +5,8 @@ from signals import JOB, policy, rank_sample, reported, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.telemetry import NonFinite, RankNonFinite, RankSample, SkippedSteps
+from holdfast.watchdog.detectors.detector import Finished, RoundStopped
 from holdfast.watchdog.detectors.non_finite import NonFiniteDetector
-from holdfast.watchdog.sample import Finished, RoundStopped
 
 
 def bad(rank: int, step: int, *, loss: str = "", grad_norm: str = "", at: int = 0) -> RankSample:

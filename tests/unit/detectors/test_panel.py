@@ -9,7 +9,7 @@ from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors import detectors_for
 from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetector
 from holdfast.watchdog.detectors.condition import ConditionDetector
-from holdfast.watchdog.detectors.detector import Detector
+from holdfast.watchdog.detectors.detector import Detector, Disconnected
 from holdfast.watchdog.detectors.device_vote import DeviceVoteDetector
 from holdfast.watchdog.detectors.early_exit import EarlyExitDetector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
@@ -20,7 +20,6 @@ from holdfast.watchdog.detectors.preemption import PreemptionDetector
 from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
 from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
 from holdfast.watchdog.detectors.thermal import ThermalDetector
-from holdfast.watchdog.sample import Disconnected
 
 
 def on(policy: Policy) -> tuple[Detector, ...]:

@@ -5,6 +5,7 @@ from signals import JOB, exited, policy, reported, started
 
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.telemetry import ProcessKilledForMemory
+from holdfast.watchdog.detectors.detector import Heard, Reported, RoundStopped
 from holdfast.watchdog.detectors.process_exit import (
     ALIKE_TRAINED_S,
     KILLINGS_REMEMBERED,
@@ -13,7 +14,6 @@ from holdfast.watchdog.detectors.process_exit import (
     SYMPTOM_WINDOW_S,
     ProcessExitDetector,
 )
-from holdfast.watchdog.sample import Heard, Reported, RoundStopped
 
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5"
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ..., remote process exited or there was a network error"

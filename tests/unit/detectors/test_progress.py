@@ -10,8 +10,8 @@ from holdfast.api.event import RoundProgressed
 from holdfast.api.rankrecord import Phase
 from holdfast.api.status import RankStatus
 from holdfast.api.telemetry import ProcessState
-from holdfast.watchdog.progress import Progress
-from holdfast.watchdog.sample import Heard, RoundStopped
+from holdfast.watchdog.detectors.detector import Heard, RoundStopped
+from holdfast.watchdog.detectors.progress import Progress
 
 UNSTEPPED = {"step": None, "phase": Phase.STARTUP, "step_time_s": None}
 

@@ -12,8 +12,8 @@ from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.policy import CorruptionPolicy, FaultAction, XidAction
 from holdfast.api.round import MemberRanks, Round
 from holdfast.api.telemetry import ParametersFingerprinted, XidRaised
+from holdfast.watchdog.detectors.detector import Heard, RoundStarted, RoundStopped
 from holdfast.watchdog.detectors.replica_vote import BALLOTS_MIN, FINDINGS_PER_ROUND, LATE_S, ReplicaVoteDetector
-from holdfast.watchdog.sample import Heard, RoundStarted, RoundStopped
 
 RIGHT, WRONG, OTHER = 0xA11CE, 0xBAD, 0xC0FFEE
 

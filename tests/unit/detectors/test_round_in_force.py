@@ -6,8 +6,8 @@ from signals import JOB, a_round, rank_sample, reported, started
 
 from holdfast.api.finding import Subject
 from holdfast.api.round import MemberRanks
+from holdfast.watchdog.detectors.detector import Heard, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.sample import Heard, RoundStarted, RoundStopped, Sample
 
 
 def following(*samples: Sample) -> RoundInForce:

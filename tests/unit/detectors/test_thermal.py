@@ -11,8 +11,8 @@ from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.api.policy import FaultAction, ThermalPolicy, XidAction
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport
 from holdfast.watchdog.detectors import thermal as module
+from holdfast.watchdog.detectors.detector import Heard, Placed, Reported
 from holdfast.watchdog.detectors.thermal import ThermalDetector
-from holdfast.watchdog.sample import Heard, Placed, Reported
 
 LIMIT_C = 90.0
 COOL, HOT = 40.0, 1.0

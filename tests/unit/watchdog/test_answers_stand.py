@@ -15,8 +15,8 @@ from holdfast.api.intervention import (
 )
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
-from holdfast.watchdog.program import senses_for
-from holdfast.watchdog.replay import Verdict, replay
+from holdfast.watchdog.journal.replay import Verdict, replay
+from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.store.memory import MemoryStore

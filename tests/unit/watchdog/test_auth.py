@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Unavailable
-from holdfast.watchdog.auth import ALL_ROLES, Caller, Role, TokenFile
+from holdfast.watchdog.access.auth import ALL_ROLES, Caller, Role, TokenFile
 
 TOKEN = "a-token-of-some-length"
 

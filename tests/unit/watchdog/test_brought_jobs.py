@@ -6,9 +6,10 @@ from holdfast.api.errors import Unavailable
 from holdfast.api.event import JobSubmitted, MemberEntered, MemberFinished, MemberJoined
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
-from holdfast.watchdog.program import senses_for
-from holdfast.watchdog.server import deletions
+from holdfast.watchdog.senses import senses_for
+from holdfast.watchdog.server import fleet
 from holdfast.watchdog.server import watchdog as module
+from holdfast.watchdog.server.fleet import DELETED
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import BROUGHT_MAX, Watchdog
 from holdfast.watchdog.store.memory import MemoryStore
@@ -112,7 +113,7 @@ async def test_what_made_room_may_come_again(watchdog: Watchdog) -> None:
 async def test_a_namespace_that_deletes_without_end_makes_no_other_jobs_deletion_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(deletions, "KEPT_OF_NAMESPACE", 3)
+    monkeypatch.setattr(fleet, "KEPT_OF_NAMESPACE", 3)
     store = MemoryStore()
     watchdog = started(store)
     for job in ("team/run", *(f"loud/run-{number}" for number in range(5))):
@@ -131,6 +132,6 @@ async def test_a_record_of_deletions_that_cannot_be_read_keeps_nobody_from_start
 ) -> None:
     store = MemoryStore()
     fence = store.claim()
-    store.save(deletions.NAME, Snapshot(START, 1.0, b"\xc1"), fence=fence)
+    store.save(DELETED, Snapshot(START, 1.0, b"\xc1"), fence=fence)
     started(store).brought("team/run")
     assert "which jobs were deleted cannot be read" in caplog.text

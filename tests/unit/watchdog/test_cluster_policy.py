@@ -5,9 +5,9 @@ import pytest
 from holdfast.api.event import JobSubmitted
 from holdfast.api.policy import CordonOn, Policy, XidAction
 from holdfast.watchdog import brain
-from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
-from holdfast.watchdog.program import senses_for
+from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.watchdog import Watchdog
+from holdfast.watchdog.settings import NO_CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.store.memory import MemoryStore
 
 

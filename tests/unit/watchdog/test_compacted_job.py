@@ -7,8 +7,8 @@ from holdfast.api.event import JobSubmitted, MemberJoined, MemberLeft
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
 from holdfast.watchdog.job import SNAPSHOT_EVERY_LINES, Job
-from holdfast.watchdog.program import senses_for
-from holdfast.watchdog.replay import Verdict, replay
+from holdfast.watchdog.journal.replay import Verdict, replay
+from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import Bound, Snapshot
 

@@ -14,7 +14,7 @@ from holdfast.api.telemetry import (
     RankSample,
     XidRaised,
 )
-from holdfast.watchdog.server.agents import credible
+from holdfast.watchdog.server.identity import credible
 
 ROUND = Round(
     job="research/gpt",

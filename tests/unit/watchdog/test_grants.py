@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.errors import InvalidInput, Unavailable
-from holdfast.watchdog.auth import Caller, Role
-from holdfast.watchdog.grants import Grants, GrantsFile
+from holdfast.watchdog.access.auth import Caller, Role
+from holdfast.watchdog.access.grants import Grants, GrantsFile
 
 INGEST, VIEW, OPERATE = Role.INGEST, Role.VIEW, Role.OPERATE
 AGENT = "system:serviceaccount:holdfast-system:holdfast-agent"

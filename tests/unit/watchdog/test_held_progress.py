@@ -21,12 +21,12 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.policy import CheckpointInterval, Policy
 from holdfast.watchdog import brain
-from holdfast.watchdog.heldprogress import HELD_MAX_S
+from holdfast.watchdog.brain.step import turn
 from holdfast.watchdog.job import STORE_RETRY_S, Job
-from holdfast.watchdog.program import senses_for
+from holdfast.watchdog.journal.heldprogress import HELD_MAX_S
+from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import START, Fence
-from holdfast.watchdog.turn import turn
 
 JOB = "research/gpt"
 NODES = ("node-1", "node-2")

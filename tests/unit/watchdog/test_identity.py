@@ -10,13 +10,12 @@ from holdfast.api.membership import Join
 from holdfast.api.plan import PodObserved, PodState
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
-from holdfast.watchdog.auth import Caller, Role
-from holdfast.watchdog.program import senses_for
-from holdfast.watchdog.server import launchers
-from holdfast.watchdog.server.connection import Connection
-from holdfast.watchdog.server.frames import BadMessage
+from holdfast.watchdog.access.auth import Caller, Role
+from holdfast.watchdog.senses import senses_for
+from holdfast.watchdog.server import identity
+from holdfast.watchdog.server.connection import BadMessage, Connection
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.launchers import NotSeenYet, check_identity
+from holdfast.watchdog.server.identity import NotSeenYet, check_identity
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.store.memory import MemoryStore
 
@@ -47,7 +46,7 @@ def running(member: str, node: str) -> PodObserved:
 
 @pytest.fixture
 async def host(monkeypatch: pytest.MonkeyPatch) -> JobHost:
-    monkeypatch.setattr(launchers, "SEEN_WITHIN_S", 0.0)
+    monkeypatch.setattr(identity, "SEEN_WITHIN_S", 0.0)
     watchdog = Watchdog(MemoryStore(), brain=brain, senses_for=senses_for, fenced=lambda reason: None)
     watchdog.start()
     return watchdog.host(JOB)
@@ -66,7 +65,7 @@ async def test_what_was_seen_before_the_operator_went_refuses_nobody_for_good(ho
 async def test_a_pod_of_the_same_name_on_another_node_is_waited_for(
     host: JobHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launchers, "SEEN_WITHIN_S", 60.0)
+    monkeypatch.setattr(identity, "SEEN_WITHIN_S", 60.0)
     host.demand(JobSubmitted(SUBMITTED))
     host.operators.add(OPERATOR)
     host.pods.see(running("gpt-1", "n1"))
@@ -79,7 +78,7 @@ async def test_a_pod_of_the_same_name_on_another_node_is_waited_for(
 async def test_of_a_pod_one_launcher_waits_and_the_others_are_sent_away(
     host: JobHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launchers, "SEEN_WITHIN_S", 60.0)
+    monkeypatch.setattr(identity, "SEEN_WITHIN_S", 60.0)
     host.demand(JobSubmitted(SUBMITTED))
     host.operators.add(OPERATOR)
     waits = asyncio.create_task(check_identity(host, pod("gpt-1"), join("gpt-1", "n1")))

@@ -1,6 +1,7 @@
 """One job: journal before decision, what happens when the store refuses, and restarts."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 import msgspec
 import pytest
@@ -24,10 +25,20 @@ from holdfast.api.status import RankStatus
 from holdfast.watchdog.brain.roster import Member, MemberState, Roster
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import Reason, Show, Step, changed
+from holdfast.watchdog.detectors.detector import (
+    Connected,
+    Expected,
+    Heard,
+    Left,
+    Placed,
+    Reported,
+    RoundStarted,
+    RoundStopped,
+    Sample,
+)
+from holdfast.watchdog.detectors.progress import Newest
 from holdfast.watchdog.job import SNAPSHOT_EVERY_LINES, STORE_RETRY_S, Job
-from holdfast.watchdog.newest import Newest
-from holdfast.watchdog.replay import Verdict, replay, walk
-from holdfast.watchdog.sample import Connected, Expected, Heard, Left, Placed, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.journal.replay import Verdict, replay, walk
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import START, Fence, Snapshot
@@ -80,6 +91,8 @@ class CountingBrain:
 class RecordingDetector:
     """Remembers samples; makes one finding for each member it hears of by the name `faulty`."""
 
+    subscribes_to = get_args(Sample)
+
     def __init__(self) -> None:
         self.seen: list[Sample] = []
         self.wakeup: float | None = None
@@ -100,6 +113,8 @@ class RecordingDetector:
 
 class SilentGauge:
     """Knows nothing, except that the member `moving` completed a step."""
+
+    subscribes_to = (Reported,)
 
     def observe(self, sample: Sample, now: float) -> Sequence[Event]:
         return (RoundProgressed(1, 5),) if sample == Heard("moving") else ()

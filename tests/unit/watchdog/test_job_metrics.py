@@ -19,11 +19,20 @@ from holdfast.watchdog.brain.ledger import Ledger
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import IncidentClosed, IncidentOpened, IncidentUpdated
 from holdfast.watchdog.metrics.counts import JobCounts
-from holdfast.watchdog.metrics.course import write_course, write_proofs, write_vitals
-from holdfast.watchdog.metrics.faults import INCIDENTS_MAX, NODES_MAX, PAGED_SHOWN_S, write_faults
+from holdfast.watchdog.metrics.job import (
+    INCIDENTS_MAX,
+    NODES_MAX,
+    PAGED_SHOWN_S,
+    mfu,
+    write_course,
+    write_faults,
+    write_proofs,
+    write_utilization,
+    write_vitals,
+    write_worth,
+)
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.metrics.vitals import Spread, Vitals
-from holdfast.watchdog.metrics.worth import mfu, write_utilization, write_worth
 
 JOB = "ns/job"
 BUDGETS = {"restarts": RestartBudget(count=4, per_s=100.0), "evictions": EvictionBudget(count=2, per_s=50.0)}

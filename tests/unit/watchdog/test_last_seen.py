@@ -19,8 +19,8 @@ from holdfast.api.round import Round
 from holdfast.api.status import Hearing, JobPhase, LastSeen, NotFinite, RankStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, ProcessState, RankSample
 from holdfast.watchdog import brain
-from holdfast.watchdog.lastseen import aged, completed, kept, name_of, recall
-from holdfast.watchdog.progress import Progress
+from holdfast.watchdog.detectors.progress import Progress
+from holdfast.watchdog.journal.lastseen import aged, completed, kept, name_of, recall
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.api.errors import Damaged, Fenced, Unavailable
-from holdfast.watchdog.leadership import Leadership
-from holdfast.watchdog.store.lease import Lock
+from holdfast.watchdog.leadership import Leadership, Lock
 from holdfast.watchdog.store.store import Fence
 
 TTL_S = 3.0

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
+from holdfast.watchdog.server.connection import Farewell, Outbox, Slot
 
 BYE = Farewell(1001, "bye")
 

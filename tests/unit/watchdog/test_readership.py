@@ -7,8 +7,8 @@ import pytest
 from aiohttp import test_utils, web
 
 from holdfast.api.errors import Unavailable
-from holdfast.watchdog.auth import Caller, Identity, Role
-from holdfast.watchdog.readership import (
+from holdfast.watchdog.access.auth import Caller, Identity, Role
+from holdfast.watchdog.access.readership import (
     GET_JOB,
     GET_LOG,
     LIST_JOBS,
@@ -19,9 +19,9 @@ from holdfast.watchdog.readership import (
     Right,
     decide,
 )
-from holdfast.watchdog.reviews import AccessReviewer
+from holdfast.watchdog.access.reviews import AccessReviewer
+from holdfast.watchdog.access.verdicts import ACCEPTED_S, LAST_RESORT_S, REFUSED_S
 from holdfast.watchdog.settings import KubernetesAuth
-from holdfast.watchdog.verdicts import ACCEPTED_S, LAST_RESORT_S, REFUSED_S
 
 JANE_IS = Identity("u-1", ("ml", "system:authenticated"), (("scopes", ("a", "b")),))
 JANE = Caller("jane", frozenset(), identity=JANE_IS)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.watchdog.store.resolving import Resolver
+from holdfast.watchdog.store.redislink import Resolver
 
 
 class NameService:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.errors import InvalidInput, Unavailable
-from holdfast.watchdog.clock import WatchdogClock
+from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.settings import (
     Host,
     KubernetesAuth,

@@ -14,8 +14,8 @@ from holdfast.watchdog.brain.ledger import Ledger
 from holdfast.watchdog.brain.roster import Member, MemberState, Roster
 from holdfast.watchdog.brain.state import JobState, Trial
 from holdfast.watchdog.brain.status import shown_phase, status_of
-from holdfast.watchdog.newest import Newest
-from holdfast.watchdog.sample import Sample
+from holdfast.watchdog.detectors.detector import Sample
+from holdfast.watchdog.detectors.progress import Newest
 
 JOB = "research/gpt"
 ROUND = Round(JOB, 3, (MemberRanks("m1", "n1", 0, 2),), Endpoint("h", 1), Restore(), Entry.REENTER, reason="test")

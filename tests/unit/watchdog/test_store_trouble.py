@@ -9,7 +9,7 @@ from holdfast.api.event import Event, Journaled, WatchdogStarted
 from holdfast.api.policy import Policy
 from holdfast.api.standing import Standing
 from holdfast.watchdog import brain, program
-from holdfast.watchdog.progress import Progress
+from holdfast.watchdog.detectors.progress import Progress
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.store.memory import MemoryStore

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.watchdog.auth import Caller
-from holdfast.watchdog.reviews import NODE_NAME, POD_NAME, Reviews, TokenReviewer
+from holdfast.watchdog.access.auth import Caller
+from holdfast.watchdog.access.reviews import NODE_NAME, POD_NAME, Reviews, TokenReviewer
 from holdfast.watchdog.settings import KubernetesAuth
 
 

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from holdfast.watchdog.auth import Caller, Role
-from holdfast.watchdog.reviews import expiry
-from holdfast.watchdog.verdicts import ACCEPTED_S, LAST_RESORT_S, REFUSED_S, Trust, Verdict, Verdicts
+from holdfast.watchdog.access.auth import Caller, Role
+from holdfast.watchdog.access.reviews import expiry
+from holdfast.watchdog.access.verdicts import ACCEPTED_S, LAST_RESORT_S, REFUSED_S, Trust, Verdict, Verdicts
 
 CALLER = Caller("somebody", frozenset({Role.VIEW}))
 FRESH, LAST_RESORT = Trust.FRESH, Trust.LAST_RESORT

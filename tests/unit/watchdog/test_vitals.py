@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import ProcessState, RankSample
+from holdfast.watchdog.detectors.progress import Newest
 from holdfast.watchdog.metrics.vitals import SLICE, SORTED_MAX, Spread, Vitals, slices
-from holdfast.watchdog.newest import Newest
 
 
 def sample(rank: int, **fields: object) -> RankSample:

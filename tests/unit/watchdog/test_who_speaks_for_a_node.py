@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.watchdog.auth import Caller, Role
-from holdfast.watchdog.server.frames import BadMessage
-from holdfast.watchdog.server.names import check_speaks_for
+from holdfast.watchdog.access.auth import Caller, Role
+from holdfast.watchdog.server.connection import BadMessage
+from holdfast.watchdog.server.identity import check_speaks_for
 
 INGEST = frozenset({Role.INGEST})
 

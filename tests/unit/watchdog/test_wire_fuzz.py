@@ -32,7 +32,7 @@ from holdfast.api.telemetry import (
 )
 from holdfast.api.workeroutput import WorkerOutput
 from holdfast.watchdog.server import agents, launchers, operators
-from holdfast.watchdog.server.frames import BadMessage, decoded
+from holdfast.watchdog.server.connection import BadMessage, decoded
 
 DECODERS = {"launcher": launchers.MESSAGES, "agent": agents.MESSAGES, "operator": operators.MESSAGES}
 OUTPUT = msgspec.msgpack.encode(WorkerOutput(0, 7, 1, 1.0, 2.0, "signal 9", 0, b"\xff\xfe"))

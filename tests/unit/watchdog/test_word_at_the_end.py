@@ -10,7 +10,7 @@ from holdfast.api.policy import Policy
 from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import NonFinite, RankNonFinite
 from holdfast.watchdog import brain
-from holdfast.watchdog.program import senses_for
+from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.connection import LauncherConnection
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.launchers import TAKERS

@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast.api.workeroutput import ENTRY_BYTES, WorkerOutput
-from holdfast.watchdog.workeroutput import ANSWERED_MAX, PROCESSES_KEPT, OutputShelf
+from holdfast.watchdog.server.workeroutput import ANSWERED_MAX, PROCESSES_KEPT, OutputShelf
 
 JOB = "research/gpt"
 

@@ -10,11 +10,11 @@ import click
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.policy import CordonOn, XidAction
-from holdfast.watchdog.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.settings import (
     ACCOUNT_DIRECTORY,
     LEASE_TTL_S,
     AuthMode,
+    ClusterPolicy,
     KubernetesAuth,
     ListenAddress,
     Succession,

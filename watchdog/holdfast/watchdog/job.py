@@ -23,12 +23,13 @@ from holdfast.api.incident import Incident
 from holdfast.api.intervention import Forecast, InterventionOutcome, InterventionRequest
 from holdfast.api.round import Round
 from holdfast.api.status import LastSeen
-from holdfast.watchdog import lastseen
 from holdfast.watchdog.brain.forecast import forecast
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import (
+    FAILED_RULE,
     Answered,
+    Brain,
     Effect,
     IncidentClosed,
     IncidentOpened,
@@ -36,12 +37,9 @@ from holdfast.watchdog.brain.step import (
     Publish,
     Show,
     Step,
+    turn,
 )
-from holdfast.watchdog.heldprogress import HeldProgress
-from holdfast.watchdog.metrics.counts import JobCounts
-from holdfast.watchdog.origin import newest
-from holdfast.watchdog.replay import Replayed, walk
-from holdfast.watchdog.sample import (
+from holdfast.watchdog.detectors.detector import (
     Connected,
     Expected,
     Finished,
@@ -51,9 +49,13 @@ from holdfast.watchdog.sample import (
     RoundStopped,
     Sample,
 )
+from holdfast.watchdog.detectors.progress import Progress
+from holdfast.watchdog.journal import lastseen
+from holdfast.watchdog.journal.heldprogress import HeldProgress
+from holdfast.watchdog.journal.replay import Replayed, newest, walk
+from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.senses import Senses, SensesFor
 from holdfast.watchdog.store.store import START, Extent, Fence, Snapshot, Store
-from holdfast.watchdog.turn import FAILED_RULE, Brain, turn
 
 logger = logging.getLogger(__name__)
 
@@ -138,11 +140,7 @@ class Job:
         self.counts.begin(self.state.incidents)
         missed: list[Effect] = []
         for line in self._store.tail(self.name, self.offset):
-            step = turn(self._brain, self.state, line.event, line.at)
-            self.state, self.offset, self.last_at = step.state, line.offset, line.at
-            self.counts.note(line.event, step.effects)
-            self._unnoted |= {each.outcome.id: each.outcome for each in step.effects if isinstance(each, Answered)}
-            missed.extend(step.effects)
+            missed.extend(self._apply(line).effects)
         # What is shown is read from the state; only the records for readers may not have been written.
         self.keep(missed, self.last_at)
 
@@ -230,6 +228,11 @@ class Job:
         return self._apply_all((), now, holds=False)
 
     @property
+    def progress(self) -> Progress | None:
+        """How far the ranks are; None while nothing watches them."""
+        return self.senses.progress if self.senses is not None else None
+
+    @property
     def shown(self) -> JobState:
         """The state for readers, with progress that is not in the journal yet. Decisions are made from `state`."""
         return self._held.shown or self.state
@@ -256,7 +259,9 @@ class Job:
             return
         try:
             self._note_answers()
-            for incident in _incidents_in(effects):
+            kinds = IncidentOpened | IncidentUpdated | IncidentClosed
+            newest_of = {each.incident.id: each.incident for each in effects if isinstance(each, kinds)}
+            for incident in newest_of.values():
                 self._store.file(incident, fence=self._fence)
             if any(isinstance(effect, SHOWN) for effect in effects):
                 self._store.harden(fence=self._fence)
@@ -346,24 +351,23 @@ class Job:
         proved: list[Event] = []
         for line in lines:
             policy = self.state.policy
-            step = turn(self._brain, self.state, line.event, line.at)
-            self.state, self.offset, self.last_at = step.state, line.offset, line.at
-            self.counts.note(line.event, step.effects)
-            self._unnoted |= {each.outcome.id: each.outcome for each in step.effects if isinstance(each, Answered)}
+            step = self._apply(line)
             _log(self.name, line, step)
             effects.extend(step.effects)
             if self.state.policy != policy:
                 self._watch(now)
-            else:
-                proved.extend(self._follow(step.effects, now))
+            elif self.senses is not None:  # they are to know which round runs
+                for shown in step.effects:
+                    if isinstance(shown, Show):
+                        proved.extend(self.senses.observe(_as_sample(shown), now))
         return (*effects, *self._apply_all(proved, now))
 
-    def _follow(self, effects: Iterable[Effect], now: float) -> list[Event]:
-        """Let the senses know which round runs."""
-        if self.senses is None:
-            return []
-        shown = [_as_sample(effect) for effect in effects if isinstance(effect, Show)]
-        return [event for sample in shown for event in self.senses.observe(sample, now)]
+    def _apply(self, line: Journaled) -> Step:
+        step = turn(self._brain, self.state, line.event, line.at)
+        self.state, self.offset, self.last_at = step.state, line.offset, line.at
+        self.counts.note(line.event, step.effects)
+        self._unnoted |= {each.outcome.id: each.outcome for each in step.effects if isinstance(each, Answered)}
+        return step
 
     def _watch(self, now: float, *, back_by: float | None = None) -> None:
         """Begin to watch under the policy there is; who should be there has until `back_by` to connect again."""
@@ -405,12 +409,6 @@ def _subject(event: Event) -> object:
             return PodChanged, member
         case _:
             return object()
-
-
-def _incidents_in(effects: Iterable[Effect]) -> Iterable[Incident]:
-    """The newest version of each incident."""
-    kinds = IncidentOpened | IncidentUpdated | IncidentClosed
-    return {effect.incident.id: effect.incident for effect in effects if isinstance(effect, kinds)}.values()
 
 
 def _as_sample(effect: Show) -> Sample:

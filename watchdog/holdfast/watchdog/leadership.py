@@ -12,10 +12,11 @@ answers again, or from the service in front of all replicas, where another leade
 import asyncio
 import logging
 from collections.abc import Callable
+from enum import Enum
 from typing import Protocol
 
 from holdfast.api.errors import Fenced, Unavailable
-from holdfast.watchdog.store.lease import Lease, Lock
+from holdfast.watchdog.servicepeer import ServicePeer
 from holdfast.watchdog.store.store import Fence
 
 logger = logging.getLogger(__name__)
@@ -27,16 +28,46 @@ ASKS_PER_LEASE = 12
 COUNTED_EVERY_S = 10.0
 
 
-class Peer(Protocol):
-    """The service in front of all replicas."""
+# Who may lead: a lock that expires, and hands out a fence with itself.
+#
+# The lock says only when somebody else may take over. That two never write is the fence's work: it is raised in
+# the same step in which the lock changes hands, and every write of the one before is refused from then on.
 
-    async def fence(self) -> Fence | None:
-        """The fence of whoever leads there, None when nobody answers as a leader."""
+
+class Lock(Enum):
+    """How the lock stands, for one who does not hold it."""
+
+    FREE = "free"
+    HELD = "held"
+
+
+class Lease(Protocol):
+    """The port of the lock. Every call raises Unavailable when it cannot be asked now."""
+
+    def look(self) -> Lock:
+        """How it stands. Changes nothing."""
+        ...
+
+    def take(self) -> Fence | None:
+        """Take the lock when it is free, and the fence with it; None while somebody else holds it."""
+        ...
+
+    def renew(self, fence: Fence) -> None:
+        """Hold it on. Also takes it again when it has expired and nobody took it. Raises Fenced when one did."""
+        ...
+
+    def replicas(self) -> int | None:
+        """How many replicas keep up with what is written; None where there are to be none."""
+        ...
+
+    def release(self) -> None:
+        """Let the next one have it at once; nothing when it is not ours."""
         ...
 
 
 class Leadership:
-    """`note` is told why the store does not answer, None when it does again.
+    """`note` is told why the store does not answer, None when it does again; `peer` is the service in front of all
+    replicas.
 
     While this one leads, `note_replicas` is told how many replicas of the store keep up: None where there are to
     be none, and when it is not known.
@@ -49,7 +80,7 @@ class Leadership:
         ttl_s: float,
         note: Callable[[str | None], None],
         note_replicas: Callable[[int | None], None] = lambda _: None,
-        peer: Peer | None = None,
+        peer: ServicePeer | None = None,
     ) -> None:
         self._lease = lease
         self._ttl_s = ttl_s
@@ -98,7 +129,9 @@ class Leadership:
                     counted_at = asked_at
                     self._count()
             if clock() - renewed_at >= self._ttl_s:
-                await self._look_around(fence)
+                found = await self._peer.fence() if self._peer is not None else None
+                if found is not None and found > fence:
+                    raise Fenced(f"another watchdog leads with fence {found}, this one has {fence}")
 
     def _count(self) -> None:
         try:
@@ -112,11 +145,6 @@ class Leadership:
             self._lease.release()
         except Unavailable as error:
             logger.warning("the lock could not be released, it expires reason=%s", error)
-
-    async def _look_around(self, fence: Fence) -> None:
-        found = await self._peer.fence() if self._peer is not None else None
-        if found is not None and found > fence:
-            raise Fenced(f"another watchdog leads with fence {found}, this one has {fence}")
 
     def _away(self, error: Unavailable) -> None:
         if self._trouble is None:

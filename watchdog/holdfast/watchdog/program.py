@@ -22,21 +22,17 @@ from aiohttp import web
 from holdfast.api.door import Door
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.openfiles import raise_open_files_max
-from holdfast.api.policy import Policy
 from holdfast.api.strangers import HELLO_S
 from holdfast.watchdog import brain
-from holdfast.watchdog.auth import Authenticator, TokenFile
-from holdfast.watchdog.clock import WatchdogClock
+from holdfast.watchdog.access.auth import Authenticator, TokenFile
+from holdfast.watchdog.access.readership import NoRights, Readership, Rights
+from holdfast.watchdog.access.reviews import AccessReviewer, TokenReviewer
 from holdfast.watchdog.commandline import settings_from, watchdog_options
-from holdfast.watchdog.detectors import detectors_for
 from holdfast.watchdog.leadership import Leadership
-from holdfast.watchdog.progress import Progress
-from holdfast.watchdog.readership import NoRights, Readership, Rights
-from holdfast.watchdog.reviews import AccessReviewer, TokenReviewer
-from holdfast.watchdog.senses import Senses
-from holdfast.watchdog.server.app import make_app
-from holdfast.watchdog.server.doors import DOOR
-from holdfast.watchdog.server.tally import Count
+from holdfast.watchdog.metrics.counts import Count
+from holdfast.watchdog.senses import senses_for
+from holdfast.watchdog.server.app import DOOR, make_app
+from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.servicepeer import ServicePeer
 from holdfast.watchdog.settings import KubernetesAuth, ListenAddress, TlsFiles, WatchdogSettings
@@ -58,11 +54,6 @@ BACKLOG = 4096
 # Connections are told to end and have this long to; nothing is lost when they do not.
 SHUTDOWN_S = 1.0
 TAKE_UP_RETRY_S = 1.0
-
-
-def senses_for(policy: Policy) -> Senses:
-    """What watches a job in production."""
-    return Senses(detectors_for(policy), Progress(policy))
 
 
 async def serve(settings: WatchdogSettings) -> int:

@@ -2,55 +2,17 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
 from holdfast.api.event import Event, FindingMade
 from holdfast.api.finding import Finding
 from holdfast.api.policy import Policy
-from holdfast.api.status import RankStatus
-from holdfast.watchdog.detectors.detector import Detector, Proof
-from holdfast.watchdog.newest import Newest
-from holdfast.watchdog.sample import Reported, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.detectors import detectors_for
+from holdfast.watchdog.detectors.detector import Detector, Sample
+from holdfast.watchdog.detectors.progress import Progress
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-# What a gauge is shown: how far ranks are, and in which round.
-GAUGED = (Reported, RoundStarted, RoundStopped)
-
-
-class Gauge(Protocol):
-    """How far the ranks are. Filled by `holdfast.watchdog.progress.Progress`."""
-
-    def observe(self, sample: Sample, now: float) -> Sequence[Event]:
-        """Take one sample; return the progress it proves."""
-        ...
-
-    def ranks(self, now: float) -> tuple[RankStatus, ...]:
-        """Every rank of the round as last seen."""
-        ...
-
-    def last_ranks(self, now: float) -> tuple[RankStatus, ...]:
-        """The same of the newest round that was heard of, also when it has ended, and however long ago."""
-        ...
-
-    def newest(self) -> Newest:
-        """The newest sample of every rank of the round heard of."""
-        ...
-
-    def step(self) -> int | None:
-        """The lowest last completed step over the ranks, None when Unknown."""
-        ...
-
-    def loss(self) -> float | None:
-        """The newest loss of the newest round, also when it has ended; None when Unknown."""
-        ...
-
-    def step_time_s(self) -> float | None:
-        """How long a step takes, None when Unknown."""
-        ...
 
 
 @runtime_checkable
@@ -63,32 +25,44 @@ class StallJudge(Protocol):
 
 
 class Senses:
-    """Fans samples out to the detectors and the gauge, and gathers what they prove as events.
+    """Fans samples out to progress and detectors, and gathers what they prove as events.
 
     One that fails on a sample proves nothing by it, says so in the log, and keeps nobody else from judging.
     `failures` counts those samples by the judge's name, from zero for each.
     """
 
-    def __init__(self, detectors: Sequence[Detector], gauge: Gauge) -> None:
-        self.gauge = gauge
-        self.failures = Counter({type(judge).__name__: 0 for judge in (gauge, *detectors)})
+    def __init__(self, detectors: Sequence[Detector], progress: Progress) -> None:
+        self.progress = progress
+        self.failures = Counter({type(judge).__name__: 0 for judge in (progress, *detectors)})
         self._detectors = tuple(detectors)
-        self._heeding: dict[type[Sample], tuple[Detector, ...]] = {}
+        self._subscribers: dict[type[Sample], tuple[Detector | Progress, ...]] = {}
         self._stall_judges = tuple(each for each in detectors if isinstance(each, StallJudge))
 
     def observe(self, sample: Sample, now: float) -> tuple[Event, ...]:
         """Take one sample. Progress comes first: a step that was completed was so before any fault after it."""
+        kind = type(sample)
+        if (judges := self._subscribers.get(kind)) is None:
+            everybody: tuple[Detector | Progress, ...] = (self.progress, *self._detectors)
+            judges = tuple(each for each in everybody if kind in each.subscribes_to)
+            self._subscribers[kind] = judges
         proved: list[Event] = []
-        if type(sample) in GAUGED:
-            proved.extend(self._asked(self.gauge.observe, sample, now))
-        for each in self._heeding.get(type(sample)) or self._who_heeds(type(sample)):
-            if found := self._asked(each.observe, sample, now):
-                proved.extend(map(_event, found))
+        for judge in judges:
+            try:
+                if found := judge.observe(sample, now):
+                    proved.extend(_events(found))
+            except Exception:
+                self._failed(judge)
         return tuple(proved)
 
     def elapse(self, now: float) -> tuple[Event, ...]:
         """What silence up to `now` proves."""
-        return tuple(_event(proof) for each in self._detectors for proof in self._asked(each.elapse, now))
+        proved: list[Event] = []
+        for judge in self._detectors:
+            try:
+                proved.extend(_events(judge.elapse(now)))
+            except Exception:
+                self._failed(judge)
+        return tuple(proved)
 
     def next_wakeup(self) -> float | None:
         """When silence could next prove something, or None."""
@@ -100,24 +74,20 @@ class Senses:
         judged = (judge.stalled_after_s(now) for judge in self._stall_judges)
         return min((seconds for seconds in judged if seconds is not None), default=None)
 
-    def _who_heeds(self, kind: type[Sample]) -> tuple[Detector, ...]:
-        heeding = tuple(each for each in self._detectors if kind in getattr(each, "heeds", (kind,)))
-        self._heeding[kind] = heeding
-        return heeding
-
-    def _asked(self, judge: Callable[..., Sequence[T]], *given: object) -> Sequence[T]:
-        try:
-            return judge(*given)
-        except Exception:
-            # Letting it out would close the connection of whoever sent the sample, and call that a fault.
-            self.failures[type(getattr(judge, "__self__", judge)).__name__] += 1
-            logger.exception("a judge failed judge=%s", getattr(judge, "__qualname__", judge))
-            return ()
+    def _failed(self, judge: Detector | Progress) -> None:
+        """Letting the error out would close the connection of whoever sent the sample, and call that a fault."""
+        self.failures[type(judge).__name__] += 1
+        logger.exception("a judge failed judge=%s", type(judge).__qualname__)
 
 
-def _event(proof: Proof) -> Event:
-    """A judgement as the brain is told of it."""
-    return FindingMade(proof) if isinstance(proof, Finding) else proof
+def _events(proofs: Iterable[Finding | Event]) -> list[Event]:
+    """Judgements as the brain is told of them."""
+    return [FindingMade(proof) if isinstance(proof, Finding) else proof for proof in proofs]
 
 
 SensesFor = Callable[[Policy], Senses]
+
+
+def senses_for(policy: Policy) -> Senses:
+    """What watches a job in production."""
+    return Senses(detectors_for(policy), Progress(policy))

@@ -1,13 +1,16 @@
 """The watchdog program's settings: built once in `main`, checked, passed down."""
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
-from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
+from holdfast.api.policy import CordonOn, Policy, XidAction
 
 STATE_FILE_NAME = "watchdog.json"
 REDIS_SCHEMES = ("redis", "rediss")
@@ -19,6 +22,27 @@ ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # A leader that died is missed for this long. Renewed every third of it, two renewals may be late before a standby
 # takes over; a pause of the process or of Redis that long is rare, and costs a change of leader, no more.
 LEASE_TTL_S = 3.0
+
+
+# What whoever runs the cluster says of every job; what a job says itself comes first.
+
+
+class ClusterPolicy(msgspec.Struct, frozen=True):
+    """`xid_actions` override the catalogue for every job that does not override the same number itself.
+
+    `cordon_on` no job overrides.
+    """
+
+    xid_actions: Mapping[int, XidAction] = {}
+    cordon_on: CordonOn = CordonOn.ANYTHING
+
+    def applied_to(self, policy: Policy) -> Policy:
+        """The policy as the job is judged by, and as it is journaled: a replay needs nothing else."""
+        said = dict(self.xid_actions)
+        return msgspec.structs.replace(policy, cordon_on=self.cordon_on, cluster_xid_actions=said)
+
+
+NO_CLUSTER_POLICY = ClusterPolicy()
 
 
 class AuthMode(StrEnum):

@@ -102,7 +102,7 @@ def replay(events: bool, target: Target, form: Format) -> ExitCode:
         shown_verdict_text,
         stored_verdict_text,
     )
-    from holdfast.watchdog.replay import Verdict
+    from holdfast.watchdog.journal.replay import Verdict
 
     source = open_site(target).source()
     show = (lambda step: click.echo(replay_line(step))) if events else (lambda _: None)

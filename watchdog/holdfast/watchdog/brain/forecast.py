@@ -17,7 +17,9 @@ from holdfast.api.round import Closed, Entry, Idle, Restore, Round, Tier
 from holdfast.watchdog.brain.selftests import takes
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import (
+    FAILED_RULE,
     Answered,
+    Brain,
     Effect,
     Examine,
     IncidentClosed,
@@ -27,8 +29,8 @@ from holdfast.watchdog.brain.step import (
     Save,
     Show,
     Step,
+    turn,
 )
-from holdfast.watchdog.turn import FAILED_RULE, Brain, turn
 from holdfast.watchdog.wording import in_words, ranks_in_words
 
 ASKED: Final = "dry-run"  # no intervention is called this: an object's name has a generated end

@@ -39,6 +39,7 @@ from holdfast.watchdog.brain.ladder import MEMORY_S, Decision, decide, failure_o
 from holdfast.watchdog.brain.nodes import advanced, avoid, keep_away, take_back
 from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import missed
+from holdfast.watchdog.brain.reputation import is_of_the_node
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.rounds import next_number, owe
 from holdfast.watchdog.brain.selftests import (
@@ -55,7 +56,6 @@ from holdfast.watchdog.brain.selftests import (
 )
 from holdfast.watchdog.brain.state import JobState, NonFiniteFault, Recovery, Suspicion
 from holdfast.watchdog.brain.step import Dismiss, Effect, Notify, Pardon, Reason, Show, Step, changed, ignore, stay
-from holdfast.watchdog.sensed import is_of_the_node
 from holdfast.watchdog.wording import in_words
 
 # Of members that are suspect while the job waits; the full test would keep everybody waiting for ten minutes.

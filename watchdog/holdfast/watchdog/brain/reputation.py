@@ -16,14 +16,17 @@ two weeks are the middle. Source: https://arxiv.org/abs/2410.21680
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
-from holdfast.api.finding import Confidence, FindingKind
+from holdfast.api.condition import ConditionKind
+from holdfast.api.finding import SENSED, Confidence, FindingKind
 from holdfast.api.incident import Incident
 from holdfast.api.policy import XidAction
-from holdfast.api.xid import XidClass
-from holdfast.watchdog.sensed import is_of_the_node, xid_of
+from holdfast.api.xid import CATALOGUE, XidClass, XidEntry
+
+BY_JOBS: Final = frozenset({ConditionKind.DISK_FULL, ConditionKind.MEMORY_LOW})
 
 HALF_LIFE_S = 14 * 86400.0
 QUARANTINE_AT = 1.0
@@ -55,6 +58,25 @@ WEIGHTS: Mapping[FindingKind, float] = MappingProxyType(
 OTHER_XID = 0.4
 # Nothing was done about it but to say so.
 REPORTED = 0.2
+
+
+# What agents' sensors read that no job can bring about: only that is believed by all where owners share nodes.
+#
+# A faulty kernel of a job raises an XID as broken memory does, and a job can use up a node's memory and disk.
+
+
+def is_of_the_node(kind: FindingKind, cause: str) -> bool:
+    """Whether a finding or incident of this kind and cause tells of the node, whatever runs on it."""
+    if kind is FindingKind.XID:
+        entry = xid_of(cause)
+        return entry is not None and entry.blames is XidClass.HARDWARE
+    return kind in SENSED and cause not in BY_JOBS
+
+
+def xid_of(cause: str) -> XidEntry | None:
+    """The catalogue's entry for "xid N"; None when there is none."""
+    number = cause.removeprefix("xid ")
+    return CATALOGUE.get(int(number)) if number.isdecimal() else None
 
 
 class Mark(msgspec.Struct, frozen=True):

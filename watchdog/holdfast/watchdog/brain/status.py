@@ -10,7 +10,7 @@ from holdfast.api.round import Round
 from holdfast.api.status import JobPhase, JobStatus, Membership, PendingTest, reading
 from holdfast.watchdog.brain.saves import cadence_of
 from holdfast.watchdog.brain.state import JobState
-from holdfast.watchdog.senses import Gauge
+from holdfast.watchdog.detectors.progress import Progress
 
 REPORTED_INCIDENTS = 10
 REPORTED_TESTS = 16
@@ -19,12 +19,12 @@ STALLED_AFTER_S = 60.0
 STALLED_STEPS = 10
 
 
-def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
-    """The status at `now`. `gauge` None: nothing watches the ranks yet, so what they do is Unknown."""
+def status_of(state: JobState, progress: Progress | None, now: float) -> JobStatus:
+    """The status at `now`. `progress` None: nothing watches the ranks yet, so what they do is Unknown."""
     # Both are of the newest round. What is seen is newer as a rule; a commit or the end of the job may be ahead.
-    known = [step for step in (gauge.step() if gauge else None, state.step) if step is not None]
+    known = [step for step in (progress.step() if progress else None, state.step) if step is not None]
     running = state.desired if isinstance(state.desired, Round) else None
-    phase = shown_phase(state, gauge.step_time_s() if gauge else None, now)
+    phase = shown_phase(state, progress.step_time_s() if progress else None, now)
     reason = f"no step is seen; {state.reason}" if phase is JobPhase.STALLED else state.reason
     return JobStatus(
         job=state.job,
@@ -34,8 +34,8 @@ def status_of(state: JobState, gauge: Gauge | None, now: float) -> JobStatus:
         members=membership_of(state),
         world_size=running.world_size if running else 0,
         step=max(known, default=None),
-        loss=reading(gauge.loss()) if gauge else None,
-        step_time_s=gauge.step_time_s() if gauge else None,
+        loss=reading(progress.loss()) if progress else None,
+        step_time_s=progress.step_time_s() if progress else None,
         restarts=state.restart_count,
         evictions=state.eviction_count,
         incidents_open=len(state.open_incidents()),
@@ -79,10 +79,10 @@ def step_age_s(state: JobState, now: float) -> float | None:
     return max(0.0, now - stepped_at) if trains and stepped_at is not None else None
 
 
-def report_of(state: JobState, gauge: Gauge | None, trouble: str | None, now: float) -> JobReport:
+def report_of(state: JobState, progress: Progress | None, trouble: str | None, now: float) -> JobReport:
     """What the operator is shown. `trouble` is why nothing can be decided, None while all is well."""
     return JobReport(
-        status=with_trouble(status_of(state, gauge, now), trouble),
+        status=with_trouble(status_of(state, progress, now), trouble),
         generation=state.policy.generation if state.policy else None,
         uid=state.policy.uid if state.policy else "",
         incidents=state.incidents[: -REPORTED_INCIDENTS - 1 : -1],

@@ -3,10 +3,11 @@
 Each effect is a desired state or a record; applying one twice is harmless."""
 
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, Protocol
 
 import msgspec
 
+from holdfast.api.event import Event
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
 from holdfast.api.membership import SaveWanted, Verified
@@ -14,6 +15,8 @@ from holdfast.api.plan import Plan
 from holdfast.api.round import Desired
 from holdfast.api.selftest import TestWanted
 from holdfast.watchdog.brain.state import JobState
+
+FAILED_RULE = "brain failed"
 
 
 class Show(msgspec.Struct, frozen=True, tag=True):
@@ -141,3 +144,35 @@ def stay(state: JobState) -> Step:
 def changed(state: JobState, **fields: Any) -> JobState:
     """A copy of the state with some fields replaced."""
     return msgspec.structs.replace(state, **fields)
+
+
+# One turn of the brain, guarded: the same for a live job and for a replay of its journal.
+
+
+class Brain(Protocol):
+    """What decides. `holdfast.watchdog.brain` fills this port as a module."""
+
+    def initial(self, job: str) -> JobState:
+        """A job nobody has submitted yet."""
+        ...
+
+    def advance(self, state: JobState, event: Event, now: float) -> Step:
+        """The next state, the effects and why. Pure."""
+        ...
+
+    def next_wakeup(self, state: JobState) -> float | None:
+        """When a `ClockTicked` could change something, or None."""
+        ...
+
+
+def turn(brain: Brain, state: JobState, event: Event, at: float) -> Step:
+    """Apply one event. An event the brain cannot take changes nothing, and says so.
+
+    The event is in the journal already. Letting the error out would stop the job's healing now and at every
+    restart, when the same line is read again; skipping it is the same decision in the live job and in a replay.
+    """
+    try:
+        return brain.advance(state, event, at)
+    except Exception as error:
+        says = f"{type(event).__name__} at {at:.3f} was skipped: {type(error).__name__}: {error}"
+        return Step(state, (), Reason(FAILED_RULE, says))

@@ -1,5 +1,34 @@
-"""One file per fault class; all pure."""
+"""One file per fault class; all pure. `detectors_for` makes those of one job."""
 
-from holdfast.watchdog.detectors.panel import detectors_for
+from holdfast.api.policy import Policy
+from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetector
+from holdfast.watchdog.detectors.condition import ConditionDetector
+from holdfast.watchdog.detectors.detector import Detector
+from holdfast.watchdog.detectors.device_vote import DeviceVoteDetector
+from holdfast.watchdog.detectors.early_exit import EarlyExitDetector
+from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
+from holdfast.watchdog.detectors.hang import HangDetector
+from holdfast.watchdog.detectors.member_lost import MemberLostDetector
+from holdfast.watchdog.detectors.non_finite import NonFiniteDetector
+from holdfast.watchdog.detectors.preemption import PreemptionDetector
+from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
+from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
+from holdfast.watchdog.detectors.thermal import ThermalDetector
 
-__all__ = ["detectors_for"]
+
+def detectors_for(policy: Policy) -> tuple[Detector, ...]:
+    """One of each, fresh. What explains more comes first: of two findings on one sample it is heard first."""
+    return (
+        PreemptionDetector(),
+        GpuFaultDetector(policy),
+        ConditionDetector(policy),
+        ThermalDetector(policy),
+        ReplicaVoteDetector(policy),
+        NonFiniteDetector(policy),
+        DeviceVoteDetector(policy),
+        MemberLostDetector(policy),
+        EarlyExitDetector(policy),
+        ProcessExitDetector(policy),
+        HangDetector(policy),
+        CollectiveFailedDetector(policy),
+    )

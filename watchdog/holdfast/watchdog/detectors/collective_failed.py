@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.policy import Policy
-from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.sample import (
+from holdfast.watchdog.detectors.detector import (
     CollectiveBroke,
     Connected,
     Disconnected,
@@ -19,6 +18,7 @@ from holdfast.watchdog.sample import (
     RoundStopped,
     Sample,
 )
+from holdfast.watchdog.detectors.round_in_force import RoundInForce
 
 # Fifty times what survivors of a killed peer were seen to need (7-27 ms with gloo), and little against the
 # time-out of minutes that a training script would otherwise wait.
@@ -28,7 +28,14 @@ PATIENCE_S = 1.0
 class CollectiveFailedDetector:
     """Judges `CollectiveBroke` by what else happens in its round."""
 
-    heeds = (CollectiveBroke, Exited, Connected, Disconnected, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (
+        CollectiveBroke,
+        Exited,
+        Connected,
+        Disconnected,
+        RoundStarted,
+        RoundStopped,
+    )
 
     def __init__(self, policy: Policy) -> None:
         self._round = RoundInForce(policy.job)

@@ -19,8 +19,7 @@ from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.telemetry import NodeReport
-from holdfast.watchdog.detectors.asks import is_own_rule
-from holdfast.watchdog.sample import Reported, Sample
+from holdfast.watchdog.detectors.detector import Detector, Reported, Sample, is_own_rule
 
 # A watched condition that was raised so often within a day is no accident.
 RAISES_THAT_CONDEMN = 3
@@ -60,10 +59,10 @@ class _Idle:
     ended: set[ConditionKind] = field(default_factory=set)
 
 
-class ConditionDetector:
+class ConditionDetector(Detector):
     """Judges the conditions of `Reported`: once when raised, once when over."""
 
-    heeds = (Reported,)
+    subscribes_to: tuple[type[Sample], ...] = (Reported,)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
@@ -86,13 +85,6 @@ class ConditionDetector:
         for clear in report.all_clear:
             proofs.extend(self._judge_clear(report, clear, holds, now))
         return proofs
-
-    def elapse(self, now: float) -> Sequence[Finding | ConditionOver]:
-        """Nothing: what is silent is Unknown."""
-        return ()
-
-    def next_wakeup(self) -> float | None:
-        return None
 
     def _judge(self, node: str, condition: Condition, now: float) -> Iterator[Finding | ConditionOver]:
         action = self._actions[condition.kind]

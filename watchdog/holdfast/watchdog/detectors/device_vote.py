@@ -30,10 +30,9 @@ from holdfast.api.event import ReplicasAgreed
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, ProvedBy, Subject
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.telemetry import DeviceAnswered, NodeReport, ParametersChanged, ParametersFingerprinted
-from holdfast.watchdog.detectors.asks import ASKS
+from holdfast.watchdog.detectors.detector import ASKS, Reported, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.detectors.replica_vote import FINDINGS_PER_ROUND, LATE_S, NODES_OF_ONE_FAULT, SUBJECTS_NAMED
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.sample import Reported, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.wording import ranks_in_words
 
 # Nodes report a change at once; those of one cause arrive within a second of each other.
@@ -49,7 +48,7 @@ VALUES_KEPT = 64  # of one make of device: one that is always wrong says somethi
 class DeviceVoteDetector:
     """Judges what ranks prove of themselves in `Reported`; proves agreement as well."""
 
-    heeds = (Reported, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

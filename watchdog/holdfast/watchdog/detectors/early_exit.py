@@ -9,9 +9,16 @@ from collections.abc import Sequence
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
+from holdfast.watchdog.detectors.detector import (
+    CollectiveBroke,
+    Detector,
+    Exited,
+    RoundStarted,
+    RoundStopped,
+    Sample,
+)
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.detectors.user_code import PEER
-from holdfast.watchdog.sample import CollectiveBroke, Exited, RoundStarted, RoundStopped, Sample
 
 # What the same way of failing is known by, from one round to the next.
 ALIKE = "a rank ended early"
@@ -19,10 +26,10 @@ ALIKE = "a rank ended early"
 ENDING_S = 1.0
 
 
-class EarlyExitDetector:
-    """Judges `Exited` with code 0 by what breaks after it in its round."""
+class EarlyExitDetector(Detector):
+    """Judges `Exited` with code 0 by what breaks after it in its round: others may go on for long without that."""
 
-    heeds = (CollectiveBroke, Exited, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (CollectiveBroke, Exited, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
@@ -54,13 +61,6 @@ class EarlyExitDetector:
         self._found = True
         broke = Evidence(f"rank {other}", "it went on, and its collective failed", broke_at)
         return (early_exit(self._job, (rank,), self._round.number, ended_at, broke),)
-
-    def elapse(self, now: float) -> Sequence[Finding]:
-        """Nothing: others may go on for long without a collective."""
-        return ()
-
-    def next_wakeup(self) -> float | None:
-        return None
 
 
 def early_exit(job: str, ranks: Sequence[int], round: int | None, at: float, *evidence: Evidence) -> Finding:

@@ -16,7 +16,7 @@ every GPU as Unknown, and a GPU that truly failed says so with an event.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
@@ -31,8 +31,7 @@ from holdfast.api.xid import (
     action_for,
     meaning_of,
 )
-from holdfast.watchdog.detectors.asks import is_own_rule
-from holdfast.watchdog.sample import Reported, Sample
+from holdfast.watchdog.detectors.detector import Reported, Sample, is_own_rule
 
 MERGE_S = 5.0
 # A watched error that comes again on the same GPU within a day is no accident.
@@ -82,7 +81,7 @@ class _Raised:
 class GpuFaultDetector:
     """Judges the events of `Reported`."""
 
-    heeds = (Reported,)
+    subscribes_to: tuple[type[Sample], ...] = (Reported,)
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -93,7 +92,7 @@ class GpuFaultDetector:
         """Findings for the errors of a report that ask for something."""
         if not isinstance(sample, Reported):
             return ()
-        return list(self._judge_report(sample.report, now))
+        return list(self._judge_report(sample.report, now)) if sample.report.events else []
 
     def elapse(self, now: float) -> Sequence[Finding]:
         """Judge the cleanups that nobody else explained."""
@@ -121,12 +120,15 @@ class GpuFaultDetector:
                 yield from _judge_loss(gpu, subject, event, at)
                 continue
             if event.xid == RECOVERY_ACTION_CHANGED and event.recovery_action == RecoveryAction.NONE:
-                self._forget(key)
+                self._gpus.pop(key, None)
+                self._held.pop(key, None)
                 continue
             clusters = self._policy.cluster_xid_actions
-            action = self._action(event, {**clusters, **self._policy.xid_actions})
-            own_rule = is_own_rule(action, self._action(event, clusters))
-            raised = _Raised(subject, event, at, action, _peers(subject, event, report), own_rule)
+            own, standing = (
+                action_for(event.xid, event.recovery_action, overrides, event.link_fault)
+                for overrides in ({**clusters, **self._policy.xid_actions}, clusters)
+            )
+            raised = _Raised(subject, event, at, own, _peers(subject, event, report), is_own_rule(own, standing))
             if event.xid != PREEMPTIVE_CLEANUP:
                 gpu.last_cause_at = at
                 if key in self._held and abs(at - self._held[key][1].at) <= MERGE_S:
@@ -134,9 +136,6 @@ class GpuFaultDetector:
                 yield from self._judge(raised, gpu)
             elif abs(at - gpu.last_cause_at) > MERGE_S:
                 self._held.setdefault(key, (now + MERGE_S, raised))
-
-    def _action(self, event: XidRaised, overrides: Mapping[int, XidAction]) -> XidAction:
-        return action_for(event.xid, event.recovery_action, overrides, event.link_fault)
 
     def _judge(self, raised: _Raised, gpu: _Gpu) -> Sequence[Finding]:
         xid = raised.event.xid
@@ -156,10 +155,6 @@ class GpuFaultDetector:
             evidence.insert(0, Evidence(_source(raised.subject), f"XID {xid} the time before", before))
         gpu.verdict = _Verdict(raised.action, raised.at)
         return (_xid_finding(raised, tuple(evidence)),)
-
-    def _forget(self, key: tuple[str, str]) -> None:
-        self._gpus.pop(key, None)
-        self._held.pop(key, None)
 
     def _gpu(self, key: tuple[str, str]) -> _Gpu:
         gpu = self._gpus.setdefault(key, _Gpu())

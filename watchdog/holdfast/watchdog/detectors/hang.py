@@ -6,8 +6,8 @@ all that wait for it. Two judgements follow.
 *A rank is provably stuck*: its process is stopped, or its side thread has lost its pulse while others beat. That
 rank is named at once, with certainty, whatever the others do.
 
-*The whole round stands still*: every rank has outlived the time its phase allows. Then `standstill` tells who is
-missing. A process that runs may merely be late (saving or evaluating without saying so), so it is given
+*The whole round stands still*: every rank has outlived the time its phase allows. Then `name_the_missing` tells
+who is missing. A process that runs may merely be late (saving or evaluating without saying so), so it is given
 `LATE_S_MIN`, and when nobody stands out `UNDECIDED_S_MIN`.
 
 Deadlines, from the newest publication of the rank:
@@ -28,16 +28,19 @@ such a rank is not called hung on its account, and silence alone never proves a 
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+import msgspec
+
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
+from holdfast.watchdog.detectors.detector import Detector, Exited, Reported, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.detectors.early_exit import early_exit
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.detectors.standstill import Named, Seen, evidence_of, name_the_missing
-from holdfast.watchdog.sample import Exited, Reported, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.wording import ranks_in_words
 
 STEPS_KEPT = 512
 # Before the job has trained so many steps beyond a round's first one, nothing is known of how long they take.
@@ -58,11 +61,123 @@ RANKS_LISTED = 64
 # Two samples tell of the same publication when their times differ by less than the jitter of delivery.
 SAME_PUBLICATION_S = 0.1
 
+# Where a rank still has to do its own work before it can meet the others, in order. A rank in the backward pass
+# or later may be waiting for them.
+_BEFORE_THE_MEETING = (
+    Phase.STARTUP,
+    Phase.IDLE,
+    Phase.CHECKPOINT,
+    Phase.DATA,
+    Phase.FORWARD,
+)
+_PLACES = {phase: place for place, phase in enumerate((*_BEFORE_THE_MEETING, Phase.BACKWARD, Phase.OPTIMIZER))}
+GROUPS_SHOWN = 8
+CULPRITS_SHOWN = 8
 
-class HangDetector:
+
+# Who did not arrive: reads one round's ranks at a standstill and names those the others wait for.
+
+
+class Seen(msgspec.Struct, frozen=True, gc=False):
+    """One rank's newest sample. `at` is its arrival, `progress_at` when the rank last moved, `stopped_at` since
+    when its process has been seen stopped, None when it is not (watchdog clock).
+    """
+
+    sample: RankSample
+    at: float
+    progress_at: float
+    stopped_at: float | None = None
+
+    @property
+    def stalled_s(self) -> float:
+        """How long the rank is proven not to have moved."""
+        return self.at - self.progress_at
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The ranks that did not arrive, none when nobody stands out, and by which rule."""
+
+    ranks: tuple[int, ...]
+    confidence: Confidence
+    cause: str
+
+
+def name_the_missing(seen: Mapping[int, Seen], absent: Sequence[int]) -> Named:
+    """The first rule that tells one side from the other.
+
+    `absent` are ranks that never published anything in this round, on nodes whose agents do report.
+    """
+    if absent:
+        return Named(tuple(absent), Confidence.PROBABLE, "never entered the round")
+    gone = tuple(rank for rank, each in seen.items() if each.sample.process is ProcessState.GONE)
+    if gone:
+        return Named(gone, Confidence.CERTAIN, "the process is gone")
+    behind = _lowest({rank: _steps_done(each.sample) for rank, each in seen.items()})
+    sequences = {rank: each.sample.collective_sequence for rank, each in seen.items()}
+    known = {rank: sequence for rank, sequence in sequences.items() if sequence is not None}
+    if not behind and len(known) == len(seen):
+        behind = _lowest(known)
+    if behind:
+        return Named(behind, Confidence.PROBABLE, "did not reach the collective")
+    early = _lowest({rank: _PLACES[each.sample.phase] for rank, each in seen.items()})
+    if early and seen[early[0]].sample.phase in _BEFORE_THE_MEETING:
+        phase = seen[early[0]].sample.phase
+        return Named(early, Confidence.PROBABLE, f"stuck in {phase.name.lower()}")
+    return Named((), Confidence.UNKNOWN, "every rank waits")
+
+
+def _steps_done(sample: RankSample) -> int:
+    return -1 if sample.step is None else sample.step
+
+
+def _lowest(places: Mapping[int, int]) -> tuple[int, ...]:
+    """The ranks at the lowest place; none when all are level."""
+    lowest = min(places.values())
+    ranks = tuple(rank for rank, place in places.items() if place == lowest)
+    return () if len(ranks) == len(places) else ranks
+
+
+def evidence_of(seen: Mapping[int, Seen], missing: Sequence[int], now: float) -> tuple[Evidence, ...]:
+    """Both sides: who did not arrive, and who waits where. Ranks in the same state share a line."""
+    lines = [_missing(rank, seen.get(rank), now) for rank in missing[:CULPRITS_SHOWN]]
+    named = set(missing)
+    groups: dict[tuple[int | None, int | None, Phase], list[int]] = {}
+    for rank, each in seen.items():
+        if rank not in named:
+            key = (each.sample.step, each.sample.collective_sequence, each.sample.phase)
+            groups.setdefault(key, []).append(rank)
+    largest_first = sorted(groups.items(), key=lambda group: -len(group[1]))
+    for _, ranks in largest_first[:GROUPS_SHOWN]:
+        one = seen[ranks[0]]
+        longest = max(seen[rank].stalled_s for rank in ranks)
+        says = f"{ranks_in_words(ranks)} {_where(one.sample)}, waiting for {longest:.1f} s"
+        lines.append(Evidence("rank records", says, one.at))
+    return tuple(lines)
+
+
+def _missing(rank: int, seen: Seen | None, now: float) -> Evidence:
+    if seen is None:
+        return Evidence("rank records", f"rank {rank} did not arrive: it never published in this round", now)
+    sample = seen.sample
+    pulse = "unknown" if sample.pulse_age_s is None else f"{sample.pulse_age_s:.1f} s ago"
+    says = (
+        f"rank {rank} did not arrive: process {sample.process.value}, {_where(sample)}, "
+        f"no progress for {seen.stalled_s:.1f} s, last pulse {pulse}"
+    )
+    return Evidence("rank records", says, seen.at)
+
+
+def _where(sample: RankSample) -> str:
+    step = "before its first step" if sample.step is None else f"after step {sample.step}"
+    collective = "" if sample.collective_sequence is None else f", collective {sample.collective_sequence}"
+    return f"in {sample.phase.name.lower()} {step}{collective}"
+
+
+class HangDetector(Detector):
     """Judges `Reported`. At most one finding per round; one sample per rank and a window of step times is kept."""
 
-    heeds = (Reported, Exited, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, Exited, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -86,13 +201,6 @@ class HangDetector:
             return (self._stuck_finding(now),)
         return self._judge_standstill(now)
 
-    def elapse(self, now: float) -> Sequence[Finding]:
-        """Nothing: silence of the samples is the agents' trouble, not proof of the ranks'."""
-        return ()
-
-    def next_wakeup(self) -> float | None:
-        return None
-
     def stalled_after_s(self, now: float) -> float:
         """After how long without progress a rank is worth reporting at once: the first of the deadlines."""
         return self._deadline_s(STOPPED_S_MIN) or STOPPED_S_MIN
@@ -109,15 +217,25 @@ class HangDetector:
 
     def _take(self, report: NodeReport, now: float) -> list[int]:
         """Keep the samples that count; return the ranks that may be stuck. What a report costs is decided here."""
-        if not any(each.source.startswith("rank") for each in report.unreadable):
+        if not report.unreadable or not any(each.source.startswith("rank") for each in report.unreadable):
             self._node_at[report.node] = now
-        suspects, soonest_s, known = [], self._soonest_s(), self._seen
+        # Not after any deadline that `_allowed_s` gives: below it nobody needs a closer look.
+        soonest_s = min(self._deadline_s(LATE_S_MIN) or math.inf, self._policy.startup_timeout_s, CHECKPOINT_S_MIN)
+        suspects, known, moving_s = [], self._seen, self._moving_s
         for sample in self._round.samples_in(report):
             rank, stopped = sample.rank, sample.process is ProcessState.STOPPED
             before = known.get(rank)
-            self._learn(sample, before)
-            stopped_at = _stopped_at(before, now) if stopped else None
-            if sample.progress_age_s < self._moving_s:
+            if sample.step is not None and sample.step_time_s is not None:
+                self._times.take(sample.step, sample.step_time_s)
+            if before is not None and before.sample.phase is Phase.CHECKPOINT:
+                saved_s = before.sample.phase_age_s
+                # Only a save that ended counts: one that hangs must not extend its own deadline.
+                if sample.phase is not Phase.CHECKPOINT or sample.phase_age_s < saved_s:
+                    self._longest_checkpoint_s = max(self._longest_checkpoint_s, saved_s)
+            stopped_at = None
+            if stopped:  # since when it has been seen so, without a sample in between that shows it running
+                stopped_at = now if before is None or before.stopped_at is None else before.stopped_at
+            if sample.progress_age_s < moving_s:
                 known[rank] = Seen(sample, now, now - sample.progress_age_s, stopped_at)
                 self._stalled.discard(rank)
                 continue
@@ -130,19 +248,6 @@ class HangDetector:
             if stopped or (sample.pulse_age_s is not None and sample.pulse_age_s >= soonest_s):
                 suspects.append(rank)
         return suspects
-
-    def _soonest_s(self) -> float:
-        """Not after any deadline that `_allowed_s` gives: below it nobody needs a closer look."""
-        return min(self._deadline_s(LATE_S_MIN) or math.inf, self._policy.startup_timeout_s, CHECKPOINT_S_MIN)
-
-    def _learn(self, sample: RankSample, before: Seen | None) -> None:
-        if sample.step is not None and sample.step_time_s is not None:
-            self._times.take(sample.step, sample.step_time_s)
-        if before is None or before.sample.phase is not Phase.CHECKPOINT:
-            return
-        # Only a save that ended counts: one that hangs must not extend its own deadline.
-        if sample.phase is not Phase.CHECKPOINT or sample.phase_age_s < before.sample.phase_age_s:
-            self._longest_checkpoint_s = max(self._longest_checkpoint_s, before.sample.phase_age_s)
 
     def _deadline_s(self, least_s: float) -> float | None:
         """The time a step may take without progress; None before the job has shown how long its steps are."""
@@ -272,11 +377,6 @@ def _moved_at(sample: RankSample, before: Seen | None, now: float) -> float:
     if same_publication and went_on and sample.process is not ProcessState.STOPPED:
         return now
     return max(published_at, before.progress_at) if same_publication else published_at
-
-
-def _stopped_at(before: Seen | None, now: float) -> float:
-    """Since when a stopped process has been seen stopped, without a sample in between that shows it running."""
-    return before.stopped_at if before is not None and before.stopped_at is not None else now
 
 
 def _beats(sample: RankSample, within_s: float) -> bool:

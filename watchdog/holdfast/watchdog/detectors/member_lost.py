@@ -17,8 +17,7 @@ import msgspec
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
-from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.sample import (
+from holdfast.watchdog.detectors.detector import (
     Connected,
     Disconnected,
     Expected,
@@ -28,6 +27,7 @@ from holdfast.watchdog.sample import (
     RoundStopped,
     Sample,
 )
+from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.wording import in_words
 
 # A stall of the watchdog goes unseen for one wakeup interval and one tolerance: together a third of
@@ -53,7 +53,15 @@ class MemberLostDetector:
     A lost member is watched again from its next `Connected`, or when a round counts on it all the same.
     """
 
-    heeds = (Heard, Connected, Expected, Disconnected, Left, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (
+        Heard,
+        Connected,
+        Expected,
+        Disconnected,
+        Left,
+        RoundStarted,
+        RoundStopped,
+    )
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

@@ -10,24 +10,24 @@ from collections.abc import Sequence
 
 from holdfast.api.event import NodeDeparting
 from holdfast.api.telemetry import PreemptionNoticed
-from holdfast.watchdog.sample import Reported, Sample
+from holdfast.watchdog.detectors.detector import Detector, Reported, Sample
 
 # Machines outstay their notice, and come back under their name no sooner than they take to boot.
 OUTSTAY_S = 60.0
 NOTICES_REMEMBERED = 4096
 
 
-class PreemptionDetector:
+class PreemptionDetector(Detector):
     """Judges the events of `Reported`."""
 
-    heeds = (Reported,)
+    subscribes_to: tuple[type[Sample], ...] = (Reported,)
 
     def __init__(self) -> None:
         self._due: OrderedDict[tuple[str, str, str], float] = OrderedDict()  # by node, source and text
 
     def observe(self, sample: Sample, now: float) -> Sequence[NodeDeparting]:
         """One departure for each notice that is new."""
-        if not isinstance(sample, Reported):
+        if not isinstance(sample, Reported) or not sample.report.events:
             return ()
         notices = (event for event in sample.report.events if isinstance(event, PreemptionNoticed))
         return [
@@ -39,13 +39,6 @@ class PreemptionDetector:
             for notice in notices
             if self._is_new(sample.report.node, notice, now)
         ]
-
-    def elapse(self, now: float) -> Sequence[NodeDeparting]:
-        """Silence proves nothing here."""
-        return ()
-
-    def next_wakeup(self) -> float | None:
-        return None
 
     def _is_new(self, node: str, notice: PreemptionNoticed, now: float) -> bool:
         key = (node, notice.source, notice.text)

@@ -28,9 +28,16 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.membership import WorkerExited
 from holdfast.api.policy import Policy
 from holdfast.api.telemetry import NodeReport, ProcessKilledForMemory
+from holdfast.watchdog.detectors.detector import (
+    CollectiveBroke,
+    Exited,
+    Reported,
+    RoundStarted,
+    RoundStopped,
+    Sample,
+)
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.detectors.user_code import DEVICE, NOTHING_TO_RESTORE, PEER, outside_of
-from holdfast.watchdog.sample import CollectiveBroke, Exited, Reported, RoundStarted, RoundStopped, Sample
 
 # Survivors of a death fail in their next collective: within 7-27 ms with gloo on one machine, plus the time an
 # interpreter takes to end. Later than this, nothing has healed the round and the death is news again.
@@ -153,7 +160,7 @@ class _Killing:
 class ProcessExitDetector:
     """Judges `Exited`, in the light of what `Reported` says. Silence proves nothing here."""
 
-    heeds = (Exited, CollectiveBroke, Reported, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Exited, CollectiveBroke, Reported, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

@@ -5,7 +5,7 @@ from collections.abc import Container, Sequence
 from holdfast.api.finding import Subject
 from holdfast.api.round import MemberRanks, Round
 from holdfast.api.telemetry import NodeReport, RankSample
-from holdfast.watchdog.sample import RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.detectors.detector import RoundStarted, RoundStopped, Sample
 
 
 class RoundInForce:

@@ -22,10 +22,8 @@ from holdfast.api.event import ConditionOver
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, ThermalPolicy, XidAction
 from holdfast.api.telemetry import GpuSample, NodeReport
-from holdfast.watchdog.detectors.asks import ASKS
-from holdfast.watchdog.detectors.heat import COOL_C, GpuHeat, is_far_from_hot, tells_heat
-from holdfast.watchdog.detectors.rack import CALM_S, TOGETHER_S, Rack
-from holdfast.watchdog.sample import Placed, Reported, Sample
+from holdfast.watchdog.detectors.detector import ASKS, Detector, Placed, Reported, Sample
+from holdfast.watchdog.detectors.heat import CALM_S, COOL_C, TOGETHER_S, GpuHeat, Rack, is_far_from_hot, tells_heat
 
 GPU_HOT, RACK_HOT, NODES_HOT, RISING = "GPU hot", "rack hot", "nodes hot", "temperature rising"
 
@@ -69,10 +67,10 @@ class _Node:
         return known
 
 
-class ThermalDetector:
+class ThermalDetector(Detector):
     """Judges the GPU samples of `Reported`."""
 
-    heeds = (Reported, Placed)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, Placed)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
@@ -94,13 +92,6 @@ class ThermalDetector:
         if isinstance(sample, Placed):
             self._place(sample)
         return ()
-
-    def elapse(self, now: float) -> Sequence[Finding | ConditionOver]:
-        """Nothing: who is silent is Unknown."""
-        return ()
-
-    def next_wakeup(self) -> float | None:
-        return None
 
     def _look(self, report: NodeReport, node: _Node, now: float) -> Iterator[Finding | ConditionOver]:
         rack = self._rack_of.get(report.node, self._unplaced)

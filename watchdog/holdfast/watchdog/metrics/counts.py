@@ -6,6 +6,7 @@ with zero for the rest, which Prometheus takes for what it is.
 
 from collections import Counter
 from collections.abc import Iterable
+from enum import StrEnum
 
 from holdfast.api.event import Event, FindingMade, MemberTested, ReplicasAgreed
 from holdfast.api.finding import FindingKind, ProvedBy
@@ -14,6 +15,34 @@ from holdfast.api.selftest import Verdict
 from holdfast.watchdog.brain.history import is_of_replicas
 from holdfast.watchdog.brain.step import Effect, IncidentClosed, IncidentOpened
 from holdfast.watchdog.detectors.replica_vote import REPLAY
+
+# What the watchdog counts about itself.
+
+
+class Count(StrEnum):
+    """Counters, by what they count. Each has a metric of its name."""
+
+    BAD_MESSAGES = "bad_messages"
+    DROPPED_STRANGERS = "dropped_strangers"
+    DUPLICATE_MESSAGES = "duplicate_messages"
+    DUPLICATE_REPORTS = "duplicate_reports"
+    FENCED_MESSAGES = "fenced_messages"
+    REPORTS = "reports"
+    REFUSED_REQUESTS = "refused_requests"
+    REPLACED_CONNECTIONS = "replaced_connections"
+
+
+class Tally:
+    """Counters since the program started. Written from one thread."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Count] = Counter()
+
+    def add(self, what: Count) -> None:
+        self._counts[what] += 1
+
+    def __getitem__(self, what: Count) -> int:
+        return self._counts[what]
 
 
 class JobCounts:

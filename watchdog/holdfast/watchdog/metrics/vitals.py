@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from holdfast.api.telemetry import RankSample
-from holdfast.watchdog.newest import Newest
+from holdfast.watchdog.detectors.progress import Newest
 
 SLICE: Final = 4096
 # Medians and the p99 of more values than this are of as many, evenly spread over the ranks: sorting 100,000 takes

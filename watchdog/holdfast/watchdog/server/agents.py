@@ -1,35 +1,32 @@
 """Agents: node reports in, the pace and what was taken out."""
 
-from collections.abc import AsyncIterator, Iterable
-from typing import TypeVar
+from collections.abc import AsyncIterator
 
 import msgspec
 from aiohttp import WSCloseCode, web
 
 from holdfast.api.errors import HoldfastError
-from holdfast.api.round import Round
 from holdfast.api.telemetry import (
     AgentHello,
-    DeviceAnswered,
     FromAgent,
-    NodeEvent,
     NodeReport,
-    ParametersChanged,
-    ParametersFingerprinted,
-    RankSample,
     ReportTaken,
 )
-from holdfast.watchdog.auth import Caller
+from holdfast.watchdog.metrics.counts import Count
 from holdfast.watchdog.server.answer import CALLER
-from holdfast.watchdog.server.connection import AgentConnection
-from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket, sender
+from holdfast.watchdog.server.connection import (
+    AgentConnection,
+    BadMessage,
+    Farewell,
+    Outbox,
+    Slot,
+    decoded,
+    first,
+    serve,
+)
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.names import check_peer, check_room, check_speaks_for
-from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
-from holdfast.watchdog.server.tally import Count
-from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
-
-Said = TypeVar("Said", bound=RankSample | NodeEvent)
+from holdfast.watchdog.server.identity import check_peer, check_room, check_speaks_for, credible
+from holdfast.watchdog.server.watchdog import WATCHDOG
 
 # Eight ranks and GPUs take about 4 KiB; a node with many events behind it takes more.
 FRAME_BYTES_MAX = 1024 * 1024
@@ -39,22 +36,18 @@ MESSAGES: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent
 
 async def serve_agent(request: web.Request) -> web.WebSocketResponse:
     """One agent's connection, from its `AgentHello` to its end."""
-    watchdog = request.app[WATCHDOG]
-    socket = await open_socket(request, frame_bytes_max=FRAME_BYTES_MAX)
-    outbox = Outbox(sender(request, socket))
-    await converse(socket, outbox, watchdog.tally, lambda: _talk(watchdog, socket, outbox, request[CALLER]))
-    return socket
+    return await serve(request, request.app[WATCHDOG].tally, _talk, frame_bytes_max=FRAME_BYTES_MAX)
 
 
-async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbox, caller: Caller) -> None:
+async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
     frames = decoded(socket, MESSAGES)
     hello = await first(frames)
     if not isinstance(hello, AgentHello):
         raise BadMessage("the first message must be AgentHello")
     check_peer(node=hello.node, boot=hello.boot)
-    check_speaks_for(caller, hello.node)
+    check_speaks_for(request[CALLER], hello.node)
     try:
-        host = watchdog.brought(hello.job)
+        host = request.app[WATCHDOG].brought(hello.job)
         check_room(len(host.taken))
     except HoldfastError as error:
         raise BadMessage(str(error)) from error
@@ -88,33 +81,3 @@ async def _listen(host: JobHost, agent: AgentConnection, frames: AsyncIterator[F
             if not report.events:
                 continue  # nobody keeps what only tells of the present; answering it would double the traffic
         agent.outbox.put(Slot.TAKEN, msgspec.msgpack.encode(ReportTaken(host.taken[agent.node].sequence)))
-
-
-# Whose word counts about which rank: a pod speaks for the ranks of the member that it is, and for no others.
-#
-# An agent reads what pods leave in their own volumes, and passes it on with the name of the pod as the kubelet
-# knows it. Any pod of a job's namespace may say that it is of that job; only a member of the round has ranks in
-# it.
-
-
-def credible(report: NodeReport, newest: Round | None) -> NodeReport:
-    """The report without what pods say of ranks that are not theirs. What is of other rounds counts nowhere."""
-    if newest is None:
-        return report
-    ranks, events = _own(report.ranks, newest), _own(report.events, newest)
-    if len(ranks) == len(report.ranks) and len(events) == len(report.events):
-        return report
-    return msgspec.structs.replace(report, ranks=ranks, events=events)
-
-
-def _own(said: Iterable[Said], newest: Round) -> tuple[Said, ...]:
-    return tuple(each for each in said if _is_own(each, newest))
-
-
-def _is_own(said: RankSample | NodeEvent, newest: Round) -> bool:
-    if not isinstance(said, RankSample | ParametersFingerprinted | DeviceAnswered | ParametersChanged):
-        return True  # of the node: the agent's own word
-    if not said.member or said.round != newest.number:
-        return True
-    share = newest.share_of(said.member)
-    return share is not None and share.first_rank <= said.rank < share.first_rank + share.local_size

@@ -7,8 +7,9 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from holdfast.api.errors import Fenced, HoldfastError, InvalidInput
-from holdfast.watchdog.auth import Caller
-from holdfast.watchdog.server.tally import Count, Tally
+from holdfast.watchdog.access.auth import Caller
+from holdfast.watchdog.access.readership import Readership
+from holdfast.watchdog.metrics.counts import Count, Tally
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -22,6 +23,7 @@ BEARER = "Bearer "
 # The API server's proxy to services keeps the Authorization header for itself; this one it passes on.
 TOKEN_HEADER = "X-Holdfast-Token"
 CALLER = web.RequestKey("caller", Caller)
+READERSHIP = web.AppKey("readership", Readership)
 
 
 def answer(body: object, *, status: int = 200) -> web.Response:

@@ -2,21 +2,45 @@
 
 import hmac
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 from aiohttp import WSCloseCode, web
+from aiohttp.typedefs import Middleware
 
-from holdfast.watchdog.auth import Authenticator, Role
-from holdfast.watchdog.readership import GET_JOB, GET_LOG, LIST_JOBS, NoRights, Readership, Right
-from holdfast.watchdog.server import reads, scrape, standing, submissions
+from holdfast.api.door import Door
+from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
+from holdfast.watchdog.access.auth import Authenticator, Caller, Role
+from holdfast.watchdog.access.readership import (
+    GET_JOB,
+    GET_LOG,
+    LIST_JOBS,
+    Decision,
+    NoRights,
+    Read,
+    Readership,
+    Right,
+    decide,
+)
+from holdfast.watchdog.server import reads, scrape, submissions
 from holdfast.watchdog.server.agents import serve_agent
-from holdfast.watchdog.server.answer import Handler, plainly, token_of
-from holdfast.watchdog.server.doors import READERSHIP, granted, guarded, reader
+from holdfast.watchdog.server.answer import (
+    CALLER,
+    READERSHIP,
+    TOKEN_HEADER,
+    Handler,
+    answer,
+    plainly,
+    refusal,
+    token_of,
+)
+from holdfast.watchdog.server.connection import Farewell
+from holdfast.watchdog.server.identity import check_job
 from holdfast.watchdog.server.launchers import serve_launcher
 from holdfast.watchdog.server.operators import serve_operator
-from holdfast.watchdog.server.outbox import Farewell
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+from holdfast.watchdog.servicepeer import Readiness
 
 logger = logging.getLogger(__name__)
 
@@ -24,76 +48,14 @@ GOODBYE = Farewell(WSCloseCode.GOING_AWAY, "the watchdog is shutting down")
 JOB = "/v1/jobs/{namespace}/{name}"
 BY_ROLE = Readership(NoRights())
 
+Check = Callable[[web.Request, Caller], Awaitable[str | None]]
+"""Why the caller is refused, None when it is not."""
 
-class Route(msgspec.Struct, frozen=True):
-    """One path. `needs` is the role, or the right to read a job; None is open to everybody."""
+DOOR = web.AppKey("door", Door)
+FULL = "this watchdog has as many connections as its limit of open files allows: raise the limit (ulimit -Hn)"
 
-    method: str
-    path: str
-    handler: Handler
-    needs: Role | Right | None
-
-
-ROUTES = (
-    Route("GET", "/healthz", reads.healthz, None),
-    Route("GET", "/livez", standing.livez, None),
-    Route("GET", "/readyz", standing.readyz, None),
-    Route("GET", "/metrics", scrape.metrics, Role.VIEW),
-    Route("GET", "/v1/member", serve_launcher, Role.INGEST),
-    Route("GET", "/v1/agent", serve_agent, Role.INGEST),
-    Route("GET", "/v1/operator", serve_operator, Role.OPERATE),
-    Route("GET", "/v1/jobs", reads.jobs, LIST_JOBS),
-    Route("POST", "/v1/jobs", submissions.submit, Role.OPERATE),
-    Route("DELETE", JOB, submissions.forget, Role.OPERATE),
-    Route("GET", f"{JOB}/status", reads.job_status, GET_JOB),
-    Route("GET", f"{JOB}/ranks", reads.ranks, GET_JOB),
-    Route("GET", f"{JOB}/incidents", reads.incidents, GET_JOB),
-    Route("GET", f"{JOB}/incidents/{{id}}", reads.incident, GET_JOB),
-    Route("GET", f"{JOB}/plan", reads.plan, GET_JOB),
-    Route("GET", f"{JOB}/round", reads.desired_round, GET_JOB),
-    Route("GET", f"{JOB}/nodes", reads.nodes, GET_JOB),
-    Route("GET", f"{JOB}/journal", reads.journal, GET_JOB),
-    Route("GET", f"{JOB}/logs", reads.logs, GET_LOG),
-    Route("POST", f"{JOB}/interventions", submissions.intervene, Role.OPERATE),
-    Route("GET", f"{JOB}/forecast", submissions.foretell, GET_JOB),
-)
-
-
-def make_app(
-    watchdog: Watchdog,
-    authenticator: Authenticator,
-    metrics_token_file: Path | None = None,
-    readership: Readership = BY_ROLE,
-) -> web.Application:
-    """The application over a watchdog; until that is started, it only tells that it stands by.
-
-    Whoever shows the token in `metrics_token_file` may read the metrics as well. `readership` says who may read
-    which job.
-    """
-    middlewares = [plainly(watchdog.tally), standing.leaders_only(watchdog)]
-    app = web.Application(middlewares=middlewares, client_max_size=submissions.BODY_BYTES_MAX)
-    app[WATCHDOG] = watchdog
-    app[READERSHIP] = readership
-    app[scrape.SCRAPER] = scrape.Scraper()
-    app.cleanup_ctx.append(scrape.watch_loop)
-    for route in ROUTES:
-        handler = route.handler
-        if route.needs is not None:
-            check = reader(route.needs) if isinstance(route.needs, Right) else granted(route.needs)
-            handler = guarded(handler, check, authenticator)
-        if route.handler is scrape.metrics:
-            handler = or_by_token(route.handler, handler, metrics_token_file)
-        app.router.add_route(route.method, route.path, handler)
-    app.on_shutdown.append(_say_goodbye)
-    return app
-
-
-async def _say_goodbye(app: web.Application) -> None:
-    """End every connection, so that peers look for the next watchdog at once."""
-    for host in app[WATCHDOG].hosts():
-        host.closing = True
-        for connection in (*host.launchers.values(), *host.agents.values(), *host.operators):
-            connection.outbox.finish(GOODBYE)
+# What a standby answers as well. Everything else would be answered from nothing.
+FOR_STANDBY = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})
 
 
 # Who may scrape the metrics: whoever shows the token of a file, beside those who may read everything.
@@ -133,3 +95,183 @@ class _Token:
             return None
         self._trouble = None
         return token or None
+
+
+# What a caller must be for each path: granted a role, or a reader of what the path is about.
+
+
+def guarded(handler: Handler, check: Check, authenticator: Authenticator) -> Handler:
+    """`handler`, for callers with a token whom `check` lets in."""
+
+    async def ask(request: web.Request) -> web.StreamResponse:
+        token = token_of(request)
+        caller = await authenticator.caller(token) if token else None
+        if caller is None:
+            says = f"send the header 'Authorization: Bearer TOKEN' or '{TOKEN_HEADER}: TOKEN'"
+            return refusal(401, f"this needs a valid token: {says}")
+        door = request.app.get(DOOR)
+        if door is not None and not door.admit(request.protocol):
+            return refusal(503, FULL)
+        why = await check(request, caller)
+        if why is not None:
+            return refusal(403, why)
+        request[CALLER] = caller
+        return await handler(request)
+
+    return ask
+
+
+def granted(needs: Role | Right) -> Check:
+    """For whoever has the role, or may read the job that the path names; of a list, the handler leaves out what is
+    not theirs.
+
+    The check raises InvalidInput when the path names no job, Unavailable when Kubernetes cannot be asked.
+    """
+
+    async def check(request: web.Request, caller: Caller) -> str | None:
+        if isinstance(needs, Role):
+            return None if needs in caller.roles else _lacks(needs, caller)
+        decision = decide(caller, needs)
+        if decision is Decision.REFUSED:
+            return _lacks(Role.VIEW, caller)
+        if decision is Decision.ALLOWED or "name" not in request.match_info:
+            return None
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        check_job(f"{namespace}/{name}")
+        if await request.app[READERSHIP].may(caller, Read(needs, namespace, name)):
+            return None
+        return (
+            f"this needs the right to {needs} in namespace {namespace}, or the role view, and {caller.name} has "
+            f"neither: bind a ClusterRole that has it (Holdfast's chart makes one, ...-view) with 'kubectl create "
+            f"rolebinding --namespace {namespace}', or grant the role view in the chart's watchdog.grants"
+        )
+
+    return check
+
+
+def _lacks(needs: Role, caller: Caller) -> str:
+    held = ", ".join(sorted(role.value for role in caller.roles)) or "no role"
+    return f"this needs the role {needs.value}; {caller.name} has {held}"
+
+
+# Whether this watchdog lives, leads, and has its store: for probes, and for whoever comes while it stands by.
+#
+# /livez     200 while the program runs; ending it over anything else would help nobody
+# /readyz    200 while it leads, with its fence, and while it could take over; 503 until it has asked for the lock
+# /healthz   200 while the store answers: who leads can record what it decides
+#
+# Every answer of one that does not lead carries `X-Holdfast-Standing`. What only a leader can answer is refused
+# with 503, and the connection is closed: a client that kept it would ask the same standby for ever.
+
+
+async def livez(request: web.Request) -> web.Response:
+    """Needs no token."""
+    return answer({"status": "ok"})
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """Needs no token; the fence is only a count of leaders.
+
+    A standby that knows its store to be away is ready: it is as good as any other, and nobody could do better.
+    """
+    watchdog = request.app[WATCHDOG]
+    told = Readiness(watchdog.standing, watchdog.leading)
+    return answer(told, status=503 if told.status is Standing.STARTING else 200)
+
+
+async def healthz(request: web.Request) -> web.Response:
+    """Whether the store answers. Needs no token and tells no more than that."""
+    trouble = request.app[WATCHDOG].trouble()
+    if trouble is None:
+        return answer({"status": "ok"})
+    return answer({"status": "unavailable", "reason": trouble}, status=503)
+
+
+def leaders_only(watchdog: Watchdog) -> Middleware:
+    """Middleware: while this watchdog stands by, whoever asks is sent to look for the leader."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if watchdog.leading is not None:
+            return await handler(request)
+        if request.path in FOR_STANDBY:
+            response = await handler(request)
+        else:
+            response = refusal(STANDBY_STATUS, "this watchdog stands by; another one leads: ask again")
+            response.headers["Retry-After"] = "0"
+            response.force_close()
+        # Whoever waits for the lock, even for the first time, is a standby to those who look for the leader.
+        response.headers[STANDING_HEADER] = Standing.STANDBY
+        return response
+
+    return check
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One path. `needs` is the role, or the right to read a job; None is open to everybody."""
+
+    method: str
+    path: str
+    handler: Handler
+    needs: Role | Right | None
+
+
+ROUTES = (
+    Route("GET", "/healthz", healthz, None),
+    Route("GET", "/livez", livez, None),
+    Route("GET", "/readyz", readyz, None),
+    Route("GET", "/metrics", scrape.metrics, Role.VIEW),
+    Route("GET", "/v1/member", serve_launcher, Role.INGEST),
+    Route("GET", "/v1/agent", serve_agent, Role.INGEST),
+    Route("GET", "/v1/operator", serve_operator, Role.OPERATE),
+    Route("GET", "/v1/jobs", reads.jobs, LIST_JOBS),
+    Route("POST", "/v1/jobs", submissions.submit, Role.OPERATE),
+    Route("DELETE", JOB, submissions.forget, Role.OPERATE),
+    Route("GET", f"{JOB}/status", reads.job_status, GET_JOB),
+    Route("GET", f"{JOB}/ranks", reads.ranks, GET_JOB),
+    Route("GET", f"{JOB}/incidents", reads.incidents, GET_JOB),
+    Route("GET", f"{JOB}/incidents/{{id}}", reads.incident, GET_JOB),
+    Route("GET", f"{JOB}/plan", reads.plan, GET_JOB),
+    Route("GET", f"{JOB}/round", reads.desired_round, GET_JOB),
+    Route("GET", f"{JOB}/nodes", reads.nodes, GET_JOB),
+    Route("GET", f"{JOB}/journal", reads.journal, GET_JOB),
+    Route("GET", f"{JOB}/logs", reads.logs, GET_LOG),
+    Route("POST", f"{JOB}/interventions", submissions.intervene, Role.OPERATE),
+    Route("GET", f"{JOB}/forecast", submissions.foretell, GET_JOB),
+)
+
+
+def make_app(
+    watchdog: Watchdog,
+    authenticator: Authenticator,
+    metrics_token_file: Path | None = None,
+    readership: Readership = BY_ROLE,
+) -> web.Application:
+    """The application over a watchdog; until that is started, it only tells that it stands by.
+
+    Whoever shows the token in `metrics_token_file` may read the metrics as well. `readership` says who may read
+    which job.
+    """
+    middlewares = [plainly(watchdog.tally), leaders_only(watchdog)]
+    app = web.Application(middlewares=middlewares, client_max_size=submissions.BODY_BYTES_MAX)
+    app[WATCHDOG] = watchdog
+    app[READERSHIP] = readership
+    app[scrape.SCRAPER] = scrape.Scraper()
+    app.cleanup_ctx.append(scrape.watch_loop)
+    for route in ROUTES:
+        handler = route.handler
+        if route.needs is not None:
+            handler = guarded(handler, granted(route.needs), authenticator)
+        if route.handler is scrape.metrics:
+            handler = or_by_token(route.handler, handler, metrics_token_file)
+        app.router.add_route(route.method, route.path, handler)
+    app.on_shutdown.append(_say_goodbye)
+    return app
+
+
+async def _say_goodbye(app: web.Application) -> None:
+    """End every connection, so that peers look for the next watchdog at once."""
+    for host in app[WATCHDOG].hosts():
+        host.closing = True
+        for connection in (*host.launchers.values(), *host.agents.values(), *host.operators):
+            connection.outbox.finish(GOODBYE)

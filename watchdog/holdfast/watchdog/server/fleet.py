@@ -1,11 +1,13 @@
-"""The memory of nodes across jobs: learns from every job's incidents, tells every job whom to keep away from.
+"""What concerns all jobs, kept in the store beside them: what is known of nodes, and who was deleted lately.
 
-It is kept in the store beside the jobs, under a name that no job can have, and only as a snapshot: what it says
-was derived from incidents that are journaled, and what it made jobs do is in their journals.
+Each has a name that no job can have. The memory of nodes learns from every job's incidents, and tells every job
+whom to keep away from. It is only a snapshot: what it says was derived from incidents that are journaled, and what
+it made jobs do is in their journals.
 """
 
 import logging
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -17,17 +19,22 @@ from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.nodes import is_news_of_repute
 from holdfast.watchdog.brain.reputation import Fleet, judged, marked, namespace_of, pardoned, repute_of
 from holdfast.watchdog.brain.step import Effect, IncidentClosed, IncidentOpened, IncidentUpdated, Pardon
-from holdfast.watchdog.clusterpolicy import ClusterPolicy
 from holdfast.watchdog.server.host import JobHost
+from holdfast.watchdog.settings import ClusterPolicy
 from holdfast.watchdog.store.store import START, Fence, Snapshot, Store
 
 logger = logging.getLogger(__name__)
 
 # A namespace has no dot.
-NAME = "holdfast.dev/nodes"
+NODES: Final = "holdfast.dev/nodes"
 # Marks fade over weeks.
 JUDGE_EVERY_S = 600.0
 ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED)
+
+DELETED: Final = "holdfast.dev/deleted"
+# What a pod's grace may take, and more.
+FORGOTTEN_S: Final = 600.0
+KEPT_OF_NAMESPACE: Final = 1024
 
 
 class FleetMemory:
@@ -43,7 +50,7 @@ class FleetMemory:
     def recall(self) -> None:
         """Take up what an earlier run knew. What cannot be read is forgotten: it is known again in time."""
         try:
-            snapshot = self._store.load(NAME)
+            snapshot = self._store.load(NODES)
             if snapshot is not None:
                 self._fleet = decode_msgpack(snapshot.state, Fleet)
         except (Damaged, Malformed) as error:
@@ -95,6 +102,45 @@ class FleetMemory:
 
     def _keep(self, now: float) -> None:
         try:
-            self._store.save(NAME, Snapshot(START, now, msgspec.msgpack.encode(self._fleet)), fence=self._fence)
+            self._store.save(NODES, Snapshot(START, now, msgspec.msgpack.encode(self._fleet)), fence=self._fence)
         except Unavailable as error:
             logger.warning("what is known of nodes is not kept now reason=%s", error)
+
+
+class Deletions:
+    """Which jobs were deleted a short time ago: their pods and agents go on calling until they are gone too.
+
+    Neither a restart nor another leader forgets a deletion. Written from one thread.
+    """
+
+    def __init__(self, store: Store, fence: Fence) -> None:
+        self._store = store
+        self._fence = fence
+        self._at: dict[str, float] = {}  # by job, the oldest first
+
+    def recall(self) -> None:
+        """Take up what an earlier run knew. Raises Unavailable. What cannot be read is told, and not known."""
+        try:
+            snapshot = self._store.load(DELETED)
+            if snapshot is not None:
+                self._at = decode_msgpack(snapshot.state, dict[str, float])
+        except (Damaged, Malformed) as error:
+            logger.warning("which jobs were deleted cannot be read reason=%s", error)
+
+    def note(self, job: str, now: float) -> None:
+        """The job is to be deleted now. Raises Unavailable, Fenced, and nothing is noted then."""
+        recent = {each: at for each, at in self._at.items() if each != job and now < at + FORGOTTEN_S}
+        of_namespace = [each for each in recent if namespace_of(each) == namespace_of(job)]
+        for oldest in of_namespace[: len(of_namespace) - KEPT_OF_NAMESPACE + 1]:
+            del recent[oldest]
+        recent[job] = now
+        self._store.save(DELETED, Snapshot(START, now, msgspec.msgpack.encode(recent)), fence=self._fence)
+        self._at = recent
+
+    def submitted(self, job: str) -> None:
+        """Somebody wants the job again. Nothing is written: a job that is there is not asked about."""
+        self._at.pop(job, None)
+
+    def is_recent(self, job: str, now: float) -> bool:
+        """Whether no launcher and no agent may bring the job back."""
+        return now < self._at.get(job, float("-inf")) + FORGOTTEN_S

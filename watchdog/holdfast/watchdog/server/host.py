@@ -17,21 +17,20 @@ from holdfast.api.plan import JobReport, PodObserved, PodState
 from holdfast.api.round import Desired, shown_to
 from holdfast.api.status import LastSeen, NodeStatus
 from holdfast.api.telemetry import NodeReport, Pace
-from holdfast.watchdog import lastseen
 from holdfast.watchdog.brain.history import vouch
 from holdfast.watchdog.brain.members import is_news
 from holdfast.watchdog.brain.requests import pending
 from holdfast.watchdog.brain.selftests import wanted_of
 from holdfast.watchdog.brain.status import pending_tests, report_of, status_of
 from holdfast.watchdog.brain.step import Answered, Dismiss, Effect, Examine, Notify, Publish, Save, Show, Vouch
-from holdfast.watchdog.clock import WatchdogClock
-from holdfast.watchdog.clusterpolicy import ClusterPolicy
+from holdfast.watchdog.detectors.detector import Heard, Reported, Sample
 from holdfast.watchdog.job import Job
-from holdfast.watchdog.sample import Heard, Reported, Sample
-from holdfast.watchdog.server.connection import AgentConnection, Connection, LauncherConnection
-from holdfast.watchdog.server.outbox import Farewell, Slot
-from holdfast.watchdog.server.tally import Tally
-from holdfast.watchdog.workeroutput import OutputShelf
+from holdfast.watchdog.journal import lastseen
+from holdfast.watchdog.metrics.counts import Tally
+from holdfast.watchdog.server.clock import WatchdogClock
+from holdfast.watchdog.server.connection import AgentConnection, Connection, Farewell, LauncherConnection, Slot
+from holdfast.watchdog.server.workeroutput import OutputShelf
+from holdfast.watchdog.settings import ClusterPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -203,13 +202,13 @@ class JobHost:
     def last_seen(self) -> LastSeen:
         """What is known of the job, or was last known once it has ended. Raises Unavailable, Damaged."""
         now, state = self.clock.now(), self.job.shown
-        gauge = self.job.senses.gauge if self.job.senses else None
+        progress = self.job.progress
         avoided = {order.node: order.reason for order in state.avoided}
         tested = {each.node: f"{each.level} self-test pending, {each.reason}" for each in pending_tests(state)}
         seen = LastSeen(
             now,
-            status_of(state, gauge, now),
-            gauge.last_ranks(now) if gauge else (),
+            status_of(state, progress, now),
+            progress.last_ranks(now) if progress else (),
             tuple(
                 NodeStatus(
                     node,
@@ -305,8 +304,7 @@ class JobHost:
         _broadcast(self.operators, Slot.REPORT, self._report(now))
 
     def _report(self, now: float) -> JobReport:
-        gauge = self.job.senses.gauge if self.job.senses else None
-        return report_of(self.job.shown, gauge, self.job.trouble, now)
+        return report_of(self.job.shown, self.job.progress, self.job.trouble, now)
 
     def _keep(self) -> None:
         effects, self._unkept, self._keeper = self._unkept, [], None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from aiohttp import WSCloseCode, web
@@ -43,20 +43,31 @@ from holdfast.api.membership import (
 from holdfast.api.policy import Policy
 from holdfast.api.selftest import Tested
 from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
-from holdfast.watchdog.auth import Caller
-from holdfast.watchdog.clusterpolicy import ClusterPolicy
-from holdfast.watchdog.sample import CollectiveBroke, Connected, Disconnected, Exited, Finished, Heard, Left
+from holdfast.watchdog.detectors.detector import (
+    CollectiveBroke,
+    Connected,
+    Disconnected,
+    Exited,
+    Finished,
+    Heard,
+    Left,
+)
+from holdfast.watchdog.metrics.counts import Count
 from holdfast.watchdog.server.answer import CALLER
-from holdfast.watchdog.server.connection import LauncherConnection
-from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket, sender
+from holdfast.watchdog.server.connection import (
+    BadMessage,
+    Farewell,
+    LauncherConnection,
+    Outbox,
+    Slot,
+    decoded,
+    first,
+    serve,
+)
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.names import check_allowed, check_peer, check_room
-from holdfast.watchdog.server.outbox import Farewell, Outbox, Slot
-from holdfast.watchdog.server.tally import Count
+from holdfast.watchdog.server.identity import NotSeenYet, check_allowed, check_identity, check_peer, check_room
 from holdfast.watchdog.server.watchdog import WATCHDOG
-
-# A pod is bound to its node seconds before its launcher runs; an operator that just came tells of all pods first.
-SEEN_WITHIN_S: Final = 5.0
+from holdfast.watchdog.settings import ClusterPolicy
 
 # The longest messages carry the last lines of a worker's error, and the end of its output.
 FRAME_BYTES_MAX = 64 * 1024
@@ -69,11 +80,7 @@ MESSAGES: msgspec.msgpack.Decoder[FromLauncher] = msgspec.msgpack.Decoder(FromLa
 
 async def serve_launcher(request: web.Request) -> web.WebSocketResponse:
     """One launcher's connection, from its `Join` to its end."""
-    watchdog = request.app[WATCHDOG]
-    socket = await open_socket(request, frame_bytes_max=FRAME_BYTES_MAX)
-    outbox = Outbox(sender(request, socket))
-    await converse(socket, outbox, watchdog.tally, lambda: _talk(request, socket, outbox))
-    return socket
+    return await serve(request, request.app[WATCHDOG].tally, _talk, frame_bytes_max=FRAME_BYTES_MAX)
 
 
 async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
@@ -283,40 +290,3 @@ TAKERS: Mapping[type, Callable[[JobHost, LauncherConnection, Any], None]] = {
         CollectiveBroke(launcher.member, launcher.node, message)
     ),
 }
-
-
-# Which member a launcher may be: the one that its pod is, on the node where the operator sees that pod.
-#
-# A pod's token is bound to the pod, so the API server says which pod it is; the operator says where it runs. What
-# the launcher says of itself is compared with both. A job that no operator knows of has nobody who could say it.
-
-
-class NotSeenYet(BadMessage):
-    """Nobody has told of the pod; its launcher tries again."""
-
-    code = WSCloseCode.TRY_AGAIN_LATER
-
-
-async def check_identity(host: JobHost, caller: Caller, join: Join) -> None:
-    """Raises BadMessage when the launcher is not the member, or not where, it says; NotSeenYet.
-
-    Who was granted the role ingest, or shows a token of a file, is believed.
-    """
-    if caller.namespace is None or not host.is_submitted:
-        return
-    if caller.pod is None:
-        raise BadMessage(f"the token of {caller.name} names no pod; give the launcher the token of its own pod")
-    if join.member != caller.pod:
-        raise BadMessage(f"member: {join.member} is not accepted; the token is of pod {caller.pod}")
-    known = host.job.state.member(join.member)
-    if known is not None and (known.node, known.boot) == (join.node, join.boot):
-        return  # checked when it first joined; a watchdog that just started need not wait for the operator
-    if host.pods.is_asked(join.member):
-        # No pod has many launchers, and whoever waits counts as no member yet.
-        raise NotSeenYet(f"another launcher of pod {join.member} waits to be told of already; trying again")
-    node = await host.pods.node_of(join.member, join.node, SEEN_WITHIN_S)
-    if node is None or (node != join.node and not host.operators):
-        # What was seen before the operator went may be of an earlier pod of the name. A refusal would be for good.
-        raise NotSeenYet(f"the operator has told nothing of pod {join.member} yet; trying again")
-    if node != join.node:
-        raise BadMessage(f"node: {join.node} is not accepted; pod {join.member} runs on {node}")

@@ -8,12 +8,17 @@ from aiohttp import web
 from holdfast.api.errors import HoldfastError
 from holdfast.api.event import NodeChanged, PodChanged
 from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, PodObserved
-from holdfast.watchdog.sample import Placed
-from holdfast.watchdog.server.connection import Connection
-from holdfast.watchdog.server.frames import BadMessage, converse, decoded, first, open_socket
+from holdfast.watchdog.detectors.detector import Placed
+from holdfast.watchdog.server.connection import (
+    BadMessage,
+    Connection,
+    Outbox,
+    decoded,
+    first,
+    serve,
+)
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.outbox import Outbox
-from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+from holdfast.watchdog.server.watchdog import WATCHDOG
 
 FRAME_BYTES_MAX = 64 * 1024
 
@@ -22,20 +27,16 @@ MESSAGES: msgspec.msgpack.Decoder[FromOperator] = msgspec.msgpack.Decoder(FromOp
 
 async def serve_operator(request: web.Request) -> web.WebSocketResponse:
     """One operator's connection, from its `OperatorHello` to its end."""
-    watchdog = request.app[WATCHDOG]
-    socket = await open_socket(request, frame_bytes_max=FRAME_BYTES_MAX)
-    outbox = Outbox()
-    await converse(socket, outbox, watchdog.tally, lambda: _talk(watchdog, socket, outbox))
-    return socket
+    return await serve(request, request.app[WATCHDOG].tally, _talk, frame_bytes_max=FRAME_BYTES_MAX)
 
 
-async def _talk(watchdog: Watchdog, socket: web.WebSocketResponse, outbox: Outbox) -> None:
+async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
     frames = decoded(socket, MESSAGES)
     hello = await first(frames)
     if not isinstance(hello, OperatorHello):
         raise BadMessage("the first message must be OperatorHello")
     try:
-        host = watchdog.host(hello.job)
+        host = request.app[WATCHDOG].host(hello.job)
     except HoldfastError as error:
         raise BadMessage(str(error)) from error
     operator = Connection(socket, outbox)

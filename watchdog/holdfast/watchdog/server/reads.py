@@ -10,12 +10,11 @@ from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.event import Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.policy import Policy
-from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
+from holdfast.api.status import Hearing, JobStatus, NodeStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
 from holdfast.watchdog.brain.reputation import namespace_of
 from holdfast.watchdog.brain.status import status_of, with_trouble
-from holdfast.watchdog.server.answer import CALLER, NotFound, answer
-from holdfast.watchdog.server.doors import READERSHIP
+from holdfast.watchdog.server.answer import CALLER, READERSHIP, NotFound, answer
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import WATCHDOG
 from holdfast.watchdog.store.store import START
@@ -46,14 +45,6 @@ def hosted(request: web.Request) -> JobHost:
     return host
 
 
-async def healthz(request: web.Request) -> web.Response:
-    """Whether the store answers. Needs no token and tells no more than that."""
-    trouble = request.app[WATCHDOG].trouble()
-    if trouble is None:
-        return answer({"status": "ok"})
-    return answer({"status": "unavailable", "reason": trouble}, status=503)
-
-
 async def jobs(request: web.Request) -> web.Response:
     """The status of every job whose namespace's jobs the caller may list."""
     watchdog = request.app[WATCHDOG]
@@ -71,8 +62,8 @@ async def ranks(request: web.Request) -> web.Response:
     host = hosted(request)
     if host.job.state.ended_at is not None:
         return answer(host.last_seen().ranks)
-    read: tuple[RankStatus, ...] = host.job.senses.gauge.ranks(host.clock.now()) if host.job.senses else ()
-    return answer(read)
+    progress = host.job.progress
+    return answer(progress.ranks(host.clock.now()) if progress is not None else ())
 
 
 async def incidents(request: web.Request) -> web.Response:
@@ -136,8 +127,7 @@ async def logs(request: web.Request) -> web.Response:
 
 def status(host: JobHost) -> JobStatus:
     """The job as it is now."""
-    gauge = host.job.senses.gauge if host.job.senses else None
-    return with_trouble(status_of(host.job.shown, gauge, host.clock.now()), host.job.trouble)
+    return with_trouble(status_of(host.job.shown, host.job.progress, host.clock.now()), host.job.trouble)
 
 
 def as_of_now(node: NodeStatus, policy: Policy | None) -> NodeStatus:

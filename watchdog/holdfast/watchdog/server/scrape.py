@@ -1,6 +1,7 @@
 """What Prometheus reads: the watchdog's own metrics, and every job's as one."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -8,19 +9,52 @@ from typing import Final
 from aiohttp import web
 
 from holdfast.api.exposition import Page, accepted
-from holdfast.watchdog.metrics.course import write_course, write_proofs, write_vitals
-from holdfast.watchdog.metrics.faults import NODES_MAX, write_faults
-from holdfast.watchdog.metrics.looplag import LoopLag
+from holdfast.watchdog.detectors.progress import Newest
+from holdfast.watchdog.metrics.counts import Count
+from holdfast.watchdog.metrics.job import (
+    NODES_MAX,
+    write_course,
+    write_faults,
+    write_proofs,
+    write_utilization,
+    write_vitals,
+    write_worth,
+)
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.metrics.vitals import Vitals, slices
-from holdfast.watchdog.metrics.worth import write_utilization, write_worth
-from holdfast.watchdog.newest import Newest
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.tally import Count
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
+
+LAG_LOOKED_AT_EVERY_S: Final = 0.5
+LAGS_KEPT: Final = 60
 
 # Several who scrape at once, and people who look, share one pass over the ranks.
 VITALS_KEPT_S: Final = 1.0
+# For how long a page goes on in one piece, as a part of how long the others had before: they wait longer by that.
+OWN_SHARE: Final = 0.25
+
+
+# How late the event loop is: what every launcher and agent waits for.
+
+
+class LoopLag:
+    """The latest of the last `LAGS_KEPT` wake-ups, which were to come every `LAG_LOOKED_AT_EVERY_S` seconds."""
+
+    def __init__(self) -> None:
+        self._late_s: deque[float] = deque(maxlen=LAGS_KEPT)
+
+    @property
+    def worst_s(self) -> float:
+        """Zero before the first wake-up."""
+        return max(self._late_s, default=0.0)
+
+    async def follow(self) -> None:
+        """Look for as long as it runs; ends by cancellation."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LAG_LOOKED_AT_EVERY_S
+            await asyncio.sleep(LAG_LOOKED_AT_EVERY_S)
+            self._late_s.append(max(0.0, loop.time() - due))
 
 
 class Scraper:
@@ -28,6 +62,7 @@ class Scraper:
 
     def __init__(self) -> None:
         self.lag = LoopLag()
+        self._goes_on_until = 0.0
         self._vitals: dict[str, tuple[float, Vitals]] = {}
         self._version = _version()
 
@@ -55,13 +90,22 @@ class Scraper:
         kept_at, vitals = self._vitals.get(job.name, (-VITALS_KEPT_S, Vitals()))
         if now < kept_at + VITALS_KEPT_S:
             return vitals
-        newest = job.senses.gauge.newest() if job.senses else Newest()
+        newest = job.progress.newest() if job.progress is not None else Newest()
         stale_after_s = job.state.policy.lost_after_s if job.state.policy else 0.0
         for done in slices(newest, stale_after_s=stale_after_s, now=now):
             vitals = done or vitals
-            await asyncio.sleep(0)
+            await self.give_way()
         self._vitals[job.name] = now, vitals
         return vitals
+
+    async def give_way(self) -> None:
+        """Give others their turn. When that takes long, because thousands of messages wait, the page goes on for a
+        part of that time at once: with a turn after each slice it would take as many of these as it has slices.
+        """
+        clock = asyncio.get_running_loop().time
+        if (gave_way_at := clock()) >= self._goes_on_until:
+            await asyncio.sleep(0)
+            self._goes_on_until = clock() + OWN_SHARE * (clock() - gave_way_at)
 
 
 def _write_fleet(page: Page, watchdog: Watchdog) -> None:
@@ -82,9 +126,9 @@ def _write_job(page: Page, host: JobHost, vitals: Vitals) -> None:
     page.put("holdfast_watchdog_store_refuses", int(job.trouble is not None), job.name)
     for judge, failures in job.senses.failures.items() if job.senses else ():
         page.put("holdfast_watchdog_judge_failures_total", failures, job.name, judge)
-    gauge = job.senses.gauge if job.senses else None
-    seen = gauge.step() if gauge else None
-    write_course(page, state, step_time_s=gauge.step_time_s() if gauge else None, now=now)
+    progress = job.progress
+    seen = progress.step() if progress else None
+    write_course(page, state, step_time_s=progress.step_time_s() if progress else None, now=now)
     write_vitals(page, job.name, vitals, (seen, state.step))
     write_proofs(page, job.name, job.counts)
     write_faults(page, state, job.counts, now=now)

@@ -7,22 +7,20 @@ from aiohttp import WSCloseCode, web
 
 from holdfast.api.errors import Unavailable
 from holdfast.api.standing import Standing
-from holdfast.watchdog import lastseen
 from holdfast.watchdog.brain.reputation import namespace_of
-from holdfast.watchdog.brain.step import Effect
-from holdfast.watchdog.clock import WatchdogClock
-from holdfast.watchdog.clusterpolicy import NO_CLUSTER_POLICY, ClusterPolicy
+from holdfast.watchdog.brain.step import Brain, Effect
 from holdfast.watchdog.job import Job
+from holdfast.watchdog.journal import lastseen
+from holdfast.watchdog.metrics.counts import Tally
 from holdfast.watchdog.senses import SensesFor
-from holdfast.watchdog.server.deletions import Deletions
-from holdfast.watchdog.server.fleet import FleetMemory
+from holdfast.watchdog.server.clock import WatchdogClock
+from holdfast.watchdog.server.connection import Farewell
+from holdfast.watchdog.server.fleet import Deletions, FleetMemory
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.names import check_job
-from holdfast.watchdog.server.outbox import Farewell
-from holdfast.watchdog.server.tally import Tally
+from holdfast.watchdog.server.identity import check_job
+from holdfast.watchdog.server.workeroutput import OutputShelf
+from holdfast.watchdog.settings import NO_CLUSTER_POLICY, ClusterPolicy
 from holdfast.watchdog.store.store import Fence, Store
-from holdfast.watchdog.turn import Brain
-from holdfast.watchdog.workeroutput import OutputShelf
 
 logger = logging.getLogger(__name__)
 

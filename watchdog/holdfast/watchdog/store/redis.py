@@ -219,7 +219,7 @@ class RedisStore:
             extent = self.extent(job)  # some lines may go while others are read
             extent.require(after, job)
             begin = after + 1 - extent.first
-            bodies = self._link.ask("LRANGE", _journal(job), begin, begin + PAGE_LINES - 1)
+            bodies = self._link.ask("LRANGE", _key("journal", job), begin, begin + PAGE_LINES - 1)
             if not bodies and after == extent.first - 1 and extent.bytes:
                 raise Damaged(f"{self._link}: the journal of {job} is gone")
             if not bodies:
@@ -232,48 +232,48 @@ class RedisStore:
                 after = line.offset
 
     def last(self, job: str) -> int:
-        return self.extent(job).first - 1 + int(self._link.ask("LLEN", _journal(job)))
+        return self.extent(job).first - 1 + int(self._link.ask("LLEN", _key("journal", job)))
 
     def extent(self, job: str) -> Extent:
-        gone, size, at = self._link.ask("HMGET", _extent(job), "gone", "bytes", "at")
+        gone, size, at = self._link.ask("HMGET", _key("extent", job), "gone", "bytes", "at")
         return Extent(int(gone or 0) + 1, int(size or 0), None if at is None else float(at))
 
     def save(self, job: str, snapshot: Snapshot, *, fence: Fence) -> None:
-        keys = [_snapshot(job), _earlier(job), _journal(job), _extent(job), SCHEMA]
+        keys = [_key("snapshot", job), _key("earlier", job), _key("journal", job), _key("extent", job), SCHEMA]
         most = (self._bound.lines, self._bound.bytes, self._bound.at_once)
         values = [encode(snapshot), snapshot.offset, snapshot.at, *most, COMPACTED_VERSION]
         self._write(SAVE, keys, values, fence)
 
     def load(self, job: str) -> Snapshot | None:
-        body = self._link.ask("GET", _snapshot(job))
+        body = self._link.ask("GET", _key("snapshot", job))
         return None if body is None else self._decode(body, SNAPSHOTS, f"the snapshot of {job}")
 
     def earlier(self, job: str) -> Snapshot | None:
-        body = self._link.ask("GET", _earlier(job))
+        body = self._link.ask("GET", _key("earlier", job))
         return None if body is None else self._decode(body, SNAPSHOTS, f"the earlier snapshot of {job}")
 
     def file(self, incident: Incident, *, fence: Fence) -> None:
-        keys = [_incidents(incident.job), _order(incident.job)]
+        keys = [_key("incidents", incident.job), _key("order", incident.job)]
         self._write(FILE, keys, [incident.id, encode(incident), incident.detected_at], fence)
 
     def incidents(self, job: str, *, limit: int) -> tuple[Incident, ...]:
-        names = self._link.ask("ZRANGE", _order(job), -limit, -1) if limit > 0 else []
-        bodies = self._link.ask("HMGET", _incidents(job), *names) if names else []
+        names = self._link.ask("ZRANGE", _key("order", job), -limit, -1) if limit > 0 else []
+        bodies = self._link.ask("HMGET", _key("incidents", job), *names) if names else []
         return tuple(
             self._decode(body, INCIDENTS, f"incident {name.decode()} of {job}")
             for name, body in zip(names, bodies, strict=True)
         )
 
     def note_answer(self, job: str, outcome: InterventionOutcome, *, fence: Fence) -> None:
-        self._write(ANSWER, [_answers(job)], [outcome.id, encode(outcome)], fence)
+        self._write(ANSWER, [_key("answers", job)], [outcome.id, encode(outcome)], fence)
 
     def answer(self, job: str, id: str) -> InterventionOutcome | None:
-        body = self._link.ask("HGET", _answers(job), id)
+        body = self._link.ask("HGET", _key("answers", job), id)
         return None if body is None else self._decode(body, ANSWERS, f"the answer to intervention {id} of {job}")
 
     def forget(self, job: str, *, fence: Fence) -> None:
-        kept = (_journal, _extent, _snapshot, _earlier, _incidents, _order, _answers)
-        self._write(FORGET, [JOBS, *(key(job) for key in kept)], [job], fence)
+        kept = ("journal", "extent", "snapshot", "earlier", "incidents", "order", "answers")
+        self._write(FORGET, [JOBS, *(_key(kind, job) for kind in kept)], [job], fence)
         self._recent.forget(job)
         self._doubted.discard(job)
 
@@ -312,7 +312,9 @@ class RedisStore:
 
     def _try_push(self, job: str, bodies: Sequence[bytes], after: int, fence: Fence) -> int | None:
         try:
-            outcome = self._write(APPEND, [_journal(job), JOBS, _extent(job)], [after, job, *bodies], fence)
+            outcome = self._write(
+                APPEND, [_key("journal", job), JOBS, _key("extent", job)], [after, job, *bodies], fence
+            )
         except Unavailable:
             self._doubted.add(job)
             raise
@@ -366,32 +368,8 @@ def _lines(events: Sequence[Event], at: float, after: int) -> tuple[Journaled, .
     return tuple(Journaled(after + place, at, event) for place, event in enumerate(events, start=1))
 
 
-def _journal(job: str) -> str:
-    return f"{PREFIX}journal:{job}"
-
-
-def _extent(job: str) -> str:
-    return f"{PREFIX}extent:{job}"
-
-
-def _snapshot(job: str) -> str:
-    return f"{PREFIX}snapshot:{job}"
-
-
-def _earlier(job: str) -> str:
-    return f"{PREFIX}earlier:{job}"
-
-
-def _incidents(job: str) -> str:
-    return f"{PREFIX}incidents:{job}"
-
-
-def _order(job: str) -> str:
-    return f"{PREFIX}order:{job}"
-
-
-def _answers(job: str) -> str:
-    return f"{PREFIX}answers:{job}"
+def _key(kind: str, job: str) -> str:
+    return f"{PREFIX}{kind}:{job}"
 
 
 # The journal's newest lines, kept by who wrote them for a while.

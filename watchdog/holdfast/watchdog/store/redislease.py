@@ -4,7 +4,7 @@ import logging
 import secrets
 
 from holdfast.api.errors import Fenced
-from holdfast.watchdog.store.lease import Lock
+from holdfast.watchdog.leadership import Lock
 from holdfast.watchdog.store.redis import (
     COMPACTED_VERSION,
     FENCE,

@@ -10,7 +10,7 @@
     incident   job, id, detected_at, body           the newest version of each incident, as msgpack
     answer     job, id, body                        what each intervention was answered, as msgpack
 
-Beside it, in FILE.life, is what the store has seen (see witness.py). A store that has lost that is not opened.
+Beside it, in FILE.life, is what the store has seen (see `Witness`). A store that has lost that is not opened.
 
 Write-ahead log. Appends commit with `synchronous=NORMAL`, which the death of the process does not undo;
 `harden` commits once with `FULL`, which waits for the disk and takes everything before it along. Measured on a
@@ -18,11 +18,13 @@ virtual disk: an append takes 0.01 ms, waiting for the disk 0.15 ms when it is i
 Sources: https://www.sqlite.org/pragma.html#pragma_synchronous, https://www.sqlite.org/wal.html
 """
 
+import os
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -32,7 +34,9 @@ from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
 from holdfast.watchdog.store.store import BOUND, PAGE_LINES, START, Bound, Extent, Fence, Snapshot
-from holdfast.watchdog.store.witness import Seen, Witness
+
+SUFFIX: Final = ".life"
+_LINE = re.compile(rb"([0-9]{20}) ([0-9]{20})\n")
 
 T = TypeVar("T")
 EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
@@ -77,6 +81,48 @@ REASONS = {
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened (is the folder there, and writable?)",
     sqlite3.SQLITE_IOERR: "the disk reports an input/output error",
 }
+
+
+# What a store has seen, told by a small file beside it: a store that is empty knows nothing of the life it had.
+#
+# The file holds two numbers that only grow: the last fence, and how often the disk was waited for. It is written
+# after the store has taken each, and never waited for, so that it is never ahead of a store that nobody touched: a
+# store that is behind it has lost something. Its log was deleted, its file was cut or replaced.
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """How far a store was."""
+
+    fence: int = 0
+    hardened: int = 0
+
+
+class Witness:
+    """The file beside the store at `store`."""
+
+    def __init__(self, store: Path) -> None:
+        self.path = store.with_name(store.name + SUFFIX)
+
+    def seen(self) -> Seen:
+        """How far the store was. Nothing where there is no file, or one that says nothing. Raises Unavailable."""
+        try:
+            found = _LINE.match(self.path.read_bytes())
+        except FileNotFoundError:
+            return Seen()
+        except OSError as error:
+            raise Unavailable(f"{self.path} cannot be read: {error.strerror}") from error
+        return Seen(int(found[1]), int(found[2])) if found else Seen()
+
+    def note(self, seen: Seen) -> None:
+        """The store is as far as that. Raises Unavailable."""
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.pwrite(descriptor, b"%020d %020d\n" % (seen.fence, seen.hardened), 0)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise Unavailable(f"{self.path} cannot be written: {error.strerror}") from error
 
 
 class SqliteStore:

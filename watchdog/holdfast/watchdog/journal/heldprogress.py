@@ -13,7 +13,7 @@ import msgspec
 from holdfast.api.event import Event, RoundProgressed
 from holdfast.watchdog.brain.history import PROGRESS
 from holdfast.watchdog.brain.state import JobState
-from holdfast.watchdog.turn import Brain, turn
+from holdfast.watchdog.brain.step import Brain, turn
 
 # A watchdog that dies forgets as much of what every rank has completed, until the ranks are heard of again.
 HELD_MAX_S: Final = 60.0

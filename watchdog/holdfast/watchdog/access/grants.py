@@ -8,7 +8,7 @@ import msgspec
 import yaml
 
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
-from holdfast.watchdog.auth import Caller, Role
+from holdfast.watchdog.access.auth import Caller, Role
 
 logger = logging.getLogger(__name__)
 

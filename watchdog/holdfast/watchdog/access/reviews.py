@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Malformed, Unavailable
-from holdfast.watchdog.auth import Caller, Identity
-from holdfast.watchdog.grants import GrantsFile
-from holdfast.watchdog.readership import GROUP, RESOURCE, Read
+from holdfast.watchdog.access.auth import Caller, Identity
+from holdfast.watchdog.access.grants import GrantsFile
+from holdfast.watchdog.access.readership import GROUP, RESOURCE, Read
+from holdfast.watchdog.access.verdicts import Trust, Verdict, Verdicts
 from holdfast.watchdog.settings import KubernetesAuth
-from holdfast.watchdog.verdicts import Trust, Verdict, Verdicts
 from holdfast.wire.kube.client import KubeClient, Request
 from holdfast.wire.kube.login import ServiceAccount
 

@@ -12,12 +12,22 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import MemberRanks
 from holdfast.api.status import RankStatus, reading
 from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
+from holdfast.watchdog.detectors.detector import Reported, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
-from holdfast.watchdog.newest import Newest
-from holdfast.watchdog.sample import Reported, RoundStarted, Sample
 
 # Often enough to know what a fault costs. Few of them are lines in the journal: see heldprogress.py.
 EVENT_INTERVAL_S = 1.0
+
+
+class Newest(msgspec.Struct, frozen=True):
+    """The newest sample of each rank heard of, and when each came (watchdog clock, seconds).
+
+    `world_size` is how many ranks there are to hear of.
+    """
+
+    samples: Sequence[RankSample] = ()
+    heard_at: Sequence[float] = ()
+    world_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,8 @@ class _Heard:
 
 class Progress:
     """Keeps the newest sample of each rank of the round that runs. Samples of older rounds are fenced."""
+
+    subscribes_to: tuple[type[Sample], ...] = (Reported, RoundStarted, RoundStopped)
 
     def __init__(self, policy: Policy) -> None:
         self._stale_after_s = policy.lost_after_s
@@ -110,6 +122,7 @@ class Progress:
         )
 
     def _take(self, report: NodeReport, now: float) -> None:
+        ranks_at = self._ranks_at
         for sample in self._round.samples_in(report):
             rank, step = sample.rank, sample.step
             before = self._newest.get(rank)
@@ -119,9 +132,11 @@ class Progress:
             if step == stepped_before:
                 continue  # nearly every sample of a step that takes longer than the interval of the reports
             if stepped_before is not None:
-                self._leave(stepped_before)
+                ranks_at[stepped_before] -= 1
+                if not ranks_at[stepped_before]:
+                    del ranks_at[stepped_before]
             if step is not None:
-                self._ranks_at[step] += 1
+                ranks_at[step] += 1
                 if rank not in self._first_step_at:
                     self._first_step_at[rank] = now - max(0.0, sample.progress_age_s)
 
@@ -132,11 +147,6 @@ class Progress:
                 self._last = _Heard(self._newest_round, {}, {})
             self._last.newest[sample.rank], self._last.at[sample.rank] = sample, now
 
-    def _leave(self, step: int) -> None:
-        self._ranks_at[step] -= 1
-        if not self._ranks_at[step]:
-            del self._ranks_at[step]
-
     def _event(self, now: float) -> Sequence[RoundProgressed]:
         number = self._round.number
         if number is None or now < self._told_at + EVENT_INTERVAL_S:
@@ -146,17 +156,13 @@ class Progress:
         step = self.step()
         if step is None or (self._told_step is not None and step <= self._told_step):
             return ()
-        age_s = self._age_of_first_step_s(now) if self._told_step is None else self._age_of_step_s(step, now)
+        if self._told_step is None:
+            age_s = now - max(self._first_step_at.values())
+        else:  # since the newest publication of a rank that is at `step`: the last to get there
+            there = [(rank, sample) for rank, sample in self._newest.items() if sample.step == step]
+            age_s = min([now - self._at[rank] + sample.progress_age_s for rank, sample in there])
         self._told_step, self._told_at = step, now
-        return (RoundProgressed(number, step, age_s),)
-
-    def _age_of_first_step_s(self, now: float) -> float:
-        return max(0.0, now - max(self._first_step_at.values()))
-
-    def _age_of_step_s(self, step: int, now: float) -> float:
-        """Since the newest publication of a rank that is at `step`: the last to get there."""
-        there = [(rank, sample) for rank, sample in self._newest.items() if sample.step == step]
-        return max(0.0, min([now - self._at[rank] + sample.progress_age_s for rank, sample in there]))
+        return (RoundProgressed(number, step, max(0.0, age_s)),)
 
     def _status(self, share: MemberRanks, rank: int, now: float) -> RankStatus:
         sample = self._newest.get(rank)

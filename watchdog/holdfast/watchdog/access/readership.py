@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.watchdog.auth import Caller, Role
+from holdfast.watchdog.access.auth import Caller, Role
 
 GROUP = "holdfast.dev"
 RESOURCE = "trainingjobs"

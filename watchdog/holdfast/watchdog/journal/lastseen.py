@@ -14,10 +14,10 @@ from holdfast.api.status import Hearing, JobPhase, LastSeen, NodeStatus, RankSta
 from holdfast.api.telemetry import ProcessState
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.status import status_of
-from holdfast.watchdog.origin import newest
-from holdfast.watchdog.progress import mean
+from holdfast.watchdog.brain.step import Brain, turn
+from holdfast.watchdog.detectors.progress import mean
+from holdfast.watchdog.journal.replay import newest
 from holdfast.watchdog.store.store import Fence, Snapshot, Store
-from holdfast.watchdog.turn import Brain, turn
 
 ENDED: Final = (JobPhase.SUCCEEDED, JobPhase.FAILED)
 

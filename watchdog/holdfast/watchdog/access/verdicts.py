@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from enum import Enum
 
-from holdfast.watchdog.auth import Caller
+from holdfast.watchdog.access.auth import Caller
 
 # A token that is taken back (its pod is gone), or a right, works for this much longer at most.
 ACCEPTED_S = 60.0
