@@ -1,12 +1,13 @@
 """What is lost on the cluster of the tests, and how long a job stands still for it."""
 
+import os
 import time
 from dataclasses import dataclass
 
 from cluster import Cluster
 from installation import PARTS, Installation
 from live_job import LiveJob, Trained
-from patience import patient
+from patience import STRETCH, patient
 
 HEALED_WITHIN_S = 15.0  # of the loss of any one node with whatever of Holdfast on it, without a human
 LEADERS_WITHIN_S = 30.0  # of Redis' primary, the leading watchdog and the acting operator together
@@ -120,5 +121,10 @@ def leaders_are_lost(installed: Installation, job: LiveJob) -> Healed:
 
 
 def slowness(healed: Healed) -> float:
-    """How many times slower than a quiet machine this one heals the loss of a worker; at least 1."""
-    return max(1.0, healed.took_s / WORKER_S)
+    """How many times slower than a quiet machine this one is now, 1 to STRETCH.
+
+    By a worker that died alone, and by how many processes wait for each processor: Redis, Sentinels, watchdogs and
+    operators that change places need more of them at once than one worker does.
+    """
+    waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return min(STRETCH, max(1.0, healed.took_s / WORKER_S, waiting))

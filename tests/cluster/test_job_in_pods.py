@@ -276,9 +276,9 @@ def test_an_engineer_steers_it_with_interventions(cluster: Cluster, job: LiveJob
     assert [each["status"]["state"] for each in asked] == ["Done"] * 3
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def limit(installed: Installation, job: LiveJob) -> Callable[[float], float]:
-    """A limit of a quiet machine, as this one keeps it: measured by a worker that dies alone."""
+    """A limit of a quiet machine, as this one keeps it now: measured by a worker that dies alone."""
     times = slowness(worker_is_lost(installed, job))
     print(f"limits are held at {times:.2f} times those of a quiet machine")
     return lambda seconds: seconds * times
