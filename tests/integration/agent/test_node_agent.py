@@ -58,7 +58,7 @@ def pods(tmp_path: Path) -> Path:
 @pytest.fixture
 def flags(watchdog: FakeWatchdog, pods: Path, tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "token").write_text(TOKEN)
-    (tmp_path / "metrics").write_text("for prometheus")
+    (tmp_path / "metrics").write_text("for-prometheus")
     words = f"--kubelet-pods {pods} --kubelet-pod-logs {tmp_path}/logs --token-file {tmp_path}/token"
     return (
         *AGENT,
@@ -216,7 +216,7 @@ async def test_a_node_without_jobs_serves_its_metrics_and_nothing_is_written_bel
     with running(*flags, "--simulated-gpus", "1", "--run-dir", str(own), "--listen", "0.0.0.0:0") as agent:
         url = await metrics_url(agent)
         async with aiohttp.ClientSession() as session:
-            for token, status in ((TOKEN, 401), ("for prometheus", 200)):
+            for token, status in ((TOKEN, 401), ("for-prometheus", 200)):
                 async with session.get(url, headers={"Authorization": f"Bearer {token}"}) as answer:
                     assert answer.status == status
                     text = await answer.text()

@@ -26,7 +26,7 @@ from patience import patient
 from holdfast.agent.metrics.table import AGENT_METRICS
 from holdfast.api.condition import ConditionKind
 
-SCRAPE_TOKEN = "for prometheus"
+SCRAPE_TOKEN = "for-prometheus"
 GPUS = 4
 # Metrics that only the run of a job has: its ranks, and a notice that the machine is taken away.
 OF_A_JOB = re.compile(r"holdfast_(rank|preemption)_")
