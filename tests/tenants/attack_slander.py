@@ -110,7 +110,7 @@ async def workers_die_again_and_again(there: Scene) -> None:
     made = await evil(there)
     for _ in range(KILLED):
         says = "CUDA error: uncorrectable ECC error"
-        await made.first.say(WorkerExited(made.round, 0, age_s=0.0, signal=9, error=says))
+        await made.first.say(WorkerExited(made.round, 0, age_s=0.0, signal=9, error=says, began=True))
         await there.until(lambda: not made.is_running() or made.believed())
         await there.later(APART_S)
         if made.believed():
