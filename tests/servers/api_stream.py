@@ -38,7 +38,7 @@ class ApiStream:
         )
 
     async def close(self) -> None:
-        """At once: an encrypted connection that ends in order may outlive the loop of its test, which is a warning."""
+        """At once: an encrypted connection that ends in order may outlive its loop, and that is a warning."""
         if self._session.connector is not None:
             await self._session.connector.close(abort_ssl=True)
         await self._session.close()
