@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+import socket
 from typing import Final
 
 import aiohttp
+from aiohttp.abc import ResolveResult
 
 from holdfast.api.errors import Unavailable
 from holdfast.wire.access import Access
@@ -13,6 +15,23 @@ from holdfast.wire.refusal import refusal
 from holdfast.wire.trust import untrusted
 
 CONNECT_TIMEOUT_S: Final = 3.0
+
+
+class _AnyOrder(aiohttp.ThreadedResolver):
+    """A name's addresses in another order each time: behind one of them is the leader."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await super().resolve(host, port, family)
+        return random.sample(found, len(found))
+
+
+def watchdog_connector() -> aiohttp.TCPConnector:
+    """To a name that stands for all watchdogs. It is looked up for each connection: an upgrade replaces all of
+    them within the time for which aiohttp keeps addresses, and members that come back later count as lost.
+    """
+    return aiohttp.TCPConnector(limit=0, use_dns_cache=False, resolver=_AnyOrder())
 
 
 class WatchdogHttp:
@@ -28,7 +47,7 @@ class WatchdogHttp:
         """Made on first use: it belongs to the running loop."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._answer_s, sock_connect=CONNECT_TIMEOUT_S)
-            self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=watchdog_connector())
         return self._session
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ from holdfast.api.errors import HoldfastError, Malformed, Unavailable
 from holdfast.wire.access import Access
 from holdfast.wire.backoff import Backoff
 from holdfast.wire.credential import Refusals
+from holdfast.wire.http import watchdog_connector
 from holdfast.wire.leader import ONLY_STANDBYS, LeaderSearch
 from holdfast.wire.trust import untrusted
 
@@ -115,7 +116,9 @@ class Line(Generic[Heard]):
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TCP_CONNECT_S_MAX)
         async with contextlib.AsyncExitStack() as stack:
             if session is None:
-                session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+                session = await stack.enter_async_context(
+                    aiohttp.ClientSession(timeout=timeout, connector=watchdog_connector())
+                )
             while True:
                 pause_s = await self._once(session)
                 await asyncio.sleep(pause_s)
