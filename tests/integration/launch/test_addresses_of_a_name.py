@@ -20,6 +20,7 @@ from holdfast.watchdog.servicepeer import ServicePeer
 from holdfast.wire.access import Access
 from holdfast.wire.address import Address
 from holdfast.wire.credential import Credential
+from holdfast.wire.http import WatchdogHttp
 
 NAME, GONE, THERE = "watchdogs.test", "127.0.0.2", "127.0.0.1"
 
@@ -97,6 +98,23 @@ def pair() -> Iterator[int]:
             yield port
             for each in (standby, leader):
                 each.shutdown()
+
+
+async def test_a_name_is_looked_up_for_each_connection(monkeypatch: pytest.MonkeyPatch, pair: int) -> None:
+    """An upgrade gives it other addresses: whoever keeps the old ones for a while comes back too late."""
+    lookup, addresses = socket.getaddrinfo, [GONE]
+
+    def found(host: Any, port: Any, *rest: Any, **more: Any) -> Any:
+        answer = lookup(addresses[-1] if host == NAME else host, port, *rest, **more)
+        addresses.append(THERE)
+        return answer
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    asking = WatchdogHttp(Access(Address(NAME, pair), Credential(TOKEN)))
+    try:
+        assert b"leading" in (await asking.ask("GET", "/readyz") or b"")
+    finally:
+        await asking.close()
 
 
 async def test_a_watchdog_that_asks_who_leads_meets_all_of_a_name(names: None, pair: int) -> None:
