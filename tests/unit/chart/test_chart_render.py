@@ -204,7 +204,6 @@ def test_the_watchdogs_share_a_name_and_listen_where_it_leads() -> None:
     made = rendered({"watchdog": {"service": {"port": 7100}}})
     service = one(made, "Service", "holdfast-watchdog")["spec"]
     assert (service["clusterIP"], service["ports"][0]["port"]) == ("None", 7100)
-    assert service["publishNotReadyAddresses"], "launchers look for the leader while no watchdog is ready, too"
     container = dict(_pods(made))["Deployment/holdfast-watchdog"]["containers"][0]
     assert container["ports"][0]["containerPort"] == 7100
     assert "--listen=0.0.0.0:7100" in container["args"]
