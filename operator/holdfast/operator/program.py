@@ -16,16 +16,16 @@ from uuid import uuid4
 import click
 from aiohttp import web
 
-from holdfast.api.door import Door, listen
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.api.exposition import accepted
-from holdfast.api.openfiles import raise_open_files_max
-from holdfast.api.strangers import HELLO_S
 from holdfast.operator.act import faultpoint
 from holdfast.operator.decide.observed import Cordoning, Mode
 from holdfast.operator.metrics import Metrics
 from holdfast.operator.operation import Operation
 from holdfast.operator.settings import Settings
+from holdfast.wire.door import Door, listen
+from holdfast.wire.openfiles import raise_open_files_max
+from holdfast.wire.strangers import HELLO_S
 
 BODY_BYTES_MAX: Final = 1024
 

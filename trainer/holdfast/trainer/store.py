@@ -25,9 +25,7 @@ from torch._C._distributed_c10d import Store
 from holdfast.api.control import Assignment
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
-from holdfast.api.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES, open_files_max
 from holdfast.api.round import Endpoint
-from holdfast.api.strangers import HELLO_S, Strangers
 from holdfast.trainer.storetable import (
     Add,
     Answer,
@@ -44,6 +42,8 @@ from holdfast.trainer.storetable import (
     proof_of,
 )
 from holdfast.wire.frame import FrameReader, frame
+from holdfast.wire.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES, open_files_max
+from holdfast.wire.strangers import HELLO_S, Strangers
 
 logger = logging.getLogger(__name__)
 

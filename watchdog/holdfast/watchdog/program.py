@@ -19,10 +19,7 @@ from typing import Any, NoReturn
 import click
 from aiohttp import web
 
-from holdfast.api.door import Door
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
-from holdfast.api.openfiles import raise_open_files_max
-from holdfast.api.strangers import HELLO_S
 from holdfast.watchdog import brain
 from holdfast.watchdog.access.auth import Authenticator, TokenFile
 from holdfast.watchdog.access.readership import NoRights, Readership, Rights
@@ -38,6 +35,9 @@ from holdfast.watchdog.servicepeer import ServicePeer
 from holdfast.watchdog.settings import KubernetesAuth, ListenAddress, TlsFiles, WatchdogSettings
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import Fence
+from holdfast.wire.door import Door
+from holdfast.wire.openfiles import raise_open_files_max
+from holdfast.wire.strangers import HELLO_S
 
 # Certificates are renewed days before they end.
 LOOK_EVERY_S = 60.0

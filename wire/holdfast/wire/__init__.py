@@ -1,1 +1,1 @@
-"""The line to the watchdog and to Kubernetes."""
+"""The line to the watchdog and to Kubernetes, and the way in to whoever listens."""

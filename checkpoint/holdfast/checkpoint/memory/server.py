@@ -6,8 +6,6 @@ import socket
 import time
 from functools import partial
 
-from holdfast.api.openfiles import ACCEPT_AGAIN_S
-from holdfast.api.strangers import HELLO_S, Strangers
 from holdfast.checkpoint.memory import protocol
 from holdfast.checkpoint.memory.channel import PATIENCE_S, Channel, welcome
 from holdfast.checkpoint.memory.copies import CopyReceiver, CopySender
@@ -22,6 +20,8 @@ from holdfast.checkpoint.memory.protocol import (
     Read,
     Refused,
 )
+from holdfast.wire.openfiles import ACCEPT_AGAIN_S
+from holdfast.wire.strangers import HELLO_S, Strangers
 
 _LOG = logging.getLogger(__name__)
 

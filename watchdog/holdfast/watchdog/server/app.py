@@ -9,7 +9,6 @@ import msgspec
 from aiohttp import WSCloseCode, web
 from aiohttp.typedefs import Middleware
 
-from holdfast.api.door import Door
 from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
 from holdfast.watchdog.access.auth import Authenticator, Caller, Role
 from holdfast.watchdog.access.readership import (
@@ -41,6 +40,7 @@ from holdfast.watchdog.server.launchers import serve_launcher
 from holdfast.watchdog.server.operators import serve_operator
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
 from holdfast.watchdog.servicepeer import Readiness
+from holdfast.wire.door import Door
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from holdfast.api import door as door_module
-from holdfast.api.door import Door, listen
+from holdfast.wire import door as door_module
+from holdfast.wire.door import Door, listen
 
 FILES = 64  # Strangers have 16 of them, those of one address 4.
 

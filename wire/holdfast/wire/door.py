@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final, cast
 
-from holdfast.api.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES
-from holdfast.api.strangers import HELLO_S, Strangers
+from holdfast.wire.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES
+from holdfast.wire.strangers import HELLO_S, Strangers
 
 logger = logging.getLogger(__name__)
 
