@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,8 @@ class Ended:
         options = ("--faults", folder / "faults.yaml", "--replace", "--replace-delay", str(REPLACED_AFTER_S))
         with running("run", job, "--state-dir", self._state, *options) as process:
             assert process.stdout is not None
+            over = threading.Timer(patient(110), process.kill)  # what it said until then tells what it waited for
+            over.start()
             for line in process.stdout:
                 self.said += line
                 if "injecting: kill-worker" in line:
@@ -102,6 +105,8 @@ class Ended:
                 if re.search(r"inc-\d+: Thermal", line):
                     self.said += interrupt(process)
                     break
+            over.cancel()
+        assert re.search(r"inc-\d+: Thermal", self.said), self.said
         assert "NOT INJECTED" not in self.said, self.said
         self.incidents: list[dict[str, Any]] = json.loads(self._told("incidents"))
         self.journal = [json.loads(line) for line in self._told("journal").splitlines()]

@@ -1,6 +1,8 @@
 """The watchdog over real connections: membership, telemetry, plans, reads, and everything that may go wrong."""
 
+import logging
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -8,7 +10,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 import pytest
-from aiohttp import WSCloseCode
+from aiohttp import WSCloseCode, web
 from msgspec.structs import replace
 from peers import INGEST_TOKEN, JOB, TO_LAUNCHER, TOKEN, AgentPeer, LauncherPeer, join, policy_of, rigged
 
@@ -701,3 +703,20 @@ async def test_a_peer_whose_connection_breaks_is_a_loss() -> None:
         # No closing handshake: what a killed process leaves behind.
         goes.socket.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         assert (await stays.round_after(shown.number)).world_size == 1
+
+
+@pytest.mark.parametrize("when", ["prepare", "receive"])
+async def test_a_peer_that_goes_while_it_is_answered_is_no_error(
+    when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def break_off(*_: object, **__: object) -> None:
+        raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=1))
+        with monkeypatch.context() as patched:
+            patched.setattr(web.WebSocketResponse, when, break_off)
+            with suppress(aiohttp.ClientError, AssertionError, TypeError):
+                await (await rig.launcher("m1")).enter()
+        assert (await (await rig.launcher("m1")).enter()).world_size == 1
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []

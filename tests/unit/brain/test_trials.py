@@ -508,6 +508,22 @@ def test_a_condition_that_a_restart_did_not_mend_restarts_nothing_again() -> Non
     assert story.round.number == number
 
 
+@pytest.mark.parametrize(
+    ("kind", "cause"), [(FindingKind.CONDITION, "DiskFull"), (FindingKind.THERMAL, "GPU hot")]
+)
+def test_a_round_of_another_reason_is_no_restart_for_what_lasts(kind: FindingKind, cause: str) -> None:
+    # Heat must last before it is found; a job that grows meanwhile has not answered it.
+    story = examined(2)
+    began_at = story.now - 0.5
+    story.find(FindingKind.PROCESS_EXIT, 1)
+    story.run(51)
+    story.now += 1.0
+    number = story.round.number
+    story.find(kind, 2, cause=cause, round=None, asks=XidAction.RESTART, began_at=began_at)
+    assert story.incident.kind is kind
+    assert story.round.number == number + 1
+
+
 @pytest.mark.parametrize("order", [(3, 1, 2, 4), (1, 3, 2, 4), (1, 2, 3, 4), (1, 2, 4, 3)])
 def test_who_computes_otherwise_than_most_is_found_whenever_it_answers(order: tuple[int, ...]) -> None:
     story = Story(nodes_max=4, preflight=LIGHT, form_grace_s=10.0).join(1, 2, 3, 4)

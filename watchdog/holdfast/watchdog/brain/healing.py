@@ -191,7 +191,7 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
         says = f"{finding.cause} on {finding.subject}: reported, nothing was changed"
         state, _, effects = brief_incident(state, finding, None, IncidentState.RECOVERED, says, now)
         return Step(state, effects, Reason("reported", says))
-    if finding.kind in LASTING and finding.asks is XidAction.RESTART and finding.began_at < state.round_shown_at:
+    if _was_restarted_for(state, finding):
         return ignore(state, f"{finding.cause} on {finding.subject} lasts, a restart since has not mended it")
     if finding.kind is FindingKind.CORRUPTION and is_of_replicas(finding) and not state.comparable:
         return _ask_whether_replicas(state, finding, now)
@@ -220,6 +220,21 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
     if decision.notifies:
         more += (Notify(incident.id, decision.reason),)
     return Step(state, effects + more, Reason(finding.kind.value, decision.reason, decision.guards))
+
+
+def _was_restarted_for(state: JobState, finding: Finding) -> bool:
+    """Whether a restart was asked for what lasts, and came: another one would mend it no better. A round that
+    began meanwhile for a reason of its own is no answer to it: nobody would ever hear of the fault.
+    """
+    if (
+        finding.kind not in LASTING
+        or finding.asks is not XidAction.RESTART
+        or finding.began_at >= state.round_shown_at
+    ):
+        return False
+    fault = (finding.cause, finding.subject.node)
+    since = (each for each in state.incidents if each.detected_at >= finding.began_at)
+    return any((each.cause, each.culprit.node) == fault for each in since)
 
 
 def _being_healed(state: JobState, finding: Finding) -> Incident | None:

@@ -182,14 +182,19 @@ async def serve(
 ) -> web.WebSocketResponse:
     """Accept a peer, run `talk` and empty the outbox beside it until either ends.
 
-    A longer frame than `frame_bytes_max` closes the connection with 1009, a bad message with its reason.
+    A longer frame than `frame_bytes_max` closes the connection with 1009, a bad message with its reason. A peer
+    that goes while it is answered is no error of ours.
     """
     socket = web.WebSocketResponse(max_msg_size=frame_bytes_max, compress=False, heartbeat=PING_EVERY_S)
-    await socket.prepare(request)
+    try:
+        await socket.prepare(request)
+    except ConnectionError:
+        return socket
     outbox = Outbox(sender(request, socket))
     sending = asyncio.create_task(_sending(socket, outbox))
     try:
-        await talk(request, socket, outbox)
+        with suppress(ConnectionError):
+            await talk(request, socket, outbox)
     except BadMessage as error:
         tally.add(Count.BAD_MESSAGES)
         logger.warning("bad message reason=%s", error)
