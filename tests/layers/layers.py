@@ -73,6 +73,13 @@ IMAGES = Layer(
 )
 # A judge of manifests, in an environment of its own: half a minute where it is not there yet.
 JUDGE = Layer("judge-install", (sys.executable, "tests/judge/judge.py"), is_background=True)
+# Every decoder, for a minute, from one seed; `make fuzz` goes on for an hour from any.
+FUZZ = Layer(
+    "fuzz",
+    (str(BIN / "python"), "tests/unit/api/decoder_fuzzer.py", "60", "1"),
+    (INSTALL.name,),
+    QUICK,
+)
 # A file stays in one process, for its tests share servers. Files keep their order: else those with few tests come
 # last, which are the long ones, and one process ends long after the other.
 BY_FILE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
@@ -86,6 +93,7 @@ WHOLE = (
     pytest_layer("sim"),
     pytest_layer("contract"),
     pytest_layer("judge", needs=(JUDGE.name,)),
+    FUZZ,
 )
 LAYERS = {layer.name: layer for layer in (*CHECK, BUILD, IMAGES, JUDGE, *WHOLE)}
 GROUPS = {"check": CHECK, "all": (BUILD, *CHECK, IMAGES, JUDGE, *WHOLE)}

@@ -12,6 +12,7 @@ import sys
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,23 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoint"))
 from stored_bytes import FUZZERS
 
-from holdfast.agent.launch.place import bound_to
+from holdfast.agent.conditions.memory import Kept
+from holdfast.agent.kernel.log import Bookmark
+from holdfast.agent.kernel.message import parse_message
+from holdfast.agent.kernel.source import parse_line, parse_record
+from holdfast.agent.launch.logs import WorkerRun
+from holdfast.agent.launch.place import Claims, bound_to
 from holdfast.agent.launch.start import FromWarmParent, ToWarmParent
 from holdfast.agent.memberfile import Member
+from holdfast.agent.selftest.station import FromStation
+from holdfast.agent.sensors.cloud_notice import NotNotice, aws_rebalance_notice, aws_spot_notice, azure_notices
+from holdfast.agent.sensors.fault_script import BadFault, Fault, parse_fault
+from holdfast.api.bitflip import BitFlip, NanOutput
 from holdfast.api.control import Attached, Entered, FromWorker, ToWorker
-from holdfast.api.cordon import read_cordoned_by
+from holdfast.api.cordon import CordonedBy, read_cordoned_by
 from holdfast.api.decoding import decode, decode_json, decode_msgpack
+from holdfast.api.disturbance import Ailment, Disturbance
+from holdfast.api.drill import Drill
 from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed
 from holdfast.api.event import Event, JobSubmitted, MemberJoined
 from holdfast.api.incident import Incident
@@ -43,17 +55,24 @@ from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Idle, Shown
 from holdfast.api.selftest import Tested, TestLevel, Verdict
-from holdfast.api.status import LastSeen
+from holdfast.api.status import JobStatus, LastSeen, RankStatus
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ProcessState, RankSample, ToAgent, XidRaised
 from holdfast.api.trainingjob import read_trainingjob
+from holdfast.checkpoint.commit.retention import Need
 from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory import protocol, record
+from holdfast.checkpoint.storage.journal import Head
 from holdfast.trainer.storetable import Add, Answer, Await, Hello, Request
 from holdfast.watchdog import brain
 from holdfast.watchdog.access.grants import grants_in
+from holdfast.watchdog.access.reviews import expiry
 from holdfast.watchdog.brain.reputation import Fleet
 from holdfast.watchdog.brain.state import JobState
+from holdfast.watchdog.servicepeer import Readiness
+from holdfast.watchdog.store.store import Journaled, Snapshot
 from holdfast.wire.frame import FrameReader, frame
+from holdfast.wire.kube.reply import Said
+from holdfast.wire.refusal import Explanation, explanation
 
 MESSAGES_LEFT_OVER_MIB = 64
 JOB_FILE = b"""
@@ -70,20 +89,23 @@ spec:
 
 @dataclass(frozen=True)
 class Target:
-    """One decoder: what it raises by its documentation, and messages it takes."""
+    """One decoder: what it raises by its documentation, messages it takes, and the type that it makes, if one."""
 
     read: Callable[[bytes], object]
     raises: tuple[type[Exception], ...]
     seeds: tuple[bytes, ...]
+    kind: Any = None
 
 
 def _packed(kind: Any, *seeds: object) -> Target:
     decoder = msgspec.msgpack.Decoder(kind)
-    return Target(lambda body: decode(decoder, body), (Malformed,), tuple(map(msgspec.msgpack.encode, seeds)))
+    return Target(
+        lambda body: decode(decoder, body), (Malformed,), tuple(map(msgspec.msgpack.encode, seeds)), kind
+    )
 
 
 def _written(kind: type[Any], *seeds: object) -> Target:
-    return Target(lambda body: decode_json(body, kind), (Malformed,), tuple(map(msgspec.json.encode, seeds)))
+    return Target(lambda body: decode_json(body, kind), (Malformed,), tuple(map(msgspec.json.encode, seeds)), kind)
 
 
 def _read_job(body: bytes) -> object:
@@ -98,6 +120,10 @@ def _read_token(body: bytes) -> object:
     return bound_to(f"e30.{urlsafe_b64encode(body).decode()}.c2ln")
 
 
+def _read_expiry(body: bytes) -> object:
+    return expiry(f"e30.{urlsafe_b64encode(body).decode()}.c2ln")
+
+
 def _read_grants(body: bytes) -> object:
     return grants_in(body, given_by="grants")
 
@@ -108,6 +134,27 @@ def _read_cordon(body: bytes) -> object:
 
 def _read_deletions(body: bytes) -> object:
     return decode_msgpack(body, dict[str, float])
+
+
+def _read_kernel(body: bytes) -> object:
+    found = parse_record(body), parse_line(body)
+    return parse_message(body.decode("utf-8", "replace")), found
+
+
+def _read_notices(body: bytes) -> object:
+    text = body.decode("utf-8", "replace")
+    for read in (aws_rebalance_notice, lambda each: aws_spot_notice(each, None)):
+        with suppress(NotNotice):
+            read(text)
+    return list(azure_notices(text, "m", None))
+
+
+def _read_golden(body: bytes) -> object:
+    return decode_json(body, dict[str, dict[str, str]])
+
+
+def _read_fault(body: bytes) -> object:
+    return parse_fault(body, gpus=2)
 
 
 def _frames(body: bytes) -> object:
@@ -142,13 +189,14 @@ TARGETS: Mapping[str, Target] = {
     "intervention": _written(
         InterventionRequest, InterventionRequest("i1", "ns/j", InterventionAction.EVICT, "why", node="n1")
     ),
-    "snapshot record": Target(record.decode, (Malformed,), ()),
-    "manifest": Target(manifest.decode, (Damaged,), (b'{"seal":"00","body":{"format":1}}',)),
+    "snapshot record": Target(record.decode, (Malformed,), (), record.SnapshotRecord),
+    "manifest": Target(manifest.decode, (Damaged,), (b'{"seal":"00","body":{"format":1}}',), manifest.Manifest),
     "member file": _written(Member, Member("ns/j", "m", "n", "b", 4026531836)),
-    "own token": Target(_read_token, (), (b'{"kubernetes.io":{"pod":{"name":"p"},"node":{"name":"n"}}}',)),
+    "own token": Target(_read_token, (), (b'{"kubernetes.io":{"pod":{"name":"p"},"node":{"name":"n"}}}',), Claims),
+    "token's end": Target(_read_expiry, (), (b'{"exp": 1795584475}',), dict[str, object]),
     "grants": Target(_read_grants, (InvalidInput,), (b'{"users": {"a": ["view", "ingest"]}}',)),
-    "cordoned by": Target(_read_cordon, (), (b'{"job":"a/b"}',)),
-    "deletions": Target(_read_deletions, (Malformed,), (b"\x81\xa3a/b\x01",)),
+    "cordoned by": Target(_read_cordon, (), (b'{"job":"a/b"}',), CordonedBy),
+    "deletions": Target(_read_deletions, (Malformed,), (b"\x81\xa3a/b\x01",), dict[str, float]),
     "nodes' memory": _packed(Fleet, Fleet()),
     "event": _packed(
         Event, JobSubmitted(Policy("ns/j", 1, 4)), MemberJoined("m", "n", "b", "h", 8, (7000, 7001), warm=True)
@@ -165,6 +213,40 @@ TARGETS: Mapping[str, Target] = {
     "self-test": _packed(Tested, Tested(1, TestLevel.LIGHT, Verdict.PASSED, 1.0)),
     "to warm parent": _packed(ToWarmParent),
     "from warm parent": _packed(FromWarmParent),
+    "station": _packed(FromStation),
+    "conditions kept": _written(Kept),
+    "kernel log's bookmark": _written(Bookmark),
+    "kernel log": Target(
+        _read_kernel, (), (b"4,1,2,-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n",)
+    ),
+    "registered workers": _written(tuple[WorkerRun, ...]),
+    "cloud notices": Target(
+        _read_notices,
+        (NotNotice,),
+        (
+            b'{"action": "terminate", "time": "2026-01-01T00:00:00Z"}',
+            b'{"DocumentIncarnation": 1, "Events": [{"EventId": "e", "EventType": "Preempt", "Resources": ["m"], '
+            b'"EventStatus": "Scheduled", "NotBefore": "Mon, 19 Sep 2016 18:29:47 GMT"}]}',
+        ),
+    ),
+    "simulated fault": Target(_read_fault, (BadFault,), (b'{"gpu": 0, "xid": 79, "text": "GPU gone"}',), Fault),
+    "golden table": Target(
+        _read_golden, (Malformed,), (b'{"cpu": {"product-fp32": "aa"}}',), dict[str, dict[str, str]]
+    ),
+    "disturbance": _written(Disturbance, Disturbance(next(iter(Ailment)), 1)),
+    "drill": _written(Drill, Drill(("cpu",), ("slow",))),
+    "bit flip": _written(BitFlip, BitFlip(rank=1, step=7, bit=12)),
+    "output that is NaN": _written(NanOutput, NanOutput(rank=1, step=7, steps=1)),
+    "what a rewind needs": _written(Need, Need()),
+    "head of a bucket's journal": _written(Head, Head()),
+    "API server's words": _written(Said, Said()),
+    "watchdog's refusal": Target(explanation, (), (b'{"error": "no such job"}',), Explanation),
+    "watchdog's readiness": _written(Readiness),
+    "job's status": _written(JobStatus),
+    "incidents": _written(tuple[Incident, ...]),
+    "ranks' status": _written(tuple[RankStatus, ...]),
+    "line of the journal": _packed(Journaled),
+    "snapshot of a job": _packed(Snapshot),
     "frames": Target(_frames, (Damaged,), (frame(b"abc") + frame(b"defg"),)),
     "job file": Target(_read_job, (InvalidSpec,), (JOB_FILE,)),
 }
