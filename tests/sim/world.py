@@ -230,10 +230,9 @@ class World:
         if self.plan.members == 0:
             for member in list(self.members.values()):
                 member.told_to_end(5.0)
-        # Who is about to go is replaced before it goes.
-        going = sum(
-            1 for each in self.members.values() if each.node in self.draining or each.ending_at is not None
-        )
+        # Who is about to go, or is where nobody should be, is replaced before it goes.
+        left = self.draining | {order.node for order in self.plan.avoid}
+        going = sum(1 for each in self.members.values() if each.node in left or each.ending_at is not None)
         while len(self.members) - going < self.plan.members + self.plan.spares:
             self.nodes_made += 1
             name = f"node-{self.nodes_made}"
