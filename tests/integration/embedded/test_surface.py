@@ -223,6 +223,9 @@ def test_every_field_command_and_flag_does_what_it_says_to_one_run(
             for form in FORMS:
                 assert surface.here(read, "-o", form).strip(), (read, form)
         steered(surface)
+        # Its size is told with a snapshot, every 64 lines: about as many as there are so far.
+        while not re.search(r"holdfast_watchdog_journal_bytes\{.*\} [1-9]", surface.scrape()):
+            surface.done("checkpoint", "take")
     missing = ({each.name for each in WATCHDOG_METRICS} | OF_A_RANK) - set(surface.metrics)
     assert missing - ELSEWHERE == set()
     zero = {name for name, seen in surface.metrics.items() if not any(value for _, value in seen)}
