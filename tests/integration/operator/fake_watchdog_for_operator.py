@@ -200,7 +200,10 @@ class FakeOperatorWatchdog:
             return refused
         line = web.WebSocketResponse(heartbeat=5.0)
         await line.prepare(request)
-        hello = FROM_OPERATOR.decode((await line.receive()).data)
+        first = await line.receive()
+        if first.type is not WSMsgType.BINARY:
+            return line  # an operator that dies before it has said who it is
+        hello = FROM_OPERATOR.decode(first.data)
         assert isinstance(hello, OperatorHello)
         job = self.job(hello.job)
         job.lines.append(line)

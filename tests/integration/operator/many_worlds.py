@@ -10,7 +10,9 @@ from apiserver import ApiServer
 from fake_kubelet import FakeKubelet
 from fake_watchdog_for_operator import FakeOperatorWatchdog
 from operator_rig import Cluster, OperatorProcess
+from patience import patient
 
+LIFE_S = patient(100.0)
 LEASE_S = 3.0  # with a shorter one, so many operators on few cores lose it now and then
 
 
@@ -30,7 +32,8 @@ Life = Callable[[World], Awaitable[None]]
 async def live_together(server: ApiServer, folder: Path, lives: Mapping[str, Life]) -> None:
     """All at the same time, by their names. Raises a group of those that failed, when all are over.
 
-    Pytest's own failures and a cancelled life are no `Exception`, and failures all the same.
+    Pytest's own failures and a cancelled life are no `Exception`, and failures all the same. One that does not end
+    is cancelled, so that it tells where it stood.
     """
 
     async def one(name: str, life: Life) -> None:
@@ -42,7 +45,11 @@ async def live_together(server: ApiServer, folder: Path, lives: Mapping[str, Lif
             error.add_note(f"in the life {name}, whose operator said:\n{log.read_text() if log.exists() else ''}")
             raise
 
-    ends = await asyncio.gather(*(one(*each) for each in lives.items()), return_exceptions=True)
+    tasks = [asyncio.create_task(one(*each)) for each in lives.items()]
+    _, late = await asyncio.wait(tasks, timeout=LIFE_S)
+    for each in late:
+        each.cancel(f"not over after {LIFE_S:.0f} s")
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
     if failed := [end for end in ends if isinstance(end, BaseException)]:
         raise BaseExceptionGroup(f"{len(failed)} of {len(lives)} lives failed", failed)
 
