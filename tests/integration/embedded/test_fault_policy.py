@@ -96,6 +96,7 @@ class Ended:
         with running("run", job, "--state-dir", self._state, *options) as process:
             assert process.stdout is not None
             over = threading.Timer(patient(110), process.kill)  # what it said until then tells what it waited for
+            over.daemon = True
             over.start()
             for line in process.stdout:
                 self.said += line
