@@ -524,6 +524,18 @@ def test_a_round_of_another_reason_is_no_restart_for_what_lasts(kind: FindingKin
     assert story.round.number == number + 1
 
 
+def test_what_was_only_reported_was_not_restarted_for() -> None:
+    story = examined(2)
+    began_at = story.now - 0.5
+    fields = {"cause": "DiskFull", "round": None, "began_at": began_at}
+    story.find(FindingKind.CONDITION, 2, asks=XidAction.WATCH, **fields)
+    story.find(FindingKind.PROCESS_EXIT, 1)
+    story.run(51)
+    number = story.round.number
+    story.find(FindingKind.CONDITION, 2, asks=XidAction.RESTART, **fields)
+    assert story.round.number == number + 1
+
+
 @pytest.mark.parametrize("order", [(3, 1, 2, 4), (1, 3, 2, 4), (1, 2, 3, 4), (1, 2, 4, 3)])
 def test_who_computes_otherwise_than_most_is_found_whenever_it_answers(order: tuple[int, ...]) -> None:
     story = Story(nodes_max=4, preflight=LIGHT, form_grace_s=10.0).join(1, 2, 3, 4)

@@ -233,8 +233,10 @@ def _was_restarted_for(state: JobState, finding: Finding) -> bool:
     ):
         return False
     fault = (finding.cause, finding.subject.node)
-    since = (each for each in state.incidents if each.detected_at >= finding.began_at)
-    return any((each.cause, each.culprit.node) == fault for each in since)
+    restarted = (each for each in state.incidents if each.recovered_round is not None)
+    return any(
+        (each.cause, each.culprit.node) == fault and each.detected_at >= finding.began_at for each in restarted
+    )
 
 
 def _being_healed(state: JobState, finding: Finding) -> Incident | None:
