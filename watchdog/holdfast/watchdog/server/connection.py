@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TypeVar
 
 import msgspec
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 
 from holdfast.api.decoding import decode
 from holdfast.api.errors import HoldfastError, Malformed
@@ -188,12 +188,12 @@ async def serve(
     socket = web.WebSocketResponse(max_msg_size=frame_bytes_max, compress=False, heartbeat=PING_EVERY_S)
     try:
         await socket.prepare(request)
-    except ConnectionError:
+    except ClientConnectionResetError:
         return socket
     outbox = Outbox(sender(request, socket))
     sending = asyncio.create_task(_sending(socket, outbox))
     try:
-        with suppress(ConnectionError):
+        with suppress(ClientConnectionResetError):
             await talk(request, socket, outbox)
     except BadMessage as error:
         tally.add(Count.BAD_MESSAGES)
