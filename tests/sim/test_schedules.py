@@ -19,7 +19,6 @@ BATCH = 25
 FAULTS_MAX = 8
 TEST_PATIENCE_S = 125.0  # a member that never answers a self-test is waited for so long
 FULL_TEST_PATIENCE_S = 905.0
-IN_FLIGHT_S = 1.0  # what was said of a member is heard, whoever comes has joined
 
 
 def live_through(seed: int) -> World:
@@ -34,17 +33,8 @@ def live_through(seed: int) -> World:
     world.run(90.0 if world.policy.preflight is None else 90.0 + TEST_PATIENCE_S)
     if any(each.bars and each.level is TestLevel.FULL for each in world.job.state.trials.values()):
         world.run(FULL_TEST_PATIENCE_S)
-    settle(world)
+    world.invariants.settled()
     return world
-
-
-def settle(world: World) -> None:
-    """All must be well, now or a moment later: a node may have come or gone in the last instant."""
-    try:
-        world.invariants.settled()
-    except Broken:
-        world.run(IN_FLIGHT_S)
-        world.invariants.settled()
 
 
 def live_through_changes(seed: int) -> World:
@@ -57,7 +47,7 @@ def live_through_changes(seed: int) -> World:
         change(world)
         world.run(world.random.choice((0.5, 30.0, 60.0)))
     world.run(120.0 if world.policy.preflight is None else 120.0 + TEST_PATIENCE_S)
-    settle(world)
+    world.invariants.settled()
     return world
 
 
