@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from apiserver import Refused
+from full_spec import FULL_SPEC
 from operator_rig import Cluster, job_manifest
 
 from holdfast.api.errors import InvalidSpec
@@ -17,27 +18,6 @@ pytestmark = pytest.mark.kubernetes
 
 CASES = 400
 SEED = 7
-SPEC = {
-    "entrypoint": ["train.py", "--lr", "0.1"],
-    "nodes": {"min": 2, "max": 8, "spares": 1},
-    "checkpoint": {
-        "uri": "s3://bucket/run",
-        "interval": "10m",
-        "keep": 3,
-        "memory": {"everySteps": 5, "replicas": 1},
-    },
-    "faultPolicy": {
-        "heartbeat": {"interval": "1s", "lost": "3s"},
-        "hang": {"timeout": "5m"},
-        "xid": {"79": "Evict", "145": "Restart"},
-        "conditions": {"LinkFlapping": "Restart"},
-        "thermal": {"slowdownMarginC": 5, "sustained": "60s", "action": "Restart"},
-        "corruption": {"fingerprintEverySteps": 50, "selfTestEvery": "1h", "action": "Evict"},
-        "preemption": {"source": "none"},
-        "restarts": {"backoff": "10s"},
-        "budget": {"evictions": 5, "per": "1h", "clusterFraction": "10%"},
-    },
-}
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 2**31, 2**63 - 1, 2**63, 10**40, 1.5, 1e300, -0.0, "", "x" * 5000, "\x00", "\u202e",
     "9" * 400, "1e999", "-5m", "1h" * 50, "10%", "101%",
@@ -95,7 +75,7 @@ async def outcome(cluster: Cluster, job: dict[str, Any]) -> tuple[str, str]:
 
 async def test_a_damaged_job_is_refused_in_words_or_is_another_job(cluster: Cluster) -> None:
     dice = random.Random(SEED)
-    whole = job_manifest(cluster.namespace, "gpt", **SPEC)
+    whole = job_manifest(cluster.namespace, "gpt", **FULL_SPEC)
     assert (await outcome(cluster, whole))[0] == "another job"
     seen: Counter[str] = Counter()
     for number in range(CASES):

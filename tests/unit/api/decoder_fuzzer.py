@@ -44,16 +44,17 @@ from holdfast.api.errors import Damaged, InvalidInput, InvalidSpec, Malformed
 from holdfast.api.event import Event, JobSubmitted, MemberJoined
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import (
+    Forecast,
     InterventionAction,
     InterventionOutcome,
     InterventionRequest,
     InterventionState,
 )
 from holdfast.api.membership import CheckpointCommitted, FromLauncher, Join, Restored, ToLauncher, WorkerExited
-from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, ToOperator
+from holdfast.api.plan import FromOperator, NodeObserved, NodeState, OperatorHello, Plan, ToOperator
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
-from holdfast.api.round import Idle, Shown
+from holdfast.api.round import Desired, Idle, Shown
 from holdfast.api.selftest import Tested, TestLevel, Verdict
 from holdfast.api.status import JobStatus, LastSeen, RankStatus
 from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ProcessState, RankSample, ToAgent, XidRaised
@@ -62,6 +63,8 @@ from holdfast.checkpoint.commit.retention import Need
 from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.memory import protocol, record
 from holdfast.checkpoint.storage.journal import Head
+from holdfast.cli.statedirectory import ListeningAt, RunningJob
+from holdfast.cli.watchdogclient import JournalPage
 from holdfast.trainer.storetable import Add, Answer, Await, Hello, Request
 from holdfast.watchdog import brain
 from holdfast.watchdog.access.grants import grants_in
@@ -104,7 +107,7 @@ def _packed(kind: Any, *seeds: object) -> Target:
     )
 
 
-def _written(kind: type[Any], *seeds: object) -> Target:
+def _written(kind: Any, *seeds: object) -> Target:
     return Target(lambda body: decode_json(body, kind), (Malformed,), tuple(map(msgspec.json.encode, seeds)), kind)
 
 
@@ -244,6 +247,12 @@ TARGETS: Mapping[str, Target] = {
     "watchdog's readiness": _written(Readiness),
     "job's status": _written(JobStatus),
     "incidents": _written(tuple[Incident, ...]),
+    "page of the journal": _written(JournalPage),
+    "plan": _written(Plan | None),
+    "round": _written(Desired | None),
+    "forecast": _written(Forecast),
+    "where a watchdog listens": _written(ListeningAt, ListeningAt("127.0.0.1", 7000, 7)),
+    "a run's own file": _written(RunningJob),
     "ranks' status": _written(tuple[RankStatus, ...]),
     "line of the journal": _packed(Journaled),
     "snapshot of a job": _packed(Snapshot),

@@ -2,6 +2,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from full_spec import FULL_SPEC
 
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.policy import (
@@ -25,36 +26,6 @@ MINIMAL: dict[str, Any] = {
     "kind": "TrainingJob",
     "metadata": {"name": "gpt"},
     "spec": {"entrypoint": ["train.py"]},
-}
-FULL_SPEC: dict[str, Any] = {
-    "entrypoint": ["train.py", "--config", "7b.toml"],
-    "nodes": {"min": 30, "max": 32, "spares": 2},
-    "processesPerNode": 8,
-    "parallelism": {"tensor": 8, "pipeline": 2},
-    "startup": {"preflight": "light", "timeout": "10m"},
-    "checkpoint": {
-        "uri": "s3://runs/gpt-7b",
-        "interval": "auto",
-        "keep": 3,
-        "memory": {"everySteps": 1, "replicas": 1},
-    },
-    "faultPolicy": {
-        "heartbeat": {"interval": "1s", "lost": "3s"},
-        "hang": {"timeout": "auto"},
-        "xid": {"79": "Evict", "94": "Restart"},
-        "thermal": {"slowdownMarginC": 3, "sustained": "60s", "action": "Evict"},
-        "corruption": {"fingerprintEverySteps": 100, "selfTestEvery": "30m", "action": "Evict"},
-        "preemption": {"source": "auto", "action": "Migrate"},
-        "budget": {"evictions": 4, "per": "1h", "clusterFraction": "5%"},
-        "restarts": {"max": 100, "per": "24h", "backoff": "10s"},
-    },
-    "cost": {"gpuHour": 2.50, "currency": "USD"},
-    "utilization": {"gigaflopsPerToken": 42, "peakTeraflopsPerGpu": 989.5},
-    "suspend": False,
-    "ttlAfterFinished": "24h",
-    "template": {
-        "spec": {"containers": [{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 8}}}]},
-    },
 }
 
 
