@@ -13,7 +13,7 @@ from embeddedrun import family, holdfast, interrupt, job_file, running
 from patience import patient
 
 TRAINS = """
-import os, time
+import os, signal, time
 import torch, torch.distributed as dist
 from holdfast.checkpoint import Checkpointer
 from holdfast.trainer import Run
@@ -45,6 +45,9 @@ def train(part):
         optimizer.zero_grad()
         time.sleep(0.05)
         run.step(step, loss=loss.item())
+        if part.rank == 1 and step == 57 and not os.path.exists("killed"):
+            open("killed", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)  # between a save and the next: what is remembered is newer
 
 
 run.enter(train)
@@ -150,7 +153,7 @@ def test_what_is_saved_is_what_the_policy_says(ended: Ended) -> None:
     assert [step for step in saved if step % 20] == []
     restored = [event for _, event in ended.events("RestoreReported")]
     remembered = [event["step"] for event in restored if event["tier"] == "Memory"]
-    assert remembered  # of how many of the faults depends on where the step was
+    assert remembered[0] in (45, 50, 55)  # what comes after depends on where the step was
     assert [step for step in remembered if step % 5] == []
     swapped = ended.incident("MemberLost")["actions"][0]["round"]
     tiers = [event["tier"] for event in restored if event["round"] == swapped]
