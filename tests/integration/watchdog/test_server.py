@@ -57,6 +57,7 @@ from holdfast.api.telemetry import (
 )
 from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
 from holdfast.watchdog.metrics.counts import Count
+from holdfast.watchdog.server.websocket import Socket
 from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import START, Bound
@@ -705,9 +706,9 @@ async def test_a_peer_whose_connection_breaks_is_a_loss() -> None:
         assert (await stays.round_after(shown.number)).world_size == 1
 
 
-@pytest.mark.parametrize("when", ["prepare", "receive"])
+@pytest.mark.parametrize(("whose", "when"), [(web.StreamResponse, "prepare"), (Socket, "listen")])
 async def test_a_peer_that_goes_while_it_is_answered_is_no_error(
-    when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    whose: type, when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def break_off(*_: object, **__: object) -> None:
         raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
@@ -715,7 +716,7 @@ async def test_a_peer_that_goes_while_it_is_answered_is_no_error(
     async with rigged() as rig:
         await rig.submit(policy_of(nodes=1))
         with monkeypatch.context() as patched:
-            patched.setattr(web.WebSocketResponse, when, break_off)
+            patched.setattr(whose, when, break_off)
             with suppress(aiohttp.ClientError, AssertionError, TypeError):
                 await (await rig.launcher("m1")).enter()
         assert (await (await rig.launcher("m1")).enter()).world_size == 1

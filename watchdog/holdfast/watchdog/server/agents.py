@@ -1,6 +1,6 @@
 """Agents: node reports in, the pace and what was taken out."""
 
-from collections.abc import AsyncIterator
+from functools import partial
 
 import msgspec
 from aiohttp import WSCloseCode, web
@@ -20,13 +20,14 @@ from holdfast.watchdog.server.connection import (
     Farewell,
     Outbox,
     Slot,
-    decoded,
     first,
+    listen,
     serve,
 )
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.identity import check_peer, check_room, check_speaks_for, credible
 from holdfast.watchdog.server.watchdog import WATCHDOG
+from holdfast.watchdog.server.websocket import Socket
 
 # Eight ranks and GPUs take about 4 KiB; a node with many events behind it takes more.
 FRAME_BYTES_MAX = 1024 * 1024
@@ -34,14 +35,13 @@ FRAME_BYTES_MAX = 1024 * 1024
 MESSAGES: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
 
 
-async def serve_agent(request: web.Request) -> web.WebSocketResponse:
+async def serve_agent(request: web.Request) -> web.StreamResponse:
     """One agent's connection, from its `AgentHello` to its end."""
-    return await serve(request, request.app[WATCHDOG].tally, _talk, frame_bytes_max=FRAME_BYTES_MAX)
+    return await serve(request, request.app[WATCHDOG].tally, _talk, FRAME_BYTES_MAX)
 
 
-async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
-    frames = decoded(socket, MESSAGES)
-    hello = await first(frames)
+async def _talk(request: web.Request, socket: Socket, outbox: Outbox) -> None:
+    hello = await first(socket, MESSAGES)
     if not isinstance(hello, AgentHello):
         raise BadMessage("the first message must be AgentHello")
     check_peer(node=hello.node, boot=hello.boot)
@@ -60,24 +60,24 @@ async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Out
         older.outbox.finish(Farewell(WSCloseCode.POLICY_VIOLATION, reason))
     host.show_pace(agent)
     try:
-        await _listen(host, agent, frames)
+        await listen(socket, MESSAGES, partial(_take, host, agent))
     finally:
         if host.agents.get(agent.node) is agent:
             del host.agents[agent.node]
 
 
-async def _listen(host: JobHost, agent: AgentConnection, frames: AsyncIterator[FromAgent]) -> None:
-    async for report in frames:
-        if host.agents.get(agent.node) is not agent:
-            return  # a newer connection of the node has taken over
-        if not isinstance(report, NodeReport) or (report.node, report.boot) != (agent.node, agent.boot):
-            raise BadMessage(f"expected reports of node {agent.node}, boot {agent.boot}, and nothing else")
-        taken = host.taken.get(agent.node)
-        if taken is not None and taken.boot == report.boot and report.sequence <= taken.sequence:
-            host.tally.add(Count.DUPLICATE_REPORTS)
-        else:
-            host.tally.add(Count.REPORTS)
-            host.take_report(credible(report, host.job.state.round))
-            if not report.events:
-                continue  # nobody keeps what only tells of the present; answering it would double the traffic
-        agent.outbox.put(Slot.TAKEN, msgspec.msgpack.encode(ReportTaken(host.taken[agent.node].sequence)))
+def _take(host: JobHost, agent: AgentConnection, report: FromAgent) -> None:
+    if host.agents.get(agent.node) is not agent:
+        agent.socket.stop()  # a newer connection of the node has taken over
+        return
+    if not isinstance(report, NodeReport) or (report.node, report.boot) != (agent.node, agent.boot):
+        raise BadMessage(f"expected reports of node {agent.node}, boot {agent.boot}, and nothing else")
+    taken = host.taken.get(agent.node)
+    if taken is not None and taken.boot == report.boot and report.sequence <= taken.sequence:
+        host.tally.add(Count.DUPLICATE_REPORTS)
+    else:
+        host.tally.add(Count.REPORTS)
+        host.take_report(credible(report, host.job.state.round))
+        if not report.events:
+            return  # nobody keeps what only tells of the present; answering it would double the traffic
+    agent.outbox.put(Slot.TAKEN, msgspec.msgpack.encode(ReportTaken(host.taken[agent.node].sequence)))

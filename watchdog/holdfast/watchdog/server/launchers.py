@@ -1,7 +1,8 @@
 """Launchers: membership messages in, the desired state out."""
 
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -60,13 +61,14 @@ from holdfast.watchdog.server.connection import (
     LauncherConnection,
     Outbox,
     Slot,
-    decoded,
     first,
+    listen,
     serve,
 )
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.identity import NotSeenYet, check_allowed, check_identity, check_peer, check_room
 from holdfast.watchdog.server.watchdog import WATCHDOG
+from holdfast.watchdog.server.websocket import Socket
 from holdfast.watchdog.settings import ClusterPolicy
 
 # The longest messages carry the last lines of a worker's error, and the end of its output.
@@ -78,14 +80,13 @@ YEAR_10000_S = 253_402_300_800.0
 MESSAGES: msgspec.msgpack.Decoder[FromLauncher] = msgspec.msgpack.Decoder(FromLauncher)
 
 
-async def serve_launcher(request: web.Request) -> web.WebSocketResponse:
+async def serve_launcher(request: web.Request) -> web.StreamResponse:
     """One launcher's connection, from its `Join` to its end."""
-    return await serve(request, request.app[WATCHDOG].tally, _talk, frame_bytes_max=FRAME_BYTES_MAX)
+    return await serve(request, request.app[WATCHDOG].tally, _talk, FRAME_BYTES_MAX)
 
 
-async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
-    frames = decoded(socket, MESSAGES)
-    join = await first(frames)
+async def _talk(request: web.Request, socket: Socket, outbox: Outbox) -> None:
+    join = await first(socket, MESSAGES)
     if not isinstance(join, Join):
         raise BadMessage("the first message must be Join")
     try:
@@ -97,35 +98,33 @@ async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Out
     except NotSeenYet:
         raise
     except HoldfastError as error:
-        await socket.send_bytes(msgspec.msgpack.encode(Refused(str(error))))
+        await socket.send(msgspec.msgpack.encode(Refused(str(error))))
         raise BadMessage(str(error)) from error
     launcher = LauncherConnection(socket, outbox, member=join.member, node=join.node, boot=join.boot)
     _replace(host, launcher)
     _joined(host, launcher, join, request.app[WATCHDOG].cluster)
-    left = False
     try:
-        left = await _listen(host, launcher, frames)
+        await listen(socket, MESSAGES, partial(_take, host, launcher, Heard(launcher.member)))
     finally:
-        _gone(host, launcher, left=left)
+        _gone(host, launcher)
 
 
-async def _listen(host: JobHost, launcher: LauncherConnection, frames: AsyncIterator[FromLauncher]) -> bool:
-    """Take messages until the end; True when the launcher left on purpose."""
-    heard = Heard(launcher.member)
-    async for message in frames:
-        if host.launchers.get(launcher.member) is not launcher:
-            return False  # a newer connection of the member has taken over: this one counts no more
-        host.hear(heard)
-        if isinstance(message, Leave):
-            host.record(MemberLeft(launcher.member, message.reason))
-            host.observe(Left(launcher.member))
-            return True
-        if isinstance(message, Join):
-            raise BadMessage("Join was said before")
-        take = TAKERS.get(type(message))
-        if take is not None:
-            take(host, launcher, message)
-    return False
+def _take(host: JobHost, launcher: LauncherConnection, heard: Heard, message: FromLauncher) -> None:
+    if host.launchers.get(launcher.member) is not launcher:
+        launcher.socket.stop()  # a newer connection of the member has taken over: this one counts no more
+        return
+    host.hear(heard)
+    if isinstance(message, Leave):
+        host.record(MemberLeft(launcher.member, message.reason))
+        host.observe(Left(launcher.member))
+        launcher.left = True
+        launcher.socket.stop()
+        return
+    if isinstance(message, Join):
+        raise BadMessage("Join was said before")
+    take = TAKERS.get(type(message))
+    if take is not None:
+        take(host, launcher, message)
 
 
 def _replace(host: JobHost, launcher: LauncherConnection) -> None:
@@ -153,12 +152,12 @@ def _joined(host: JobHost, launcher: LauncherConnection, join: Join, cluster: Cl
     host.show_desired(launcher)
 
 
-def _gone(host: JobHost, launcher: LauncherConnection, *, left: bool) -> None:
+def _gone(host: JobHost, launcher: LauncherConnection) -> None:
     """The connection ended; that is a fault unless it was meant, by either side."""
     if host.launchers.get(launcher.member) is not launcher:
         return
     del host.launchers[launcher.member]
-    if not left and not host.closing:
+    if not launcher.left and not host.closing:
         host.observe(Disconnected(launcher.member))
 
 

@@ -1,6 +1,6 @@
 """The operator: what it sees of nodes in, the plan out."""
 
-from collections.abc import AsyncIterator
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -13,26 +13,26 @@ from holdfast.watchdog.server.connection import (
     BadMessage,
     Connection,
     Outbox,
-    decoded,
     first,
+    listen,
     serve,
 )
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import WATCHDOG
+from holdfast.watchdog.server.websocket import Socket
 
 FRAME_BYTES_MAX = 64 * 1024
 
 MESSAGES: msgspec.msgpack.Decoder[FromOperator] = msgspec.msgpack.Decoder(FromOperator)
 
 
-async def serve_operator(request: web.Request) -> web.WebSocketResponse:
+async def serve_operator(request: web.Request) -> web.StreamResponse:
     """One operator's connection, from its `OperatorHello` to its end."""
-    return await serve(request, request.app[WATCHDOG].tally, _talk, frame_bytes_max=FRAME_BYTES_MAX)
+    return await serve(request, request.app[WATCHDOG].tally, _talk, FRAME_BYTES_MAX)
 
 
-async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
-    frames = decoded(socket, MESSAGES)
-    hello = await first(frames)
+async def _talk(request: web.Request, socket: Socket, outbox: Outbox) -> None:
+    hello = await first(socket, MESSAGES)
     if not isinstance(hello, OperatorHello):
         raise BadMessage("the first message must be OperatorHello")
     try:
@@ -43,20 +43,19 @@ async def _talk(request: web.Request, socket: web.WebSocketResponse, outbox: Out
     host.operators.add(operator)
     host.show_operator(operator)
     try:
-        await _listen(host, frames)
+        await listen(socket, MESSAGES, partial(_take, host))
     finally:
         host.operators.discard(operator)
 
 
-async def _listen(host: JobHost, frames: AsyncIterator[FromOperator]) -> None:
-    async for message in frames:
-        match message:
-            case NodeObserved():
-                if message.rack:
-                    host.observe(Placed(message.node, message.rack))
-                host.see(NodeChanged(message.node, message.state, message.reason, message.rack))
-            case PodObserved():
-                host.pods.see(message)
-                host.see(PodChanged(message.member, message.node, message.state, message.reason, message.end))
-            case OperatorHello():
-                raise BadMessage("OperatorHello was said before")
+def _take(host: JobHost, message: FromOperator) -> None:
+    match message:
+        case NodeObserved():
+            if message.rack:
+                host.observe(Placed(message.node, message.rack))
+            host.see(NodeChanged(message.node, message.state, message.reason, message.rack))
+        case PodObserved():
+            host.pods.see(message)
+            host.see(PodChanged(message.member, message.node, message.state, message.reason, message.end))
+        case OperatorHello():
+            raise BadMessage("OperatorHello was said before")
