@@ -45,12 +45,13 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """A list, or a bookmark."""
+    """A bookmark."""
 
     metadata: _ListMetadata
 
 
 class _RawPage(msgspec.Struct, frozen=True):
+    metadata: _ListMetadata
     items: list[msgspec.Raw] | None = None
 
 
@@ -76,7 +77,8 @@ class Reflector(Generic[T]):
         self._restarted = restarted
         self._version = ""
         self._relist_at = 0.0  # as the running loop's clock says
-        page = msgspec.defstruct("Page", [("items", list[resource.shape] | None, None)], frozen=True)  # type: ignore[name-defined]
+        items = ("items", list[resource.shape] | None, None)  # type: ignore[name-defined]
+        page = msgspec.defstruct("Page", [("metadata", _ListMetadata), items], frozen=True)
         self._page: msgspec.json.Decoder[Any] = msgspec.json.Decoder(page)
         self._object = msgspec.json.Decoder(resource.shape)
         self._event = msgspec.json.Decoder(_Event)
@@ -128,13 +130,13 @@ class Reflector(Generic[T]):
                     raise
                 limit = max(1, limit // 8)
                 continue
-            page = read(content, _Versioned)
-            items += self._items_of(content)
-            if not page.metadata.continue_:
+            told, found = self._page_of(content)
+            items += found
+            if not told.continue_:
                 break
-            query = query | {"continue": page.metadata.continue_}
+            query = query | {"continue": told.continue_}
         self._cache.replace(self._namespace, items, begun)
-        self._version = page.metadata.resource_version
+        self._version = told.resource_version
         self._backoff.reset()
         self.synced.set()
 
@@ -163,14 +165,14 @@ class Reflector(Generic[T]):
                     self._version = item.metadata.resource_version
                 self._backoff.reset()
 
-    def _items_of(self, content: bytes) -> list[T]:
+    def _page_of(self, content: bytes) -> tuple[_ListMetadata, list[T]]:
         try:
-            items: list[T] | None = decode(self._page, content).items
+            page = decode(self._page, content)
         except msgspec.ValidationError:
             # One object that is not as expected must not hide the others.
-            raw = read(content, _RawPage).items or []
-            items = [item for each in raw if (item := self._read_one(each)) is not None]
-        return items or []
+            raw = read(content, _RawPage)
+            return raw.metadata, [item for each in raw.items or () if (item := self._read_one(each)) is not None]
+        return page.metadata, page.items or []
 
     def _read_one(self, raw: msgspec.Raw) -> T | None:
         try:
