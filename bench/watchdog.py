@@ -4,8 +4,8 @@
 
 The watchdog is pinned to one core, the crowd to another: four processes, each with its own loopback address. Every
 launcher beats once a second; reports of eight busy ranks and GPUs come once a second for every node. A process may
-open a limited number of files, so that at most so many connections: where not every node can have an agent, those
-there are report more often, and the figure's name says how many they are.
+open a limited number of files, so that at most so many connections: where the limit may not be raised and not
+every node can have an agent, those there are report more often, and the figure's name says how many they are.
 
 CPU is taken from the scheduler, so that a neighbour on the core costs the figure time, not truth. Latencies are
 what a launcher sees: they grow with every neighbour.
@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from crowd.crowd import Crowd, Spread, crowd
@@ -29,6 +30,7 @@ from holdfast.api.policy import Policy
 
 NODES: Final = 12_500
 SPARE_FILES: Final = 200
+FILES: Final = 65_536
 SERVER_CORE: Final = 0
 CROWD_CORE: Final = 1
 SETTLE_S: Final = 5.0
@@ -51,9 +53,9 @@ class Scale:
 
     @property
     def agents(self) -> int:
-        """How many connections are left for agents."""
+        """How many connections are left for agents: of its files the watchdog keeps some free for strangers."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return max(1, min(self.nodes, limit - SPARE_FILES - self.nodes))
+        return max(1, min(self.nodes, limit - limit // 4 - limit // 16 - SPARE_FILES - self.nodes))
 
     @property
     def names(self) -> list[str]:
@@ -198,6 +200,20 @@ def core_figures(seen: Seen, scale: Scale) -> list[Figure]:
     ]
 
 
+def breaks_first(seen: Seen) -> str:
+    """What a watchdog of twice the nodes runs out of first: shares of what there is, by these measurements."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    double = 2 * NODES
+    shares = {
+        f"the one core that it decides on ({median(seen.cost_s) * 1e6:.0f} us a node and second)": double
+        * median(seen.cost_s),
+        f"{limit} open files (two connections a node, a quarter is for strangers)": 2 * double / (limit * 11 / 16),
+        "1 GB of memory": 2 * seen.resident_mb / 1000.0,
+    }
+    told = "; ".join(f"{share:.0%} of {what}" for what, share in sorted(shares.items(), key=lambda each: -each[1]))
+    return f"{double} nodes would take {told}: the first of these breaks first"
+
+
 def latency_figures(seen: Seen, scale: Scale) -> list[Figure]:
     """None of them is worth anything when the crowd itself had no time to listen."""
     spreads = seen.spreads
@@ -241,6 +257,7 @@ def figures_of(kinds: list[str], scale: Scale, several: Scale) -> Iterator[Figur
         with sqlite_watchdog() as server:
             ours = act(server, scale)
         yield from core_figures(ours, scale)
+        print(breaks_first(ours), flush=True)
         yield from latency_figures(ours, scale) if ours.spreads else ()
     if "jobs" in kinds:
         with sqlite_watchdog() as server:
@@ -282,6 +299,15 @@ def bare_figure(ours: Seen | None, scale: Scale) -> Figure:
     )
 
 
+def _raise_files() -> None:
+    """As many as every node's two connections need, where this user may have so many; else what there may be."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, FILES), max(most, FILES)))
+    except (ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def main() -> None:
     """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -291,8 +317,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=5)
     parser.add_argument("--only", default=",".join(KINDS))
     given = parser.parse_args()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _raise_files()
     one = Scale(given.nodes, 1, given.windows, given.window, given.faults)
     ten = Scale(given.nodes, 10, 1, given.window, 2 * given.faults)
     print(publish("watchdog", list(figures_of(given.only.split(","), one, ten))))

@@ -67,4 +67,4 @@ def committed(round_number: int, step: int) -> bytes:
 
 
 def exited(round_number: int, rank: int) -> bytes:
-    return _ENCODE(WorkerExited(round_number, rank, 0.0, signal=9))
+    return _ENCODE(WorkerExited(round_number, rank, 0.0, signal=9, began=True))

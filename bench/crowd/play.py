@@ -184,8 +184,9 @@ def _round_number(body: bytes) -> int | None:
     return int.from_bytes(body[at + 1 : at + 1 + size]) if size else body[at]
 
 
-def play(order: Order, stage: Connection, core: int | None) -> None:
+def play(order: Order, stage: Connection, core: int | None, nice: int) -> None:
     """A process's life: do what comes down `stage`, answer with what was seen."""
+    os.nice(nice)
     if core is not None:
         os.sched_setaffinity(0, {core})
     asyncio.run(_play(order, stage))

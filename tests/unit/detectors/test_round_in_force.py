@@ -22,7 +22,7 @@ def test_before_any_round_nothing_counts() -> None:
     assert (rounds.number, rounds.world_size, rounds.shares) == (None, 0, ())
     assert not rounds.counts(1)
     assert not rounds.has("m0")
-    assert rounds.samples_in(reported("n0", rank_sample(0)).report) == ()
+    assert rounds.samples_in(reported("n0", rank_sample(0))) == ()
     assert rounds.subject(0) == Subject(JOB, rank=0)
 
 
@@ -55,16 +55,16 @@ def test_a_rank_is_placed_on_the_member_that_runs_it(rank: int, node: str | None
 def test_only_samples_of_this_round_from_the_node_that_runs_the_rank_count() -> None:
     rounds = following(started(5))
     samples = [rank_sample(rank, round=number) for number in (4, 5, 6) for rank in range(5)]
-    counted = rounds.samples_in(reported("n1", *samples).report)
+    counted = rounds.samples_in(reported("n1", *samples))
     assert [(sample.round, sample.rank) for sample in counted] == [(5, 2), (5, 3)]
-    assert rounds.samples_in(reported("elsewhere", *samples).report) == []
+    assert rounds.samples_in(reported("elsewhere", *samples)) == []
 
 
 def test_several_members_on_one_node_all_count() -> None:
     members = (MemberRanks("a", "n0", 0, 1), MemberRanks("b", "n1", 1, 1), MemberRanks("c", "n0", 2, 1))
     rounds = following(RoundStarted(structs.replace(a_round(1), ranks=members)))
     samples = [rank_sample(rank) for rank in range(3)]
-    assert [each.rank for each in rounds.samples_in(reported("n0", *samples).report)] == [0, 2]
+    assert [each.rank for each in rounds.samples_in(reported("n0", *samples))] == [0, 2]
 
 
 def test_a_node_runs_its_ranks_while_a_round_does() -> None:

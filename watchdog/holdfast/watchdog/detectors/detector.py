@@ -16,7 +16,7 @@ from holdfast.api.finding import Finding
 from holdfast.api.membership import CollectiveFailed, WorkerExited
 from holdfast.api.policy import FaultAction, XidAction
 from holdfast.api.round import Round
-from holdfast.api.telemetry import NodeReport, RankNonFinite
+from holdfast.api.telemetry import NodeReport, RankNonFinite, RankSample
 
 # What a detector proves: mostly that something is wrong; some also prove that something is well again.
 Proof = Finding | ConditionOver | NodeDeparting | ReplicasAgreed
@@ -88,10 +88,11 @@ class CollectiveBroke(msgspec.Struct, frozen=True):
     failure: CollectiveFailed
 
 
-class Reported(msgspec.Struct, frozen=True):
-    """A node's report arrived."""
+class Reported(msgspec.Struct):
+    """A node's report arrived. `counted` is what of it counts for a round, once somebody has asked."""
 
     report: NodeReport
+    counted: tuple[Round, Sequence[RankSample]] | None = None
 
 
 class Placed(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ import msgspec
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
-from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
+from holdfast.api.telemetry import ProcessState, RankSample
 from holdfast.watchdog.detectors.detector import Detector, Exited, Reported, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.detectors.early_exit import early_exit
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
@@ -196,7 +196,7 @@ class HangDetector(Detector):
             self._ended.add(sample.exit.rank)
         if not isinstance(sample, Reported) or self._round.number is None or self._found:
             return ()
-        stuck = [rank for rank in self._take(sample.report, now) if self._is_stuck(self._seen[rank])]
+        stuck = [rank for rank in self._take(sample, now) if self._is_stuck(self._seen[rank])]
         if stuck:
             return (self._stuck_finding(now),)
         return self._judge_standstill(now)
@@ -215,14 +215,15 @@ class HangDetector(Detector):
         self._found = False
         self._times.begin_round()
 
-    def _take(self, report: NodeReport, now: float) -> list[int]:
+    def _take(self, reported: Reported, now: float) -> list[int]:
         """Keep the samples that count; return the ranks that may be stuck. What a report costs is decided here."""
+        report = reported.report
         if not report.unreadable or not any(each.source.startswith("rank") for each in report.unreadable):
             self._node_at[report.node] = now
         # Not after any deadline that `_allowed_s` gives: below it nobody needs a closer look.
         soonest_s = min(self._deadline_s(LATE_S_MIN) or math.inf, self._policy.startup_timeout_s, CHECKPOINT_S_MIN)
         suspects, known, moving_s = [], self._seen, self._moving_s
-        for sample in self._round.samples_in(report):
+        for sample in self._round.samples_in(reported):
             rank, stopped = sample.rank, sample.process is ProcessState.STOPPED
             before = known.get(rank)
             if sample.step is not None and sample.step_time_s is not None:

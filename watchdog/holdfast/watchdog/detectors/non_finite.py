@@ -60,7 +60,7 @@ class NonFiniteDetector:
     def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
         """Take a report; a round that ends with a fault not judged yet is judged by what is known."""
         if isinstance(sample, Reported):
-            for each in self._round.samples_in(sample.report):
+            for each in self._round.samples_in(sample):
                 self._take(each, now)
             return tuple(self._judge(now)) if self._is_waiting else ()
         if isinstance(sample, Finished):

@@ -11,7 +11,7 @@ from holdfast.api.event import RoundProgressed
 from holdfast.api.policy import Policy
 from holdfast.api.round import MemberRanks
 from holdfast.api.status import RankStatus, reading
-from holdfast.api.telemetry import NodeReport, ProcessState, RankSample
+from holdfast.api.telemetry import ProcessState, RankSample
 from holdfast.watchdog.detectors.detector import Reported, RoundStarted, RoundStopped, Sample
 from holdfast.watchdog.detectors.round_in_force import RoundInForce
 
@@ -68,9 +68,9 @@ class Progress:
         if not isinstance(sample, Reported):
             return ()
         if self._round.number is None:
-            self._take_last(sample.report, now)
+            self._take_last(sample, now)
             return ()
-        self._take(sample.report, now)
+        self._take(sample, now)
         return self._event(now)
 
     def _begin_anew(self, sample: Sample) -> None:
@@ -121,9 +121,9 @@ class Progress:
             default=None,
         )
 
-    def _take(self, report: NodeReport, now: float) -> None:
+    def _take(self, reported: Reported, now: float) -> None:
         ranks_at = self._ranks_at
-        for sample in self._round.samples_in(report):
+        for sample in self._round.samples_in(reported):
             rank, step = sample.rank, sample.step
             before = self._newest.get(rank)
             stepped_before = None if before is None else before.step
@@ -140,9 +140,9 @@ class Progress:
                 if rank not in self._first_step_at:
                     self._first_step_at[rank] = now - max(0.0, sample.progress_age_s)
 
-    def _take_last(self, report: NodeReport, now: float) -> None:
+    def _take_last(self, reported: Reported, now: float) -> None:
         """What the ranks of the newest round say last comes after its end."""
-        for sample in self._newest_round.samples_in(report):
+        for sample in self._newest_round.samples_in(reported):
             if self._last is None or self._last.round is not self._newest_round:
                 self._last = _Heard(self._newest_round, {}, {})
             self._last.newest[sample.rank], self._last.at[sample.rank] = sample, now

@@ -4,8 +4,8 @@ from collections.abc import Container, Sequence
 
 from holdfast.api.finding import Subject
 from holdfast.api.round import MemberRanks, Round
-from holdfast.api.telemetry import NodeReport, RankSample
-from holdfast.watchdog.detectors.detector import RoundStarted, RoundStopped, Sample
+from holdfast.api.telemetry import RankSample
+from holdfast.watchdog.detectors.detector import Reported, RoundStarted, RoundStopped, Sample
 
 
 class RoundInForce:
@@ -54,12 +54,17 @@ class RoundInForce:
         """Whether `member` has ranks in the round that runs."""
         return self._round is not None and member in self._round.names
 
-    def samples_in(self, report: NodeReport) -> Sequence[RankSample]:
+    def samples_in(self, reported: Reported) -> Sequence[RankSample]:
         """The samples of a report that count: of this round, and of ranks that its node runs."""
         if self._round is None:
             return ()
-        ranks, number = self.ranks_on(report.node), self._round.number
-        return [sample for sample in report.ranks if sample.round == number and sample.rank in ranks]
+        if (known := reported.counted) is not None and known[0] is self._round:
+            return known[1]
+        report, number = reported.report, self._round.number
+        ranks = self.ranks_on(report.node)
+        samples = [sample for sample in report.ranks if sample.round == number and sample.rank in ranks]
+        reported.counted = self._round, samples  # several detectors ask, thousands of times a second
+        return samples
 
     def ranks_on(self, node: str) -> Container[int]:
         """The ranks that `node` runs in the round, none while none runs."""

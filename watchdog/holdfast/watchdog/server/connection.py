@@ -145,7 +145,11 @@ async def first(socket: Socket, decoder: msgspec.msgpack.Decoder[T]) -> T:
 
 async def listen(socket: Socket, decoder: msgspec.msgpack.Decoder[T], take: Callable[[T], None]) -> None:
     """Hand the peer's messages to `take` until the connection ends. Raises Undecodable, and what `take` raises."""
-    await socket.listen(lambda message: take(decoded(message, decoder)))
+
+    def hand_on(message: Message) -> None:
+        take(decoded(message, decoder))
+
+    await socket.listen(hand_on)
 
 
 async def serve(
