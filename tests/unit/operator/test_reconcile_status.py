@@ -114,6 +114,7 @@ def test_the_whole_status_is_what_the_watchdog_knows_and_the_pods_show() -> None
     assert {each["type"] for each in conditions} == known | {
         "Suspended",
         "InvalidSpec",
+        "UnknownFields",
         "UpToDate",
         "Succeeded",
         "Admitted",
@@ -147,6 +148,7 @@ def test_the_first_visit_sets_every_condition_though_nothing_is_known() -> None:
         "Suspended": "Unknown",
         "Admitted": "True",
         "InvalidSpec": "False",
+        "UnknownFields": "Unknown",
         "UpToDate": "True",
         "Succeeded": "Unknown",
     }
@@ -335,6 +337,24 @@ READY: list[tuple[str, Observed, tuple[str, str]]] = [
 @pytest.mark.parametrize(("seen", "expected"), [(s, e) for _, s, e in READY], ids=[name for name, _, _ in READY])
 def test_a_job_is_ready_with_a_full_round(seen: Observed, expected: tuple[str, str]) -> None:
     assert condition_of(seen, "Ready")[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("left_out", "expected"),
+    [(None, ("Unknown", "NotApplied", "")), ((), ("False", "NoneDropped", ""))],
+    ids=["nobody knows", "none"],
+)
+def test_no_field_is_called_unknown_that_was_not_dropped(
+    left_out: tuple[str, ...] | None, expected: tuple[str, str, str]
+) -> None:
+    assert condition_of(observed(left_out=left_out), "UnknownFields") == expected
+
+
+def test_a_job_of_which_a_field_was_dropped_goes_on_as_its_stored_spec_says() -> None:
+    seen = observed(left_out=("spec.faultPolcy",))
+    assert decide(seen).actions == decide(observed()).actions
+    assert condition_of(seen, "UnknownFields")[:2] == ("True", "Dropped")
+    assert (condition_of(seen, "InvalidSpec")[0], status_of(seen)["phase"]) == ("False", "Running")
 
 
 def test_progress_is_on_the_way_to_a_round() -> None:

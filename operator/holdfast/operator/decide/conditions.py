@@ -71,6 +71,7 @@ def conditions_of(ctx: Context, would: tuple[str, ...]) -> list[Condition]:
         _watchdog_reachable(ctx),
         _suspended(ctx),
         _invalid_spec(ctx),
+        _unknown_fields(ctx),
         _up_to_date(ctx),
         _succeeded(ctx),
     ]
@@ -321,6 +322,19 @@ def _invalid_spec(ctx: Context) -> Condition:
     if ctx.invalid is not None:
         return Condition("InvalidSpec", Truth.TRUE, "TemplateRefused", ctx.invalid)
     return Condition("InvalidSpec", Truth.FALSE, "SpecAccepted", "")
+
+
+def _unknown_fields(ctx: Context) -> Condition:
+    """Of what was applied. The API server took the job without them, so it is not refused for them."""
+    type_ = "UnknownFields"
+    left_out = ctx.observed.left_out
+    if left_out is None:
+        return Condition(type_, Truth.UNKNOWN, "NotApplied", "")
+    if not left_out:
+        return Condition(type_, Truth.FALSE, "NoneDropped", "")
+    mend = "the job goes on without; correct what was applied, and apply it again"
+    says = f"not known, and dropped by the API server: {', '.join(left_out)}; {mend}"
+    return Condition(type_, Truth.TRUE, "Dropped", says)
 
 
 def _up_to_date(ctx: Context) -> Condition:
