@@ -22,7 +22,14 @@ from holdfast.api.intervention import (
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.cordon import patch_node, uncordoned
 from holdfast.operator.act.faultpoint import Point, reach
-from holdfast.operator.decide.intervention import answer, attend, is_answered, refusal_of, settle_return
+from holdfast.operator.decide.intervention import (
+    answer,
+    attend,
+    invalid,
+    is_answered,
+    refusal_of,
+    settle_return,
+)
 from holdfast.operator.decide.observed import Cordoning, read_spec
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
 from holdfast.operator.decide.pods import has_ended
@@ -111,6 +118,9 @@ class Interventions:
     async def _outcome(self, asked: Intervention, request: InterventionRequest) -> InterventionOutcome:
         created = seconds_of(asked.metadata.creation_timestamp)
         age_s = 0.0 if created is None else self.now() - created
+        # Before the watchdog is asked, which knows nothing of such a job and may be away.
+        if (job := self.view.job(request.job)) is not None and (why := refused_because(job)) is not None:
+            return invalid(asked, why)
         try:
             outcome = await self.watchdog.intervene(request)
         except InvalidInput as error:
@@ -181,9 +191,6 @@ class Interventions:
 def _not_taken(request: InterventionRequest, job: Job, age_s: float) -> InterventionOutcome:
     """The answer for a job that is there and of which the watchdog knows nothing."""
     name = job.metadata.name
-    if (why := refused_because(job)) is not None:
-        says = f"the spec of job {name} is refused, so that nothing runs: {why}. Mend it, then ask again."
-        return InterventionOutcome(request.id, InterventionState.REFUSED, says)
     if age_s < GIVE_UP_S:
         says = "the watchdog has not taken the job yet"
         return InterventionOutcome(request.id, InterventionState.PENDING, says)

@@ -59,6 +59,12 @@ def refusal_of(asked: Intervention, problems: tuple[Problem, ...]) -> Interventi
     return InterventionOutcome(asked.metadata.uid, InterventionState.REFUSED, says)
 
 
+def invalid(asked: Intervention, why: str) -> InterventionOutcome:
+    """The answer where the job's spec is refused: nothing of it runs, and nobody has to be asked."""
+    says = f"the job is Invalid{f': {why}' if why else ''}; correct the spec and apply it again"
+    return InterventionOutcome(asked.metadata.uid, InterventionState.REFUSED, says)
+
+
 def answer(asked: Intervention, outcome: InterventionOutcome, now: float) -> Mapping[str, Any] | None:
     """The whole status to write, None when it says so already. `now` in wall seconds."""
     before = _read(asked)
