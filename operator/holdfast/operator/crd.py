@@ -77,7 +77,7 @@ REQUEST_COLUMNS = (
     Column("Action", "string", ".spec.action", "What is asked for."),
     Column("State", "string", ".status.state", "What became of it."),
     _AGE,
-    Column("Outcome", "string", ".status.outcome", "What was done, or why not.", wide=True),
+    Column("Outcome", "string", ".status.outcome", "What was done, why not, or what it waits for."),
     Column("Reason", "string", ".spec.reason", "Why it was asked for.", wide=True),
 )
 _WORLD = "self.nodes.{end} * self.processesPerNode % (self.parallelism.tensor * self.parallelism.pipeline) == 0"

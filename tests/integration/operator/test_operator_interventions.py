@@ -146,5 +146,10 @@ async def test_an_intervention_waits_for_a_watchdog_that_is_away(
     await watchdog.until("submitted", lambda: watchdog.job(cluster.id()).policy is not None)
     await watchdog.close()
     await ask(cluster, "one")
+    status = await until(cluster, "one", "Pending")
+    assert status["outcome"].startswith(
+        f"waiting for the watchdog: the watchdog does not answer at {watchdog.endpoint}: "
+    )
+    assert status["outcome"].endswith("; retrying")
     await watchdog.open()
     await until(cluster, "one", "Done")

@@ -46,7 +46,7 @@ class Rig:
         key = request.id.removeprefix("uid-of-")
         self.asked.append(key)
         if self.away:
-            raise Unavailable("the watchdog does not answer at watchdog:7077")
+            raise Unavailable(AWAY)
         self.in_hand += 1
         self.most_in_hand = max(self.most_in_hand, self.in_hand)
         await asyncio.sleep(0)
@@ -150,6 +150,29 @@ async def test_an_intervention_on_an_invalid_job_is_refused_at_once_with_the_rea
     told_by_nobody = {key: value for key, value in REFUSED.items() if key != "conditions"}
     given = job_object(generation=2, status=told_by_nobody)
     assert await answer(given, away=away) == ("Refused", f"the job is Invalid{mend}")
+
+
+AWAY = "the watchdog does not answer at watchdog:7077"
+
+
+async def test_an_intervention_says_that_it_waits_for_a_watchdog_that_is_away_until_it_is_done_or_given_up() -> (
+    None
+):
+    rig = Rig()
+    rig.away = True
+    rig.ask("a/00")
+    async with running(rig):
+        await rig.until("a/00")
+        assert rig.answers["a/00"] == ("Pending", f"waiting for the watchdog: {AWAY}; retrying")
+        rig.away = False
+        rig.answers.clear()
+        rig.worklist.add("a/00")
+        await rig.until("a/00")
+        assert rig.answers["a/00"] == ("Done", "done")
+    state, says = await answer(job_object(), GIVE_UP_S, away=True)
+    assert state == "Refused"
+    assert says.startswith("the watchdog gave no answer for 10 minutes")
+    assert AWAY in says
 
 
 @pytest.mark.parametrize("status", [{}, {"phase": "Pending"}, REFUSED], ids=["new", "pending", "mended meanwhile"])

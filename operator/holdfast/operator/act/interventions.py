@@ -29,6 +29,7 @@ from holdfast.operator.decide.intervention import (
     is_answered,
     refusal_of,
     settle_return,
+    waiting,
 )
 from holdfast.operator.decide.observed import Cordoning, read_spec
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
@@ -44,7 +45,7 @@ from holdfast.wire.kube.reply import Absent
 logger = logging.getLogger(__name__)
 
 AT_ONCE_MAX: Final = 8
-PENDING_S: Final = 2.0  # how soon a pending one is asked about again
+PENDING_S: Final = 2.0  # how soon a pending one is asked about again, also of a watchdog that was away
 GIVE_UP_S: Final = 600.0
 """How long a watchdog is asked that is away or has not taken the job. What could not be done by
 then would come as a surprise later."""
@@ -127,7 +128,7 @@ class Interventions:
             return refusal_of(asked, error.problems)
         except Unavailable as error:
             if age_s < GIVE_UP_S:
-                raise
+                return waiting(asked, str(error))
             says = (
                 f"the watchdog gave no answer for {GIVE_UP_S / 60:.0f} minutes, so it is not asked any more. "
                 f"It may have done it: look at the job. ({error})"
