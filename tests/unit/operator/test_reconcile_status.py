@@ -253,7 +253,21 @@ def test_nobody_saw_a_step_since_the_last_one_that_the_watchdog_saw() -> None:
 
 
 def test_a_stalled_job_has_no_member_that_trains() -> None:
-    assert status_of(observed(report=report(JobPhase.STALLED)))["members"]["ready"] == 0
+    stalled = observed(
+        pods=(pod(0, runs_for_s=3600.0), pod(1, runs_for_s=3600.0), pod(2, runs_for_s=3600.0)),
+        report=report(
+            JobPhase.STALLED, reason="no step is seen", members=Membership(2, 0, 1, joined=2), ettr=None
+        ),
+    )
+    status = status_of(stalled)
+    assert status["members"] == {"wanted": 2, "ready": 0, "spares": 1, "pods": 3}
+    assert "goodput" not in status
+    assert condition_of(stalled, "Ready") == ("False", "Stalled", "no step is seen")
+    # Nobody is missing: all of them joined.
+    assert condition_of(stalled, "Degraded")[:2] == ("False", "AsWanted")
+    assert condition_of(stalled, "Progressing")[:2] == ("False", "Stalled")
+    lost = observed(report=report(JobPhase.STALLED, members=Membership(2, 0, 0, joined=1)))
+    assert condition_of(lost, "Degraded") == ("True", "MembersMissing", "1 of 2 members are there")
 
 
 def test_nothing_is_written_when_nothing_changed() -> None:

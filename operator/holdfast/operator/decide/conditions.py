@@ -203,7 +203,7 @@ def _joining(ctx: Context) -> list[tuple[Pod, float]]:
 
 def _joined(ctx: Context) -> int:
     members = ctx.report.status.members if ctx.report is not None else None
-    return 0 if members is None else members.ready + members.spares
+    return 0 if members is None else members.there + members.spares
 
 
 def late_start_in_s(ctx: Context) -> float | None:
@@ -231,8 +231,8 @@ def _degraded(ctx: Context) -> Condition:
     if opened or status.incidents_open:
         return Condition("Degraded", Truth.TRUE, "IncidentOpen", _told(opened))
     short = status.phase in (JobPhase.RUNNING, JobPhase.STALLED, JobPhase.RECOVERING)
-    if short and status.members.ready < status.members.wanted:
-        says = f"{status.members.ready} of {status.members.wanted} members are there"
+    if short and status.members.there < status.members.wanted:
+        says = f"{status.members.there} of {status.members.wanted} members are there"
         return Condition("Degraded", Truth.TRUE, "MembersMissing", says)
     return Condition("Degraded", Truth.FALSE, "AsWanted", "")
 
