@@ -131,7 +131,7 @@ JOBS = Row(
             "Members that are missing",
             "Wanted in the round and not there.",
             Query(
-                expr=f"{members('wanted')} - {members('ready')}",
+                expr=f"{members('wanted')} - {members('joined')}",
                 legend="{{training_job}}",
             ),
             unit="none",

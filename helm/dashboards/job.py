@@ -145,7 +145,7 @@ FAULTS = Row(
         ),
         graph(
             "Members",
-            "Launchers by what they are.",
+            "Launchers by what they are. None is ready while no step is seen; joined counts those that are there.",
             Query(expr=f"max by (state) (holdfast_job_members{HERE})", legend="{{state}}"),
             unit="none",
             width=8,

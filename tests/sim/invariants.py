@@ -155,7 +155,9 @@ class Invariants:
         self.require(
             told.incidents_open == still_open, f"{told.incidents_open} open incidents told of {still_open}"
         )
-        self.require(told.members.ready + told.members.spares <= len(state.members), "members are told of twice")
+        self.require(told.members.there + told.members.spares <= len(state.members), "members are told of twice")
+        if told.phase is JobPhase.STALLED:
+            self.require((told.members.ready, told.ettr) == (0, None), "health is told of, and no step is seen")
         self.require((told.world_size > 0) == isinstance(state.desired, Round), "ranks without a round")
         known = (told.step or 0) <= world.training.highest
         self.require(known, f"step {told.step} is told of, {world.training.highest} was made")

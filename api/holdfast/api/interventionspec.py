@@ -88,9 +88,9 @@ class InterventionStatus(Section):
     state: InterventionState | None = None
     """Pending, Done or Refused."""
     outcome: str | None = None
-    """What was done, or why it was refused."""
+    """What was done, why it was refused, or what it waits for."""
     started_at: str | None = None
-    """When it was handed to the watchdog."""
+    """When the operator first wrote of it."""
     finished_at: str | None = None
     """When it was done or refused."""
 

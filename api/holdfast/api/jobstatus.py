@@ -12,7 +12,7 @@ class MembersStatus(Section):
     wanted: int = 0
     """Members the job should have now."""
     ready: int | None = None
-    """Members that train, before that those that joined; 0 when Stalled, Unknown while no steps can be seen."""
+    """Members that train, before that those that joined; 0 when Stalled, Unknown while the watchdog is away."""
     spares: int = 0
     """Spares that have joined."""
     pods: int = 0
@@ -36,7 +36,7 @@ class Goodput(Section):
     """Useful time over wall time."""
 
     ettr: float | None = None
-    """Useful over wall time since the first member joined, suspensions left out. Unknown when no step is seen."""
+    """Useful over wall time since the first member joined, suspensions left out. Unknown when Stalled."""
 
 
 class TrainingJobStatus(Section):

@@ -6,7 +6,7 @@ code. Whatever is wrong ends as `InvalidSpec`, which names each field by its pat
 
 import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -99,12 +99,23 @@ def _why_unknown(model: type[Section], location: Sequence[int | str]) -> str:
     section, name = _section_at(model, location[:-1]), str(location[-1])
     if section is not None and name in section.not_built:
         return "not built yet; remove it"
-    fields = section.model_fields if section is not None else {}
-    known = sorted(field.alias or to_camel(each) for each, field in fields.items())
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    if close:
-        return f"there is no such field; did you mean {close[0]}?"
-    return f"there is no such field; known here: {', '.join(known)}"
+    known = fields_of(section) if section is not None else {}
+    near = nearest(name, known)
+    if near is not None:
+        return f"there is no such field; did you mean {near}?"
+    return f"there is no such field; known here: {', '.join(sorted(known))}"
+
+
+def fields_of(section: type[Section]) -> dict[str, type[Section] | None]:
+    """The fields of a section as files spell them, each with the section that it is, None where it is none."""
+    fields = section.model_fields.items()
+    return {field.alias or to_camel(name): _section_of(field.annotation) for name, field in fields}
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `name` may be a misspelling of."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return close[0] if close else None
 
 
 def _section_at(model: type[Section], location: Sequence[int | str]) -> type[Section] | None:
@@ -112,8 +123,7 @@ def _section_at(model: type[Section], location: Sequence[int | str]) -> type[Sec
     for part in location:
         if isinstance(part, int):
             continue  # a place in a list of that section
-        found = next((field for name, field in model.model_fields.items() if to_camel(name) == part), None)
-        section = _section_of(found.annotation) if found else None
+        section = fields_of(model).get(part)
         if section is None:
             return None
         model = section

@@ -52,11 +52,22 @@ class JobPhase(StrEnum):
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """How many launchers are wanted and there."""
+    """How many launchers are wanted and there.
+
+    `joined` have ranks, or are on their way to get some; `spares` are beyond them. `ready` are those of the joined
+    that train: all of them before the first step, none while the phase is Stalled. `joined` is None where an
+    earlier version counted, whose `ready` are those that joined, and in what is read from a record.
+    """
 
     wanted: int
     ready: int
     spares: int
+    joined: int | None = None
+
+    @property
+    def there(self) -> int:
+        """Those that joined, whether or not anybody sees them train."""
+        return self.ready if self.joined is None else self.joined
 
 
 class Checkpoint(msgspec.Struct, frozen=True):

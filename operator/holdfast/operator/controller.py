@@ -15,6 +15,7 @@ from holdfast.operator.act.executor import Executor, Fault
 from holdfast.operator.act.statuswriter import EventRecorder, write_status
 from holdfast.operator.decide.action import Tell
 from holdfast.operator.decide.admission import Contender, contender
+from holdfast.operator.decide.applied import applied_text, left_out
 from holdfast.operator.decide.events import only_now, unsaid
 from holdfast.operator.decide.observed import KubeEvent, Mode, Observed, Options, Outcome, read_spec
 from holdfast.operator.decide.reconcile import reconcile
@@ -35,11 +36,13 @@ class Trouble(HoldfastError):
 
 @dataclass(frozen=True)
 class Reading:
-    """A job's spec as read, for as long as it stays the same."""
+    """What a user wrote of a job as read, while it stays the same. `applied` is what kubectl was given."""
 
     uid: str
     generation: int
+    applied: str
     spec: TrainingJob | InvalidSpec
+    left_out: tuple[str, ...] | None
 
 
 @dataclass
@@ -64,8 +67,8 @@ class Controller:
 
     async def look(self, job: Job, line: JobLine) -> float | None:
         """One look. When to look again though nothing changes, None: no need. Raises Trouble, Fenced."""
-        key, spec = key_of(job.metadata), self._read(job)
-        refused = None
+        key, reading = key_of(job.metadata), self._read(job)
+        spec, refused = reading.spec, None
         if isinstance(spec, TrainingJob) and job.metadata.deletion_timestamp is None:
             refused = await self.dry_run.refused(spec)
         # Nothing is awaited from here to the decision: what is seen is of one moment.
@@ -82,6 +85,7 @@ class Controller:
             refused=refused,
             # Intervention for seldom: most jobs have the nodes they need.
             rivals=() if self._contender(job) is None else self._rivals(job),
+            left_out=reading.left_out,
         )
         outcome = reconcile(observed, self.options, self.now())
         if self._told.get(key) != outcome.reason:
@@ -101,17 +105,18 @@ class Controller:
         self._refusals.pop(key, None)
         self.dry_run.forget(key)
 
-    def _read(self, job: Job) -> TrainingJob | InvalidSpec:
-        key, about = key_of(job.metadata), job.metadata
+    def _read(self, job: Job) -> Reading:
+        key, written = key_of(job.metadata), (job.metadata.uid, job.metadata.generation, applied_text(job))
         held = self._readings.get(key)
-        if held is None or (held.uid, held.generation) != (about.uid, about.generation):
-            held = Reading(about.uid, about.generation, read_spec(job))
+        # A spec that is the same without the fields that were dropped has its generation still.
+        if held is None or (held.uid, held.generation, held.applied) != written:
+            held = Reading(*written, read_spec(job), left_out(job))
             self._readings[key] = held
-        return held.spec
+        return held
 
     def _contender(self, job: Job) -> Contender | None:
         """The job as it contends for nodes, None when it does not."""
-        spec = self._read(job)
+        spec = self._read(job).spec
         return contender(job, spec, self.view.pods_of(job)) if isinstance(spec, TrainingJob) else None
 
     def _rivals(self, job: Job) -> tuple[Contender, ...]:

@@ -50,14 +50,14 @@ JOB_COLUMNS = (
         "Ready",
         "integer",
         ".status.members.ready",
-        "Members that train, before that those that joined; 0 when Stalled, empty when no steps can be seen.",
+        "Members that train, before that those that joined; 0 when Stalled, empty while the watchdog is away.",
     ),
     Column("Wanted", "integer", ".status.members.wanted", "Members the job should have now."),
     Column(
         "ETTR",
         "number",
         ".status.goodput.ettr",
-        "Useful training time over wall time; empty when no steps can be seen.",
+        "Useful training time over wall time; empty when Stalled.",
     ),
     Column("Incidents", "integer", ".status.incidents", "How many incidents there have been."),
     _AGE,
@@ -77,7 +77,7 @@ REQUEST_COLUMNS = (
     Column("Action", "string", ".spec.action", "What is asked for."),
     Column("State", "string", ".status.state", "What became of it."),
     _AGE,
-    Column("Outcome", "string", ".status.outcome", "What was done, or why not.", wide=True),
+    Column("Outcome", "string", ".status.outcome", "What was done, why not, or what it waits for."),
     Column("Reason", "string", ".spec.reason", "Why it was asked for.", wide=True),
 )
 _WORLD = "self.nodes.{end} * self.processesPerNode % (self.parallelism.tensor * self.parallelism.pipeline) == 0"

@@ -214,7 +214,9 @@ def test_an_intervention_is_kept_with_its_outcome(here: str, cluster: ApiServer)
     outcome = {"status": {"state": "Done", "outcome": "node-3 left the job"}}
     cluster.call("PATCH", f"{path}/{name}/status", outcome, content="application/merge-patch+json")
     listed = kubectl(cluster, "get", "itv", "--namespace", here).stdout.splitlines()
+    assert listed[0].split() == ["NAME", "JOB", "ACTION", "STATE", "AGE", "OUTCOME"]
     assert listed[1].split()[1:4] == ["gpt", "Evict", "Done"]
+    assert listed[1].endswith("node-3 left the job")
     with pytest.raises(Refused, match=r"spec\.action"):
         cluster.call("POST", path, {**body, "spec": {**body["spec"], "action": "Explode"}})
 

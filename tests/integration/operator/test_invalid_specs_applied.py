@@ -1,12 +1,16 @@
 """The whole table of invalid specs, applied to a real API server that knows the definitions."""
 
 import asyncio
+import json
+import re
+from asyncio.subprocess import PIPE, STDOUT
 from typing import Any
 
 import pytest
 from apiserver import Refused
 from invalid_specs import INVALID_SPECS, Invalid, Stop, stopped_by
-from operator_rig import Cluster, OperatorProcess, eventually
+from kubernetes_binaries import kubernetes_program
+from operator_rig import Cluster, OperatorProcess, condition, eventually
 
 VALID = Invalid("nothing is wrong", "{}", "")
 UNPROCESSABLE = 422
@@ -51,6 +55,63 @@ async def test_a_field_nobody_knows_is_gone_from_the_job_that_is_kept(cluster: C
     assert kept is not None
     assert unknown not in kept["spec"]
     assert set(applied["spec"]) - set(kept["spec"]) == {unknown}
+
+
+async def test_a_field_that_was_dropped_is_told_of_once_and_the_job_runs_without_it(
+    cluster: Cluster, operator: OperatorProcess
+) -> None:
+    operator.start()
+    pruned = stopping_at(Stop.PRUNED)
+    rows = {f"row-{place}": each for place, each in enumerate(pruned)}
+    for name, each in rows.items():
+        await apply(cluster, document(each, cluster.namespace, name))
+    for name, each in rows.items():
+        job = await cluster.until(each.name, lambda job: condition(job, "UnknownFields") == "True", name)
+        assert condition(job, "InvalidSpec") == "False"
+        says = next(it["message"] for it in job["status"]["conditions"] if it["type"] == "UnknownFields")
+        assert says.startswith(f"not known, and dropped by the API server: {each.field}")
+        near = re.search(r"did you mean \w+\?", each.says)
+        assert near is None or near[0] in says
+        await eventually("its pods", lambda name=name: _pods_are_there(cluster, f"{name}-0", f"{name}-1"))
+        await eventually("told of", lambda name=name: _told_of(cluster, name, [1]))
+    looked = await operator.metric("holdfast_operator_reconcile_total")
+    await eventually("looked again", lambda: _looked_more(operator, looked + 3 * len(rows)))
+    assert await dropped(cluster) == {name: [1] for name in rows}
+    # The stored spec stays the same, and so does its generation.
+    await apply(cluster, document(Invalid("another", "faultPolcy: {}\nnodez: 3", ""), cluster.namespace, "row-0"))
+    await eventually("told of what is new", lambda: _told_of(cluster, "row-0", [1, 1]))
+    await apply(cluster, document(VALID, cluster.namespace, "row-0"))
+    await cluster.until("mended", lambda job: condition(job, "UnknownFields") == "False", "row-0")
+
+
+async def apply(cluster: Cluster, manifest: dict[str, Any]) -> None:
+    """As somebody does whose kubectl checks nothing, with a server that is not strict."""
+    program, config = kubernetes_program("kubectl"), cluster.server.admin_kubeconfig()
+    command = (program, "--kubeconfig", config, "apply", "--validate=false", "-f", "-")
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
+    said, _ = await process.communicate(json.dumps(manifest).encode())
+    assert process.returncode == 0, said.decode()
+
+
+async def dropped(cluster: Cluster) -> dict[str, list[int]]:
+    """How often each event UnknownFields came, by the name of its job."""
+    told: dict[str, list[int]] = {}
+    for each in await cluster.listed("events"):
+        if (each["reason"], each["type"]) == ("UnknownFields", "Warning"):
+            told.setdefault(each["involvedObject"]["name"], []).append(each.get("count", 1))
+    return told
+
+
+async def _told_of(cluster: Cluster, name: str, counts: list[int]) -> bool:
+    return (await dropped(cluster)).get(name) == counts
+
+
+async def _looked_more(operator: OperatorProcess, times: float) -> bool:
+    return await operator.metric("holdfast_operator_reconcile_total") >= times
+
+
+async def _pods_are_there(cluster: Cluster, *names: str) -> bool:
+    return set(names) <= set(await cluster.pods())
 
 
 async def test_what_passes_the_schema_the_operator_refuses_once_in_words_and_without_a_pod(

@@ -124,6 +124,20 @@ async def test_an_intervention_may_be_applied_together_with_its_job(
     await until(cluster, "one", "Done")
 
 
+async def test_an_intervention_on_an_invalid_job_is_refused_while_the_watchdog_is_away(
+    cluster: Cluster, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
+) -> None:
+    operator.start()
+    await watchdog.close()
+    await cluster.apply(nodes={"min": 3, "max": 2})
+    await ask(cluster, "one")
+    status = await until(cluster, "one", "Refused")
+    why = "the job is Invalid: spec.nodes.min: 3 is not accepted; write at most 2, the value of max, or raise max"
+    assert status["outcome"] == f"{why}; correct the spec and apply it again"
+    assert watchdog.interventions == []
+    await watchdog.open()
+
+
 async def test_an_intervention_waits_for_a_watchdog_that_is_away(
     cluster: Cluster, operator: OperatorProcess, watchdog: FakeOperatorWatchdog
 ) -> None:
@@ -132,5 +146,10 @@ async def test_an_intervention_waits_for_a_watchdog_that_is_away(
     await watchdog.until("submitted", lambda: watchdog.job(cluster.id()).policy is not None)
     await watchdog.close()
     await ask(cluster, "one")
+    status = await until(cluster, "one", "Pending")
+    assert status["outcome"].startswith(
+        f"waiting for the watchdog: the watchdog does not answer at {watchdog.endpoint}: "
+    )
+    assert status["outcome"].endswith("; retrying")
     await watchdog.open()
     await until(cluster, "one", "Done")

@@ -56,7 +56,7 @@ def test_what_the_job_waits_for_says_size_domain_and_remedy() -> None:
     assert isinstance(story.state.desired, Idle)
     assert story.state.phase is JobPhase.PENDING
     assert story.state.reason == f"0 of 3 members joined; no ranks for node-1, node-2, node-3: {SAYS}; {REMEDY}"
-    assert membership_of(story.state).ready == 0
+    assert membership_of(story.state, story.state.phase).ready == 0
 
 
 def test_a_spec_that_fits_is_tested_anew_and_starts() -> None:

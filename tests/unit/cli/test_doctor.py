@@ -194,6 +194,13 @@ def test_a_whole_installation_is_well() -> None:
             "WatchdogReachable is not known: Why: because",
         ),
         ("job research/gpt", {"jobs": (a_job_with(),)}, Level.WARN, "InvalidSpec is not known"),
+        (
+            "job research/gpt",
+            {"jobs": (a_job_with(**SOUND | {"UnknownFields": "True"}),)},
+            Level.WARN,
+            "UnknownFields is True: Why: because",
+        ),
+        ("jobs", {"jobs": (a_job_with(**SOUND | {"UnknownFields": "Unknown"}),)}, Level.OK, "all of 1"),
         ("jobs", {"jobs": ()}, Level.OK, "all of 0"),
         (
             "intervention a/evict-x",

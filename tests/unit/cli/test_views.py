@@ -11,7 +11,7 @@ from wireobjects import a_rank, a_status, an_incident
 from holdfast.api.finding import Confidence, Subject
 from holdfast.api.incident import IncidentState
 from holdfast.api.selftest import TestLevel
-from holdfast.api.status import JobPhase, JobStatus, PendingTest, RankStatus, reading
+from holdfast.api.status import JobPhase, JobStatus, Membership, PendingTest, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
 from holdfast.cli.embedded.liveaudience import screen
 from holdfast.cli.output import Format, emit
@@ -34,6 +34,12 @@ def test_a_status_is_one_line_per_fact_and_says_what_is_wrong_or_unknown() -> No
         "a step four seconds old is no news": {"step_age_s": 4.0, "step_time_s": 0.1},
         "no step for long": {"step_age_s": 34.0, "step_time_s": 0.1},
         "steps that take long are awaited": {"step_age_s": 34.0, "step_time_s": 20.0},
+        "nobody is seen to train": {
+            "phase": JobPhase.STALLED,
+            "reason": "no step is seen; every rank trains",
+            "members": Membership(wanted=2, ready=0, spares=1, joined=2),
+            "step_age_s": 90.0,
+        },
         "a job that is only observed": {"observed": True},
         "nearly every step is proved": {"step": 5000, "verified_step": 4900},
         "nothing proves the newest steps any more": {"step": 5000, "verified_step": 120},

@@ -20,6 +20,7 @@ from holdfast.operator.kube.objects import (
     JOB_LABEL,
     Condition,
     Job,
+    JobMetadata,
     Metadata,
     OwnerReference,
     Pod,
@@ -59,7 +60,7 @@ class GangCluster:
     def __post_init__(self) -> None:
         for name, wanted in self.wanted.items():
             created = text_of(self.now + wanted.created_at)
-            about = Metadata(
+            about = JobMetadata(
                 name, "research", f"uid-{name}", generation=1, finalizers=(FINALIZER,), creation_timestamp=created
             )
             self.jobs[name] = Job(about)

@@ -20,6 +20,7 @@ from holdfast.operator.kube.objects import (
     EDITION,
     FINALIZER,
     JOB_LABEL,
+    LAST_APPLIED,
     QUICK_ENDS,
     ROLL_TO,
     Condition,
@@ -27,6 +28,7 @@ from holdfast.operator.kube.objects import (
     ContainerState,
     ContainerStatus,
     Job,
+    JobMetadata,
     Metadata,
     Node,
     NodeMetadata,
@@ -83,19 +85,25 @@ def job_object(
     deleted_at: float | None = None,
     name: str = "gpt",
     rolled_to: Mapping[str, Any] | None = None,
+    applied: str | None = None,
+    spec: Mapping[str, Any] | None = None,
 ) -> Job:
-    """`rolled_to` is the job as it was when a Restart was asked for."""
+    """`rolled_to` is the job as it was when a Restart was asked for, `applied` what kubectl wrote down of it."""
     asked = spec_of(rolled_to) if rolled_to is not None else None
     return Job(
-        Metadata(
+        JobMetadata(
             name=name,
             namespace="research",
             uid=UID,
             generation=generation,
-            annotations={ROLL_TO: edition_of(asked)} if isinstance(asked, TrainingJob) else {},
+            annotations={
+                **({ROLL_TO: edition_of(asked)} if isinstance(asked, TrainingJob) else {}),
+                **({} if applied is None else {LAST_APPLIED: applied}),
+            },
             finalizers=tuple(finalizers),
             deletion_timestamp=None if deleted_at is None else text_of(deleted_at),
         ),
+        spec=msgspec.Raw(json.dumps(dict(spec or {})).encode()),
         status=msgspec.Raw(json.dumps(dict(status or {})).encode()),
     )
 

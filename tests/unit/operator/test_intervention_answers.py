@@ -10,7 +10,7 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
-from holdfast.operator.decide.intervention import answer, attend, is_answered, refusal_of
+from holdfast.operator.decide.intervention import answer, attend, is_answered, refusal_of, waiting
 from holdfast.operator.kube.objects import Intervention, Metadata, text_of
 
 NOW = 1_800_000_000.0
@@ -77,6 +77,24 @@ def test_an_answer_is_written_when_it_changes_and_is_final_once() -> None:
     final = asked(EVICT, dict(done))
     assert is_answered(final)
     assert answer(final, outcome(InterventionState.REFUSED, "too late"), NOW + 99) is None
+
+
+def test_what_is_waited_for_is_written_once_for_each_error_and_not_for_each_address() -> None:
+    says = "the watchdog does not answer at watchdog:7077: [Connect call failed ('10.0.0.{}', 7077)]"
+    first = waiting(asked(EVICT), says.format(3))
+    assert first.state is InterventionState.PENDING
+    assert first.outcome == f"waiting for the watchdog: {says.format(3)}; retrying"
+    written = answer(asked(EVICT), first, NOW)
+    assert written is not None
+    held = asked(EVICT, dict(written))
+    assert answer(held, waiting(held, says.format(18)), NOW + 2) is None
+    other = answer(held, waiting(held, "the watchdog refused the token of token: 401"), NOW + 4)
+    assert other is not None
+    assert (other["outcome"], other["startedAt"]) == (
+        "waiting for the watchdog: the watchdog refused the token of token: 401; retrying",
+        text_of(NOW),
+    )
+    assert len(waiting(held, "x" * 9_000).outcome) < 600
 
 
 def test_a_status_that_cannot_be_read_counts_as_none() -> None:

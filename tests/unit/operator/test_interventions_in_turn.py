@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from operator_builders import NOW, job_object
 
-from holdfast.api.errors import Fenced
+from holdfast.api.errors import Fenced, Unavailable
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.operator.act.interventions import AT_ONCE_MAX, GIVE_UP_S, Interventions
 from holdfast.operator.decide.observed import Cordoning
@@ -24,7 +24,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.job: Job = job_object()
-        self.knows, self.leads, self.now = True, True, NOW
+        self.knows, self.leads, self.away, self.now = True, True, False, NOW
         self.slow: dict[str, asyncio.Event] = {}  # names of interventions that are answered later
         self.asked: list[str] = []
         self.in_hand = self.most_in_hand = 0
@@ -45,6 +45,8 @@ class Rig:
     async def intervene(self, request: InterventionRequest) -> InterventionOutcome | None:
         key = request.id.removeprefix("uid-of-")
         self.asked.append(key)
+        if self.away:
+            raise Unavailable(AWAY)
         self.in_hand += 1
         self.most_in_hand = max(self.most_in_hand, self.in_hand)
         await asyncio.sleep(0)
@@ -129,22 +131,48 @@ REFUSED: dict[str, Any] = {
 }
 
 
-async def answer(job: Job, age_s: float = 5.0) -> tuple[str, str]:
+async def answer(job: Job, age_s: float = 5.0, *, away: bool = False) -> tuple[str, str]:
     """To an intervention on a job that the watchdog does not know."""
     rig = Rig()
-    rig.job, rig.knows, rig.now = job, False, NOW + age_s
+    rig.job, rig.knows, rig.away, rig.now = job, False, away, NOW + age_s
     rig.ask("a/00")
     async with running(rig):
         await rig.until("a/00")
     return rig.answers["a/00"]
 
 
-async def test_an_intervention_on_a_job_whose_spec_is_refused_is_refused_at_once_with_the_reason() -> None:
-    state, says = await answer(job_object(generation=2, status=REFUSED))
-    assert state == "Refused"
-    assert "spec.nodes.min: 0 is not accepted" in says
+@pytest.mark.parametrize("away", [False, True], ids=["the watchdog is there", "the watchdog is away"])
+async def test_an_intervention_on_an_invalid_job_is_refused_at_once_with_the_reason(away: bool) -> None:
+    mend = "; correct the spec and apply it again"
+    given = job_object(generation=2, status=REFUSED)
+    says = f"the job is Invalid: spec.nodes.min: 0 is not accepted{mend}"
+    assert await answer(given, away=away) == ("Refused", says)
     told_by_nobody = {key: value for key, value in REFUSED.items() if key != "conditions"}
-    assert (await answer(job_object(generation=2, status=told_by_nobody)))[0] == "Refused"
+    given = job_object(generation=2, status=told_by_nobody)
+    assert await answer(given, away=away) == ("Refused", f"the job is Invalid{mend}")
+
+
+AWAY = "the watchdog does not answer at watchdog:7077"
+
+
+async def test_an_intervention_says_that_it_waits_for_a_watchdog_that_is_away_until_it_is_done_or_given_up() -> (
+    None
+):
+    rig = Rig()
+    rig.away = True
+    rig.ask("a/00")
+    async with running(rig):
+        await rig.until("a/00")
+        assert rig.answers["a/00"] == ("Pending", f"waiting for the watchdog: {AWAY}; retrying")
+        rig.away = False
+        rig.answers.clear()
+        rig.worklist.add("a/00")
+        await rig.until("a/00")
+        assert rig.answers["a/00"] == ("Done", "done")
+    state, says = await answer(job_object(), GIVE_UP_S, away=True)
+    assert state == "Refused"
+    assert says.startswith("the watchdog gave no answer for 10 minutes")
+    assert AWAY in says
 
 
 @pytest.mark.parametrize("status", [{}, {"phase": "Pending"}, REFUSED], ids=["new", "pending", "mended meanwhile"])

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.api.exposition import Style
-from holdfast.operator.kube.objects import Job, Metadata
+from holdfast.operator.kube.objects import Job, JobMetadata
 from holdfast.operator.metrics import JobConditions, Metrics
 from holdfast.operator.program import surface
 
@@ -30,7 +30,7 @@ def metrics() -> Metrics:
     told.reconciles.labels(result="ok").inc(3)
     told.actions.labels(kind='a "quoted" kind').inc()
     told.follow(lambda: 2.0, lambda: 1.0, lambda: 1.0)
-    job = Job(Metadata("gpt", namespace="ml"), status=msgspec.Raw(msgspec.json.encode({"conditions": [READY]})))
+    job = Job(JobMetadata("gpt", namespace="ml"), status=msgspec.Raw(msgspec.json.encode({"conditions": [READY]})))
     told.add(JobConditions(lambda: (job,)))
     return told
 

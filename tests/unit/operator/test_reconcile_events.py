@@ -1,5 +1,6 @@
 from typing import Any
 
+import msgspec
 from operator_builders import (
     NOW,
     OPTIONS,
@@ -98,6 +99,31 @@ def test_a_refused_spec_is_told_of_once_per_text() -> None:
     assert reasons(after(refused)) == []
     assert reasons(after(refused, spec=spec_of(document(nodes=5)))) == ["InvalidSpec"]
     assert reasons(after(refused, spec=spec_of(document()))) == []
+
+
+def test_fields_that_were_dropped_are_told_of_once_for_each_spec_that_was_applied_with_them() -> None:
+    seen = observed(left_out=("spec.faultPolcy (did you mean faultPolicy?)",))
+    (event,) = [each for each in reconcile(seen, OPTIONS, NOW).events if each.reason == "UnknownFields"]
+    assert event.warning
+    assert event.message == (
+        "not known, and dropped by the API server: spec.faultPolcy (did you mean faultPolicy?); "
+        "the job goes on without; correct what was applied, and apply it again"
+    )
+    assert reasons(after(seen), NOW + 3600) == []
+    others = after(seen, left_out=("spec.nodez",))
+    assert reasons(others) == ["UnknownFields"], "also where the stored spec is the same without them"
+    assert reasons(after(others)) == []
+    written = reconcile(seen, OPTIONS, NOW).status
+    again = after(
+        seen,
+        job=job_object(generation=2, status=written),
+        spec=spec_of(document(generation=2)),
+        report=report(generation=2),
+    )
+    assert reasons(again) == ["UnknownFields"]
+    settled = job_object(generation=2, status=reconcile(again, OPTIONS, NOW).status)
+    assert reasons(msgspec.structs.replace(again, job=settled)) == []
+    assert reasons(after(seen, left_out=())) == reasons(after(seen, left_out=None)) == []
 
 
 def test_a_replacement_names_who_it_stands_in_for() -> None:

@@ -114,6 +114,7 @@ def test_the_whole_status_is_what_the_watchdog_knows_and_the_pods_show() -> None
     assert {each["type"] for each in conditions} == known | {
         "Suspended",
         "InvalidSpec",
+        "UnknownFields",
         "UpToDate",
         "Succeeded",
         "Admitted",
@@ -147,6 +148,7 @@ def test_the_first_visit_sets_every_condition_though_nothing_is_known() -> None:
         "Suspended": "Unknown",
         "Admitted": "True",
         "InvalidSpec": "False",
+        "UnknownFields": "Unknown",
         "UpToDate": "True",
         "Succeeded": "Unknown",
     }
@@ -251,7 +253,21 @@ def test_nobody_saw_a_step_since_the_last_one_that_the_watchdog_saw() -> None:
 
 
 def test_a_stalled_job_has_no_member_that_trains() -> None:
-    assert status_of(observed(report=report(JobPhase.STALLED)))["members"]["ready"] == 0
+    stalled = observed(
+        pods=(pod(0, runs_for_s=3600.0), pod(1, runs_for_s=3600.0), pod(2, runs_for_s=3600.0)),
+        report=report(
+            JobPhase.STALLED, reason="no step is seen", members=Membership(2, 0, 1, joined=2), ettr=None
+        ),
+    )
+    status = status_of(stalled)
+    assert status["members"] == {"wanted": 2, "ready": 0, "spares": 1, "pods": 3}
+    assert "goodput" not in status
+    assert condition_of(stalled, "Ready") == ("False", "Stalled", "no step is seen")
+    # Nobody is missing: all of them joined.
+    assert condition_of(stalled, "Degraded")[:2] == ("False", "AsWanted")
+    assert condition_of(stalled, "Progressing")[:2] == ("False", "Stalled")
+    lost = observed(report=report(JobPhase.STALLED, members=Membership(2, 0, 0, joined=1)))
+    assert condition_of(lost, "Degraded") == ("True", "MembersMissing", "1 of 2 members are there")
 
 
 def test_nothing_is_written_when_nothing_changed() -> None:
@@ -335,6 +351,24 @@ READY: list[tuple[str, Observed, tuple[str, str]]] = [
 @pytest.mark.parametrize(("seen", "expected"), [(s, e) for _, s, e in READY], ids=[name for name, _, _ in READY])
 def test_a_job_is_ready_with_a_full_round(seen: Observed, expected: tuple[str, str]) -> None:
     assert condition_of(seen, "Ready")[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("left_out", "expected"),
+    [(None, ("Unknown", "NotApplied", "")), ((), ("False", "NoneDropped", ""))],
+    ids=["nobody knows", "none"],
+)
+def test_no_field_is_called_unknown_that_was_not_dropped(
+    left_out: tuple[str, ...] | None, expected: tuple[str, str, str]
+) -> None:
+    assert condition_of(observed(left_out=left_out), "UnknownFields") == expected
+
+
+def test_a_job_of_which_a_field_was_dropped_goes_on_as_its_stored_spec_says() -> None:
+    seen = observed(left_out=("spec.faultPolcy",))
+    assert decide(seen).actions == decide(observed()).actions
+    assert condition_of(seen, "UnknownFields")[:2] == ("True", "Dropped")
+    assert (condition_of(seen, "InvalidSpec")[0], status_of(seen)["phase"]) == ("False", "Running")
 
 
 def test_progress_is_on_the_way_to_a_round() -> None:

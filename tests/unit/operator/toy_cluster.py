@@ -34,6 +34,7 @@ from holdfast.operator.kube.objects import (
     ContainerState,
     ContainerStatus,
     Job,
+    JobMetadata,
     Metadata,
     Node,
     Owned,
@@ -74,7 +75,7 @@ class ToyCluster:
     forgotten: bool = False
 
     def __post_init__(self) -> None:
-        self.job = Job(Metadata("gpt", "research", UID, generation=1))
+        self.job = Job(JobMetadata("gpt", "research", UID, generation=1))
 
     def observed(self) -> Observed:
         assert self.job is not None

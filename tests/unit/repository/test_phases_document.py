@@ -12,6 +12,7 @@ HEAD = """# The phases of a job
 
 What leads a job into each phase. *Failed* is left by a restart alone, *Succeeded* by nothing but another job of
 the same name. *Stalled*, which a status may show in place of *Running*, is no phase that anything is decided by.
+While it is shown no member counts as ready, the condition `Ready` is not True, and the ETTR is Unknown.
 
 | phase | once |
 |---|---|

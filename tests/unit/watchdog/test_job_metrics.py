@@ -16,6 +16,7 @@ from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import Checkpoint, JobPhase
 from holdfast.watchdog.brain.ledger import Ledger
+from holdfast.watchdog.brain.roster import Member, MemberState, Roster
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import IncidentClosed, IncidentOpened, IncidentUpdated
 from holdfast.watchdog.metrics.counts import JobCounts
@@ -171,7 +172,7 @@ def test_time_is_useful_lost_or_suspended_and_money_is_counted_at_the_price_of_i
         cost=0.7,
     )
     page = Page(WATCHDOG_METRICS)
-    write_worth(page, state(ledger=ledger, publishes=True), now=160.0)
+    write_worth(page, state(ledger=ledger, publishes=True), step_time_s=None, now=160.0)
     assert lines(page, "holdfast_job_time_seconds") == [
         '{spent="suspended"} 5.0',
         '{spent="useful"} 30.0',
@@ -184,9 +185,33 @@ def test_time_is_useful_lost_or_suspended_and_money_is_counted_at_the_price_of_i
     assert lines(page, "holdfast_job_gpu_hour_cost") == ['{currency="EUR"} 2.5']
 
 
+@pytest.mark.parametrize(
+    ("step_time_s", "ready", "ettr"), [(1.0, 0, []), (10.0, 1, ["{} 1.0"])], ids=["stalled", "a slow step"]
+)
+def test_nobody_is_ready_and_no_ettr_is_told_while_no_step_is_seen(
+    step_time_s: float, ready: int, ettr: list[str]
+) -> None:
+    known = state(
+        phase=JobPhase.RUNNING,
+        members=Roster.of(
+            Member("m1", "n1", "b", "h", 2, (1,), warm=True, standing=MemberState.PRESENT, joined_at=0.0)
+        ),
+        ledger=Ledger(began_at=100.0, useful_s=50.0, stepped_at=150.0),
+        publishes=True,
+    )
+    page = Page(WATCHDOG_METRICS)
+    write_course(page, known, step_time_s=step_time_s, now=220.0)
+    write_worth(page, known, step_time_s=step_time_s, now=220.0)
+    counted = {f'{{state="ready"}} {ready}', '{state="joined"} 1', '{state="spare"} 0'}
+    assert counted <= set(lines(page, "holdfast_job_members"))
+    assert lines(page, "holdfast_job_ettr_ratio") == ettr
+    # It is neither useful nor lost yet: the next step tells, or a restore.
+    assert lines(page, "holdfast_job_time_seconds")[1:] == ['{spent="useful"} 50.0', '{spent="lost"} 0.0']
+
+
 def test_of_a_script_without_steps_nobody_knows_what_was_useful() -> None:
     page = Page(WATCHDOG_METRICS)
-    write_worth(page, state(ledger=Ledger(began_at=100.0, gpus=2, since=100.0)), now=160.0)
+    write_worth(page, state(ledger=Ledger(began_at=100.0, gpus=2, since=100.0)), step_time_s=None, now=160.0)
     assert lines(page, "holdfast_job_ettr_ratio") == []
     assert lines(page, "holdfast_job_time_seconds") == ['{spent="suspended"} 0.0']
     assert lines(page, "holdfast_job_gpu_seconds_total") == ["{} 120.0"]
@@ -195,7 +220,7 @@ def test_of_a_script_without_steps_nobody_knows_what_was_useful() -> None:
 
 def test_before_the_first_round_no_time_has_passed() -> None:
     page = Page(WATCHDOG_METRICS)
-    write_worth(page, state(policy=None), now=160.0)
+    write_worth(page, state(policy=None), step_time_s=None, now=160.0)
     assert lines(page, "holdfast_job_time_seconds") == []
     assert lines(page, "holdfast_job_gpu_hour_cost") == []
 

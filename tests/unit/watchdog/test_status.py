@@ -58,7 +58,7 @@ class FixedGauge:
 def test_a_job_nobody_submitted_is_pending_and_everything_else_unknown() -> None:
     told = status_of(state(), None, 5.0)
     assert (told.round, told.step, told.loss, told.world_size, told.now) == (None, None, None, 0, 5.0)
-    assert told.members == Membership(wanted=0, ready=0, spares=0)
+    assert told.members == Membership(wanted=0, ready=0, spares=0, joined=0)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_members_are_ready_or_spare_or_lost(
 ) -> None:
     members = Roster.of(*(member(name) for name in names), *(member(name, MemberState.LOST) for name in lost))
     told = status_of(state(policy=Policy(JOB, 1, 2), round=formed, members=members), None, 5.0)
-    assert told.members == Membership(2, *expected)
+    assert told.members == Membership(2, *expected, joined=expected[0])
 
 
 def test_the_newest_checkpoint_is_told() -> None:
@@ -114,21 +114,21 @@ def test_a_spare_that_is_tested_takes_nothing_from_those_with_ranks() -> None:
     roster = Roster.of(member("m1"), member("m2", MemberState.TESTING))
     policy = Policy(JOB, 1, 1, spares=1, processes_per_node=2)
     found = status_of(state(policy=policy, round=ROUND, members=roster, trials=on_trial("m2")), None, 0.0)
-    assert found.members == Membership(wanted=1, ready=1, spares=0)
+    assert found.members == Membership(wanted=1, ready=1, spares=0, joined=1)
 
 
 def test_one_that_is_unknown_and_to_be_tested_is_away_once() -> None:
     roster = Roster.of(member("m1", MemberState.UNKNOWN))
     policy = Policy(JOB, 1, 1, processes_per_node=2)
     found = status_of(state(policy=policy, members=roster, trials=on_trial("m1")), None, 0.0)
-    assert found.members == Membership(wanted=1, ready=0, spares=0)
+    assert found.members == Membership(wanted=1, ready=0, spares=0, joined=0)
 
 
 def test_nobody_is_ready_in_a_job_that_is_over() -> None:
     roster = Roster.of(member("m1"), member("m2"))
     policy = Policy(JOB, 1, 2, processes_per_node=2)
     found = status_of(state(policy=policy, round=ROUND, members=roster, ended_at=4.0), None, 5.0)
-    assert found.members == Membership(wanted=2, ready=0, spares=0)
+    assert found.members == Membership(wanted=2, ready=0, spares=0, joined=0)
 
 
 def test_a_job_that_is_only_observed_says_so() -> None:
@@ -152,6 +152,27 @@ def test_a_job_of_which_no_step_is_seen_is_not_shown_as_running(age_s: float, ph
     told = status_of(runs, FixedGauge(7), 100.0 + age_s)
     assert told.phase is phase
     assert told.reason == ("no step is seen; " if phase is JobPhase.STALLED else "") + "training in round 3"
+
+
+@pytest.mark.parametrize(
+    ("age_s", "members", "ettr"),
+    [(59.0, Membership(2, 1, 1, joined=1), 0.9), (61.0, Membership(2, 0, 1, joined=1), None)],
+    ids=["a slow step", "no step"],
+)
+def test_of_a_job_of_which_no_step_is_seen_nobody_is_ready_and_nobody_knows_the_ettr(
+    age_s: float, members: Membership, ettr: float | None
+) -> None:
+    runs = state(
+        phase=JobPhase.RUNNING,
+        policy=Policy(JOB, 1, 2),
+        round=ROUND,
+        members=Roster.of(member("m1"), member("m2")),
+        ledger=Ledger(began_at=0.0, useful_s=90.0, stepped_at=100.0),
+        publishes=True,
+    )
+    told = status_of(runs, FixedGauge(7), 100.0 + age_s)
+    assert (told.members, told.ettr) == (members, ettr)
+    assert told.members.there == 1
 
 
 def test_a_job_whose_steps_take_minutes_is_running_meanwhile() -> None:

@@ -299,6 +299,10 @@ def _ailments(job: JobRecord) -> Iterator[Finding]:
             why = f": {condition.says}" if condition is not None and condition.says else ""
             fix = "see the operator above; it writes this"
             yield Finding(Level.WARN, f"job {job.job}", f"{type} is not known{why}", fix)
+    dropped = job.condition("UnknownFields")
+    if dropped is not None and dropped.status == "True":
+        fix = "correct the file that was applied, and apply it again"
+        yield Finding(Level.WARN, f"job {job.job}", f"UnknownFields is True: {dropped.says}", fix)
 
 
 def _interventions(facts: Facts) -> Iterator[Finding]:

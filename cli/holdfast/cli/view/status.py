@@ -53,7 +53,10 @@ def _facts(status: SeenStatus) -> list[tuple[str, str]]:
         facts.append(("observed", "only: what would be done about faults is told, and nothing is done"))
     if status.ended_at:
         facts.append(("ended", ended_text(status).removeprefix("ended ").partition(",")[0]))
-    ready = f"{members.ready} of {members.wanted} ready, {members.spares} spare" if members else UNKNOWN
+    ready = UNKNOWN
+    if members is not None:
+        joined = f" ({members.there} joined)" if members.there != members.ready else ""
+        ready = f"{members.ready} of {members.wanted} ready{joined}, {members.spares} spare"
     facts += [
         ("round", number(status.round)),
         ("members", ready),

@@ -22,7 +22,15 @@ from holdfast.api.intervention import (
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.cordon import patch_node, uncordoned
 from holdfast.operator.act.faultpoint import Point, reach
-from holdfast.operator.decide.intervention import answer, attend, is_answered, refusal_of, settle_return
+from holdfast.operator.decide.intervention import (
+    answer,
+    attend,
+    invalid,
+    is_answered,
+    refusal_of,
+    settle_return,
+    waiting,
+)
 from holdfast.operator.decide.observed import Cordoning, read_spec
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
 from holdfast.operator.decide.pods import has_ended
@@ -37,7 +45,7 @@ from holdfast.wire.kube.reply import Absent
 logger = logging.getLogger(__name__)
 
 AT_ONCE_MAX: Final = 8
-PENDING_S: Final = 2.0  # how soon a pending one is asked about again
+PENDING_S: Final = 2.0  # how soon a pending one is asked about again, also of a watchdog that was away
 GIVE_UP_S: Final = 600.0
 """How long a watchdog is asked that is away or has not taken the job. What could not be done by
 then would come as a surprise later."""
@@ -111,13 +119,16 @@ class Interventions:
     async def _outcome(self, asked: Intervention, request: InterventionRequest) -> InterventionOutcome:
         created = seconds_of(asked.metadata.creation_timestamp)
         age_s = 0.0 if created is None else self.now() - created
+        # Before the watchdog is asked, which knows nothing of such a job and may be away.
+        if (job := self.view.job(request.job)) is not None and (why := refused_because(job)) is not None:
+            return invalid(asked, why)
         try:
             outcome = await self.watchdog.intervene(request)
         except InvalidInput as error:
             return refusal_of(asked, error.problems)
         except Unavailable as error:
             if age_s < GIVE_UP_S:
-                raise
+                return waiting(asked, str(error))
             says = (
                 f"the watchdog gave no answer for {GIVE_UP_S / 60:.0f} minutes, so it is not asked any more. "
                 f"It may have done it: look at the job. ({error})"
@@ -181,9 +192,6 @@ class Interventions:
 def _not_taken(request: InterventionRequest, job: Job, age_s: float) -> InterventionOutcome:
     """The answer for a job that is there and of which the watchdog knows nothing."""
     name = job.metadata.name
-    if (why := refused_because(job)) is not None:
-        says = f"the spec of job {name} is refused, so that nothing runs: {why}. Mend it, then ask again."
-        return InterventionOutcome(request.id, InterventionState.REFUSED, says)
     if age_s < GIVE_UP_S:
         says = "the watchdog has not taken the job yet"
         return InterventionOutcome(request.id, InterventionState.PENDING, says)

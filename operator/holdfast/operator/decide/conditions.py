@@ -71,6 +71,7 @@ def conditions_of(ctx: Context, would: tuple[str, ...]) -> list[Condition]:
         _watchdog_reachable(ctx),
         _suspended(ctx),
         _invalid_spec(ctx),
+        _unknown_fields(ctx),
         _up_to_date(ctx),
         _succeeded(ctx),
     ]
@@ -202,7 +203,7 @@ def _joining(ctx: Context) -> list[tuple[Pod, float]]:
 
 def _joined(ctx: Context) -> int:
     members = ctx.report.status.members if ctx.report is not None else None
-    return 0 if members is None else members.ready + members.spares
+    return 0 if members is None else members.there + members.spares
 
 
 def late_start_in_s(ctx: Context) -> float | None:
@@ -230,8 +231,8 @@ def _degraded(ctx: Context) -> Condition:
     if opened or status.incidents_open:
         return Condition("Degraded", Truth.TRUE, "IncidentOpen", _told(opened))
     short = status.phase in (JobPhase.RUNNING, JobPhase.STALLED, JobPhase.RECOVERING)
-    if short and status.members.ready < status.members.wanted:
-        says = f"{status.members.ready} of {status.members.wanted} members are there"
+    if short and status.members.there < status.members.wanted:
+        says = f"{status.members.there} of {status.members.wanted} members are there"
         return Condition("Degraded", Truth.TRUE, "MembersMissing", says)
     return Condition("Degraded", Truth.FALSE, "AsWanted", "")
 
@@ -321,6 +322,19 @@ def _invalid_spec(ctx: Context) -> Condition:
     if ctx.invalid is not None:
         return Condition("InvalidSpec", Truth.TRUE, "TemplateRefused", ctx.invalid)
     return Condition("InvalidSpec", Truth.FALSE, "SpecAccepted", "")
+
+
+def _unknown_fields(ctx: Context) -> Condition:
+    """Of what was applied. The API server took the job without them, so it is not refused for them."""
+    type_ = "UnknownFields"
+    left_out = ctx.observed.left_out
+    if left_out is None:
+        return Condition(type_, Truth.UNKNOWN, "NotApplied", "")
+    if not left_out:
+        return Condition(type_, Truth.FALSE, "NoneDropped", "")
+    mend = "the job goes on without; correct what was applied, and apply it again"
+    says = f"not known, and dropped by the API server: {', '.join(left_out)}; {mend}"
+    return Condition(type_, Truth.TRUE, "Dropped", says)
 
 
 def _up_to_date(ctx: Context) -> Condition:

@@ -74,6 +74,7 @@ def _changed_conditions(ctx: Context, conditions: Mapping[str, Any]) -> Iterable
     if refused is not None and was("InvalidSpec", "Unknown") != ("True", refused["message"]):
         reason = "TemplateRefused" if refused["reason"] == "TemplateRefused" else "InvalidSpec"
         yield KubeEvent(reason, refused["message"], warning=True)
+    yield from _unknown_fields(ctx, conditions.get("UnknownFields"))
     if template is not None and template["status"] == "False" and was("UpToDate", "Unknown")[0] != "False":
         yield KubeEvent("TemplateChanged", template["message"])
     turn = conditions.get(CONDITION)
@@ -82,6 +83,16 @@ def _changed_conditions(ctx: Context, conditions: Mapping[str, Any]) -> Iterable
             yield KubeEvent("Yielded", turn["message"])
         else:
             yield KubeEvent("Readmitted", "its pods are made: no job that is ahead of it waits for the same nodes")
+
+
+def _unknown_fields(ctx: Context, now: Mapping[str, Any] | None) -> Iterable[KubeEvent]:
+    """Once for each spec that was applied with them: the next one may be of somebody who has not heard of it."""
+    before = ctx.recorded.condition("UnknownFields")
+    if now is None or now["status"] != "True":
+        return
+    known = None if before is None else (before.status, before.message, before.observed_generation)
+    if known != ("True", now["message"], now.get("observedGeneration")):
+        yield KubeEvent("UnknownFields", now["message"], warning=True)
 
 
 def _life(ctx: Context, status: Mapping[str, Any]) -> Iterable[KubeEvent]:

@@ -1,8 +1,9 @@
 """An Intervention as the operator handles it: read, sent to the watchdog once, its answer written down. Pure."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +19,8 @@ from holdfast.api.interventionspec import read_intervention, request_of
 from holdfast.api.metadata import API_VERSION
 from holdfast.operator.kube.objects import Intervention, Node, text_of
 
+ERROR_LENGTH_MAX: Final = 500
+NUMBER: Final = re.compile(r"[0-9]+")
 FINAL = frozenset((InterventionState.DONE.value, InterventionState.REFUSED.value))
 
 
@@ -57,6 +60,24 @@ def refusal_of(asked: Intervention, problems: tuple[Problem, ...]) -> Interventi
     """The answer to a request that cannot be sent."""
     says = "; ".join(str(problem) for problem in problems)
     return InterventionOutcome(asked.metadata.uid, InterventionState.REFUSED, says)
+
+
+def invalid(asked: Intervention, why: str) -> InterventionOutcome:
+    """The answer where the job's spec is refused: nothing of it runs, and nobody has to be asked."""
+    says = f"the job is Invalid{f': {why}' if why else ''}; correct the spec and apply it again"
+    return InterventionOutcome(asked.metadata.uid, InterventionState.REFUSED, says)
+
+
+def waiting(asked: Intervention, error: str) -> InterventionOutcome:
+    """What it waits for while no watchdog answers.
+
+    It is tried every few seconds, and the next try may meet another of several watchdogs: what differs in
+    numbers alone, as addresses do, is not written anew.
+    """
+    says = f"waiting for the watchdog: {error[:ERROR_LENGTH_MAX]}; retrying"
+    written = _read(asked).outcome or ""
+    same = NUMBER.sub("0", written) == NUMBER.sub("0", says)
+    return InterventionOutcome(asked.metadata.uid, InterventionState.PENDING, written if same else says)
 
 
 def answer(asked: Intervention, outcome: InterventionOutcome, now: float) -> Mapping[str, Any] | None:

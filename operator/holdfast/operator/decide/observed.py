@@ -55,6 +55,7 @@ class Observed(msgspec.Struct, frozen=True):
     template (a dry run), None when it takes it. `rivals` are the other jobs that
     contend for nodes, as far as this one does. `nodes` are all nodes by name. `plan` and `report` are the newest
     the watchdog showed, None when it has not; `heard_age_s` is how long it has been away, 0 while it is connected.
+    `left_out` are the fields that the API server dropped from what was applied, None when nobody knows.
     """
 
     job: Job
@@ -68,6 +69,7 @@ class Observed(msgspec.Struct, frozen=True):
     heard_age_s: float = 0.0
     refused: str | None = None
     rivals: tuple[Contender, ...] = ()
+    left_out: tuple[str, ...] | None = None
 
 
 class KubeEvent(msgspec.Struct, frozen=True):

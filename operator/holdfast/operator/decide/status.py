@@ -128,7 +128,7 @@ def _from_watchdog(case: Context, report: JobReport) -> dict[str, Any]:
         "round": status.round,
         "members": {
             "wanted": status.members.wanted,
-            "ready": 0 if status.phase is JobPhase.STALLED else status.members.ready,
+            "ready": status.members.ready,
             "spares": status.members.spares,
         },
         "worldSize": status.world_size,

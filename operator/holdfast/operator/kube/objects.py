@@ -2,7 +2,7 @@
 
 Only the fields that are used are decoded, straight from the stream: a full model of a pod takes 15 times the
 memory and 40 times the time. Names are Kubernetes' own. An object may have 1.5 MB, and those of all namespaces are
-kept: of what users write freely only our own is kept.
+kept: of what users write freely only our own is kept, and of a job what kubectl was given, as far as it is short.
 Timestamps stay text (RFC 3339, UTC) until somebody compares them; where there is none the API server says null.
 """
 
@@ -15,6 +15,7 @@ import msgspec
 from holdfast.api.metadata import API_VERSION
 
 SPEC_BYTES_MAX: Final = 64 * 1024  # as JSON; a job with its template has about 2 KB
+APPLIED_LENGTH_MAX: Final = SPEC_BYTES_MAX  # a longer one is not kept: what was applied is not known then
 
 # The names Holdfast writes on objects. They are promises: people and policies select by them. Those on a node that
 # was taken out of service are in `holdfast.api.cordon`.
@@ -28,6 +29,7 @@ EDITION = "holdfast.dev/edition"  # annotation: digest of the template a pod was
 ROLL_TO = "holdfast.dev/roll-to"  # annotation of a job: the edition that a Restart asked all its pods to be of
 SHM_SIZE = "holdfast.dev/shm-size"  # annotation a user sets on the template: the size limit of /dev/shm
 HOSTNAME_LABEL = "kubernetes.io/hostname"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # annotation: what kubectl apply was given
 OUR_PREFIX = "holdfast.dev/"
 
 
@@ -68,12 +70,23 @@ class NodeMetadata(Metadata, frozen=True, gc=False):
         _keep_ours(self, "annotations", self.annotations)
 
 
+class JobMetadata(Metadata, frozen=True, gc=False):
+    """What kubectl was given is there too, unless it is too long."""
+
+    def __post_init__(self) -> None:
+        applied = self.annotations.get(LAST_APPLIED)
+        also = (LAST_APPLIED,) if applied is not None and len(applied) <= APPLIED_LENGTH_MAX else ()
+        _keep_ours(self, "annotations", self.annotations, also)
+        _keep_ours(self, "labels", self.labels)
+
+
 class Condition(Object, frozen=True, gc=False):
     type: str
     status: str
     reason: str = ""
     message: str = ""
     last_transition_time: str | None = None
+    observed_generation: int | None = None
 
 
 class Waiting(Object, frozen=True, gc=False):
@@ -162,7 +175,7 @@ class Job(Object, frozen=True, gc=False):
     `oversize` is the number of bytes of a spec that is too long to be kept.
     """
 
-    metadata: Metadata
+    metadata: JobMetadata
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
     oversize: int = 0
@@ -194,8 +207,8 @@ class Owned(Object, frozen=True, gc=False):
     spec: dict[str, Any] = {}
 
 
-def _keep_ours(metadata: Metadata, field: str, held: dict[str, str]) -> None:
-    ours = {name: text for name, text in held.items() if name.startswith(OUR_PREFIX)}
+def _keep_ours(metadata: Metadata, field: str, held: dict[str, str], also: tuple[str, ...] = ()) -> None:
+    ours = {name: text for name, text in held.items() if name.startswith(OUR_PREFIX) or name in also}
     if len(ours) != len(held):
         msgspec.structs.force_setattr(metadata, field, ours)
 

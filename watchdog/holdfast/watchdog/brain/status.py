@@ -31,7 +31,7 @@ def status_of(state: JobState, progress: Progress | None, now: float) -> JobStat
         phase=phase,
         reason=reason,
         round=state.round.number if state.round else None,
-        members=membership_of(state),
+        members=membership_of(state, phase),
         world_size=running.world_size if running else 0,
         step=max(known, default=None),
         loss=reading(progress.loss()) if progress else None,
@@ -43,7 +43,7 @@ def status_of(state: JobState, progress: Progress | None, now: float) -> JobStat
         last_checkpoint=state.checkpoints[-1] if state.checkpoints else None,
         avoided_nodes=tuple(order.node for order in state.avoided),
         now=now,
-        ettr=state.ledger.ettr(now) if state.publishes else None,
+        ettr=ettr_of(state, phase, now),
         verified_step=state.verified_step,
         verified_by=state.verified_by,
         cadence=cadence_of(state),
@@ -72,6 +72,15 @@ def shown_phase(state: JobState, step_time_s: float | None, now: float) -> JobPh
     return JobPhase.STALLED if age_s is not None and age_s > stalled_after_s else state.phase
 
 
+def ettr_of(state: JobState, shown: JobPhase, now: float) -> float | None:
+    """The effective training time ratio at `now`; None of a script that tells no steps, and while none is seen.
+
+    Whether the time since the newest step was useful the next one tells, or a restore. For a minute, or ten steps'
+    time, the ratio up to the newest step stands for that of now; beyond that nobody knows it.
+    """
+    return state.ledger.ettr(now) if state.publishes and shown is not JobPhase.STALLED else None
+
+
 def step_age_s(state: JobState, now: float) -> float | None:
     """For how many seconds no step is complete that anybody told of, while ranks should make some; else None."""
     stepped_at = state.ledger.stepped_at
@@ -97,19 +106,21 @@ def with_trouble(told: JobStatus, trouble: str | None) -> JobStatus:
     return msgspec.structs.replace(told, reason=f"{told.reason}; nothing can be decided: {trouble}")
 
 
-def membership_of(state: JobState) -> Membership:
-    """Members with ranks, or on their way to get some, are ready; those beyond are spares.
+def membership_of(state: JobState, shown: JobPhase) -> Membership:
+    """Members with ranks, or on their way to get some, have joined; those beyond are spares.
 
     Who must pass a self-test first, or does not suit the job, is neither; nor is anybody of a job that is over.
+    Who joined is ready, but for a job that is shown as Stalled: nobody sees any of them train.
     """
     wanted = state.policy.nodes_max if state.policy else 0
     if state.ended_at is not None:
-        return Membership(wanted=wanted, ready=0, spares=0)
+        return Membership(wanted=wanted, ready=0, spares=0, joined=0)
     tested = {name for name, each in state.trials.items() if each.bars}
     away = {*state.members.absent(), *tested, *state.fit.misfits}
     there = len(state.members) - len(away)
     if state.round is None:
-        ready = min(there, wanted)
+        joined = min(there, wanted)
     else:
-        ready = there - sum(1 for name in state.members.beyond(state.ranked()) if name not in away)
-    return Membership(wanted=wanted, ready=ready, spares=there - ready)
+        joined = there - sum(1 for name in state.members.beyond(state.ranked()) if name not in away)
+    ready = 0 if shown is JobPhase.STALLED else joined
+    return Membership(wanted=wanted, ready=ready, spares=there - joined, joined=joined)

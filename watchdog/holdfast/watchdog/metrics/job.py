@@ -13,7 +13,7 @@ from holdfast.api.selftest import Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.saves import cadence_of
 from holdfast.watchdog.brain.state import JobState
-from holdfast.watchdog.brain.status import membership_of, shown_phase, step_age_s
+from holdfast.watchdog.brain.status import ettr_of, membership_of, shown_phase, step_age_s
 from holdfast.watchdog.metrics.counts import JobCounts
 from holdfast.watchdog.metrics.vitals import Spread, Vitals
 
@@ -26,12 +26,13 @@ NODES_MAX: Final = 64
 def write_course(page: Page, state: JobState, *, step_time_s: float | None, now: float) -> None:
     """What is decided."""
     job, running = state.job, state.desired if isinstance(state.desired, Round) else None
-    members = membership_of(state)
     shown = shown_phase(state, step_time_s, now)
+    members = membership_of(state, shown)
     for phase in JobPhase:
         page.put("holdfast_job_phase", int(shown is phase), job, phase.value)
     page.put("holdfast_job_round", state.round.number if state.round else 0, job)
     page.put("holdfast_job_members", members.wanted, job, "wanted")
+    page.put("holdfast_job_members", members.joined, job, "joined")
     page.put("holdfast_job_members", members.ready, job, "ready")
     page.put("holdfast_job_members", members.spares, job, "spare")
     page.put("holdfast_job_members", state.policy.spares if state.policy else 0, job, "spares_wanted")
@@ -153,18 +154,19 @@ def _write_budgets(page: Page, state: JobState, now: float) -> None:
 # What the time of a job was worth.
 
 
-def write_worth(page: Page, state: JobState, *, now: float) -> None:
+def write_worth(page: Page, state: JobState, *, step_time_s: float | None, now: float) -> None:
     """Where its time and its GPUs' time went, and what that cost.
 
     Of a script that publishes no steps nobody knows which of its time was useful.
     """
+    shown = shown_phase(state, step_time_s, now)
     job, spent, price = state.job, state.ledger.spent(now), state.ledger.price
     if spent is not None:
         page.put("holdfast_job_time_seconds", spent.held_s, job, "suspended")
         page.put("holdfast_job_gpu_seconds_total", spent.gpu_s, job)
         page.put("holdfast_job_cost_total", spent.cost if price else None, job, price.currency if price else "")
     if spent is not None and state.publishes:
-        page.put("holdfast_job_ettr_ratio", state.ledger.ettr(now), job)
+        page.put("holdfast_job_ettr_ratio", ettr_of(state, shown, now), job)
         page.put("holdfast_job_time_seconds", spent.useful_s, job, "useful")
         page.put("holdfast_job_time_seconds", spent.lost_s, job, "lost")
         page.put("holdfast_job_gpu_time_seconds", spent.useful_gpu_s, job, "useful")

@@ -54,7 +54,7 @@ _COURSE = (
     Metric(
         "holdfast_job_members",
         _GAUGE,
-        "Launchers: wanted and ready in the round, spare and spares_wanted beside it.",
+        "Launchers: wanted and joined in the round, ready (joined, 0 when Stalled), spare and spares_wanted.",
         (*JOB, "state"),
     ),
     Metric("holdfast_job_world_size", _GAUGE, "Ranks of the round that runs; 0 while none does.", JOB),
@@ -156,7 +156,7 @@ _WORTH = (
     Metric(
         "holdfast_job_ettr_ratio",
         _GAUGE,
-        "Useful training time over the time since the first member joined; absent for scripts without steps.",
+        "Useful training time over the time since the first member joined; absent without steps and when Stalled.",
         JOB,
     ),
     Metric(

@@ -127,12 +127,12 @@ def _write_job(page: Page, host: JobHost, vitals: Vitals) -> None:
     for judge, failures in job.senses.failures.items() if job.senses else ():
         page.put("holdfast_watchdog_judge_failures_total", failures, job.name, judge)
     progress = job.progress
-    seen = progress.step() if progress else None
-    write_course(page, state, step_time_s=progress.step_time_s() if progress else None, now=now)
+    seen, step_time_s = (progress.step(), progress.step_time_s()) if progress else (None, None)
+    write_course(page, state, step_time_s=step_time_s, now=now)
     write_vitals(page, job.name, vitals, (seen, state.step))
     write_proofs(page, job.name, job.counts)
     write_faults(page, state, job.counts, now=now)
-    write_worth(page, state, now=now)
+    write_worth(page, state, step_time_s=step_time_s, now=now)
     write_utilization(page, state, vitals.tokens_per_s)
 
 
