@@ -25,6 +25,7 @@ from holdfast.api.round import Round
 from holdfast.api.status import LastSeen
 from holdfast.watchdog.brain.forecast import forecast
 from holdfast.watchdog.brain.roster import MemberState
+from holdfast.watchdog.brain.rounds import newest_number
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import (
     FAILED_RULE,
@@ -119,8 +120,26 @@ class Job:
     def stop(self, error: Exception) -> None:
         """Decide nothing of this job any more, and say why. What runs goes on; the journal stays as it is."""
         says = f"the journal cannot be applied behind line {self.offset}: {type(error).__name__}: {error}"
-        self.stopped = f"{says}; other jobs go on; delete this job and submit it again to begin anew"
-        self.trouble, self.senses = self.stopped, None
+        self._stop(f"{says}; other jobs go on; delete this job and submit it again to begin anew")
+
+    def reached(self, number: int, by: str) -> None:
+        """Somebody outside the store knows that the job had come to `number`.
+
+        A store that knows of less is an older copy of itself: what was decided since is not in it, so nothing more
+        is decided of this job.
+        """
+        known = newest_number(self.state)
+        if self.state.desired is None or number <= known:
+            return
+        self._stop(
+            f"the store is an older copy of itself: {by} knows number {number}, and the newest in it is {known}; "
+            "restore a newer copy, or delete this job and create it again, which begins anew from its newest "
+            "checkpoint"
+        )
+
+    def _stop(self, says: str) -> None:
+        self.stopped = self.trouble = says
+        self.senses = None
         self.state = self._brain.initial(self.name)
         self._waiting.clear()
         self._held.forget()

@@ -160,6 +160,13 @@ class JobHost:
         if self.job.behind or is_news(self.job.state, event):
             self.record(event)
 
+    def reached(self, number: int, by: str) -> None:
+        """Tell the job which number somebody outside the store knows of."""
+        was_stopped = self.job.stopped
+        self.job.reached(number, by)
+        if self.job.stopped != was_stopped:
+            self._guarded(lambda _: self._carry_out(()))
+
     def demand(self, event: Event) -> None:
         """Tell the job what somebody waits for. Raises Unavailable, Damaged, Fenced."""
         try:
