@@ -26,6 +26,7 @@ from holdfast.api.status import LastSeen
 from holdfast.watchdog.brain.forecast import forecast
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.rounds import newest_number
+from holdfast.watchdog.brain.selftests import GIVEN_UP
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import (
     FAILED_RULE,
@@ -439,7 +440,7 @@ def _log(job: str, line: Journaled, step: Step) -> None:
     event = type(line.event).__name__
     if step.reason.rule == FAILED_RULE:
         logger.error("brain failed job=%s offset=%d reason=%s", job, line.offset, step.reason.says)
-    elif step.effects:
+    elif step.effects or step.reason.rule == GIVEN_UP:
         effects = ",".join(type(each).__name__ for each in step.effects)
         logger.info(
             "decided job=%s offset=%d event=%s effects=%s reason=%s",
