@@ -26,10 +26,8 @@ from holdfast.api.status import LastSeen
 from holdfast.watchdog.brain.forecast import forecast
 from holdfast.watchdog.brain.roster import MemberState
 from holdfast.watchdog.brain.rounds import newest_number
-from holdfast.watchdog.brain.selftests import GIVEN_UP
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import (
-    FAILED_RULE,
     Answered,
     Brain,
     Effect,
@@ -41,6 +39,7 @@ from holdfast.watchdog.brain.step import (
     Step,
     turn,
 )
+from holdfast.watchdog.decisionlog import DecisionLog
 from holdfast.watchdog.detectors.detector import (
     Connected,
     Expected,
@@ -100,6 +99,7 @@ class Job:
         self._held = HeldProgress(brain)
         self._waiting: dict[object, Event] = {}  # in order, by what a newer one takes the place of
         self._unnoted: dict[str, InterventionOutcome] = {}  # answers given that the store does not keep yet
+        self._log = DecisionLog(name)
         self.extent = Extent()  # of the journal, when the newest snapshot was written
         self._saved_offset = START
         self._saved_bytes = 0
@@ -372,7 +372,7 @@ class Job:
         for line in lines:
             policy = self.state.policy
             step = self._apply(line)
-            _log(self.name, line, step)
+            self._log.note(line, step)
             effects.extend(step.effects)
             if self.state.policy != policy:
                 self._watch(now)
@@ -434,21 +434,3 @@ def _subject(event: Event) -> object:
 def _as_sample(effect: Show) -> Sample:
     desired = effect.desired
     return RoundStarted(desired) if isinstance(desired, Round) else RoundStopped(desired.number)
-
-
-def _log(job: str, line: Journaled, step: Step) -> None:
-    event = type(line.event).__name__
-    if step.reason.rule == FAILED_RULE:
-        logger.error("brain failed job=%s offset=%d reason=%s", job, line.offset, step.reason.says)
-    elif step.effects or step.reason.rule == GIVEN_UP:
-        effects = ",".join(type(each).__name__ for each in step.effects)
-        logger.info(
-            "decided job=%s offset=%d event=%s effects=%s reason=%s",
-            job,
-            line.offset,
-            event,
-            effects,
-            step.reason.says,
-        )
-    else:
-        logger.debug("applied job=%s offset=%d event=%s reason=%s", job, line.offset, event, step.reason.says)
