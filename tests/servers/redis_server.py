@@ -19,6 +19,7 @@ class RedisServer:
 
     def __init__(self, folder: Path, password: str = "", more: Sequence[str] = ()):
         self.port = free_port()
+        self.folder = folder
         self.password = password
         command: list[str | Path] = [
             packaged_program("redis-server"),

@@ -128,7 +128,16 @@ class SimulatedMember:
         ports = (7000, 7001)
         size = world.policy.processes_per_node
         join = MemberJoined(
-            self.name, self.node, self.boot, "127.0.0.1", size, ports, self.warm, held, transfer=f"{self.name}:1"
+            self.name,
+            self.node,
+            self.boot,
+            "127.0.0.1",
+            size,
+            ports,
+            self.warm,
+            held,
+            shown=self.held.number if self.held is not None else 0,
+            transfer=f"{self.name}:1",
         )
 
         def arrive() -> None:

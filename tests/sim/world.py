@@ -200,6 +200,9 @@ class World:
 
     def joined(self, member: SimulatedMember, join: MemberJoined) -> Desired | None:
         """A launcher's connection is accepted; the current desired state is its answer."""
+        if self.job.state.round is not None:
+            self.job.reached(join.shown, member.name)
+            self.invariants.require(self.job.stopped is None, f"no number is lost: {self.job.stopped}")
         self.carry_out(self.job.observe(Connected(member.name, member.node), self.now))
         self.carry_out(self.job.record(join, self.now))
         saving = self.job.state.saving

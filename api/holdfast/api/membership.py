@@ -23,8 +23,8 @@ class Join(msgspec.Struct, frozen=True, tag=True):
 
     `boot` names this run of the launcher: the same member name with another boot is a new launcher in the same
     slot. `ports` are free ports it keeps reserved for process-group stores. `held_round` is the round its workers
-    run now (a reconnect), `shown` the greatest number it was ever shown, 0 for none: a watchdog that lost its
-    memory goes on from there. `transfer_port` is where its transfer server listens, 0 without one. `warm` says
+    run now (a reconnect), `shown` the greatest number it was ever shown, 0 for none: what a watchdog has lost of
+    its memory shows by it. `transfer_port` is where its transfer server listens, 0 without one. `warm` says
     that workers can be forked without importing torch. `nodes` is the range (least, most) the launcher was
     started with; it becomes the job's when nobody has submitted the job.
     """

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.api.bounds import Job, Name, Text
+from holdfast.api.bounds import Job, Name, Text, Whole
 from holdfast.api.incident import Incident
 from holdfast.api.status import JobStatus
 
@@ -91,9 +91,10 @@ class PodObserved(msgspec.Struct, frozen=True, tag=True):
 
 
 class OperatorHello(msgspec.Struct, frozen=True, tag=True):
-    """First message of the operator's connection."""
+    """First message of the operator's connection. `round` is the newest that the job's own status tells of."""
 
     job: Job
+    round: Whole | None = None
 
 
 class JobReport(msgspec.Struct, frozen=True, tag=True):

@@ -94,7 +94,8 @@ class Cadence(msgspec.Struct, frozen=True):
 
 class PendingTest(msgspec.Struct, frozen=True):
     """A self-test that was asked of a member `at` (watchdog's clock) and is not answered yet. Of one that `bars`,
-    the member gets no ranks before it has answered.
+    the member gets no ranks before it has answered. `waits_for` is what keeps such a one from beginning, empty
+    once nothing does.
     """
 
     member: str
@@ -103,6 +104,7 @@ class PendingTest(msgspec.Struct, frozen=True):
     reason: str
     at: float
     bars: bool
+    waits_for: str = ""
 
 
 class JobStatus(msgspec.Struct, frozen=True):

@@ -43,16 +43,22 @@ class JobLine:
     A plan counts from the report that follows it: by itself, the plan of a job that has ended would take away the
     pods of one that goes on.
 
-    `clock` is monotonic seconds.
+    `clock` is monotonic seconds. `reached` is the newest round that the job's own status tells of.
     """
 
     def __init__(
-        self, watchdog: Watchdog, job: str, changed: Callable[[], None], clock: Callable[[], float]
+        self,
+        watchdog: Watchdog,
+        job: str,
+        changed: Callable[[], None],
+        clock: Callable[[], float],
+        reached: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._watchdog = watchdog
         self._job = job
         self._changed = changed
         self._clock = clock
+        self._reached = reached
         self._lost_at: float | None = clock()
         self._outbox = Outbox()
         self._line = Line(watchdog.access, "/v1/operator", self, msgspec.msgpack.Decoder(ToOperator), MANNER, job)
@@ -82,7 +88,7 @@ class JobLine:
     async def speech(self) -> AsyncGenerator[FromOperator, None]:
         """Whose line it is, all that is seen, and every change of it."""
         self._coming = None
-        yield OperatorHello(self._job)
+        yield OperatorHello(self._job, self._reached())
         async with contextlib.aclosing(self._outbox.follow()) as changes:
             async for seen in changes:
                 yield seen

@@ -5,8 +5,10 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
+from holdfast.api.bounds import WHOLE_MAX
 from holdfast.api.errors import Fenced, HoldfastError
 from holdfast.operator.controller import Controller
+from holdfast.operator.decide.recorded import read_recorded
 from holdfast.operator.jobline import JobLine
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import Job
@@ -110,9 +112,16 @@ class Scheduler:
         if held is not None and held.uid == job.metadata.uid:
             return held.line
         await self._hang_up(key)
-        line = JobLine(self.watchdog, key, lambda: self.worklist.add(key), asyncio.get_running_loop().time)
+        clock = asyncio.get_running_loop().time
+        line = JobLine(self.watchdog, key, lambda: self.worklist.add(key), clock, lambda: self._round_of(key))
         self._lines[key] = Line(job.metadata.uid, line, asyncio.create_task(line.run()))
         return line
+
+    def _round_of(self, key: str) -> int | None:
+        """The newest round that the job's status tells of, None without one."""
+        job = self.view.job(key)
+        found = read_recorded(job.status)[0].round if job is not None else None
+        return found if found is not None and 0 <= found <= WHOLE_MAX else None
 
     async def _hang_up(self, *keys: str) -> None:
         tasks = [self._lines.pop(key).task for key in keys if key in self._lines]

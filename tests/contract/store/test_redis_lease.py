@@ -100,6 +100,29 @@ def test_a_lock_that_expired_and_was_taken_is_lost_for_good(
     RedisStore(link_to()).append("a/job", [MemberLeft("a", "")], at=1.0, after=START, fence=new)
 
 
+def test_an_older_copy_of_the_store_fences_who_knows_better_and_gives_no_fence_twice(
+    lease_for: Leases, raw: redis.Redis, link_to: Callable[..., RedisLink]
+) -> None:
+    first, second = lease_for("first"), lease_for("second")
+    for lease in (second, first):
+        fence = taken(lease)
+        lease.release()
+    raw.set("holdfast:{watchdog}:fence", fence - 1)
+    store = RedisStore(link_to())
+    with pytest.raises(Fenced, match="is an older copy of itself"):
+        store.append("a/job", [MemberLeft("a", "")], at=1.0, after=START, fence=fence)
+    with pytest.raises(Fenced, match="another watchdog"):
+        store.append("a/job", [MemberLeft("a", "")], at=1.0, after=START, fence=fence)
+    assert second.take() == fence + 2
+
+    raw.set("holdfast:{watchdog}:fence", fence)
+    with pytest.raises(Fenced, match="is an older copy of itself"):
+        second.renew(Fence(fence + 2))
+    raw.delete(LOCK)
+    assert first.take() == fence + 4
+    assert list(store.tail("a/job", START)) == []
+
+
 def test_a_redis_without_sentinels_is_to_have_no_replicas(lease_for: Leases) -> None:
     assert lease_for("first").replicas() is None
 

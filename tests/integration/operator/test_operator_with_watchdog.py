@@ -1,6 +1,7 @@
 """The operator beside the real watchdog; launchers are played in the pods of a real API server."""
 
 import asyncio
+import shutil
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -188,10 +189,12 @@ async def test_a_node_that_is_drained_is_left_in_good_order(
     assert launchers.saves
 
 
-async def test_a_store_that_was_emptied_starts_no_job_anew_until_somebody_says_so(
-    cluster: Cluster, kubelet: FakeKubelet, tmp_path: Path
+@pytest.mark.parametrize("lost", ["all", "the newest"])
+async def test_a_store_that_has_lost_what_it_knew_starts_no_job_anew_until_somebody_says_so(
+    cluster: Cluster, kubelet: FakeKubelet, tmp_path: Path, lost: str
 ) -> None:
-    await add_nodes(kubelet, 2)
+    await add_nodes(kubelet, 3)
+    older = tmp_path / "older"
     with started_watchdog(tmp_path) as (watchdog, endpoint):
         operator = OperatorProcess(cluster.server, cluster.namespace, endpoint, tmp_path, name="real")
         async with PlayedLaunchers(kubelet, endpoint, cluster.id()) as launchers:
@@ -199,15 +202,28 @@ async def test_a_store_that_was_emptied_starts_no_job_anew_until_somebody_says_s
                 operator.start()
                 await cluster.apply()
                 await cluster.until("running", lambda job: phase(job) == "Running")
+                if lost == "the newest":
+                    watchdog.stop()
+                    shutil.copy(tmp_path / "watchdog.db", older)
+                    watchdog.start()
+                    before = await cluster.until("read", lambda job: job is not None)
+                    await kubelet.end_pod("gpt-0", 137, "OOMKilled")
+                    await cluster.until("healed", lambda job: job["status"]["round"] > before["status"]["round"])
+                    await cluster.until("running", lambda job: phase(job) == "Running")
                 watchdog.stop()
                 for path in tmp_path.glob("watchdog.db*"):
                     path.unlink()
-                reached = dict(launchers.rounds)
+                if lost == "the newest":
+                    shutil.copy(older, tmp_path / "watchdog.db")  # without the file beside it, that knows of more
+                reached, pods = dict(launchers.rounds), await cluster.pods()
                 watchdog.start()
-                job = await cluster.until("told", lambda job: condition(job, "Degraded") == "True")
-                assert "no journal of this job" in str(job["status"]["conditions"])
-                assert launchers.rounds == reached
-                await cluster.until_pods("gpt-0", "gpt-1")
+                # These launchers say nothing of what they were shown: the operator alone knows better.
+                job = await cluster.until("told", lambda job: "Forgotten" in str(job["status"]["conditions"]))
+                says = {"all": "no journal of this job", "the newest": "the store is an older copy of itself"}
+                assert says[lost] in str(job["status"]["conditions"])
+                # No round that is new. Unlike real ones, these obey a smaller number too.
+                assert all(launchers.rounds[member] <= number for member, number in reached.items())
+                await cluster.until_pods(*pods)
                 await cluster.api.call("DELETE", cluster.path("gpt"))
                 await cluster.until("deleted", lambda job: job is None)
                 await cluster.apply()

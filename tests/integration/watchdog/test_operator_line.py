@@ -21,7 +21,7 @@ from holdfast.api.plan import (
     ToOperator,
 )
 from holdfast.api.rankrecord import Phase
-from holdfast.api.round import Idle
+from holdfast.api.round import Idle, Seat
 from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import AgentHello, NodeReport, ProcessState, RankSample
 from holdfast.watchdog.server.watchdog import BROUGHT_MAX
@@ -36,9 +36,9 @@ class OperatorPeer:
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
 
-    async def connect(self) -> "OperatorPeer":
+    async def connect(self, *, reached: int | None = None) -> "OperatorPeer":
         self.socket = await self._rig.connect("/v1/operator")
-        await self.say(OperatorHello(JOB))
+        await self.say(OperatorHello(JOB, reached))
         return self
 
     async def say(self, message: object) -> None:
@@ -116,6 +116,48 @@ async def test_the_report_tells_of_the_job_its_incidents_and_its_generation() ->
         await launcher.say(WorkerExited(shown.number, 0, age_s=0.0, signal=9, error="Killed"))
         report = await operator.report(lambda report: bool(report.incidents))
         assert report.incidents[0].cause == "signal 9"
+
+
+async def test_a_round_that_the_store_does_not_know_stops_the_job_before_a_plan_is_shown() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=1))
+        launcher = await rig.launcher("m1")
+        number = await trains(rig, launcher, commit=5)
+        told = await OperatorPeer(rig).connect(reached=number)
+        assert (await told.report(lambda report: True)).trouble is None
+        knows_more = await OperatorPeer(rig).connect(reached=number + 1)
+        first = SHOWN.decode((await knows_more.socket.receive()).data)
+        assert isinstance(first, JobReport)
+        assert first.generation is None
+        assert f"TrainingJob knows number {number + 1}, and the newest in it is {number}" in str(first.trouble)
+        # Whoever was there before hears of it at once.
+        assert await told.report(lambda report: report.trouble == first.trouble)
+
+
+async def test_the_round_of_a_job_that_the_store_does_not_know_at_all_stops_nothing() -> None:
+    async with rigged() as rig:
+        operator = await OperatorPeer(rig).connect(reached=41)
+        assert (await operator.report(lambda report: True)).trouble is None
+        await rig.submit(policy_of(nodes=1))
+        assert (await operator.plan(lambda plan: True)).members == 1
+
+
+async def test_a_launcher_that_was_shown_more_than_the_store_knows_stops_the_job_and_trains_on() -> None:
+    async with rigged() as rig:
+        await rig.submit(policy_of(nodes=1))
+        # Left over from an earlier job of this name: numbers go on from there.
+        earlier = LauncherPeer(await rig.connect("/v1/member", token=INGEST_TOKEN), "m1")
+        await earlier.say(join("m1", shown=40))
+        number = (await earlier.enter(after=40)).number
+        again = LauncherPeer(await rig.connect("/v1/member", token=INGEST_TOKEN), "m1")
+        await again.say(join("m1", held_round=number, shown=number))
+        assert (await again.shown(Seat)).number == number
+        knows_more = LauncherPeer(await rig.connect("/v1/member", token=INGEST_TOKEN), "m2")
+        await knows_more.say(join("m2", held_round=number + 1, shown=number + 1))
+        told = await rig.until(f"/v1/jobs/{JOB}/status", lambda body: "older copy" in body["reason"])
+        assert f"launcher m2 knows number {number + 1}" in told["reason"]
+        assert not again.socket.closed
+        assert not knows_more.socket.closed
 
 
 async def test_a_suspension_asks_for_a_checkpoint_also_of_who_reconnects_then_stops_everything() -> None:

@@ -163,7 +163,9 @@ class SteadyLauncher:
         await self.socket.send_bytes(msgspec.msgpack.encode(message))
 
     async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        await socket.send_bytes(msgspec.msgpack.encode(join(self.member, held_round=self.held)))
+        await socket.send_bytes(
+            msgspec.msgpack.encode(join(self.member, held_round=self.held, shown=self.held or 0))
+        )
         self.socket = socket
         self.connections += 1
         beating = asyncio.create_task(self._beat(socket))

@@ -5,7 +5,15 @@ import pytest
 from story import Story, running
 from trials import answer, asked, examined
 
-from holdfast.api.event import ClockTicked, ConditionOver, JobSubmitted, MemberTested, NodeDeparting, NodeReputed
+from holdfast.api.event import (
+    ClockTicked,
+    ConditionOver,
+    JobSubmitted,
+    MemberTested,
+    NodeDeparting,
+    NodeReputed,
+    WatchdogStarted,
+)
 from holdfast.api.finding import SENSED, FindingKind
 from holdfast.api.incident import IncidentState
 from holdfast.api.intervention import InterventionAction, InterventionState
@@ -349,6 +357,51 @@ def test_a_checkpoint_that_never_comes_does_not_hold_a_full_test_up_for_ever() -
     assert story.state.reason == "waiting for the self-tests of node-1"
 
 
+def test_the_time_for_a_full_test_counts_from_when_the_workers_have_left() -> None:
+    story = examined(2)
+    story.die(2)  # all load their state anew, which takes long
+    number = story.round.number
+    ask_in_full(story, 1)
+    (waiting,) = status_of(story.state, None, story.now).tests
+    assert waiting.waits_for == f"round {number} to train"
+    story.wait(2400)
+    story.run(51)
+    (waiting,) = status_of(story.state, None, story.now).tests
+    assert waiting.waits_for == f"the checkpoint that round {number} was asked for"
+    story.save(55)
+    assert [each.waits_for for each in status_of(story.state, None, story.now).tests] == [""]
+    story.wait(890)
+    assert story.state.reason == "waiting for the self-tests of node-1"
+    story.wait(20)
+    assert story.members == ["node-1", "node-2"]
+    assert story.state.trials == {}
+
+
+def test_a_full_test_waits_an_hour_for_its_turn_and_then_says_on_what() -> None:
+    story = examined(2)
+    story.die(2)
+    number = story.round.number
+    ask_in_full(story, 1)
+    story.wait(3590)
+    assert list(story.state.trials) == ["node-1"]
+    story.now = next_wakeup(story.state) or story.now
+    reason = story.tell(ClockTicked()).reason
+    assert reason.says == (
+        f"node-1 waited for round {number} to train for 3600 s (full self-test); 1 taken untested"
+    )
+    assert story.state.trials == {}
+    assert story.state.members.by_name["node-1"].standing is MemberState.PRESENT
+
+
+def test_who_takes_a_watchdog_over_from_one_that_noted_no_beginning_counts_from_then() -> None:
+    story = Story(nodes_max=2, preflight=LIGHT).join(1, 2)
+    before = {name: msgspec.structs.replace(each, began=None) for name, each in story.state.trials.items()}
+    story.state = msgspec.structs.replace(story.state, trials=before)
+    story.now += 50
+    story.tell(WatchdogStarted())
+    assert {each.began for each in story.state.trials.values()} == {story.now}
+
+
 def test_a_script_without_checkpoints_leaves_at_once_for_a_full_test() -> None:
     story = Story(nodes_max=2).join(1, 2).run(reentrant=False)
     assert "now, without a checkpoint; its ranks wait" in ask_in_full(story, 2)
@@ -380,7 +433,15 @@ def test_the_status_names_the_tests_that_are_waited_for() -> None:
     story.ask(InterventionAction.TEST, "i2", node="node-2")
     told = status_of(story.state, None, story.now)
     assert told.tests == (
-        PendingTest("node-1", "node-1", TestLevel.FULL, "requested: asked", story.now, bars=True),
+        PendingTest(
+            "node-1",
+            "node-1",
+            TestLevel.FULL,
+            "requested: asked",
+            story.now,
+            bars=True,
+            waits_for="the checkpoint that round 2 was asked for",
+        ),
         PendingTest("node-2", "node-2", LIGHT, "requested: asked", story.now, bars=False),
     )
     answer(story, 1, Verdict.PASSED)

@@ -55,11 +55,13 @@ def test_self_tests_that_are_waited_for_are_shown_and_the_rest_is_counted() -> N
     tests = (
         PendingTest("m1", "n1", TestLevel.FULL, "requested: xid", 1000.0, bars=True),
         PendingTest("m2", "n2", TestLevel.LIGHT, "requested: nan", 1001.5, bars=False),
+        PendingTest("m3", "n3", TestLevel.FULL, "requested: xid", 1001.5, bars=True, waits_for="round 7 to train"),
     )
-    text = status_text(seen(a_status(tests=tests, tests_total=3)))
+    text = status_text(seen(a_status(tests=tests, tests_total=4)))
     assert (
         "self-tests     full of n1, asked 2.5 s ago (requested: xid); no ranks before\n"
         "               light of n2, asked 1 s ago (requested: nan); waits until no worker runs\n"
+        "               full of n3, asked 1 s ago (requested: xid); waits for round 7 to train\n"
         "               1 more\n"
     ) in text
 

@@ -106,6 +106,18 @@ def test_a_job_that_had_rounds_and_that_the_watchdog_does_not_know_is_not_starte
     assert "delete the TrainingJob and create it again" in degraded["message"]
 
 
+def test_a_job_that_went_on_since_the_watchdogs_copy_of_its_store_is_left_alone_and_says_why() -> None:
+    told = report(generation=None, uid="", trouble="the store is an older copy of itself: restore a newer copy")
+    lost = observed(job=job_object(status={"phase": "Running", "round": 7}), plan=None, report=told)
+    outcome = reconcile(lost, OPTIONS, NOW)
+    assert [each for each in outcome.actions if not isinstance(each, Tell)] == []
+    assert outcome.status is not None
+    assert outcome.status["round"] == 7, "what the watchdog is told when it comes back"
+    (degraded,) = [each for each in outcome.status["conditions"] if each["type"] == "Degraded"]
+    assert (degraded["status"], degraded["reason"]) == ("True", "Forgotten")
+    assert degraded["message"].endswith("the store is an older copy of itself: restore a newer copy")
+
+
 def test_a_watchdog_that_is_away_has_forgotten_nothing() -> None:
     away = observed(job=job_object(status={"round": 7}), plan=None, report=None, heard_age_s=60.0)
     outcome = reconcile(away, OPTIONS, NOW)

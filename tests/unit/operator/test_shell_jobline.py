@@ -21,13 +21,14 @@ class Shown:
 
     def __init__(self) -> None:
         self.shows: asyncio.Queue[ToOperator | None] = asyncio.Queue()
-        self.lines = 0
+        self.greetings: list[OperatorHello] = []
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         line = web.WebSocketResponse()
         await line.prepare(request)
-        assert (await line.receive()).type is WSMsgType.BINARY
-        self.lines += 1
+        greeting = await line.receive()
+        assert greeting.type is WSMsgType.BINARY
+        self.greetings.append(msgspec.msgpack.decode(greeting.data, type=OperatorHello))
         while (message := await self.shows.get()) is not None:
             await line.send_bytes(msgspec.msgpack.encode(message))
         await line.close()
@@ -102,7 +103,8 @@ async def _breaks_and_comes_back(shown: Shown, watchdog: Watchdog) -> None:
         assert line.report is not None
         looks.append((line.plan.members, line.report.status.phase))
 
-    line = JobLine(watchdog, JOB_ID, look, asyncio.get_running_loop().time)
+    rounds = iter((None, 7))
+    line = JobLine(watchdog, JOB_ID, look, asyncio.get_running_loop().time, lambda: next(rounds))
     running = asyncio.create_task(line.run())
     try:
         for message in (plan(2), report()):
@@ -110,12 +112,13 @@ async def _breaks_and_comes_back(shown: Shown, watchdog: Watchdog) -> None:
         await until(lambda: line.connected, "connected")
         assert line.heard_age_s() == 0.0
         shown.shows.put_nowait(None)
-        await until(lambda: shown.lines == 2, "a second line")
+        await until(lambda: len(shown.greetings) == 2, "a second line")
         # The job may have ended while the line was broken: the plan of before asks for its pods still.
         assert not line.connected
         for message in (plan(0), report(JobPhase.SUCCEEDED)):
             shown.shows.put_nowait(message)
         await until(lambda: line.connected, "connected again")
+        assert [each.round for each in shown.greetings] == [None, 7], "as the job's status says by then"
         # Never the plan of the end with the report before it: that would take away the pods of one that goes on.
         assert looks == [(2, JobPhase.RUNNING), (2, JobPhase.RUNNING), (0, JobPhase.SUCCEEDED)]
     finally:

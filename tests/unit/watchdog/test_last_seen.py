@@ -16,6 +16,7 @@ from holdfast.api.intervention import InterventionAction, InterventionRequest
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.round import Round
+from holdfast.api.selftest import TestLevel
 from holdfast.api.status import Hearing, JobPhase, LastSeen, NotFinite, RankStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, ProcessState, RankSample
 from holdfast.watchdog import brain
@@ -91,6 +92,10 @@ async def test_a_node_says_which_self_test_it_owes_until_its_job_is_over() -> No
     say(host, 8)
     (node,) = host.last_seen().nodes
     assert node.tested == "light self-test pending, requested: slow"
+    full = InterventionRequest("i2", JOB, InterventionAction.TEST, "slow", node="n1", level=TestLevel.FULL)
+    host.demand(InterventionRequested(full))
+    (node,) = host.last_seen().nodes
+    assert node.tested.startswith("full self-test pending, requested: slow; waits for ")
     finish(host)
     (node,) = host.last_seen().nodes
     assert node.tested == ""

@@ -25,9 +25,9 @@ from holdfast.api.round import Round
 from holdfast.api.status import LastSeen
 from holdfast.watchdog.brain.forecast import forecast
 from holdfast.watchdog.brain.roster import MemberState
+from holdfast.watchdog.brain.rounds import newest_number
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import (
-    FAILED_RULE,
     Answered,
     Brain,
     Effect,
@@ -39,6 +39,7 @@ from holdfast.watchdog.brain.step import (
     Step,
     turn,
 )
+from holdfast.watchdog.decisionlog import DecisionLog
 from holdfast.watchdog.detectors.detector import (
     Connected,
     Expected,
@@ -98,6 +99,7 @@ class Job:
         self._held = HeldProgress(brain)
         self._waiting: dict[object, Event] = {}  # in order, by what a newer one takes the place of
         self._unnoted: dict[str, InterventionOutcome] = {}  # answers given that the store does not keep yet
+        self._log = DecisionLog(name)
         self.extent = Extent()  # of the journal, when the newest snapshot was written
         self._saved_offset = START
         self._saved_bytes = 0
@@ -119,8 +121,26 @@ class Job:
     def stop(self, error: Exception) -> None:
         """Decide nothing of this job any more, and say why. What runs goes on; the journal stays as it is."""
         says = f"the journal cannot be applied behind line {self.offset}: {type(error).__name__}: {error}"
-        self.stopped = f"{says}; other jobs go on; delete this job and submit it again to begin anew"
-        self.trouble, self.senses = self.stopped, None
+        self._stop(f"{says}; other jobs go on; delete this job and submit it again to begin anew")
+
+    def reached(self, number: int, by: str) -> None:
+        """Somebody outside the store knows that the job had come to `number`.
+
+        A store that knows of less is an older copy of itself: what was decided since is not in it, so nothing more
+        is decided of this job.
+        """
+        known = newest_number(self.state)
+        if self.state.desired is None or number <= known:
+            return
+        self._stop(
+            f"the store is an older copy of itself: {by} knows number {number}, and the newest in it is {known}; "
+            "restore a newer copy, or delete this job and create it again, which begins anew from its newest "
+            "checkpoint"
+        )
+
+    def _stop(self, says: str) -> None:
+        self.stopped = self.trouble = says
+        self.senses = None
         self.state = self._brain.initial(self.name)
         self._waiting.clear()
         self._held.forget()
@@ -352,7 +372,7 @@ class Job:
         for line in lines:
             policy = self.state.policy
             step = self._apply(line)
-            _log(self.name, line, step)
+            self._log.note(line, step)
             effects.extend(step.effects)
             if self.state.policy != policy:
                 self._watch(now)
@@ -414,21 +434,3 @@ def _subject(event: Event) -> object:
 def _as_sample(effect: Show) -> Sample:
     desired = effect.desired
     return RoundStarted(desired) if isinstance(desired, Round) else RoundStopped(desired.number)
-
-
-def _log(job: str, line: Journaled, step: Step) -> None:
-    event = type(line.event).__name__
-    if step.reason.rule == FAILED_RULE:
-        logger.error("brain failed job=%s offset=%d reason=%s", job, line.offset, step.reason.says)
-    elif step.effects:
-        effects = ",".join(type(each).__name__ for each in step.effects)
-        logger.info(
-            "decided job=%s offset=%d event=%s effects=%s reason=%s",
-            job,
-            line.offset,
-            event,
-            effects,
-            step.reason.says,
-        )
-    else:
-        logger.debug("applied job=%s offset=%d event=%s reason=%s", job, line.offset, event, step.reason.says)

@@ -109,6 +109,8 @@ def _tests(status: SeenStatus) -> list[tuple[str, str]]:
 def _test(test: PendingTest, now: float | None) -> str:
     asked = f"asked {seconds(max(0.0, now - test.at))} ago" if now is not None else "asked"
     told = f"{test.level} of {test.node}, {asked} ({test.reason})"
+    if test.waits_for:
+        return f"{told}; waits for {test.waits_for}"
     return f"{told}; no ranks before" if test.bars else f"{told}; waits until no worker runs"
 
 

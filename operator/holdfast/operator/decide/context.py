@@ -70,13 +70,16 @@ class Context:
     def forgotten(self) -> str | None:
         """What to do about a watchdog that does not know a job which it had led through rounds; None when it does.
 
-        Its store was emptied, or is another one: taken for new, the job would get round numbers that its
+        Its store was emptied, or is another one, or an older copy: the job would get round numbers that its
         launchers and its checkpoints have seen already, and nodes that were found bad.
         """
         if not self.connected or self.report is not None or self.options.mode is not Mode.ACT:
             return None
         if not self.recorded.round or self.ended is not None or self.deleted_at is not None:
             return None
+        told = self.observed.report
+        if told is not None and told.generation is None and told.trouble is not None:
+            return f"the watchdog decides nothing of this job: {told.trouble}"
         return (
             f"the watchdog has no journal of this job, which had reached round {self.recorded.round}: its store "
             "was emptied or is another one; restore the store, or delete the TrainingJob and create it again, "

@@ -35,7 +35,7 @@ from holdfast.watchdog.brain.phases import Turn, moved
 from holdfast.watchdog.brain.plan import anybody_there, awaited_anew, found_again, missed
 from holdfast.watchdog.brain.roster import THERE, Member, MemberState, Roster
 from holdfast.watchdog.brain.rounds import owe
-from holdfast.watchdog.brain.selftests import barred, examine
+from holdfast.watchdog.brain.selftests import barred, begin, examine
 from holdfast.watchdog.brain.state import Departure, DepartureCause, JobState, Recovery
 from holdfast.watchdog.brain.step import Reason, Step, changed, ignore, stay
 
@@ -110,7 +110,8 @@ def watchdog_started(state: JobState, event: Event, now: float) -> Step:
         )
     )
     state = awaited_anew(changed(state, members=members), now)
-    return Step(state, (), Reason("watchdog started", f"{len(members)} members Unknown"))
+    # An earlier version did not note when a test began.
+    return Step(state, (), Reason("watchdog started", f"{len(members)} members Unknown")).then(begin, now)
 
 
 def warmed(state: JobState, event: Event, now: float) -> Step:

@@ -252,9 +252,14 @@ def can_grow(state: JobState) -> bool:
     return legal_size(policy, len(ready)) > size
 
 
+def newest_number(state: JobState) -> int:
+    """The greatest number that is known to have been shown, 0 for none."""
+    return max(state.desired.number if state.desired else 0, state.number_floor)
+
+
 def next_number(state: JobState) -> int:
     """Every desired state shown takes a number of its own, so that a launcher never has to compare more."""
-    return max(state.desired.number if state.desired else 0, state.number_floor) + 1
+    return newest_number(state) + 1
 
 
 def _formed(state: JobState, policy: Policy, recovery: Recovery, seats: tuple[Member, ...]) -> Round:

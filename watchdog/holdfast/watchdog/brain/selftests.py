@@ -9,7 +9,7 @@ of a node, so nothing is held against it, by this job or by another: the member 
 a human hears of it once. Another size, or no self-tests at all, lets the job go on.
 """
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from itertools import islice, takewhile
 
 import msgspec
@@ -17,18 +17,24 @@ import msgspec
 from holdfast.api.event import MemberTested
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import IncidentState
+from holdfast.api.round import Round
 from holdfast.api.selftest import TAKES_S_MAX, TOPOLOGY, CheckResult, TestLevel, TestWanted, Verdict
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.incidents import brief_incident, paging
 from holdfast.watchdog.brain.roster import Member, MemberState
+from holdfast.watchdog.brain.saves import in_force
 from holdfast.watchdog.brain.state import Fit, JobState, Trial
 from holdfast.watchdog.brain.step import Effect, Examine, Notify, Reason, Step, changed, stay
 from holdfast.watchdog.wording import NAMED, in_words
 
-# A light test takes less than a minute and a full one less than ten; a cold start of the process is in it.
+# A light test takes less than a minute and a full one less than ten; a cold start of the process is in it. Counted
+# from when the member has no workers any more.
 PATIENCE_S = {TestLevel.LIGHT: 120.0, TestLevel.FULL: 900.0}
+# A round that loads its state has to make a step first, and one that trains to be saved.
+TURN_S = 3600.0
 # One that bars nobody waits for its chance, which may be the next restart.
 UNHURRIED_S = 86400.0
+GIVEN_UP = "self-test given up"
 KEPT_RESULTS = 256
 KEPT_NODES = 16_384
 # Two devices that differ prove that one is wrong, not which. Three or more, all but one alike, do.
@@ -63,9 +69,9 @@ def ask(state: JobState, names: tuple[str, ...], level: TestLevel, reason: str, 
         if (member := state.member(name)) is None:
             continue
         # Who may have no ranks before an answer may have none before the answer to another question either.
-        trial = Trial(
-            name, state.trial_count + 1, level, reason, now, bars or member.standing is MemberState.TESTING
-        )
+        bars_too = bars or member.standing is MemberState.TESTING
+        began = None if _has_workers(state, name) else now
+        trial = Trial(name, state.trial_count + 1, level, reason, now, bars_too, began)
         members = state.members
         if trial.bars and member.standing is MemberState.PRESENT:
             members = members.changed(name, standing=MemberState.TESTING)
@@ -74,7 +80,7 @@ def ask(state: JobState, names: tuple[str, ...], level: TestLevel, reason: str, 
         trials.pop(name, None)
         trials[name] = trial
         if len(trials) > 1 and _until(trials[next(islice(reversed(trials), 1, None))]) > _until(trial):
-            trials = dict(sorted(trials.items(), key=lambda each: _until(each[1])))
+            trials = _in_order(trials)
         state = changed(state, trials=trials, trial_count=trial.number, members=members)
         effects.append(Examine(name, wanted_of(state, trial)))
     return Step(state, tuple(effects), Reason("self-test", f"{level.value} self-test: {reason}"))
@@ -136,13 +142,52 @@ def overdue(state: JobState, now: float) -> Step:
     if not late:
         return stay(state)
     trusted = [name for name in late if state.in_round(name) or not state.is_canary(name)]
+    says = "; ".join(_unanswered(state, state.trials[name]) for name in late[:NAMED])
+    says += f"; and {len(late) - NAMED} more" if len(late) > NAMED else ""
     for name in trusted:
         state = admitted(state, name, now)
-    step = Step(state, (), Reason("self-test", f"{', '.join(late)} did not answer: {len(trusted)} taken untested"))
+    step = Step(state, (), Reason(GIVEN_UP, f"{says}; {len(trusted)} taken untested"))
     for name in late:
         if name not in trusted:
             step = step.then(examine, name, now)
     return step
+
+
+def _unanswered(state: JobState, trial: Trial) -> str:
+    """Which test is waited for no longer, and why, in words."""
+    waited = f"waited for {turn}" if (turn := waits_for(state, trial)) else "did not answer"
+    return (
+        f"{trial.member} {waited} for {_until(trial) - (trial.began or trial.at):.0f} s ({trial.level} self-test)"
+    )
+
+
+def begin(state: JobState, now: float) -> Step:
+    """From now on the answers of those whose workers have just left their round are waited for."""
+    begun = {
+        name: msgspec.structs.replace(trial, began=now)
+        for name, trial in state.trials.items()
+        if trial.bars and trial.began is None and not _has_workers(state, name)
+    }
+    if not begun:
+        return stay(state)
+    trials = _in_order({**state.trials, **begun})
+    return Step(changed(state, trials=trials), (), Reason("self-test", f"{in_words(begun)} can be tested now"))
+
+
+def _has_workers(state: JobState, name: str) -> bool:
+    """Whether the member has ranks in the round that is shown."""
+    return isinstance(state.desired, Round) and name in state.desired.names
+
+
+def waits_for(state: JobState, trial: Trial) -> str:
+    """What keeps a test that its member is barred for from beginning, in words; empty when nothing does."""
+    if not trial.bars or not _has_workers(state, trial.member) or state.round is None:
+        return ""
+    if not in_force(state):
+        return f"round {state.round.number} to train"
+    if state.saving is not None and state.saving.saved is None:
+        return f"the checkpoint that round {state.saving.round} was asked for"
+    return f"its workers to leave round {state.round.number}"
 
 
 def spares_due(state: JobState, now: float) -> Step:
@@ -263,7 +308,13 @@ def again(state: JobState, nodes: frozenset[str], now: float) -> Step:
 
 
 def _until(trial: Trial) -> float:
-    return trial.at + (PATIENCE_S[trial.level] if trial.bars else UNHURRIED_S)
+    if not trial.bars:
+        return trial.at + UNHURRIED_S
+    return trial.at + TURN_S if trial.began is None else trial.began + PATIENCE_S[trial.level]
+
+
+def _in_order(trials: Mapping[str, Trial]) -> dict[str, Trial]:
+    return dict(sorted(trials.items(), key=lambda each: _until(each[1])))
 
 
 def _turns(state: JobState) -> dict[str, float]:

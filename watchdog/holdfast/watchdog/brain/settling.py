@@ -29,6 +29,7 @@ from holdfast.watchdog.brain.rounds import (
 from holdfast.watchdog.brain.saves import ask_for_checkpoint, conclude, next_due, pace
 from holdfast.watchdog.brain.selftests import (
     ask,
+    begin,
     next_trial,
     overdue,
     refit,
@@ -52,7 +53,8 @@ def settle(state: JobState, now: float) -> Step:
     step = stay(state)
     for follows in CONSEQUENCES:
         step = step.then(follows, now)
-    return step
+    # Asked for each of thousands that answer: who has no ranks any more is looked for only where that changes.
+    return step if step.state.desired is state.desired else step.then(begin, now)
 
 
 def next_wakeup(state: JobState) -> float | None:

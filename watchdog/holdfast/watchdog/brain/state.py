@@ -166,7 +166,10 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A self-test asked of a member. One that `bars` is waited for before the member is given ranks."""
+    """A self-test asked of a member. One that `bars` is waited for before the member is given ranks.
+
+    `began` is when the member's workers had no ranks any more, so that it could begin; None while they have.
+    """
 
     member: str
     number: int
@@ -174,6 +177,7 @@ class Trial(msgspec.Struct, frozen=True):
     reason: str
     at: float
     bars: bool
+    began: float | None = None
 
 
 class ProbationStage(StrEnum):

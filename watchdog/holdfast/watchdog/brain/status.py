@@ -9,6 +9,7 @@ from holdfast.api.plan import JobReport
 from holdfast.api.round import Round
 from holdfast.api.status import JobPhase, JobStatus, Membership, PendingTest, reading
 from holdfast.watchdog.brain.saves import cadence_of
+from holdfast.watchdog.brain.selftests import waits_for
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.detectors.progress import Progress
 
@@ -62,7 +63,8 @@ def pending_tests(state: JobState) -> Iterator[PendingTest]:
         return
     by_name = state.members.by_name
     for each in state.trials.values():
-        yield PendingTest(each.member, by_name[each.member].node, each.level, each.reason, each.at, each.bars)
+        node, turn = by_name[each.member].node, waits_for(state, each)
+        yield PendingTest(each.member, node, each.level, each.reason, each.at, each.bars, turn)
 
 
 def shown_phase(state: JobState, step_time_s: float | None, now: float) -> JobPhase:

@@ -128,12 +128,13 @@ class Step(msgspec.Struct, frozen=True):
 
 
 NOTHING = Reason("nothing", "nothing to do")
-SILENT = (NOTHING.rule, "ignored")
+IGNORED_RULE = "ignored"
+SILENT = (NOTHING.rule, IGNORED_RULE)
 
 
 def ignore(state: JobState, why: str) -> Step:
     """A named no-op."""
-    return Step(state, (), Reason("ignored", why))
+    return Step(state, (), Reason(IGNORED_RULE, why))
 
 
 def stay(state: JobState) -> Step:

@@ -15,7 +15,7 @@ from holdfast.api.intervention import InterventionOutcome, InterventionRequest, 
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import JobReport, PodObserved, PodState
 from holdfast.api.round import Desired, shown_to
-from holdfast.api.status import LastSeen, NodeStatus
+from holdfast.api.status import LastSeen, NodeStatus, PendingTest
 from holdfast.api.telemetry import NodeReport, Pace
 from holdfast.watchdog.brain.history import vouch
 from holdfast.watchdog.brain.members import is_news
@@ -160,6 +160,13 @@ class JobHost:
         if self.job.behind or is_news(self.job.state, event):
             self.record(event)
 
+    def reached(self, number: int, by: str) -> None:
+        """Tell the job which number somebody outside the store knows of."""
+        was_stopped = self.job.stopped
+        self.job.reached(number, by)
+        if self.job.stopped != was_stopped:
+            self._guarded(lambda _: self._carry_out(()))
+
     def demand(self, event: Event) -> None:
         """Tell the job what somebody waits for. Raises Unavailable, Damaged, Fenced."""
         try:
@@ -204,7 +211,7 @@ class JobHost:
         now, state = self.clock.now(), self.job.shown
         progress = self.job.progress
         avoided = {order.node: order.reason for order in state.avoided}
-        tested = {each.node: f"{each.level} self-test pending, {each.reason}" for each in pending_tests(state)}
+        tested = {each.node: _pending(each) for each in pending_tests(state)}
         seen = LastSeen(
             now,
             status_of(state, progress, now),
@@ -384,6 +391,11 @@ class JobHost:
         if _differs(pace, self._pace):
             self._pace = pace
             _broadcast(self.agents.values(), Slot.PACE, pace)
+
+
+def _pending(test: PendingTest) -> str:
+    told = f"{test.level} self-test pending, {test.reason}"
+    return f"{told}; waits for {test.waits_for}" if test.waits_for else told
 
 
 def _shown(desired: Desired, launcher: LauncherConnection) -> bytes:

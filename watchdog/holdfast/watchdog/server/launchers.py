@@ -145,6 +145,9 @@ def _joined(host: JobHost, launcher: LauncherConnection, join: Join, cluster: Cl
         # Started by hand or by stock torchrun: the launcher's own range is all that anybody says of the job.
         policy = Policy(join.job, *join.nodes, processes_per_node=join.local_size)
         host.record(JobSubmitted(cluster.applied_to(policy)))
+    if host.job.state.round is not None:
+        # Before it has one it goes on from any number: launchers started by hand may be those of an earlier job.
+        host.reached(join.shown, f"launcher {launcher.member}")
     host.observe(Connected(launcher.member, launcher.node))
     fields = {name: getattr(join, name) for name in MemberJoined.__struct_fields__ if name != "transfer"}
     transfer = f"{join.address}:{join.transfer_port}" if join.transfer_port else ""

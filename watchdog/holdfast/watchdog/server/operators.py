@@ -39,6 +39,8 @@ async def _talk(request: web.Request, socket: Socket, outbox: Outbox) -> None:
         host = request.app[WATCHDOG].host(hello.job)
     except HoldfastError as error:
         raise BadMessage(str(error)) from error
+    if hello.round is not None:
+        host.reached(hello.round, "the status of its TrainingJob")
     operator = Connection(socket, outbox)
     host.operators.add(operator)
     host.show_operator(operator)

@@ -24,6 +24,8 @@ The tag in braces puts all of them into one slot of a Redis cluster, so that a s
 Every write is one script that begins with `ENTITLED`. Outcomes beyond those each script lists:
 
     fenced   another watchdog has claimed; nothing was written
+    older    the store knows no fence as great as ours: it is an older copy of itself. Nothing was written but the
+             fence, which is beyond ours now, so that none is given twice
     late     a newer write of ours has overtaken this one (it was held up on the way, and we gave it up long ago);
              nothing was written
 
@@ -93,12 +95,24 @@ return redis.call('INCR', KEYS[2])
 """
 )
 
+# KEYS: fence, … ARGV: token, …
+OURS = """
+local given = redis.call('GET', KEYS[1])
+if given and tonumber(given) < tonumber(ARGV[1]) then
+  redis.call('SET', KEYS[1], string.format('%.0f', tonumber(ARGV[1]) + 1))
+  return 'older'
+end
+if given ~= ARGV[1] then return 'fenced' end
+"""
+
 # KEYS: fence, writes, … ARGV: token, number of this write, …
-ENTITLED = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'fenced' end
+ENTITLED = (
+    OURS
+    + """
 if tonumber(ARGV[2]) <= tonumber(redis.call('GET', KEYS[2]) or '0') then return 'late' end
 redis.call('SET', KEYS[2], ARGV[2])
 """
+)
 
 # KEYS: …, journal, jobs, extent. ARGV: …, after, job, line, line, …
 # Outcomes: 'done': all lines are behind `after` | LENGTH (integer): the journal ends there, nothing was written.
@@ -323,8 +337,7 @@ class RedisStore:
     def _write(self, script: str, keys: list[str], values: list[Any], fence: Fence) -> bytes | int:
         self._writes += 1
         outcome: bytes | int = self._link.run(script, [FENCE, WRITES, *keys], [fence, self._writes, *values])
-        if outcome == b"fenced":
-            raise Fenced("another watchdog has taken over this store")
+        require_ours(self._link, outcome)
         if outcome == b"late":
             raise Unavailable(f"{self._link}: a newer write has overtaken this one")
         return outcome
@@ -349,6 +362,14 @@ def granted(link: RedisLink, outcome: Any) -> Fence:
         read = f"this program reads versions {WHOLE_VERSION} and {COMPACTED_VERSION}"
         raise Damaged(f"{link}: its keys are of version {outcome[1].decode()}, {read}")
     return Fence(int(outcome))
+
+
+def require_ours(link: RedisLink, outcome: Any) -> None:
+    """Raises Fenced when a script found that the fence is ours no more."""
+    if outcome == b"older":
+        raise Fenced(f"{link} is an older copy of itself: it did not know this watchdog's fence")
+    if outcome == b"fenced":
+        raise Fenced("another watchdog has taken over this store")
 
 
 def unwritten(events: Sequence[Event], written: Sequence[Journaled]) -> Sequence[Event]:

@@ -3,17 +3,18 @@
 import logging
 import secrets
 
-from holdfast.api.errors import Fenced
 from holdfast.watchdog.leadership import Lock
 from holdfast.watchdog.store.redis import (
     COMPACTED_VERSION,
     FENCE,
     LOCK,
+    OURS,
     SCHEMA,
     UNDERSTOOD,
     WHOLE_VERSION,
     WRITES,
     granted,
+    require_ours,
 )
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.store import Fence
@@ -39,12 +40,14 @@ return redis.call('INCR', KEYS[2])
 )
 
 # KEYS: fence, lock. ARGV: token, our name, milliseconds.
-# Outcomes: 'done': the lock is ours for that long | 'fenced': another one has taken over.
-RENEW = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'fenced' end
+# Outcomes: 'done': the lock is ours for that long | 'fenced' and 'older' as in redis.py.
+RENEW = (
+    OURS
+    + """
 redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
 return 'done'
 """
+)
 
 # KEYS: lock. ARGV: our name. Outcomes: 1 when it was ours, else 0.
 RELEASE = """
@@ -81,8 +84,7 @@ class RedisLease:
         return fence
 
     def renew(self, fence: Fence) -> None:
-        if self._link.run(RENEW, [FENCE, LOCK], [fence, self._name, self._ttl_ms]) == b"fenced":
-            raise Fenced("another watchdog has taken over this store")
+        require_ours(self._link, self._link.run(RENEW, [FENCE, LOCK], [fence, self._name, self._ttl_ms]))
 
     def replicas(self) -> int | None:
         return self._link.replicas()
