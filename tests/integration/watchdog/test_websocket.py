@@ -203,18 +203,20 @@ async def test_a_ping_is_answered_and_a_close_ends_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("size", "head", "code"),
     [
-        (frame(b"x" * (BYTES_MAX + 1), FIN | BINARY), 1009),
-        (frame(b"x", FIN | 0x40 | BINARY), 1002),
-        (frame(b"x", FIN | 0x3), 1002),
-        (frame(b"x", FIN | CONTINUED), 1002),
-        (frame(b"x" * 126, FIN | PING), 1002),
+        (BYTES_MAX + 1, FIN | BINARY, 1009),
+        (1, FIN | 0x40 | BINARY, 1002),
+        (1, FIN | 0x3, 1002),
+        (1, FIN | CONTINUED, 1002),
+        (126, FIN | PING, 1002),
     ],
 )
-async def test_frames_against_the_protocol_end_the_connection_with_the_reason(said: bytes, code: int) -> None:
+async def test_frames_against_the_protocol_end_the_connection_with_the_reason(
+    size: int, head: int, code: int
+) -> None:
     async with connected() as (peer, heard):
-        peer.writer.write(said)
+        peer.say(b"x" * size, head)
         told, reason = await peer.is_closed_with()
         assert told == code
         assert reason
