@@ -71,8 +71,6 @@ WAITING_EVENTS_MAX = 65_536
 STORE_RETRY_S = 1.0
 # Launchers of a watchdog whose machine vanished notice it by their pings, within 6 s, then connect to this one.
 RETURN_S = 8.0
-# A decision shows a round, and before that what ends the one that runs.
-LOST_NUMBERS_MAX = 2
 # Effects that others act on: a round number that was shown must never be given again.
 SHOWN = (Show, Publish, Answered)
 
@@ -129,20 +127,10 @@ class Job:
         """Somebody outside the store knows that the job had come to `number`.
 
         A store that knows of less is an older copy of itself: what was decided since is not in it, so nothing more
-        is decided of this job. Where no more than the last decision can be missing, it was lost with the Redis or
-        the machine that had it: the launchers say what they hold, and a round beyond that is formed.
+        is decided of this job.
         """
         known = newest_number(self.state)
         if self.state.desired is None or number <= known:
-            return
-        if number <= known + LOST_NUMBERS_MAX:
-            logger.warning(
-                "the store has lost its last decision job=%s known=%d reached=%d by=%s",
-                self.name,
-                known,
-                number,
-                by,
-            )
             return
         self._stop(
             f"the store is an older copy of itself: {by} knows number {number}, and the newest in it is {known}; "
