@@ -4,7 +4,7 @@ import asyncio
 import os
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -234,6 +234,26 @@ async def test_what_taking_a_message_raises_reaches_who_listens_and_nothing_is_t
         await heard.over.wait()
         assert heard.said == [b"bad"]
         assert isinstance(heard.error, ValueError)
+
+
+async def test_a_peer_that_pings_and_never_reads_is_left_with_what_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_WITHIN_S", 0.1)
+    async with connected() as (peer, heard):
+        peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        pings = frame(b"x" * 125, FIN | PING) * 1000
+        while not heard.over.is_set():
+            peer.writer.write(pings)
+            with suppress(ConnectionError):
+                await peer.writer.drain()
+            await asyncio.sleep(0)
+        assert isinstance(heard.error, Broken)
+        assert "does not read" in str(heard.error)
+        assert heard.request is not None
+        while (transport := heard.request.transport) is not None:
+            assert transport.get_write_buffer_size() < 2 * len(pings)
+            await asyncio.sleep(0.01)
 
 
 async def test_a_silent_peer_is_pinged_and_is_gone_when_it_does_not_answer(

@@ -23,6 +23,8 @@ Message = WSMessage | WSMessageTextBytes
 PING_EVERY_S: Final = 15.0
 PONG_WITHIN_S: Final = PING_EVERY_S / 2
 CLOSE_WITHIN_S: Final = 5.0
+# Of answers to pings that a peer does not read; TCP's own buffers come on top.
+UNREAD_BYTES_MAX: Final = 64 * 1024
 # A WebSocket control frame holds 125 bytes: two of code, the rest of reason. Source: RFC 6455, section 5.5
 CLOSE_REASON_BYTES_MAX: Final = 123
 BINARY: Final = 0x82
@@ -121,11 +123,14 @@ class Socket:
         await asyncio.wait((self._ended,), timeout=CLOSE_WITHIN_S)
 
     def finish(self) -> None:
-        """The connection is over, whoever ended it."""
+        """The connection is over, whoever ended it. What the peer has not read by now it does not get."""
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
         self._end(None)
+        transport = self._request.transport
+        if transport is not None and self._unread():
+            transport.abort()
 
     def arrived(self, message: Message) -> None:
         """A whole message, or a control frame."""
@@ -138,7 +143,10 @@ class Socket:
                 if (transport := self._request.transport) is not None:
                     transport.pause_reading()
         elif message.type is WSMsgType.PING:
-            self._say(PONG, message.data)
+            if self._unread() > UNREAD_BYTES_MAX:
+                self._end(Broken(WSCloseCode.POLICY_VIOLATION, "it does not read what its pings are answered"))
+            else:
+                self._say(PONG, message.data)
         elif message.type is WSMsgType.CLOSE:
             if not self._is_closing:
                 self._say(CLOSE, struct.pack("!H", message.data or WSCloseCode.OK))
@@ -171,6 +179,11 @@ class Socket:
     def _resume(self) -> None:
         if (transport := self._request.transport) is not None and not transport.is_closing():
             transport.resume_reading()
+
+    def _unread(self) -> int:
+        """How many bytes wait for the peer to read."""
+        transport = self._request.transport
+        return 0 if transport is None else transport.get_write_buffer_size()
 
     def _say(self, head: int, body: bytes) -> None:
         transport = self._request.transport
