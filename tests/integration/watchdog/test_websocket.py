@@ -4,8 +4,9 @@ import asyncio
 import os
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 from aiohttp import web
@@ -63,11 +64,15 @@ class Heard:
     request: web.Request | None = None
 
     @property
-    def is_read(self) -> bool:
-        """Whether more is taken from the connection."""
+    def transport(self) -> asyncio.Transport:
         assert self.request is not None
         assert self.request.transport is not None
-        return self.request.transport.is_reading()
+        return cast(asyncio.Transport, self.request.transport)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether more is taken from the connection."""
+        return self.transport.is_reading()
 
 
 def frame(body: bytes, head: int) -> bytes:
@@ -236,31 +241,70 @@ async def test_what_taking_a_message_raises_reaches_who_listens_and_nothing_is_t
         assert isinstance(heard.error, ValueError)
 
 
-async def test_a_peer_that_pings_and_never_reads_is_left_with_what_waits_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(websocket, "CLOSE_WITHIN_S", 0.1)
+async def test_a_peer_that_pings_and_never_reads_costs_no_memory_and_is_left_in_the_end() -> None:
     async with connected() as (peer, heard):
         peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
-        pings = frame(b"x" * 125, FIN | PING) * 1000
-        while not heard.over.is_set():
-            peer.writer.write(pings)
-            with suppress(ConnectionError):
-                await peer.writer.drain()
-            await asyncio.sleep(0)
-        assert isinstance(heard.error, Broken)
-        assert "does not read" in str(heard.error)
-        assert heard.request is not None
-        while (transport := heard.request.transport) is not None:
-            assert transport.get_write_buffer_size() < 2 * len(pings)
+        for _ in range(200):  # 26 MB
+            peer.writer.write(frame(b"x" * 125, FIN | PING) * 1000)
+            await peer.writer.drain()
+            assert heard.transport.get_write_buffer_size() <= websocket.UNREAD_BYTES_MAX + 127
+        peer.say(b"stop")
+        await heard.over.wait()
+        while heard.request is not None and heard.request.transport is not None:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
+
+
+async def test_one_that_says_much_at_once_gives_others_their_turn() -> None:
+    async with connected() as (peer, heard):
+        peer.writer.write(frame(b"x", FIN | BINARY) * 20_000 + frame(b"stop", FIN | BINARY))
+        most = before = 0
+        while not heard.over.is_set():
+            await asyncio.sleep(0)
+            most, before = max(most, len(heard.said) - before), len(heard.said)
+        assert len(heard.said) == 20_001
+        assert most <= 2 * websocket.IN_A_ROW_MAX
+
+
+@pytest.mark.parametrize("ends", [frame(struct.pack("!H", 1000), FIN | CLOSE), frame(b"x", FIN | 0x3), b""])
+async def test_what_a_peer_said_before_it_went_is_taken(ends: bytes) -> None:
+    async with connected(asks_first) as (peer, heard):
+        peer.writer.write(b"".join(frame(each, FIN | BINARY) for each in (b"hello", b"one", b"two")) + ends)
+        peer.writer.write_eof()
+        await heard.over.wait()
+        assert heard.said == [b"first: hello", b"one", b"two"]
+        assert isinstance(heard.error, Broken) == (ends[:1] == bytes((FIN | 0x3,)))
+
+
+async def test_nobody_waits_for_a_peer_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_WITHIN_S", 3600.0)
+
+    async def fails(socket: Socket, heard: Heard) -> None:
+        await heard.go_on.wait()
+        raise ValueError("no good")
+
+    async with connected(fails, waits=True) as (peer, heard):
+        peer.writer.transport.abort()
+        while heard.request is None or heard.request.transport is not None:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+        heard.go_on.set()
+        await heard.over.wait()
+
+
+@pytest.mark.parametrize(("said", "answered"), [(1000, 1000), (1006, 1000), (4001, 4001)])
+async def test_a_close_is_answered_with_its_code_where_that_may_be_said(said: int, answered: int) -> None:
+    async with connected() as (peer, heard):
+        peer.say(struct.pack("!H", said), FIN | CLOSE)
+        code, _ = await peer.is_closed_with()
+        assert code in (answered, 1002)  # what may not be said at all is against the protocol
+        assert code != 1006
+        peer.say(struct.pack("!H", code), FIN | CLOSE)
+        await heard.over.wait()
 
 
 async def test_a_silent_peer_is_pinged_and_is_gone_when_it_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(websocket, "PING_EVERY_S", 0.2)
-    monkeypatch.setattr(websocket, "PONG_WITHIN_S", 0.2)
+    monkeypatch.setattr(websocket, "LOOK_EVERY_S", 0.1)
     async with connected() as (peer, heard):
         assert await peer.hears() == (FIN | PING, b"")
         peer.say(b"", FIN | PONG)

@@ -44,7 +44,7 @@ from holdfast.wire.door import Door
 
 logger = logging.getLogger(__name__)
 
-GOODBYE = Farewell(WSCloseCode.GOING_AWAY, "the watchdog is shutting down")
+GOODBYE = Farewell(WSCloseCode.GOING_AWAY, "the watchdog is shutting down", waits=False)
 JOB = "/v1/jobs/{namespace}/{name}"
 BY_ROLE = Readership(NoRights())
 

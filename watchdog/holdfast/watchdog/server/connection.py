@@ -41,10 +41,14 @@ class Slot(Enum):
 
 @dataclass(frozen=True)
 class Farewell:
-    """How a connection is ended: a WebSocket close code and words for a human."""
+    """How a connection is ended: a WebSocket close code and words for a human.
+
+    `waits`: for the peer to read it and to hang up, a moment long.
+    """
 
     code: int
     reason: str
+    waits: bool = True
 
 
 class Outbox:
@@ -179,11 +183,13 @@ async def serve(
         tally.add(Count.BAD_MESSAGES)
         logger.warning("bad message reason=%s", error)
         farewell = Farewell(error.code, str(error))
+    except HoldfastError as error:
+        farewell = Farewell(WSCloseCode.INTERNAL_ERROR, str(error))
     finally:
         sending.cancel()
         (ended,) = await asyncio.gather(sending, return_exceptions=True)
         if farewell is not None:
-            await socket.close(farewell.code, farewell.reason)
+            await socket.close(farewell.code, farewell.reason, wait=farewell.waits)
         socket.finish()
     if isinstance(ended, Exception):
         raise ended

@@ -118,6 +118,7 @@ def _take(host: JobHost, launcher: LauncherConnection, heard: Heard, message: Fr
         host.record(MemberLeft(launcher.member, message.reason))
         host.observe(Left(launcher.member))
         launcher.left = True
+        launcher.outbox.finish(Farewell(WSCloseCode.OK, "it left"))
         launcher.socket.stop()
         return
     if isinstance(message, Join):

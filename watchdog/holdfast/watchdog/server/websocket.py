@@ -6,9 +6,9 @@ socket and judging it together. The frames are read by aiohttp's compiled reader
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import struct
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -19,14 +19,18 @@ from aiohttp.http import WS_KEY, WSMessage, WSMessageTextBytes
 Message = WSMessage | WSMessageTextBytes
 
 # A ping and its answer prove the connection when nobody has anything to say; silence of a launcher is judged
-# by its beats, much earlier.
-PING_EVERY_S: Final = 15.0
-PONG_WITHIN_S: Final = PING_EVERY_S / 2
+# by its beats, much earlier. Who says nothing for two looks is pinged, and is gone at the next one.
+LOOK_EVERY_S: Final = 7.5
+SILENT_LOOKS_MAX: Final = 2
 CLOSE_WITHIN_S: Final = 5.0
-# Of answers to pings that a peer does not read; TCP's own buffers come on top.
-UNREAD_BYTES_MAX: Final = 64 * 1024
+# What one peer may say in a row before others get their turn.
+IN_A_ROW_MAX: Final = 64
+# A peer that does not read gets no more answers to its pings. Source: RFC 6455, section 5.5.3
+UNREAD_BYTES_MAX: Final = 4096
 # A WebSocket control frame holds 125 bytes: two of code, the rest of reason. Source: RFC 6455, section 5.5
 CLOSE_REASON_BYTES_MAX: Final = 123
+# Close codes that are said of a connection and never on it. Source: RFC 6455, section 7.4.1
+NOT_TO_BE_SAID: Final = (1004, 1005, 1006, 1015)
 BINARY: Final = 0x82
 PING: Final = 0x89
 PONG: Final = 0x8A
@@ -44,7 +48,8 @@ class Broken(Exception):
 class Socket:
     """One accepted connection; messages up to `bytes_max` each.
 
-    The first is asked for with `first`; those after it are read once `listen` says who takes them.
+    The first is asked for with `first`; those after it are read once `listen` says who takes them. What a peer has
+    said before it went is taken, too.
     """
 
     def __init__(self, request: web.Request, bytes_max: int) -> None:
@@ -53,13 +58,16 @@ class Socket:
         self._loop = asyncio.get_running_loop()
         # Held here as well: aiohttp's queue knows its reader weakly.
         self._reader = WebSocketReader(_Sink(self, request), bytes_max, compress=False, decode_text=False)
-        self._waiting: list[Message] = []
+        self._waiting: deque[Message] = deque()
         self._take: Callable[[Message], None] | None = None
         self._arrived = asyncio.Event()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._is_heard = False
-        self._is_pinged = False
+        self._gone: asyncio.Future[None] = self._loop.create_future()  # nothing more will arrive
+        self._ended: asyncio.Future[None] = self._loop.create_future()  # nothing more is taken
+        self._in_a_row = 0
+        self._turn: asyncio.Handle | None = None
+        self._silent_looks = 0
         self._is_closing = False
+        self._peers_code: int | None = None  # with which it closed
         self._timer: asyncio.TimerHandle | None = None
 
     async def accept(self) -> None:
@@ -68,30 +76,28 @@ class Socket:
         await self.response.prepare(self._request)
         self._request.protocol.set_parser(self._reader, data_received_cb=self._was_heard)
         self._request.protocol.keep_alive(val=False)
-        self._timer = self._loop.call_later(PING_EVERY_S, self._look)
+        self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
 
     async def first(self) -> Message | None:
         """The first message; None when the peer goes before. Raises Broken."""
         arrives = asyncio.ensure_future(self._arrived.wait())
         try:
-            await asyncio.wait((arrives, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((arrives, self._gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
             arrives.cancel()
         if self._waiting:
-            return self._waiting.pop(0)
-        return self._ended.result()
+            return self._waiting.popleft()
+        return self._gone.result()
 
     async def listen(self, take: Callable[[Message], None]) -> None:
         """Hand every message to `take` until `stop`, or the peer goes. Raises Broken, and what `take` raises."""
         self._take = take
-        while self._waiting and not self._ended.done():
-            self._hand_on(self._waiting.pop(0))
-        self._resume()
+        self._go_on()
         await self._ended
 
     def stop(self) -> None:
         """Hear no more: `listen` returns."""
-        self._end(None)
+        _settle(self._ended, None)
 
     def send_now(self, body: bytes) -> bool:
         """Send at once, if the peer has taken everything before; whether it was sent."""
@@ -107,57 +113,63 @@ class Socket:
             raise ClientConnectionResetError("the connection is being closed")
         await self.response.write(_header(BINARY, len(body)) + body)
 
-    async def close(self, code: int, reason: str) -> None:
+    async def close(self, code: int, reason: str, *, wait: bool = True) -> None:
         """Close with a reason, shortened to what the protocol carries. What is still said is passed over.
 
-        Where the peer has not ended the connection, it gets the time to read why.
+        A peer that has not gone gets the time to read why, unless nobody is to `wait`.
         """
         if self._is_closing:
             return
         self._is_closing = True
         text = reason.encode()[:CLOSE_REASON_BYTES_MAX].decode(errors="ignore").encode()
         self._say(CLOSE, struct.pack("!H", code) + text)
-        self._end(None)
-        self._take, self._ended = _pass_over, self._loop.create_future()
-        self._resume()
-        await asyncio.wait((self._ended,), timeout=CLOSE_WITHIN_S)
+        self.stop()
+        self._waiting.clear()
+        self._request.protocol.resume_reading()
+        if wait and (transport := self._request.transport) is not None and not transport.is_closing():
+            await asyncio.wait((self._gone,), timeout=CLOSE_WITHIN_S)
 
     def finish(self) -> None:
         """The connection is over, whoever ended it. What the peer has not read by now it does not get."""
+        if self._peers_code is not None and not self._is_closing:
+            self._say(CLOSE, struct.pack("!H", _echoed(self._peers_code)))
         self._is_closing = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._end(None)
+        for planned in (self._timer, self._turn):
+            if planned is not None:
+                planned.cancel()
+        self.stop()
+        _settle(self._gone, None)
         transport = self._request.transport
         if transport is not None and self._unread():
             transport.abort()
 
     def arrived(self, message: Message) -> None:
         """A whole message, or a control frame."""
+        self._in_a_row += 1
+        if self._in_a_row == IN_A_ROW_MAX:
+            self._rest()
         if message.type is WSMsgType.BINARY or message.type is WSMsgType.TEXT:
-            if self._take is not None:
+            if self._take is not None and not self._waiting and self._in_a_row < IN_A_ROW_MAX:
                 self._hand_on(message)
-            else:
+            elif not self._ended.done():
                 self._waiting.append(message)
                 self._arrived.set()
-                if (transport := self._request.transport) is not None:
-                    transport.pause_reading()
+                self._rest()
         elif message.type is WSMsgType.PING:
-            if self._unread() > UNREAD_BYTES_MAX:
-                self._end(Broken(WSCloseCode.POLICY_VIOLATION, "it does not read what its pings are answered"))
-            else:
+            if not self._is_closing and self._unread() < UNREAD_BYTES_MAX:
                 self._say(PONG, message.data)
         elif message.type is WSMsgType.CLOSE:
-            if not self._is_closing:
-                self._say(CLOSE, struct.pack("!H", message.data or WSCloseCode.OK))
-                self._is_closing = True
-            self._end(None)
+            self._peers_code = message.data
+            self.over(None)
 
-    def ended(self, error: BaseException | None) -> None:
-        """Nothing more will arrive."""
-        self._end(
-            None if error is None else Broken(getattr(error, "code", WSCloseCode.PROTOCOL_ERROR), str(error))
-        )
+    def over(self, error: BaseException | None) -> None:
+        """Nothing more will arrive: the peer has gone, or spoke against the protocol."""
+        broken = None
+        if error is not None:
+            broken = Broken(getattr(error, "code", WSCloseCode.PROTOCOL_ERROR), str(error))
+        _settle(self._gone, broken)
+        if self._take is not None and not self._waiting:
+            _settle(self._ended, broken)
 
     def _hand_on(self, message: Message) -> None:
         if self._ended.done() or self._take is None:
@@ -165,20 +177,27 @@ class Socket:
         try:
             self._take(message)
         except Exception as error:  # whoever listens gets it
-            self._end(error)
+            _settle(self._ended, error)
 
-    def _end(self, error: BaseException | None) -> None:
+    def _rest(self) -> None:
+        """Read no more until the others had their turn, and until somebody takes what there is."""
+        self._request.protocol.pause_reading()
+        if self._turn is None and self._take is not None:
+            self._turn = self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Hand on what waits, as much as there may be in a row, and read on when nothing is left."""
+        self._turn = None
+        for _ in range(min(IN_A_ROW_MAX, len(self._waiting))):
+            self._hand_on(self._waiting.popleft())
         if self._ended.done():
+            self._waiting.clear()
+        elif self._waiting:
+            self._turn = self._loop.call_soon(self._go_on)
             return
-        if error is None:
-            self._ended.set_result(None)
-        else:
-            self._ended.set_exception(error)
-            self._ended.exception()  # nobody may listen any more
-
-    def _resume(self) -> None:
-        if (transport := self._request.transport) is not None and not transport.is_closing():
-            transport.resume_reading()
+        elif self._gone.done():
+            _settle(self._ended, self._gone.exception())
+        self._request.protocol.resume_reading()
 
     def _unread(self) -> int:
         """How many bytes wait for the peer to read."""
@@ -191,22 +210,18 @@ class Socket:
             transport.write(_header(head, len(body)) + body)
 
     def _was_heard(self) -> None:
-        self._is_heard = True
+        self._silent_looks = self._in_a_row = 0
 
     def _look(self) -> None:
-        """Every 15 s; whoever was silent for as long is pinged, and is gone when that is not answered."""
-        wait_s = PING_EVERY_S
-        if self._is_heard:
-            self._is_heard = self._is_pinged = False
-        elif not self._is_pinged:
-            self._is_pinged, wait_s = True, PONG_WITHIN_S
-            self._say(PING, b"")
-        else:
-            self._end(None)
+        self._silent_looks += 1
+        if self._silent_looks > SILENT_LOOKS_MAX + 1:
+            self.over(None)
             if (transport := self._request.transport) is not None:
                 transport.abort()
             return
-        self._timer = self._loop.call_later(wait_s, self._look)
+        if self._silent_looks > SILENT_LOOKS_MAX:
+            self._say(PING, b"")
+        self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
 
 
 class _Sink(WebSocketDataQueue):
@@ -220,14 +235,26 @@ class _Sink(WebSocketDataQueue):
         self._socket.arrived(data)
 
     def feed_eof(self) -> None:
-        self._socket.ended(None)
+        self._socket.over(None)
 
     def set_exception(self, exc: BaseException, exc_cause: object = None) -> None:
-        self._socket.ended(exc)
+        self._socket.over(exc)
 
 
-def _pass_over(message: Message) -> None:
-    """Said after the end."""
+def _settle(future: "asyncio.Future[None]", error: BaseException | None) -> None:
+    """For good: what comes later changes nothing."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+        future.exception()  # maybe nobody asks
+
+
+def _echoed(code: int) -> int:
+    """With which code a peer's close is answered."""
+    return code if 1000 <= code < 5000 and code not in NOT_TO_BE_SAID else WSCloseCode.OK
 
 
 def _agreed(request: web.Request) -> dict[str, str]:
@@ -235,10 +262,11 @@ def _agreed(request: web.Request) -> dict[str, str]:
     key = request.headers.get(hdrs.SEC_WEBSOCKET_KEY, "")
     try:
         is_key = len(base64.b64decode(key, validate=True)) == 16
-    except binascii.Error:
+    except ValueError:
         is_key = False
     upgrades = request.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"
-    connection = {each.strip().lower() for each in request.headers.get(hdrs.CONNECTION, "").split(",")}
+    lines = ",".join(request.headers.getall(hdrs.CONNECTION, ()))
+    connection = {each.strip().lower() for each in lines.split(",")}
     if not upgrades or "upgrade" not in connection or not is_key:
         raise web.HTTPBadRequest(text="open a WebSocket here: Upgrade, Connection or Sec-WebSocket-Key is missing")
     if request.headers.get(hdrs.SEC_WEBSOCKET_VERSION) != "13":
