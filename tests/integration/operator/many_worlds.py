@@ -36,6 +36,8 @@ async def live_together(server: ApiServer, folder: Path, lives: Mapping[str, Lif
     is cancelled, so that it tells where it stood.
     """
 
+    failed: list[BaseException] = []
+
     async def one(name: str, life: Life) -> None:
         try:
             async with _world(server, folder / name) as world:
@@ -43,14 +45,14 @@ async def live_together(server: ApiServer, folder: Path, lives: Mapping[str, Lif
         except BaseException as error:
             log = folder / name / "operator-one.log"
             error.add_note(f"in the life {name}, whose operator said:\n{log.read_text() if log.exists() else ''}")
-            raise
+            failed.append(error)  # what `gather` returns of a cancelled one does not say where it stood
 
     tasks = [asyncio.create_task(one(*each)) for each in lives.items()]
     _, late = await asyncio.wait(tasks, timeout=LIFE_S)
     for each in late:
         each.cancel(f"not over after {LIFE_S:.0f} s")
-    ends = await asyncio.gather(*tasks, return_exceptions=True)
-    if failed := [end for end in ends if isinstance(end, BaseException)]:
+    await asyncio.gather(*tasks)
+    if failed:
         raise BaseExceptionGroup(f"{len(failed)} of {len(lives)} lives failed", failed)
 
 

@@ -15,7 +15,6 @@ from apiserver import ApiServer
 from many_worlds import World, live_together
 from node_writes import NodeWrites
 from operator_rig import POLL_S, Cluster, OperatorProcess, add_nodes, eventually
-from patience import patient
 
 from holdfast.api.plan import NodeOrder
 from holdfast.api.status import JobPhase
@@ -29,7 +28,7 @@ ENDS_UNTOLD = (Point.BEFORE_EVENT, Point.BEFORE_RELEASE, Point.AFTER_RELEASE)
 """Where the operator may die between the last thing it does for a job and telling of it."""
 TOGETHER = 6
 POINTS = [point for point in Point if point not in ELSEWHERE]
-PATIENCE_S = patient(40.0)
+PATIENCE_S = 40.0
 
 
 @asynccontextmanager
