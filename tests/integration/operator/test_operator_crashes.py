@@ -20,7 +20,6 @@ from holdfast.api.plan import NodeOrder
 from holdfast.api.status import JobPhase
 from holdfast.operator.act.faultpoint import EXIT_CODE, Point
 
-FENCED = 4
 TAINT = "holdfast.dev/cordoned"
 ELSEWHERE = (Point.BEFORE_JOB_DELETED, Point.AFTER_JOB_DELETED)
 """Reached only by a job that ended: the other life below."""
@@ -33,35 +32,27 @@ PATIENCE_S = 40.0
 
 @asynccontextmanager
 async def restarted_after(operator: OperatorProcess, fault: Point, count: int = 1) -> AsyncIterator[None]:
-    """Runs, dies where it is told to, and is started again, once."""
+    """Runs, dies where it is told to, and is started again, once. Raises a group when it ends otherwise."""
     operator.start(fault=f"{fault}:{count}")
+    back = asyncio.Event()
+
+    async def died() -> bool:
+        assert operator.exit_code in (None, EXIT_CODE), f"the operator ended with {operator.exit_code}"
+        return operator.exit_code is not None
 
     async def supervise() -> None:
         await eventually("the fault reached", died, within_s=60.0)
         operator.start()
-
-    async def died() -> bool:
-        if operator.exit_code == FENCED:  # a busy machine kept it from renewing its lease
-            operator.start(fault=f"{fault}:{count}")
-        assert operator.exit_code in (None, EXIT_CODE), operator.exit_code
-        return operator.exit_code is not None
-
-    async def keep_up() -> None:
-        await supervising
-        while True:
-            if operator.exit_code == FENCED:
-                operator.start()
+        back.set()
+        while operator.exit_code is None:
             await asyncio.sleep(POLL_S)
+        raise AssertionError(f"the operator ended with {operator.exit_code}")
 
-    supervising = asyncio.create_task(supervise())
-    keeping = asyncio.create_task(keep_up())
-    try:
+    async with asyncio.TaskGroup() as group:
+        supervising = group.create_task(supervise())
         yield
-        await supervising
-    finally:
-        for each in (supervising, keeping):
-            each.cancel()
-        await asyncio.gather(supervising, keeping, return_exceptions=True)
+        await back.wait()
+        supervising.cancel()
 
 
 async def whole_life(fault: Point, world: World) -> None:
