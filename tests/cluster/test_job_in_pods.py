@@ -278,9 +278,7 @@ def test_an_engineer_steers_it_with_interventions(cluster: Cluster, job: LiveJob
 
 @pytest.fixture(scope="module")
 def limit(installed: Installation, job: LiveJob) -> Callable[[float], float]:
-    """A limit of a quiet machine, as this one keeps it when asked. Measured by one worker that dies alone: a third
-    one on a node takes the node out of the job.
-    """
+    """A limit of a quiet machine, as this one keeps it when asked. Measured by one worker that dies alone."""
     healed = worker_is_lost(installed, job)
     return lambda seconds: seconds * slowness(healed)
 
