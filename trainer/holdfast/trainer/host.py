@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -20,6 +21,7 @@ from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.membership import SaveWanted, Verified
 from holdfast.trainer.stay import Stay
 from holdfast.wire.frame import FrameReader, frame
+from holdfast.wire.unixsocket import reachable
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +86,8 @@ class Control:
         """Connect to the unix socket at `path`. Raises Unavailable when nobody listens there."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.connect(path)
+            with reachable(Path(path)) as address:
+                self._socket.connect(address)
         except OSError as error:
             self._socket.close()
             raise Unavailable(f"the launcher's control socket {path} does not answer: {error}") from error

@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 import struct
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,12 +19,12 @@ from holdfast.api.control import Attached, FromWorker, ToWorker
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.wire.frame import FrameReader, frame
+from holdfast.wire.unixsocket import reachable
 
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20  # a worker that reads nothing for this long is not coming back
-_PATH_BYTES_MAX = 100  # Linux takes 107; source: unix(7), https://man7.org/linux/man-pages/man7/unix.7.html
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -48,25 +47,19 @@ class ControlServer:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self._server: asyncio.Server | None = None
-        self._own_directory: tempfile.TemporaryDirectory[str] | None = None
         self.path = Path()
 
     async def open(self) -> None:
-        """Listen on a socket inside the run directory, or in a temporary one where that path is too long.
-
-        Raises Unavailable when neither will do.
-        """
+        """Listen on a socket inside the run directory. Raises Unavailable when that cannot be."""
         self.path = self._run_dir / "launcher.sock"
-        if len(os.fsencode(self.path)) > _PATH_BYTES_MAX:
-            try:
-                self._own_directory = tempfile.TemporaryDirectory(prefix="holdfast-")
-            except OSError as error:
-                why = f"the socket's path {self.path} is too long, and there is no temporary directory"
-                raise Unavailable(f"{why}: name a shorter --run-dir") from error
-            self.path = Path(self._own_directory.name) / "launcher.sock"
-        self.path.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._converse, str(self.path))
-        self.path.chmod(0o600)
+        try:
+            self.path.unlink(missing_ok=True)
+            with reachable(self.path) as address:
+                self._server = await asyncio.start_unix_server(self._converse, address)
+            self.path.chmod(0o600)
+        except OSError as error:
+            why = f"no socket can be made at {self.path}: {error.strerror}"
+            raise Unavailable(f"{why}; name another --run-dir") from error
 
     async def close(self) -> None:
         if self._server is not None:
@@ -74,8 +67,6 @@ class ControlServer:
         for writer in tuple(self._writers.values()):
             writer.close()
         self.path.unlink(missing_ok=True)
-        if self._own_directory is not None:
-            self._own_directory.cleanup()
 
     def tell(self, worker: int, message: ToWorker) -> None:
         """Send to the worker whose process is `worker`; a connection that takes nothing more is closed."""

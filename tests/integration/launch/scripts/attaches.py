@@ -5,15 +5,18 @@ import socket
 import struct
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 
 from holdfast.api.control import Assignment, Attached, Entered, FromWorker, RoundEnded, RoundLeft, ToWorker
 from holdfast.api.membership import CheckpointCommitted, CollectiveFailed
+from holdfast.wire.unixsocket import reachable
 
 behaviour = sys.argv[1] if len(sys.argv) > 1 else "leave"
 control = socket.socket(socket.AF_UNIX)
-control.connect(os.environ["HOLDFAST_CONTROL"])
+with reachable(Path(os.environ["HOLDFAST_CONTROL"])) as address:
+    control.connect(address)
 
 
 def say(message: FromWorker) -> None:
