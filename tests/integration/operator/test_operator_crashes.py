@@ -44,9 +44,9 @@ async def restarted_after(operator: OperatorProcess, fault: Point, count: int = 
         await eventually("the fault reached", died, within_s=60.0)
         operator.start()
         back.set()
-        while operator.exit_code is None:
+        while True:
+            assert operator.exit_code is None, f"the operator ended with {operator.exit_code}"
             await asyncio.sleep(POLL_S)
-        raise AssertionError(f"the operator ended with {operator.exit_code}")
 
     async with asyncio.TaskGroup() as group:
         supervising = group.create_task(supervise())
