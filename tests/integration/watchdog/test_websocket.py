@@ -265,7 +265,15 @@ async def test_one_that_says_much_at_once_gives_others_their_turn() -> None:
         assert most <= 2 * websocket.IN_A_ROW_MAX
 
 
-@pytest.mark.parametrize("ends", [frame(struct.pack("!H", 1000), FIN | CLOSE), frame(b"x", FIN | 0x3), b""])
+# Ids by hand: a mask is drawn anew by each process that collects, and they must agree.
+@pytest.mark.parametrize(
+    "ends",
+    [
+        pytest.param(frame(struct.pack("!H", 1000), FIN | CLOSE), id="closes"),
+        pytest.param(frame(b"x", FIN | 0x3), id="breaks the protocol"),
+        pytest.param(b"", id="hangs up"),
+    ],
+)
 async def test_what_a_peer_said_before_it_went_is_taken(ends: bytes) -> None:
     async with connected(asks_first) as (peer, heard):
         peer.writer.write(b"".join(frame(each, FIN | BINARY) for each in (b"hello", b"one", b"two")) + ends)
