@@ -71,7 +71,7 @@ async def post(kubeconfig: str, count: int) -> None:
 
 
 async def ours(kubeconfig: str, count: int) -> None:
-    api = KubeClient(Kubeconfig(kubeconfig))
+    api = KubeClient(Kubeconfig(kubeconfig), is_near=True)
     await api.open()
     cache: Cache[Pod] = Cache(lambda old, new: None)
     reflector = Reflector(api, PODS, NAMESPACE, cache, lambda: None)
@@ -102,7 +102,7 @@ def _inform(kubeconfig: str, count: int) -> None:
 
 
 async def raw(kubeconfig: str, count: int) -> None:
-    api = KubeClient(Kubeconfig(kubeconfig))
+    api = KubeClient(Kubeconfig(kubeconfig), is_near=True)
     await api.open()
     query, read_bytes = {"limit": str(PAGE_OBJECTS), "labelSelector": PODS.selector}, 0
     while True:
@@ -118,7 +118,7 @@ async def raw(kubeconfig: str, count: int) -> None:
 
 async def watch(kubeconfig: str, count: int) -> None:
     """Ends after `count` changes. Says on stdout when it watches."""
-    api = KubeClient(Kubeconfig(kubeconfig))
+    api = KubeClient(Kubeconfig(kubeconfig), is_near=True)
     await api.open()
     page = msgspec.json.decode(await api.ask(Request("GET", PODS.path(TRAINING), {"limit": "1"})), type=_Page)
     query = {"watch": "1", "resourceVersion": page.metadata["resourceVersion"], "labelSelector": PODS.selector}

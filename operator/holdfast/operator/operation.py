@@ -45,7 +45,9 @@ class Operation:
         self._wall = wall
         self._clock = asyncio.get_running_loop().time
         self._api = KubeClient(
-            Kubeconfig(settings.kubeconfig), lambda verb, code: metrics.api_requests.labels(verb, code).inc()
+            Kubeconfig(settings.kubeconfig),
+            lambda verb, code: metrics.api_requests.labels(verb, code).inc(),
+            is_near=True,
         )
         self._watchdog = Watchdog(settings.watchdog, settings.watchdog_token_file, settings.watchdog_ca_file)
         self._worklist = Worklist(self._clock, spent_s=time.thread_time)

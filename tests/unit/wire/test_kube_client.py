@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,17 +26,30 @@ async def watched(folder: Path, *chunks: bytes) -> AsyncIterator[KubeClient]:
         await over.wait()
         return answer
 
+    async with asking(folder, "/watch", serve) as api:
+        yield api
+        over.set()
+
+
+@asynccontextmanager
+async def asking(
+    folder: Path,
+    path: str,
+    serve: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    *,
+    is_near: bool = False,
+) -> AsyncIterator[KubeClient]:
+    """A client of a server that answers at `path`."""
     application = web.Application()
-    application.router.add_get("/watch", serve)
+    application.router.add_get(path, serve)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    api = KubeClient(Kubeconfig(str(_kubeconfig(folder, runner.addresses[0][1]))))
+    api = KubeClient(Kubeconfig(str(_kubeconfig(folder, runner.addresses[0][1]))), is_near=is_near)
     await api.open()
     try:
         yield api
     finally:
-        over.set()
         await api.close()
         await runner.cleanup()
 
@@ -65,3 +78,22 @@ async def test_an_answer_that_is_too_long_is_not_read_to_its_end(tmp_path: Path)
     async with watched(tmp_path, *[b"x" * 60_000] * 3) as api:  # and more, for which nobody waits
         with pytest.raises(TooLong, match="exceeds 100000 bytes"):
             await api.ask(Request("GET", "/watch", bytes_max=100_000))
+
+
+@pytest.mark.parametrize(("is_near", "encoding"), [(True, None), (False, "gzip")])
+async def test_answers_are_compressed_over_a_slow_line_alone(
+    tmp_path: Path, is_near: bool, encoding: str | None
+) -> None:
+    sent: list[str | None] = []
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        answer = web.Response(body=b"x" * 200_000)
+        if "gzip" in request.headers.get("Accept-Encoding", ""):  # as an API server does
+            answer.enable_compression(web.ContentCoding.gzip)
+        await answer.prepare(request)
+        sent.append(answer.headers.get("Content-Encoding"))
+        return answer
+
+    async with asking(tmp_path, "/pods", serve, is_near=is_near) as api:
+        assert await api.ask(Request("GET", "/pods")) == b"x" * 200_000
+    assert sent == [encoding]

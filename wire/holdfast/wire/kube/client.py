@@ -22,6 +22,11 @@ CONNECTIONS_MAX: Final = 128
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024  # etcd takes objects of 1.5 MB, and a line is one object
 TRIES: Final = 5
 OVERLOADED_WAIT_MOST_S: Final = 10.0
+# An API server compresses answers of 128 KB and more for whoever says that it can read them. Within a cluster that
+# costs more than it saves. Source: `defaultGzipThresholdBytes` in
+# https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/writers.go
+COMPRESSED: Final = "gzip, deflate"
+PLAIN: Final = "identity"
 
 Counted = Callable[[str, str], None]
 
@@ -49,7 +54,8 @@ class KubeClient:
     """Opens by itself on first use, or by `open`.
 
     `counted` is told verb and code of every request, "error" when there was no answer. All methods raise
-    Unavailable when there is no answer in time, and TooLong.
+    Unavailable when there is no answer in time, and TooLong. `is_near`: the line is fast, so that nothing is
+    compressed.
     """
 
     def __init__(
@@ -58,10 +64,12 @@ class KubeClient:
         counted: Counted = lambda verb, code: None,
         *,
         connections: int = CONNECTIONS_MAX,
+        is_near: bool = False,
     ) -> None:
         self._login = login
         self._counted = counted
         self._connections = connections
+        self._encoding = PLAIN if is_near else COMPRESSED
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -129,7 +137,8 @@ class KubeClient:
             await self.open()
         assert self._session is not None, "it is open"
         login = self._login
-        headers = {"Accept": JSON, "Content-Type": request.content} | await login.headers()
+        said = {"Accept": JSON, "Accept-Encoding": self._encoding, "Content-Type": request.content}
+        headers = said | await login.headers()
         try:
             async with self._session.request(
                 "GET" if request.verb == "WATCH" else request.verb,
