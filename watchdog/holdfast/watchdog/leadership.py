@@ -99,9 +99,9 @@ class Leadership:
                 # nothing then, but a `take` would, from a leader that only waited for Redis as we did.
                 lock = self._lease.look()
                 if self._trouble is not None:
-                    # The leader's lease has run out by no fault of its own. It gets the time of a lease to take
-                    # it up again, or every outage of the store would end in a change of leader.
-                    not_before = clock() + self._ttl_s
+                    # The leader's lease has run out by no fault of its own. It gets the time of two renewals to
+                    # take it up again, or every outage of the store would end in a change of leader.
+                    not_before = clock() + 2 * self._ttl_s / RENEWALS_PER_LEASE
                 elif lock is Lock.FREE and clock() >= not_before and (fence := self._lease.take()) is not None:
                     logger.info("leading fence=%d", fence)
                     return fence
