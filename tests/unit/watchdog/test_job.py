@@ -37,7 +37,7 @@ from holdfast.watchdog.detectors.detector import (
     Sample,
 )
 from holdfast.watchdog.detectors.progress import Newest
-from holdfast.watchdog.job import SNAPSHOT_EVERY_LINES, STORE_RETRY_S, Job
+from holdfast.watchdog.job import RETURN_S, SNAPSHOT_EVERY_LINES, STORE_RETRY_S, Job
 from holdfast.watchdog.journal.replay import Verdict, replay, walk
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.store.memory import MemoryStore
@@ -387,7 +387,7 @@ class TestRestart:
         first.job.observe(Heard("faulty"), 3.0)
         second = self.restarted(first)
         second.job.resume(10.0)
-        assert second.detector.seen == [Expected("m1", "node-m1", by=18.0), RoundStarted(round_of(1))]
+        assert second.detector.seen == [Expected("m1", "node-m1", by=10.0 + RETURN_S), RoundStarted(round_of(1))]
 
     def test_members_known_to_be_lost_are_not_watched(self) -> None:
         first = watched()
