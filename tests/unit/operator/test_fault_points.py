@@ -76,7 +76,7 @@ async def die(monkeypatch: pytest.MonkeyPatch, point: str, action: Action) -> in
 
     monkeypatch.setattr("os._exit", end)
     server, view = Obedient(), ClusterView(*(lambda name: None,) * 3)
-    view.nodes.replace("", [node("n1")], view.nodes.begin_list())
+    view.nodes.replace("", [node("n1")], view.nodes.begin_list(), "1")
     writes = Writes(server, lambda: True)  # type: ignore[arg-type]
     owned = {SERVICE: (SERVICES, view.services)}
     executor = Executor(view, writes, server, owned, lambda kind: None, lambda: text_of(NOW))  # type: ignore[arg-type]

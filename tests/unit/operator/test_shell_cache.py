@@ -111,7 +111,7 @@ def test_a_list_replaces_all_of_its_namespace_and_nothing_else(noted: Noted) -> 
     noted.cache.observe(Change.ADDED, thing("1"))
     noted.cache.observe(Change.ADDED, thing("2", name="b"))
     noted.cache.observe(Change.ADDED, Owned(elsewhere))
-    noted.cache.replace("ns", [thing("4")], noted.cache.begin_list())
+    noted.cache.replace("ns", [thing("4")], noted.cache.begin_list(), "5")
     assert {key: _version(item) for key, item in noted.cache.objects.items()} == {
         ("ns", "a"): "4",
         ("other", "a"): "1",
@@ -121,15 +121,35 @@ def test_a_list_replaces_all_of_its_namespace_and_nothing_else(noted: Noted) -> 
 def test_a_list_that_began_before_our_write_does_not_undo_it(noted: Noted) -> None:
     begun = noted.cache.begin_list()
     noted.write("7")
-    noted.cache.replace("ns", [], begun)
+    noted.cache.replace("ns", [], begun, "6")
     assert noted.held == "7"
-    noted.cache.replace("ns", [thing("5")], begun)
+    noted.cache.replace("ns", [thing("5")], begun, "6")
     assert noted.held == "7"
+    noted.cache.observe(Change.MODIFIED, thing("7"))
+    noted.cache.observe(Change.MODIFIED, thing("8"))
+    assert noted.held == "8"
+
+
+@pytest.mark.parametrize("listed", ["7", "9"])
+def test_a_list_that_has_our_write_is_not_followed_by_its_event(noted: Noted, listed: str) -> None:
+    begun = noted.cache.begin_list()
+    noted.write("7")
+    noted.cache.replace("ns", [thing(listed)], begun, "9")
+    assert noted.held == listed
+    noted.cache.observe(Change.MODIFIED, thing("11"))
+    assert noted.held == "11"
+
+
+def test_what_we_made_and_others_deleted_while_it_was_listed_is_gone(noted: Noted) -> None:
+    begun = noted.cache.begin_list()
+    noted.write("7")
+    noted.cache.replace("ns", [], begun, "9")
+    assert noted.held is None
 
 
 def test_a_list_that_began_after_our_write_settles_it(noted: Noted) -> None:
     noted.write("7")
-    noted.cache.replace("ns", [thing("9")], noted.cache.begin_list())
+    noted.cache.replace("ns", [thing("9")], noted.cache.begin_list(), "10")
     noted.cache.observe(Change.MODIFIED, thing("11"))
     assert noted.held == "11"
 
@@ -139,7 +159,7 @@ def test_a_list_that_began_before_our_deletion_does_not_bring_it_back(noted: Not
     begun = noted.cache.begin_list()
     with noted.cache.writing("ns", "a") as flight:
         flight.deleted("u1")
-    noted.cache.replace("ns", [thing("1")], begun)
+    noted.cache.replace("ns", [thing("1")], begun, "1")
     assert noted.held is None
 
 
@@ -147,5 +167,5 @@ def test_our_own_write_is_no_news_when_the_watch_brings_it(noted: Noted) -> None
     noted.cache.observe(Change.ADDED, thing("1"))
     noted.write("7")
     noted.cache.observe(Change.MODIFIED, thing("7"))
-    noted.cache.replace("", [thing("7")], noted.cache.begin_list())
+    noted.cache.replace("", [thing("7")], noted.cache.begin_list(), "8")
     assert noted.changes == [(None, "1"), ("1", "7")]

@@ -56,9 +56,9 @@ class HealthyLine:
 async def test_what_was_done_is_told_though_the_status_cannot_be_written_and_nothing_is_told_twice() -> None:
     server, view = OtherWriters(), ClusterView(*(lambda name: None,) * 3)
     job = Job(job_object().metadata, msgspec.Raw(msgspec.json.encode(document()["spec"])))
-    view.jobs.replace("", [job], view.jobs.begin_list())
-    view.nodes.replace("", [node(f"n{each}") for each in range(3)], view.nodes.begin_list())
-    view.pods.replace("", [pod(0), ended_pod(1)], view.pods.begin_list())
+    view.jobs.replace("", [job], view.jobs.begin_list(), "1")
+    view.nodes.replace("", [node(f"n{each}") for each in range(3)], view.nodes.begin_list(), "1")
+    view.pods.replace("", [pod(0), ended_pod(1)], view.pods.begin_list(), "1")
     writes = Writes(server, lambda: True)  # type: ignore[arg-type]
     recorder = EventRecorder(writes, "one", lambda: text_of(NOW))
     executor, dry_run = DoneAtOnce(), DryRun(writes, OPTIONS, lambda: 0.0)
@@ -67,6 +67,6 @@ async def test_what_was_done_is_told_though_the_status_cannot_be_written_and_not
         await controller.look(job, HealthyLine())  # type: ignore[arg-type]
     assert server.told == ["MemberReplaced"]
     server.others_write = False
-    view.pods.replace("", [pod(0), ended_pod(1), pod(2)], view.pods.begin_list())
+    view.pods.replace("", [pod(0), ended_pod(1), pod(2)], view.pods.begin_list(), "1")
     await controller.look(job, HealthyLine())  # type: ignore[arg-type]
     assert server.told == ["MemberReplaced", "JobAccepted", "Running"]

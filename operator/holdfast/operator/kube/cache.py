@@ -1,7 +1,10 @@
 """The newest version of each object, our own writes included before the watch has brought them.
 
-Versions are compared for being the same, never for being greater. That is enough: a watch brings every version in
-order, so until it brings the one our write made, everything it brings of that object is older than our write.
+Versions of an object are compared for being the same. That is enough: a watch brings every version in order, so
+until it brings the one our write made, everything it brings of that object is older than our write. A list that
+was under way while we wrote may have the write or not, and the watch that follows brings it only in the second
+case: there the list's version tells, which is greater than that of everything in it.
+Source: https://github.com/kubernetes/enhancements/tree/master/keps/sig-api-machinery/5504-comparable-resource-version
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -87,16 +90,16 @@ class Cache(Generic[T]):
         """Call before asking for a list; `replace` wants the answer."""
         return self._writes
 
-    def replace(self, namespace: str, items: Iterable[T], begun: int) -> None:
-        """A full list of `namespace` (empty: of all). Our writes that are newer than its beginning stay."""
+    def replace(self, namespace: str, items: Iterable[T], begun: int, version: str) -> None:
+        """A full list of `namespace` (empty: of all) as of `version`. Our writes that are newer stay."""
         listed = {_key(item): item for item in items}
         for key in [key for key in self._objects if namespace in ("", key[0]) and key not in listed]:
-            if self._awaited.get(key, ("", 0))[1] <= begun:
+            if not self._is_awaited_after(key, begun, version):
                 self._awaited.pop(key, None)
                 self._put(key, None)
         for key, item in listed.items():
             self._note(key, item)
-            if self._awaited.get(key, ("", 0))[1] > begun or self._just_erased(key, item, begun):
+            if self._is_awaited_after(key, begun, version) or self._just_erased(key, item, begun):
                 continue
             self._awaited.pop(key, None)
             self._put(key, item)
@@ -129,6 +132,13 @@ class Cache(Generic[T]):
     def _note(self, key: Key, item: T) -> None:
         for flight in self._flights.get(key, ()):
             flight.seen.add(item.metadata.resource_version)
+
+    def _is_awaited_after(self, key: Key, begun: int, version: str) -> bool:
+        """Whether a write of ours is newer than the list that was begun then and has that version."""
+        written, number = self._awaited.get(key, ("", 0))
+        if number <= begun:
+            return False
+        return not (written.isdecimal() and version.isdecimal() and int(written) <= int(version))
 
     def _just_erased(self, key: Key, item: T, begun: int) -> bool:
         uid, number = self._erased.get(key, ("", 0))

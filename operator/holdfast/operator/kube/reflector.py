@@ -135,7 +135,7 @@ class Reflector(Generic[T]):
             if not told.continue_:
                 break
             query = query | {"continue": told.continue_}
-        self._cache.replace(self._namespace, items, begun)
+        self._cache.replace(self._namespace, items, begun, told.resource_version)
         self._version = told.resource_version
         self._backoff.reset()
         self.synced.set()
