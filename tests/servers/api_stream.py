@@ -91,12 +91,21 @@ class ApiStream:
                     if answer.status == GONE:
                         return
                     answer.raise_for_status()
-                    async for line in answer.content:
-                        event = msgspec.json.decode(line)
-                        if event["type"] == "ERROR":
-                            return
-                        version = event["object"]["metadata"]["resourceVersion"]
-                        if event["type"] != "BOOKMARK":
-                            yield event["type"], event["object"]
+                    try:
+                        async for line in answer.content:
+                            event = msgspec.json.decode(line)
+                            if event["type"] == "ERROR":
+                                return
+                            version = event["object"]["metadata"]["resourceVersion"]
+                            if event["type"] != "BOOKMARK":
+                                yield event["type"], event["object"]
+                    finally:
+                        _hang_up(answer)
             except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError):
                 await asyncio.sleep(RETRY_S)
+
+
+def _hang_up(answer: aiohttp.ClientResponse) -> None:
+    """At once: a watch that is broken off would say goodbye (TLS) in the background, and may outlive its loop."""
+    if answer.connection is not None and answer.connection.transport is not None:
+        answer.connection.transport.abort()

@@ -180,8 +180,7 @@ class Cluster:
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
         await self.api.close()
-        # A broken-off watch says goodbye (TLS) in the background, and nobody can be asked when it has.
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # turns of the loop, in which what was hung up is closed
 
     async def apply(self, name: str = "gpt", **spec: Any) -> Manifest:
         """Create a job, or change fields of its spec."""
