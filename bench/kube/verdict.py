@@ -102,7 +102,7 @@ def creation_figures(creation: Creation, bare: Told, scale: Scale) -> list[Figur
             ours=[creation.span_s * ours_us],
             other=[bare["wall_s"] * bare_us],
             unit="us",
-            target=1.25,
+            target=1.1,
         ),
         measured(
             f"create {scale.members} pods: CPU, x the bare POST loop, each pod",
@@ -202,7 +202,7 @@ def idle_figures(idle: Idle, progress: Sequence[Write], reports: int, scale: Sca
         measured(
             f"restart over {scale.members} pods and {scale.nodes} nodes: start to seeing all, imports included",
             ours=[idle.ready_s],
-            other=[5.0],
+            other=[3.0],
             unit="s",
             target=1.0,
         ),

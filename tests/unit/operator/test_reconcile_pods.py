@@ -21,6 +21,7 @@ from operator_builders import (
 from holdfast.operator.decide.action import CreatePod, DeletePod
 from holdfast.operator.decide.observed import Observed, Outcome
 from holdfast.operator.decide.reconcile import reconcile
+from holdfast.operator.decide.staffing import CREATED_AT_ONCE, NEXT_PAGE_S
 from holdfast.operator.kube.objects import Node, Taint
 
 
@@ -51,16 +52,16 @@ def test_a_number_is_never_used_twice() -> None:
 
 
 def test_thousands_are_created_in_pages_so_that_other_jobs_have_their_turn() -> None:
-    numbers, there = list[str](), (pod(0), pod(1))
+    numbers, there, wanted = list[str](), (pod(0), pod(1)), 2 * CREATED_AT_ONCE + 202
     for _ in range(3):
-        outcome = decide(observed(pods=there, plan=plan(1200)))
+        outcome = decide(observed(pods=there, plan=plan(wanted)))
         page = created(outcome)
-        assert len(page) <= 500
-        assert (outcome.requeue_after_s == 0.01) == (len(page) == 500)
+        assert len(page) <= CREATED_AT_ONCE
+        assert (outcome.requeue_after_s == NEXT_PAGE_S) == (len(page) == CREATED_AT_ONCE)
         numbers += page
         there = tuple(pending_pod(number) for number in range(2 + len(numbers)))
-    assert numbers == [f"gpt-{number}" for number in range(2, 1200)]
-    assert created(decide(observed(pods=there, plan=plan(1200)))) == []
+    assert numbers == [f"gpt-{number}" for number in range(2, wanted)]
+    assert created(decide(observed(pods=there, plan=plan(wanted)))) == []
 
 
 def test_pods_of_another_owner_or_another_name_count_for_nothing() -> None:

@@ -146,3 +146,13 @@ async def test_a_look_that_took_much_time_is_followed_by_a_longer_pause(looked_s
     assert await taken(worklist) is None
     clock.now += 0.02
     assert await taken(worklist) == "a"
+
+
+async def test_a_look_that_asks_for_the_next_one_is_not_put_off_by_its_own_pause() -> None:
+    worklist, clock = fresh(pause_s=0.5)
+    worklist.add("a")
+    assert await taken(worklist) == "a"
+    worklist.add("a")
+    worklist.done("a", 0.01)
+    clock.now += 0.01
+    assert await taken(worklist) == "a"

@@ -18,9 +18,10 @@ PAUSE_MOST_S = 1.0  # the longest that news waits for the next look
 class Worklist:
     """Keys and when they are due. A key that is added while it is in hand is due again once it is put down.
 
-    `clock` is monotonic seconds; `pause_s` is the least time from one look to the next, so that a storm of changes
-    is answered with a few looks at all of it. `spent_s` is the CPU time that was used so far: a look that took
-    much of it, at a large job, is followed by a longer pause, so that a storm leaves time for everything else.
+    `clock` is monotonic seconds; `pause_s` is the least time from a look to the next one that news asks for, so
+    that a storm of changes is answered with a few looks at all of it. `spent_s` is the CPU time that was used so
+    far: a look that took much of it, at a large job, is followed by a longer pause, so that a storm leaves time
+    for everything else.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Worklist:
                 continue
 
     def done(self, key: str, again_after_s: float) -> None:
-        """It went well; look again after that time at the latest."""
+        """It went well; look again after that time at the latest, which no pause puts off."""
         self._backoffs.pop(key, None)
         self._put_down(key, again_after_s)
 
@@ -105,8 +106,8 @@ class Worklist:
         looked_s = now_s - self._in_hand.pop(key, now_s)
         pause_s = max(pause_s, self._pause_s, min(PAUSE_FACTOR * looked_s, PAUSE_MOST_S))
         self._not_before[key] = self._clock() + pause_s
-        at = max(self._clock() + again_after_s, self._not_before[key])
-        self._due[key] = max(min(self._due.get(key, at), at), self._not_before[key])
+        news = max(self._due.get(key, float("inf")), self._not_before[key])
+        self._due[key] = min(self._clock() + again_after_s, news)
         heapq.heappush(self._heap, (self._due[key], key))
         self._woken.set()
 
