@@ -169,3 +169,23 @@ def test_our_own_write_is_no_news_when_the_watch_brings_it(noted: Noted) -> None
     noted.cache.observe(Change.MODIFIED, thing("7"))
     noted.cache.replace("", [thing("7")], noted.cache.begin_list(), "8")
     assert noted.changes == [(None, "1"), ("1", "7")]
+
+
+@pytest.mark.parametrize("others", [(), ("2",)], ids=["deleted by others", "changed by others"])
+def test_an_answer_that_comes_after_a_newer_list_is_passed_over(noted: Noted, others: tuple[str, ...]) -> None:
+    with noted.cache.writing("ns", "a") as flight:
+        noted.cache.replace("ns", [thing(each) for each in others], noted.cache.begin_list(), "3")
+        flight.landed(thing("1"))
+    assert noted.held == (others[0] if others else None)
+    noted.cache.observe(Change.ADDED if not others else Change.MODIFIED, thing("4", uid="u1"))
+    assert noted.held == "4"
+
+
+def test_an_answer_that_tells_of_what_was_deleted_meanwhile_is_passed_over(noted: Noted) -> None:
+    noted.cache.observe(Change.ADDED, thing("1"))
+    with noted.cache.writing("ns", "a") as flight:
+        noted.cache.observe(Change.DELETED, thing("2"))
+        flight.landed(thing("1"))  # it was there already, or the write changed nothing
+    assert noted.held is None
+    noted.cache.observe(Change.ADDED, thing("3", uid="u2"))
+    assert noted.held == "3"

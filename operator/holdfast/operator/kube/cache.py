@@ -3,7 +3,8 @@
 Versions of an object are compared for being the same. That is enough: a watch brings every version in order, so
 until it brings the one our write made, everything it brings of that object is older than our write. A list that
 was under way while we wrote may have the write or not, and the watch that follows brings it only in the second
-case: there the list's version tells, which is greater than that of everything in it.
+case: there the list's version tells, which is greater than that of everything in it. So it does where an answer
+comes later than a list or an event that is newer than what it tells.
 Source: https://github.com/kubernetes/enhancements/tree/master/keps/sig-api-machinery/5504-comparable-resource-version
 """
 
@@ -41,16 +42,23 @@ class Flight(Generic[T]):
     def __init__(self, cache: "Cache[T]", key: Key) -> None:
         self._cache = cache
         self._key = key
-        self.seen: set[str] = set()  # versions the watch brought meanwhile: the answer may come second
+        self._brought: set[str] = set()  # versions that a watch or a list brought meanwhile: it may be faster
+        self._newest = -1  # the greatest of them
 
     def landed(self, written: T) -> None:
         """The object as it is after the write."""
-        if written.metadata.resource_version not in self.seen:
+        version = written.metadata.resource_version
+        if version not in self._brought and not 0 <= _number(version) <= self._newest:
             self._cache._write(self._key, written)
 
     def deleted(self, uid: str) -> None:
         """The object of that uid is gone at once."""
         self._cache._erase(self._key, uid)
+
+    def brought(self, version: str) -> None:
+        """What is known of the object is as new as this."""
+        self._brought.add(version)
+        self._newest = max(self._newest, _number(version))
 
 
 class Cache(Generic[T]):
@@ -99,10 +107,14 @@ class Cache(Generic[T]):
                 self._put(key, None)
         for key, item in listed.items():
             self._note(key, item)
-            if self._is_awaited_after(key, begun, version) or self._just_erased(key, item, begun):
+            if self._is_awaited_after(key, begun, version):
                 continue
             self._awaited.pop(key, None)
-            self._put(key, item)
+            self._put(key, None if self._just_erased(key, item, begun) else item)
+        for key, flights in self._flights.items():
+            if namespace in ("", key[0]):  # an object that is not in the list is gone
+                for flight in flights:
+                    flight.brought(version)
         self._erased = {key: each for key, each in self._erased.items() if each[1] > begun}
 
     def observe(self, change: Change, item: T) -> None:
@@ -131,14 +143,12 @@ class Cache(Generic[T]):
 
     def _note(self, key: Key, item: T) -> None:
         for flight in self._flights.get(key, ()):
-            flight.seen.add(item.metadata.resource_version)
+            flight.brought(item.metadata.resource_version)
 
     def _is_awaited_after(self, key: Key, begun: int, version: str) -> bool:
         """Whether a write of ours is newer than the list that was begun then and has that version."""
         written, number = self._awaited.get(key, ("", 0))
-        if number <= begun:
-            return False
-        return not (written.isdecimal() and version.isdecimal() and int(written) <= int(version))
+        return number > begun and not 0 <= _number(written) <= _number(version)
 
     def _just_erased(self, key: Key, item: T, begun: int) -> bool:
         uid, number = self._erased.get(key, ("", 0))
@@ -169,6 +179,11 @@ class Cache(Generic[T]):
             self._objects[key] = item
         if _version(old) != _version(item):  # our own write, brought by the watch as well, is no news
             self._changed(old, item)
+
+
+def _number(version: str) -> int:
+    """-1 where a version is none."""
+    return int(version) if version.isdecimal() else -1
 
 
 def _version(item: HasMetadata | None) -> tuple[str, str] | None:

@@ -107,7 +107,7 @@ class Worklist:
         pause_s = max(pause_s, self._pause_s, min(PAUSE_FACTOR * looked_s, PAUSE_MOST_S))
         self._not_before[key] = self._clock() + pause_s
         news = max(self._due.get(key, float("inf")), self._not_before[key])
-        self._due[key] = min(self._clock() + again_after_s, news)
+        self._due[key] = min(self._clock() + max(0.0, again_after_s), news)
         heapq.heappush(self._heap, (self._due[key], key))
         self._woken.set()
 
