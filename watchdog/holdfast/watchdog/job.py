@@ -70,7 +70,7 @@ SNAPSHOT_BYTES_PER_LINE = 1024
 WAITING_EVENTS_MAX = 65_536
 STORE_RETRY_S = 1.0
 # Launchers of a watchdog whose machine vanished notice it by their pings, within 6 s, then connect to this one,
-# which does not lead before a lease of 1 s or more has run out.
+# which does not lead before the rest of a lease has run out: two thirds of it at least, 2 s by default.
 RETURN_S = 6.0
 # Effects that others act on: a round number that was shown must never be given again.
 SHOWN = (Show, Publish, Answered)

@@ -22,6 +22,8 @@ from holdfast.watchdog.store.store import Fence
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE = 3
+# A store that did not answer is not asked for so long, and may then let one more question wait: see redislink.py.
+TRIED_AGAIN_WITHIN_S = 1.25
 # A leader that stops in good order is followed within this part of a lease: a quarter of a second by default.
 ASKS_PER_LEASE = 12
 # Replicas are counted for people and alerts, who wait for minutes.
@@ -99,9 +101,9 @@ class Leadership:
                 # nothing then, but a `take` would, from a leader that only waited for Redis as we did.
                 lock = self._lease.look()
                 if self._trouble is not None:
-                    # The leader's lease has run out by no fault of its own. It gets the time of two renewals to
-                    # take it up again, or every outage of the store would end in a change of leader.
-                    not_before = clock() + 2 * self._ttl_s / RENEWALS_PER_LEASE
+                    # The leader's lease has run out by no fault of its own. It gets the time of its next renewal,
+                    # or every outage of the store would end in a change of leader.
+                    not_before = clock() + self._ttl_s / RENEWALS_PER_LEASE + TRIED_AGAIN_WITHIN_S
                 elif lock is Lock.FREE and clock() >= not_before and (fence := self._lease.take()) is not None:
                     logger.info("leading fence=%d", fence)
                     return fence
