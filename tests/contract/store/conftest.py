@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import redis
 from lossy_line import LossyLine
+from patience import patient
 from redis_server import RedisServer
 
 from holdfast.watchdog.settings import Host, RedisAddress
+from holdfast.watchdog.store import redislink
 from holdfast.watchdog.store.redislink import RedisLink
 
 
@@ -31,8 +33,11 @@ def raw(shared_redis: RedisServer) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def link_to(raw: redis.Redis, shared_redis: RedisServer) -> Iterator[Callable[..., RedisLink]]:
-    """Makes links to it, or to another port; they are closed at the end."""
+def link_to(
+    raw: redis.Redis, shared_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., RedisLink]]:
+    """Makes links to it, or to another port; they are closed at the end. A busy machine may answer late."""
+    monkeypatch.setattr(redislink, "TIMEOUT_S", patient(redislink.TIMEOUT_S))
     made: list[RedisLink] = []
 
     def make(port: int | None = None) -> RedisLink:
