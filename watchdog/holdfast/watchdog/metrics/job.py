@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.api.exposition import Page
 from holdfast.api.finding import FindingKind
-from holdfast.api.incident import Incident, IncidentState, Rung
+from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.policy import ModelFlops
 from holdfast.api.round import Round
 from holdfast.api.selftest import Verdict
@@ -109,29 +109,20 @@ def write_faults(page: Page, state: JobState, counts: JobCounts, *, now: float) 
 
 def culprits(state: JobState, now: float) -> dict[tuple[str, str, str, str, str], float]:
     """Ages in seconds by kind, state, node, GPU and rank: the newest incidents. Of two alike the older counts."""
-    shown = [(each, shows) for each in state.incidents if (shows := _shown_as(each, state, now)) is not None]
+    shown = [each for each in state.incidents if _is_shown(each, state, now)][-INCIDENTS_MAX:]
     ages: dict[tuple[str, str, str, str, str], float] = {}
-    for each, shows in shown[-INCIDENTS_MAX:]:
+    for each in shown:
         who = each.culprit
         rank = "" if who.rank is None else str(who.rank)
-        labels = (each.kind.value, shows.value, who.node or "", who.gpu or "", rank)
+        labels = (each.kind.value, each.state.value, who.node or "", who.gpu or "", rank)
         ages[labels] = max(ages.get(labels, 0.0), now - each.began_at)
     return ages
 
 
-def _shown_as(incident: Incident, state: JobState, now: float) -> IncidentState | None:
-    """In which state an incident is shown, None when it is not. One that a human was asked about while healing
-    went on is not answered by the training that this brought.
-    """
+def _is_shown(incident: Incident, state: JobState, now: float) -> bool:
     if incident.state is IncidentState.PAGED:
-        is_due = now - incident.timeline[-1].at <= PAGED_SHOWN_S and not _is_answered(incident, state)
-        return IncidentState.PAGED if is_due else None
-    if incident.state is IncidentState.OBSERVED:
-        return None
-    asked = [action.at for action in incident.actions if action.rung is Rung.PAGE]
-    if asked and now - asked[-1] <= PAGED_SHOWN_S:
-        return IncidentState.PAGED
-    return IncidentState.OPEN if incident.state is IncidentState.OPEN else None
+        return now - incident.timeline[-1].at <= PAGED_SHOWN_S and not _is_answered(incident, state)
+    return incident.state is IncidentState.OPEN
 
 
 def _is_answered(incident: Incident, state: JobState) -> bool:
