@@ -170,7 +170,8 @@ def of_jobs() -> Iterator[Trial]:
     yield about_job(
         "HoldfastJobStalled",
         of_job(name, "holdfast_job_step_age_seconds", gauge(0, 90))
-        | of_job(name, "holdfast_job_step_seconds", f"2x{2 * END_MIN}", stat="max"),
+        # Nobody tells of step times while the agents are silent.
+        | of_job(name, "holdfast_job_step_seconds", f"2x{2 * (WELL_MIN + SICK_MIN) - 20} stale", stat="max"),
     )
     yield incident("HoldfastIncidentNeedsHuman", "Paged", "Xid", "kind", "node", "gpu", "rank")
     yield incident("HoldfastIncidentOpenTooLong", "Open", "Hang", "kind", "node", "gpu", "rank")
