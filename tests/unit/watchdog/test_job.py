@@ -6,6 +6,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from holdfast.agent.launch.connection import MANNER
 from holdfast.api.errors import Fenced, Unavailable
 from holdfast.api.event import (
     ClockTicked,
@@ -344,6 +345,10 @@ class TestTime:
         bench = watched(brain=Stuck(wakeup=1.0))
         bench.job.elapse(2.0)
         assert bench.job.next_wakeup(2.0) == 3.0
+
+
+def test_members_have_the_time_in_which_a_launcher_notices_that_its_watchdog_is_gone() -> None:
+    assert 1.5 * MANNER.ping_s <= RETURN_S  # a ping's answer is waited for half as long as lies between pings
 
 
 class TestRestart:

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.api.errors import Damaged, Fenced, Unavailable
 from holdfast.watchdog.leadership import TRIED_AGAIN_WITHIN_S, Leadership, Lock
+from holdfast.watchdog.store.redislink import PAUSE_S, TIMEOUT_S
 from holdfast.watchdog.store.store import Fence
 
 TTL_S = 3.0
@@ -119,6 +120,10 @@ async def kept(leadership: Leadership, for_s: float) -> None:
             await leadership.keep(US)
     except TimeoutError:
         return
+
+
+def test_a_leader_gets_the_time_in_which_its_store_is_asked_again() -> None:
+    assert TRIED_AGAIN_WITHIN_S >= PAUSE_S + TIMEOUT_S
 
 
 class TestStandingBy:
