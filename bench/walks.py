@@ -123,9 +123,7 @@ class WatchedJob:
 
 
 def exit_to_round() -> Walk:
-    return WatchedJob().walk(
-        lambda world: _training(world).kill_worker(0), lambda effect: isinstance(effect, Show)
-    )
+    return WatchedJob().walk(lambda world: _training(world).kill_worker(0), _is_round)
 
 
 def xid_to_eviction() -> Walk:
@@ -182,7 +180,7 @@ def _training(world: World) -> Any:
 WALKS: Final[dict[str, tuple[Callable[[], Walk], int, int]]] = {
     "a worker's exit, heard by the watchdog, to the new round": (exit_to_round, 185, 46),
     "XID 79, reported to the watchdog, to the plan without its node": (xid_to_eviction, 210, 48),
-    "replicas that differ, reported to the watchdog, to the round that goes back": (difference_to_rewind, 223, 46),
+    "replicas that differ, reported to the watchdog, to the round that goes back": (difference_to_rewind, 223, 48),
     "a step of one rank to its committed checkpoint, and the end": (step_to_commit, 134, 30),
     "a TrainingJob that the watchdog took, seen by the operator, to its pods": (apply_to_pods, 104, 19),
 }
