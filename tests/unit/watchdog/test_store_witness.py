@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.api.errors import Damaged
 from holdfast.api.event import MemberLeft
-from holdfast.watchdog.store.sqlite import SqliteStore
+from holdfast.watchdog.store.sqlite import TABLES, SqliteStore
 
 JOB = "research/gpt"
 
@@ -49,10 +49,13 @@ def without_log(path: Path) -> None:
     path.with_name(path.name + "-wal").unlink()
 
 
-def without_table(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE journal")
-    connection.close()
+def without(table: str) -> Callable[[Path], None]:
+    def lose(path: Path) -> None:
+        with sqlite3.connect(path) as connection:
+            connection.execute(f"DROP TABLE {table}")
+        connection.close()
+
+    return lose
 
 
 def cut_to_nothing(path: Path) -> None:
@@ -65,7 +68,7 @@ def deleted(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("lose", [without_log, without_table, cut_to_nothing, deleted])
+@pytest.mark.parametrize("lose", [without_log, *map(without, TABLES), cut_to_nothing, deleted])
 def test_a_store_that_lost_something_is_refused_again_and_again(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
@@ -81,6 +84,17 @@ def test_the_same_store_untouched_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "watchdog.db"
     killed_with_a_log(path)
     assert write(path) == 7
+
+
+def test_a_store_from_before_a_table_was_added_gets_it(tmp_path: Path) -> None:
+    path = tmp_path / "watchdog.db"
+    write(path)
+    for younger in TABLES[4:]:
+        without(younger)(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM meta WHERE name = 'tables'")
+    connection.close()
+    assert write(path) == 6
 
 
 def test_to_begin_anew_on_purpose_both_are_deleted(tmp_path: Path) -> None:

@@ -69,8 +69,10 @@ CREATE TABLE IF NOT EXISTS answer (
 ) WITHOUT ROWID;
 """
 
-# Those that every store has. One that is younger than a file is made when the file is opened.
-TABLES = frozenset({"meta", "journal", "snapshot", "incident"})
+# In the order in which they were added. `meta` tells how many of them the file has had: those of its first version
+# where it does not say. One that is younger than the file is made when that is opened.
+TABLES = ("meta", "journal", "snapshot", "incident", "extent", "earlier", "answer")
+TABLES_AT_FIRST = 4
 
 # Primary result codes. Source: https://www.sqlite.org/rescode.html
 DAMAGE_CODES = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -290,8 +292,9 @@ class SqliteStore:
     def _prepare(self) -> None:
         with self._translated():
             there = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")}
-            if "meta" in there and not there >= TABLES:
-                raise Damaged(f"{self._path}: {_lost(', '.join(sorted(TABLES - there)), self._witness)}")
+            had = TABLES[: self._value("tables") or TABLES_AT_FIRST] if "meta" in there else ()
+            if lost := [name for name in had if name not in there]:
+                raise Damaged(f"{self._path}: {_lost(', '.join(lost), self._witness)}")
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             self._connection.executescript(SCHEMA)
@@ -299,6 +302,7 @@ class SqliteStore:
             cursor.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
             cursor.execute("SELECT value FROM meta WHERE name = 'schema'")
             found = int(cursor.fetchone()[0])
+            cursor.execute("INSERT OR REPLACE INTO meta VALUES ('tables', ?)", (len(TABLES),))
         if found != SCHEMA_VERSION:
             raise Damaged(
                 f"{self._path}: its tables are of version {found}, this program reads version {SCHEMA_VERSION}"
