@@ -286,7 +286,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(Gpus))
     given = parser.parse_args()
     wanted = [Gpus(name) for name in given.only.split(",")]
-    print(publish("agent", [figure for gpus in wanted for figure in runs(gpus, given.runs, given.seconds)]))
+    publish("agent", [figure for gpus in wanted for figure in runs(gpus, given.runs, given.seconds)])
 
 
 if __name__ == "__main__":

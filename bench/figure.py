@@ -1,12 +1,15 @@
 """One measured figure: printed as a line, written as JSON, judged against its target in one place."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from statistics import median
 
+# An exit code that no failure of the bench itself has.
+MISSED = 3
 BUILD = Path(__file__).parents[1] / "build" / "bench"
 
 
@@ -90,11 +93,15 @@ def unmeasured(figure: str, *, unit: str, target: float, reason: str, goal: Goal
     return Figure(figure=figure, unit=unit, target=target, goal=goal.value, reason=reason)
 
 
-def publish(name: str, figures: Sequence[Figure], *, folder: Path = BUILD) -> Path:
-    """Print every figure and write them all to `folder`/`name`.json; returns that file."""
+def publish(name: str, figures: Sequence[Figure], *, folder: Path = BUILD) -> None:
+    """Print every figure, and write them all to `folder`/`name`.json. Exits with `MISSED` where a target was missed."""
     for figure in figures:
         print(figure)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     path.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
-    return path
+    print(path)
+    missed = sum(figure.met is False for figure in figures)
+    if missed:
+        print(f"{missed} of {len(figures)} figures missed their target")
+        sys.exit(MISSED)

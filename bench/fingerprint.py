@@ -82,7 +82,7 @@ def main() -> None:
     count = given.mib * 2**20 // WORD_BYTES
     figures = [on_the_cpu(threads, count, given.rounds) for threads in (1, 2)]
     figures += [on_the_device(16 * count, given.rounds), idle_step(given.rounds)]
-    print(publish("fingerprint", figures))
+    publish("fingerprint", figures)
 
 
 if __name__ == "__main__":

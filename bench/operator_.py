@@ -111,7 +111,7 @@ def main() -> None:
     given = parser.parse_args()
     lost = max(1, given.members // 100)
     scale = Scale(given.members, lost, given.losses, given.lists, given.informers)
-    print(publish("operator", asyncio.run(play(scale))))
+    publish("operator", asyncio.run(play(scale)))
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def main() -> None:
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     wide = given.wide or (2048 if device.type == "cuda" else 256)
-    print(publish("proofs", [share(device, given.steps, wide), answers(device, given.runs), flips(device)]))
+    publish("proofs", [share(device, given.steps, wide), answers(device, given.runs), flips(device)])
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ def main() -> None:
         if given.only and exercise.name not in given.only:
             continue
         figures += exercise.judge(carry_out(exercise, effort, environment))
-    print(publish("recovery", figures))
+    publish("recovery", figures)
 
 
 if __name__ == "__main__":

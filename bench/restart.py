@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--restarts", type=int, default=3)
     parser.add_argument("--only", default=",".join(KINDS))
-    print(publish("restart", list(all_figures(parser.parse_args()))))
+    publish("restart", list(all_figures(parser.parse_args())))
 
 
 if __name__ == "__main__":

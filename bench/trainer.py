@@ -95,7 +95,7 @@ def main() -> None:
             figures.append(device_figure(run, given.batches))
 
         run.enter(train)
-    print(publish("trainer", figures))
+    publish("trainer", figures)
 
 
 if __name__ == "__main__":

@@ -320,7 +320,7 @@ def main() -> None:
     _raise_files()
     one = Scale(given.nodes, 1, given.windows, given.window, given.faults)
     ten = Scale(given.nodes, 10, 1, given.window, 2 * given.faults)
-    print(publish("watchdog", list(figures_of(given.only.split(","), one, ten))))
+    publish("watchdog", list(figures_of(given.only.split(","), one, ten)))
 
 
 if __name__ == "__main__":

