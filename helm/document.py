@@ -56,6 +56,7 @@ NARROWED: Mapping[str, Schema] = {
 }
 NARROWED_EVERYWHERE: Mapping[str, Schema] = {
     "digest": DIGEST,
+    "spread": {"enum": ["required", "preferred"]},
     "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
 }
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}

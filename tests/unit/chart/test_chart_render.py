@@ -191,13 +191,23 @@ def test_the_watchdog_is_told_of_every_redis_there_is(replicas: int, store: str)
     assert ("holdfast-redis" in budgets) == (replicas > 1)
 
 
-def test_each_redis_has_a_node_of_its_own_unless_two_may_share_one() -> None:
-    def affinity(values: Values) -> set[str]:
-        pod = dict(_pods(rendered(values)))["StatefulSet/holdfast-redis"]
-        return set(pod["affinity"]["podAntiAffinity"])
+@pytest.mark.parametrize("part", ["operator", "watchdog", "redis"])
+def test_each_of_a_kind_has_a_node_of_its_own_unless_two_may_share_one(part: str) -> None:
+    def kept_apart(values: Values) -> dict[str, Any]:
+        kind = "StatefulSet" if part == "redis" else "Deployment"
+        pod: dict[str, Any] = dict(_pods(rendered(values)))[f"{kind}/holdfast-{part}"]
+        return pod["affinity"]["podAntiAffinity"]
 
-    assert affinity({}) == {"requiredDuringSchedulingIgnoredDuringExecution"}
-    assert affinity({"redis": {"spread": "preferred"}}) == {"preferredDuringSchedulingIgnoredDuringExecution"}
+    (apart,) = kept_apart({}).pop("requiredDuringSchedulingIgnoredDuringExecution")
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    assert apart["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == part
+    assert set(kept_apart({part: {"spread": "preferred"}})) == {"preferredDuringSchedulingIgnoredDuringExecution"}
+
+
+@pytest.mark.parametrize("part", ["operator", "watchdog"])
+def test_a_new_pod_does_not_wait_for_the_node_of_the_one_that_it_replaces(part: str) -> None:
+    spec = one(rendered({}), "Deployment", f"holdfast-{part}")["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
 def test_the_watchdogs_share_a_name_and_listen_where_it_leads() -> None:

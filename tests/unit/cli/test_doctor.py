@@ -226,9 +226,11 @@ def test_what_is_wrong_is_said_with_what_to_do(what: str, change: dict[str, Any]
         assert finding.fix
 
 
-def test_two_redis_on_one_node_are_kept_apart_by_a_value_and_a_command() -> None:
-    fix = found("nodes of redis", replace(WELL, redis_pods=(PodSeen("r-0", "n1"), PodSeen("r-1", "n1")))).fix
-    assert "redis.spread to required" in fix
+@pytest.mark.parametrize("part", ["operator", "watchdog", "redis"])
+def test_two_of_a_kind_on_one_node_are_kept_apart_by_a_value_and_a_command(part: str) -> None:
+    together: Any = {f"{part}_pods": (PodSeen("r-0", "n1"), PodSeen("r-1", "n1"))}
+    fix = found(f"nodes of {part}", replace(WELL, **together)).fix
+    assert f"{part}.spread to required" in fix
     assert fix.endswith("kubectl -n holdfast delete pod r-1")
 
 

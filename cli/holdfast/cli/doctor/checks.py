@@ -202,9 +202,8 @@ def _by_node(pods: Sequence[PodSeen]) -> dict[str, list[str]]:
 
 def _sharing(facts: Facts, name: str, node: str, pods: Sequence[str]) -> Finding:
     says = f"{_listed(pods)} are on one node, {node}, whose loss takes all of them"
-    fix = f"once another node has room: kubectl -n {facts.namespace} delete pod {pods[-1]}"
-    if name == "redis":
-        fix = f"set redis.spread to required; {fix}"
+    another = f"once another node has room: kubectl -n {facts.namespace} delete pod {pods[-1]}"
+    fix = f"set {name}.spread to required; {another}"
     return Finding(Level.WARN, f"nodes of {name}", says, fix)
 
 
