@@ -68,7 +68,7 @@ def condition(alert: str, kind: str, culprit: Labels) -> Trial:
 
 def incident(alert: str, state: str, kind: str, *named: str) -> Trial:
     """An incident of its own job; the alert passes on `named` of its labels."""
-    told = {"training_job": f"a/{alert}", "kind": kind, "node": "sick", "gpu": "GPU-3", "rank": "12"}
+    told = {"training_job": f"a/{alert}/{state}", "kind": kind, "node": "sick", "gpu": "GPU-3", "rank": "12"}
     age = f"_x{2 * WELL_MIN} 1+30x{2 * SICK_MIN - 1} _x{2 * AFTER_MIN}"
     name = series("holdfast_job_incident_age_seconds", namespace="hf", state=state, **told)
     return Trial(alert, {label: told[label] for label in ("training_job", *named)}, {name: age})
@@ -173,7 +173,8 @@ def of_jobs() -> Iterator[Trial]:
         # Nobody tells of step times while the agents are silent.
         | of_job(name, "holdfast_job_step_seconds", f"2x{2 * (WELL_MIN + SICK_MIN) - 20} stale", stat="max"),
     )
-    yield incident("HoldfastIncidentNeedsHuman", "Paged", "Xid", "kind", "node", "gpu", "rank")
+    for asked in ("Paged", "Notified"):
+        yield incident("HoldfastIncidentNeedsHuman", asked, "Xid", "kind", "node", "gpu", "rank")
     yield incident("HoldfastIncidentOpenTooLong", "Open", "Hang", "kind", "node", "gpu", "rank")
     name = "a/HoldfastJobDegraded"
     yield about_job(

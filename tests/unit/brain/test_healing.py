@@ -343,6 +343,8 @@ def test_three_kills_within_an_hour_do_not_evict_a_node_that_the_job_cannot_trai
     told = [effect for effect in story.effects if isinstance(effect, Notify)]
     assert "3 workers died by signal on node node-1 within an hour" in told[0].text
     assert "nothing can take its place, so it stays" in told[0].text
+    paged = [each for each in story.state.incidents if Rung.PAGE in [action.rung for action in each.actions]]
+    assert [each.id for each in paged] == [each.incident for each in told]
 
 
 def test_a_node_that_hangs_again_stays_while_the_job_cannot_train_without_it() -> None:

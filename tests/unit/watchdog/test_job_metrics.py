@@ -15,6 +15,7 @@ from holdfast.api.policy import EvictionBudget, GpuHour, ModelFlops, Policy, Res
 from holdfast.api.round import Endpoint, Entry, MemberRanks, Restore, Round
 from holdfast.api.selftest import TestLevel, Verdict
 from holdfast.api.status import Checkpoint, JobPhase
+from holdfast.watchdog.brain.incidents import paging
 from holdfast.watchdog.brain.ledger import Ledger
 from holdfast.watchdog.brain.roster import Member, MemberState, Roster
 from holdfast.watchdog.brain.state import JobState
@@ -133,6 +134,26 @@ def test_training_in_a_later_round_answers_a_page(phase: JobPhase, number: int, 
     round_ = Round(JOB, number, (), Endpoint("10.0.0.1", 7000), Restore(), Entry.RESPAWN, "")
     page = faults(state(phase=phase, round=round_, incidents=(paged,)))
     assert len(lines(page, "holdfast_job_incident_age_seconds")) == shown
+
+
+@pytest.mark.parametrize(
+    ("state_", "after_s", "shown"),
+    [
+        (IncidentState.OPEN, 0.0, ["Open", "Notified"]),
+        (IncidentState.RECOVERED, PAGED_SHOWN_S, ["Notified"]),
+        (IncidentState.RECOVERED, PAGED_SHOWN_S + 1.0, []),
+        (IncidentState.OPEN, PAGED_SHOWN_S + 1.0, ["Open"]),
+        (IncidentState.OBSERVED, 0.0, []),
+    ],
+)
+def test_what_a_human_was_told_of_while_healing_went_on_is_shown_for_an_hour(
+    state_: IncidentState, after_s: float, shown: list[str]
+) -> None:
+    told_of = incident(state=state_, actions=(paging("nothing can take its place", 120.0),), round=3)
+    round_ = Round(JOB, 4, (), Endpoint("10.0.0.1", 7000), Restore(), Entry.RESPAWN, "")
+    page = faults(state(phase=JobPhase.RUNNING, round=round_, incidents=(told_of,)), now=120.0 + after_s)
+    told = lines(page, "holdfast_job_incident_age_seconds")
+    assert [line.partition('state="')[2].partition('"')[0] for line in told] == shown
 
 
 def test_two_incidents_alike_are_one_series_and_the_older_one_counts() -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.api.exposition import Page
 from holdfast.api.finding import FindingKind
-from holdfast.api.incident import Incident, IncidentState
+from holdfast.api.incident import Incident, IncidentState, Rung
 from holdfast.api.policy import ModelFlops
 from holdfast.api.round import Round
 from holdfast.api.selftest import Verdict
@@ -19,6 +19,8 @@ from holdfast.watchdog.metrics.vitals import Spread, Vitals
 
 # A human who was paged an hour ago has taken over.
 PAGED_SHOWN_S: Final = 3600.0
+# In place of a state: healing goes on, and a human was told all the same.
+NOTIFIED: Final = "Notified"
 INCIDENTS_MAX: Final = 32
 NODES_MAX: Final = 64
 
@@ -108,14 +110,21 @@ def write_faults(page: Page, state: JobState, counts: JobCounts, *, now: float) 
 
 
 def culprits(state: JobState, now: float) -> dict[tuple[str, str, str, str, str], float]:
-    """Ages in seconds by kind, state, node, GPU and rank: the newest incidents. Of two alike the older counts."""
-    shown = [each for each in state.incidents if _is_shown(each, state, now)][-INCIDENTS_MAX:]
+    """Ages in seconds by kind, state, node, GPU and rank: the newest incidents. Of two alike the older counts.
+
+    One of which a human was told while healing went on is `NOTIFIED` for an hour, beside what else it is.
+    """
+    shown = [each for each in state.incidents if _is_shown(each, state, now) or _was_told(each, now)]
     ages: dict[tuple[str, str, str, str, str], float] = {}
-    for each in shown:
+    for each in shown[-INCIDENTS_MAX:]:
         who = each.culprit
         rank = "" if who.rank is None else str(who.rank)
-        labels = (each.kind.value, each.state.value, who.node or "", who.gpu or "", rank)
-        ages[labels] = max(ages.get(labels, 0.0), now - each.began_at)
+        age_s = now - each.began_at
+        states = [each.state.value] if _is_shown(each, state, now) else []
+        states += [NOTIFIED] if _was_told(each, now) else []
+        for of_state in states:
+            labels = (each.kind.value, of_state, who.node or "", who.gpu or "", rank)
+            ages[labels] = max(ages.get(labels, 0.0), age_s)
     return ages
 
 
@@ -123,6 +132,13 @@ def _is_shown(incident: Incident, state: JobState, now: float) -> bool:
     if incident.state is IncidentState.PAGED:
         return now - incident.timeline[-1].at <= PAGED_SHOWN_S and not _is_answered(incident, state)
     return incident.state is IncidentState.OPEN
+
+
+def _was_told(incident: Incident, now: float) -> bool:
+    """Whether a human was told of it lately without being waited for."""
+    if incident.state not in (IncidentState.OPEN, IncidentState.RECOVERED):
+        return False
+    return any(each.rung is Rung.PAGE and now - each.at <= PAGED_SHOWN_S for each in incident.actions)
 
 
 def _is_answered(incident: Incident, state: JobState) -> bool:

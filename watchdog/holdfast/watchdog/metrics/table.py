@@ -143,7 +143,7 @@ _FAULTS = (
         "holdfast_job_incident_age_seconds",
         _GAUGE,
         "Since an incident began, with its culprit: those open, and those paged until training goes on in a later"
-        " round, or for an hour.",
+        " round, or for an hour. Notified, for an hour: healing goes on, and a human is told all the same.",
         (*JOB, "kind", "state", "node", "gpu", "rank"),
     ),
     Metric("holdfast_job_last_recovery_seconds", _GAUGE, "From the newest fault healed to the next step.", JOB),
