@@ -192,6 +192,11 @@ capabilities:
 {{- define "holdfast.scheduling" -}}
 {{- $root := index . 0 -}}
 {{- $part := index $root.Values (index . 1) -}}
+{{- /* A name server that went with its node is asked for one second: by itself the resolver waits for five. */ -}}
+dnsConfig:
+  options:
+    - {name: timeout, value: "1"}
+    - {name: attempts, value: "4"}
 {{- with include "holdfast.priorityClassName" . }}
 priorityClassName: {{ . }}
 {{- end }}

@@ -210,6 +210,13 @@ def test_a_new_pod_does_not_wait_for_the_node_of_the_one_that_it_replaces(part: 
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
+@pytest.mark.parametrize(
+    "pod", ["Deployment/holdfast-operator", "Deployment/holdfast-watchdog", "DaemonSet/holdfast-agent"]
+)
+def test_a_name_server_that_is_gone_is_asked_for_a_second(pod: str) -> None:
+    assert {"name": "timeout", "value": "1"} in dict(_pods(rendered({})))[pod]["dnsConfig"]["options"]
+
+
 def test_the_watchdogs_share_a_name_and_listen_where_it_leads() -> None:
     made = rendered({"watchdog": {"service": {"port": 7100}}})
     service = one(made, "Service", "holdfast-watchdog")["spec"]

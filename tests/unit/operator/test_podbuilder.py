@@ -193,6 +193,12 @@ def test_a_pod_on_the_hosts_network_finds_the_watchdogs_name(given: dict[str, An
     assert pod_of(job_of(given))["spec"].get("dnsPolicy") == policy
 
 
+def test_a_name_server_that_is_gone_is_not_waited_for_unless_the_template_says_how_names_are_found() -> None:
+    assert {"name": "timeout", "value": "1"} in pod_of(job_of({}))["spec"]["dnsConfig"]["options"]
+    own = {"nameservers": ["10.0.0.10"]}
+    assert pod_of(job_of({"dnsPolicy": "None", "dnsConfig": own}))["spec"]["dnsConfig"] == own
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -53,6 +53,9 @@ LEAVING_S: Final = 5
 """Kept back from the pod's grace period: the launcher ends its workers and itself in it."""
 # Any user but root does: the volume is writable for all, and what is copied is readable for all.
 COPYING_USER: Final = 65532
+# A name server that went with its node is asked for a second, not for five: heartbeats are missed after three.
+# Source: resolv.conf(5), "timeout" and "attempts"
+DNS: Final[Manifest] = {"options": [{"name": "timeout", "value": "1"}, {"name": "attempts", "value": "4"}]}
 WEIGHT_MAX: Final = 100  # Kubernetes' own
 NAMES_SHOWN: Final = 5
 
@@ -141,6 +144,7 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
     return {
         **account,
         **names,
+        "dnsConfig": DNS,
         **given,
         "containers": containers,
         # First, so that the launcher is there for whatever else a user prepares.
