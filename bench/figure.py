@@ -94,7 +94,7 @@ def unmeasured(figure: str, *, unit: str, target: float, reason: str, goal: Goal
 
 
 def publish(name: str, figures: Sequence[Figure], *, folder: Path = BUILD) -> None:
-    """Print every figure, and write them all to `folder`/`name`.json. Exits with `MISSED` where a target was missed."""
+    """Print all figures and write them to `folder`/`name`.json. Exits with `MISSED` if a target was missed."""
     for figure in figures:
         print(figure)
     folder.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,8 @@ def scheduler(looks: Looks, folder: Path) -> Scheduler:
 
 
 @pytest.mark.parametrize(
-    ("ends", "counted"), [(ZeroDivisionError("a surprise"), "error"), (Trouble("the API server is away"), "trouble")]
+    ("ends", "counted"),
+    [(ZeroDivisionError("a surprise"), "error"), (Trouble("the API server is away"), "trouble")],
 )
 async def test_a_look_that_fails_is_tried_again_and_the_other_jobs_are_looked_at(
     tmp_path: Path, ends: Exception, counted: str
