@@ -257,9 +257,13 @@ READING = (
         ),
     ),
     Invalid(
-        "what is to be done about spikes, which is not built yet",
-        "faultPolicy: {loss: {skipAboveNorm: 20}}",
-        _refused("spec.faultPolicy.loss", "{'skipAboveNorm': 20}", "not built yet; remove it"),
+        "steps that are a duration",
+        "faultPolicy: {loss: {rewindAfter: 5m}}",
+        _refused(
+            "spec.faultPolicy.loss.rewindAfter",
+            "'5m'",
+            "write a whole number above zero and the word steps, such as 50steps",
+        ),
     ),
     Invalid(
         "what is to be done about stragglers, which is not built yet",

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from holdfast.api.bounds import COUNT_MAX, STEPS_MAX
 from holdfast.api.condition import ConditionKind
 from holdfast.api.policy import FaultAction, NoticeAction, XidAction
-from holdfast.api.quantity import Duration, Percent, Share, Timeout, format_duration
+from holdfast.api.quantity import Duration, Percent, Share, StepCount, Steps, Timeout, format_duration
 from holdfast.api.section import Section, contradiction
 
 
@@ -71,6 +71,17 @@ class Corruption(Section):
     """What is done about a node that computes wrong."""
 
 
+class Loss(Section):
+    """What is done about a loss that rises and does not come back."""
+
+    rewind_after: StepCount = Steps(50)
+    """For so many steps it has to be too high, on most ranks; a spike that passes sooner is no fault."""
+    learning_rate_scale: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """What the learning rate is multiplied by when the job has gone back."""
+    skip_batches: Annotated[int, Field(ge=0, le=STEPS_MAX)] = 0
+    """All batches from the checkpoint up to the first bad step, and so many more, are passed over. 0: none are."""
+
+
 class Preemption(Section):
     """What is done about spot notices."""
 
@@ -105,7 +116,7 @@ class Restarts(Section):
 class FaultPolicy(Section):
     """All of it."""
 
-    not_built = ("loss", "straggler")
+    not_built = ("straggler",)
 
     heartbeat: Heartbeat = Heartbeat()
     """How a launcher shows that it lives."""
@@ -119,6 +130,8 @@ class FaultPolicy(Section):
     """When a GPU is too hot."""
     corruption: Corruption = Corruption()
     """How silent corruption is looked for."""
+    loss: Loss | None = None
+    """When the job goes back for its loss. Without: never."""
     preemption: Preemption = Preemption()
     """What is done about spot notices."""
     budget: Budget = Budget()

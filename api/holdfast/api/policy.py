@@ -82,6 +82,18 @@ class CorruptionPolicy(msgspec.Struct, frozen=True):
     action: FaultAction = FaultAction.EVICT
 
 
+class LossPolicy(msgspec.Struct, frozen=True):
+    """A loss that is too high for `rewind_after` steps sends the job back to before it rose.
+
+    Then the learning rate is scaled, and the batches up to the first bad step and `skip_batches` more are passed
+    over (0: none of them).
+    """
+
+    rewind_after: Whole
+    learning_rate_scale: Figure = 1.0
+    skip_batches: Whole = 0
+
+
 class MemoryPolicy(msgspec.Struct, frozen=True):
     """Snapshots in host memory after every `every_steps` steps, each copied to `replicas` other nodes."""
 
@@ -125,6 +137,7 @@ class Policy(msgspec.Struct, frozen=True):
     must share one NVLink domain. `memory` None: no snapshots in memory; `interval` None: the script alone says
     when a checkpoint is due; `keep` None: the script alone says how many stay. `condition_actions` and
     `xid_actions` override the catalogues. `observe`: what would be done about a fault is told, and not done.
+    `loss` None: no loss that is finite is a fault.
     `cordon_on` and `cluster_xid_actions` are the cluster's words, not the job's; `xid_actions` come before these.
     """
 
@@ -162,6 +175,7 @@ class Policy(msgspec.Struct, frozen=True):
     observe: bool = False
     cordon_on: CordonOn = CordonOn.ANYTHING
     cluster_xid_actions: Annotated[dict[Code, XidAction], Many] = {}
+    loss: LossPolicy | None = None
 
     def world_sizes_allow(self, members: int) -> bool:
         """Whether `members` nodes make a legal world: within the range, and whole model replicas."""

@@ -143,6 +143,12 @@ Duration = Annotated[
     _WRITTEN,
     _schema(f"({_PART})+", "a duration such as 500ms or 10m"),
 ]
+StepCount = Annotated[
+    Steps,
+    PlainValidator(_validate_steps),
+    _WRITTEN,
+    _schema(r"[0-9]{1,12}steps?", "a number of steps such as 50steps"),
+]
 Share = Annotated[
     Percent, PlainValidator(_validate_percent), _WRITTEN, _schema(r"[0-9.]+%", "a percentage such as 15%")
 ]

@@ -35,6 +35,7 @@ from holdfast.api.policy import (
     CorruptionPolicy,
     EvictionBudget,
     GpuHour,
+    LossPolicy,
     MemoryPolicy,
     ModelFlops,
     NoticeAction,
@@ -327,6 +328,9 @@ def policy_of(job: TrainingJob) -> Policy:
             self_test_every_s=faults.corruption.self_test_every.total_seconds(),
             action=faults.corruption.action,
         ),
+        loss=LossPolicy(faults.loss.rewind_after.count, faults.loss.learning_rate_scale, faults.loss.skip_batches)
+        if faults.loss
+        else None,
         notices=_notice_action(faults.preemption),
         gpu_hour=GpuHour(spec.cost.gpu_hour, spec.cost.currency) if spec.cost else None,
         flops=_flops(spec.utilization) if spec.utilization else None,

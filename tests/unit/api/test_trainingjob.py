@@ -268,8 +268,13 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
         "such as 15%",
     ),
     (
-        {"faultPolicy": {"loss": {}}},
-        "spec.faultPolicy.loss: {} is not accepted; not built yet; remove it",
+        {"faultPolicy": {"loss": {"rewindAfter": "5m"}}},
+        "spec.faultPolicy.loss.rewindAfter: '5m' is not accepted; "
+        "write a whole number above zero and the word steps, such as 50steps",
+    ),
+    (
+        {"faultPolicy": {"loss": {"learningRateScale": 2}}},
+        "spec.faultPolicy.loss.learningRateScale: 2 is not accepted; write a number of at most 1",
     ),
     (
         {"faultPolicy": {"straggler": {"slowerThan": "15%"}}},

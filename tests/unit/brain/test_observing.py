@@ -125,6 +125,11 @@ GOES_ON: dict[str, tuple[Fault, str, Rung]] = {
         "would: new round: 3 members",
         Rung.REWIND,
     ),
+    "loss that rose and stays": (
+        finding(FindingKind.DIVERGENCE, "the loss rose and stays", step=45),
+        "would: new round: 3 members",
+        Rung.REWIND,
+    ),
     "failed self-test": (failed_test, "would: evict node node-4", Rung.SWAP),
     "spot notice": (
         lambda job: NodeDeparting("node-2", "spot: interrupted", 120.0),

@@ -11,6 +11,7 @@ from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetect
 from holdfast.watchdog.detectors.condition import ConditionDetector
 from holdfast.watchdog.detectors.detector import Detector, Disconnected
 from holdfast.watchdog.detectors.device_vote import DeviceVoteDetector
+from holdfast.watchdog.detectors.divergence import DivergenceDetector
 from holdfast.watchdog.detectors.early_exit import EarlyExitDetector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
@@ -38,6 +39,7 @@ def test_there_is_one_detector_of_each_class() -> None:
             ThermalDetector,
             ReplicaVoteDetector,
             NonFiniteDetector,
+            DivergenceDetector,
             DeviceVoteDetector,
             MemberLostDetector,
             EarlyExitDetector,

@@ -208,6 +208,8 @@ def heal(state: JobState, finding: Finding, now: float) -> Step:
         says = f"step {finding.step} was skipped; training went on"
         state, _, effects = brief_incident(state, finding, action, IncidentState.RECOVERED, says, now)
         return Step(state, effects, Reason("skipped", decision.reason))
+    if finding.kind is FindingKind.DIVERGENCE and decision.rung is Rung.PAGE:
+        return _ask_without_stopping(state, finding, decision.reason, now)
     state, incident, effects = _noted(state, finding, decision, now)
     if decision.rung is Rung.PAGE:
         ranked = state.phase is not JobPhase.SUSPENDED and _has_ranks(state, finding.subject.node)
@@ -318,7 +320,7 @@ def _carry_out(
             state, effects = asked.state, effects + asked.effects
     if decision.rewinds:
         state = rewound(state, policy, finding)
-        if finding.kind is FindingKind.NON_FINITE:
+        if finding.kind in (FindingKind.NON_FINITE, FindingKind.DIVERGENCE):
             fault = NonFiniteFault(finding.step or 0, now)
             state = changed(state, non_finite=(*state.non_finite, fault)[-KEPT_NON_FINITE:])
     if finding.kind in NODE_FAULTS and not _has_ranks(state, finding.subject.node):
@@ -372,9 +374,13 @@ def _ask_whether_replicas(state: JobState, finding: Finding, now: float) -> Step
         "the script's ranks hold different parts of the model, which Run.watch(model, part=...) says"
     )
     # Nobody is proved guilty, whatever the vote says: no other job is to hold it against the node.
-    doubted = msgspec.structs.replace(finding, confidence=Confidence.UNKNOWN)
+    return _ask_without_stopping(state, msgspec.structs.replace(finding, confidence=Confidence.UNKNOWN), says, now)
+
+
+def _ask_without_stopping(state: JobState, finding: Finding, says: str, now: float) -> Step:
+    """A human is asked, and the job goes on as it is."""
     state, incident, effects = brief_incident(
-        state, doubted, paging(says, now), IncidentState.PAGED, "nothing was changed", now
+        state, finding, paging(says, now), IncidentState.PAGED, "nothing was changed", now
     )
     return Step(state, (*effects, Notify(incident.id, says)), Reason("page", says))
 

@@ -257,11 +257,11 @@ def vouch(state: JobState) -> Vouch | None:
 def rewound(state: JobState, policy: Policy, finding: Finding) -> JobState:
     """The state whose next round restores what is sound; what was saved since counts no more.
 
-    Of parameters that differ that is what was verified. Detectors forget what was agreed on when they begin
-    anew (a restart, another policy), the state does not. With nothing verified the round begins from where the
-    one with the error began, which came before it.
+    Of a loss that was not finite, or rose, that is what came before. Of parameters that differ it is what was
+    verified. Detectors forget what was agreed on when they begin anew (a restart, another policy), the state does
+    not. With nothing verified the round begins from where the one with the error began, which came before it.
     """
-    if finding.kind is FindingKind.NON_FINITE:
+    if finding.kind in (FindingKind.NON_FINITE, FindingKind.DIVERGENCE):
         limit = (finding.step or 0) - 1
     else:
         agreed = [each for each in (finding.agreed_step, state.verified_step) if each is not None]
@@ -272,7 +272,11 @@ def rewound(state: JobState, policy: Policy, finding: Finding) -> JobState:
     began_before = state.restored_step if state.restored_step and state.restored_step <= limit else None
     step = order[0].step if order else began_before
     tier = Tier.NONE if step is None else Tier.CHECKPOINT
-    restore = Restore(tier, step, policy.checkpoint_uri, owner=state.incarnation)
+    skip, scale = 0, 1.0
+    if finding.kind is FindingKind.DIVERGENCE and policy.loss is not None and step is not None:
+        skip = limit - step + policy.loss.skip_batches if policy.loss.skip_batches else 0
+        scale = policy.loss.learning_rate_scale
+    restore = Restore(tier, step, policy.checkpoint_uri, skip, scale, owner=state.incarnation)
     lower = lowered(state.verified_step, step)
     storage = up_to(state.storage, limit)
     return changed(state, checkpoints=kept, storage=storage, rewind=Rewind(restore), verified_step=lower)

@@ -20,6 +20,7 @@ EXPLAINS = {
     FindingKind.HANG: 1,
     FindingKind.PROCESS_EXIT: 2,
     FindingKind.NON_FINITE: 3,
+    FindingKind.DIVERGENCE: 3,
     FindingKind.USER_CODE: 3,
     FindingKind.NOTHING_TO_RESTORE: 3,
     FindingKind.MEMBER_LOST: 4,

@@ -15,6 +15,7 @@ from holdfast.api.incident import Rung
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.round import Entry, Reentry
 from holdfast.watchdog.brain.history import is_disputed, is_of_replicas, no_help
+from holdfast.watchdog.brain.rewinds import known_checkpoints
 from holdfast.watchdog.brain.rounds import legal_size
 from holdfast.watchdog.brain.state import Failure, JobState
 from holdfast.watchdog.detectors.device_vote import MEMORY_CHANGE
@@ -255,6 +256,23 @@ def _non_finite(state: JobState, policy: Policy, finding: Finding, now: float) -
     )
 
 
+def _divergence(state: JobState, policy: Policy, finding: Finding, now: float) -> Decision:
+    """As operators of large runs did it by hand; going back asks for a checkpoint of before, and for progress."""
+    first, loss = finding.step or 0, policy.loss
+    at = f"{finding.cause} since step {first}"
+    why = no_help(state, finding, now)
+    if why is None and not any(each.step < first for each in known_checkpoints(state)):
+        why = "no checkpoint of a step before it is there"
+    if why is not None:
+        return Decision(Rung.PAGE, f"{at}: {why}; training goes on", guards=("going back: it would be no help",))
+    says = f"{at}: all go back to the newest checkpoint before it"
+    if loss is not None and loss.skip_batches:
+        says += f" and pass over the batches up to it and {loss.skip_batches} more"
+    if loss is not None and loss.learning_rate_scale != 1.0:
+        says += f", with the learning rate times {loss.learning_rate_scale:g}"
+    return Decision(Rung.REWIND, says, rewinds=True)
+
+
 RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decision | None]] = {
     FindingKind.PROCESS_EXIT: _process_exit,
     FindingKind.USER_CODE: _user_code,
@@ -272,6 +290,7 @@ RULES: Mapping[FindingKind, Callable[[JobState, Policy, Finding, float], Decisio
     FindingKind.SELF_TEST: _asked,
     FindingKind.CORRUPTION: _corruption,
     FindingKind.NON_FINITE: _non_finite,
+    FindingKind.DIVERGENCE: _divergence,
 }
 
 

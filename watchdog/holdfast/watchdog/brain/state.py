@@ -57,7 +57,7 @@ class Rewind(msgspec.Struct, frozen=True):
 
 
 class NonFiniteFault(msgspec.Struct, frozen=True):
-    """The job went back, at `at`, because a loss or gradient norm was not finite at `step`."""
+    """The job went back, at `at`: a loss or gradient norm was not finite at `step`, or the loss rose there."""
 
     step: int
     at: float

@@ -5,6 +5,7 @@ from holdfast.watchdog.detectors.collective_failed import CollectiveFailedDetect
 from holdfast.watchdog.detectors.condition import ConditionDetector
 from holdfast.watchdog.detectors.detector import Detector
 from holdfast.watchdog.detectors.device_vote import DeviceVoteDetector
+from holdfast.watchdog.detectors.divergence import DivergenceDetector
 from holdfast.watchdog.detectors.early_exit import EarlyExitDetector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
@@ -25,6 +26,7 @@ def detectors_for(policy: Policy) -> tuple[Detector, ...]:
         ThermalDetector(policy),
         ReplicaVoteDetector(policy),
         NonFiniteDetector(policy),
+        DivergenceDetector(policy),
         DeviceVoteDetector(policy),
         MemberLostDetector(policy),
         EarlyExitDetector(policy),

@@ -1,0 +1,114 @@
+"""One poisoned batch throws the parameters far off, and the loss stays high: the run goes back by itself, leaves
+out what led to it, and is the run that never met it, bit for bit.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from embeddedrun import holdfast, job_file
+
+POISONED, UNTIL, SKIPPED = 500, 800, 20
+
+TRAINS = f"""
+import json, sys, time
+import torch, torch.distributed as dist
+from holdfast.checkpoint import Checkpointer
+from holdfast.trainer import Run
+
+run = Run(backend="gloo")
+
+{{model}}
+class Batches:
+    def __init__(self, rank):
+        self.rank = rank
+
+    def __iter__(self):
+        return (batch(index, self.rank) for index in range(1, 10**6))
+
+def train(part):
+    model, optimizer = made()
+    saves = Checkpointer(run, model=model, optimizer=optimizer, every_steps=100)
+    for step, (index, x, y) in saves.steps(Batches(part.rank), until={UNTIL}):
+        time.sleep(0.02)
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        for each in model.parameters():
+            dist.all_reduce(each.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        run.step(step, loss=loss)
+        if part.rank == 0:
+            with open(sys.argv[1], "a") as file:
+                file.write(json.dumps([part.round, step, index, loss.item()]) + "\\n")
+    saves.close()
+
+run.enter(train)
+"""
+
+MODEL = f"""
+def made():
+    torch.manual_seed(1)
+    model = torch.nn.Linear(8, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.002)
+
+def batch(index, rank):
+    drawn = torch.Generator().manual_seed(1000 * index + rank)
+    x = torch.randn(32, 8, generator=drawn)
+    y = x.sum(dim=1, keepdim=True) + 0.3 * torch.randn(32, 1, generator=drawn)
+    return index, x, y * (1e5 if index == {POISONED} and rank == 1 else 1.0)
+"""
+
+
+def undisturbed(indices: list[int]) -> list[float]:
+    """The losses of rank 0 where both ranks take these batches and no others."""
+    torch.set_num_threads(1)
+    space: dict[str, object] = {"torch": torch}
+    exec(MODEL, space)
+    model, optimizer = space["made"]()  # type: ignore[operator]
+    losses = []
+    for index in indices:
+        gradients = []
+        for rank in (0, 1):
+            _, x, y = space["batch"](index, rank)  # type: ignore[operator]
+            loss = (model(x) - y).square().mean()
+            if rank == 0:
+                losses.append(loss.item())
+            loss.backward()
+            gradients.append([each.grad.clone() for each in model.parameters()])
+            optimizer.zero_grad()
+        for each, first, second in zip(model.parameters(), *gradients, strict=True):
+            each.grad = first + second
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+@pytest.mark.timeout(240)
+def test_a_divergence_is_gone_back_for_and_what_led_to_it_left_out(tmp_path: Path) -> None:
+    said = tmp_path / "steps.jsonl"
+    job = job_file(
+        tmp_path,
+        script=TRAINS.replace("{model}", MODEL),
+        words=[str(said)],
+        nodes="{min: 2, max: 2}",
+        more="  faultPolicy:\n    heartbeat: {interval: 200ms, lost: 3s}\n"
+        f"    loss: {{rewindAfter: 50steps, skipBatches: {SKIPPED}}}\n",
+    )
+    state = tmp_path / "state"
+    ended = holdfast("run", job, "--state-dir", state)
+    assert ended.returncode == 0, ended.stderr
+    (incident,) = json.loads(holdfast("incidents", "--state-dir", state, "-o", "json").stdout)
+    assert (incident["kind"], incident["state"]) == ("Divergence", "Recovered")
+    assert f"pass over the batches up to it and {SKIPPED} more" in incident["actions"][-1]["reason"]
+
+    lived = [tuple(json.loads(line)) for line in said.read_text().splitlines()]
+    (first, last) = sorted({round for round, *_ in lived})
+    began = min(step for round, step, *_ in lived if round == last)
+    kept = [each for each in lived if (each[0] == first and each[1] < began) or each[0] == last]
+    assert [step for _, step, *_ in kept] == list(range(1, UNTIL + 1))
+    indices = [index for _, _, index, _ in kept]
+    assert POISONED in [index for *_, index, _ in lived]
+    assert POISONED not in indices
+    assert [loss for *_, loss in kept] == undisturbed(indices)

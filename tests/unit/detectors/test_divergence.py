@@ -1,0 +1,135 @@
+"""A loss that rises and stays, a spike that passes, and one rank apart from the others."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from signals import JOB, policy, rank_sample, reported, started
+
+from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
+from holdfast.api.policy import LossPolicy, XidAction
+from holdfast.watchdog.detectors.divergence import APART_TOLD_MAX, LOOKS_THAT_TELL, DivergenceDetector
+
+SUSTAINED = 50
+WARM = 5 * LOOKS_THAT_TELL
+
+
+def falling(step: int, rank: int) -> float:
+    """As a language model's loss falls."""
+    return 2.0 + 8.0 / (1.0 + step / 50.0) + 0.02 * random.Random(1000 * step + rank).gauss(0.0, 1.0)
+
+
+class Job:
+    """`nodes` of two ranks, each heard of once a second, and making ten steps; `loss` of a step and a rank."""
+
+    def __init__(
+        self, *, nodes: int = 2, loss: Callable[[int, int], float] = falling, steps_a_second: int = 10
+    ) -> None:
+        self.detector = DivergenceDetector(policy(loss=LossPolicy(SUSTAINED), heartbeat_interval_s=1.0))
+        self.nodes, self.loss, self.step, self.pace, self.now = nodes, loss, 0, steps_a_second, 100.0
+        self.found: list[Finding] = []
+        self.round(1)
+
+    def round(self, number: int, step: int = 0) -> "Job":
+        self.number, self.step = number, step
+        self.detector.observe(started(number, nodes=self.nodes), self.now)
+        return self
+
+    def train(self, seconds: int, loss: Callable[[int, int], float] | None = None) -> "Job":
+        self.loss = loss or self.loss
+        for _ in range(seconds):
+            self.now += 1.0
+            self.step += self.pace
+            for node in range(self.nodes):
+                ranks = (2 * node, 2 * node + 1)
+                told = (
+                    rank_sample(r, round=self.number, step=self.step, loss=self.loss(self.step, r)) for r in ranks
+                )
+                self.found += self.detector.observe(reported(f"n{node}", *told), self.now)
+        return self
+
+
+def risen(step: int, rank: int) -> float:
+    return falling(step, rank) + 2.0
+
+
+def test_a_loss_that_falls_with_noise_is_no_fault() -> None:
+    assert Job().train(600).found == []
+
+
+def test_a_loss_that_rises_and_stays_is_one_once_a_round() -> None:
+    job = Job().train(WARM)
+    before = job.step
+    job.train(SUSTAINED // job.pace - 2, risen)
+    assert job.found == []
+    job.train(60)
+    (finding,) = job.found
+    assert (finding.kind, finding.subject, finding.round) == (FindingKind.DIVERGENCE, Subject(JOB), 1)
+    assert before - job.pace < (finding.step or 0) <= before + 1, (
+        "after the last step that was seen to be as usual"
+    )
+    assert (finding.confidence, finding.asks) == (Confidence.UNKNOWN, None)
+    assert "as usual before" in finding.evidence[0].says
+    # Gone back, and again.
+    job.round(2, step=before).train(3, falling).train(8, risen)
+    assert [each.round for each in job.found] == [1, 2]
+
+
+def test_a_spike_that_passes_is_no_fault() -> None:
+    job = Job().train(WARM)
+    for _ in range(5):
+        job.train(SUSTAINED // job.pace - 2, risen).train(3, falling)
+    assert job.found == []
+
+
+def test_what_rose_is_not_learned_as_usual() -> None:
+    job = Job().train(WARM).train(300, risen)
+    job.round(2).train(SUSTAINED // job.pace + 3, risen)
+    assert [each.round for each in job.found] == [1, 2]
+
+
+def test_before_it_is_known_what_is_usual_nothing_is_judged() -> None:
+    assert Job().train(LOOKS_THAT_TELL // 2).train(60, risen).found == []
+
+
+def test_a_loss_near_zero_that_is_noise_is_no_fault() -> None:
+    job = Job(loss=lambda step, rank: abs(random.Random(7000 * step + rank).gauss(0.0, 1e-4)))
+    assert job.train(600).found == []
+
+
+def test_most_ranks_have_to_say_so() -> None:
+    job = Job(nodes=4).train(WARM)
+    assert [
+        each.asks for each in job.train(60, lambda step, rank: falling(step, rank) + 2.0 * (rank < 3)).found
+    ] == [XidAction.WATCH] * 3, "three of eight are apart from the others, and the others go on"
+
+
+def test_one_rank_that_is_apart_from_the_others_is_named_once() -> None:
+    job = Job(nodes=4).train(WARM).train(60, lambda step, rank: falling(step, rank) + 2.0 * (rank == 5))
+    (finding,) = job.found
+    assert finding.subject == Subject(JOB, node="n2", member="m2", rank=5)
+    assert (finding.confidence, finding.asks) == (Confidence.PROBABLE, XidAction.WATCH)
+    assert "apart" in finding.cause
+
+
+def test_however_many_are_apart_few_are_named() -> None:
+    nodes = 4 * APART_TOLD_MAX
+    job = Job(nodes=nodes).train(WARM)
+    job.train(60, lambda step, rank: falling(step, rank) + 2.0 * (rank % 4 == 0))
+    assert len(job.found) == APART_TOLD_MAX
+
+
+def test_where_the_spec_says_nothing_of_losses_nothing_is_watched() -> None:
+    detector = DivergenceDetector(policy())
+    detector.observe(started(1), 0.0)
+    for step in range(1, 400):
+        told = (rank_sample(rank, step=step, loss=1.0 if step < 200 else 100.0) for rank in (0, 1))
+        assert detector.observe(reported("n0", *told), float(step)) == ()
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), None])
+def test_what_is_no_number_is_no_loss(loss: float | None) -> None:
+    job = Job().train(WARM)
+    told = (rank_sample(rank, step=job.step + 1, loss=loss) for rank in (0, 1))
+    assert list(job.detector.observe(reported("n0", *told), job.now + 1.0)) == []
+    assert job.train(60).found == []

@@ -1,0 +1,171 @@
+"""A loss that rises and stays: of most ranks, which is a divergence, or of one rank alone.
+
+A spike that passes is no fault: PaLM and OPT-175B saw dozens and went back only for those from which the loss did
+not return. So what counts is the median over the ranks, against what it was while all was well, and for how many
+steps it has been too high. A rank of its own is compared with the others of the same time: a bad shard, a kernel
+or a link.
+
+A step is seen now and then, not each: the loss may have begun to rise at the step after the last one at which it
+was as usual. What is usual is learned from the job itself, in its first looks and ever after. A watchdog that has
+just started learns it anew, and takes for usual what it finds.
+Sources: https://arxiv.org/abs/2204.02311 section 5.1; https://arxiv.org/abs/2205.01068 section 2.5
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from statistics import median
+
+from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
+from holdfast.api.policy import LossPolicy, Policy, XidAction
+from holdfast.api.telemetry import RankSample
+from holdfast.watchdog.detectors.detector import Reported, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.detectors.round_in_force import RoundInForce
+
+# Of so many ranks the median is taken, at even distances: of 1,024 it is as good as of 100,000.
+LOOKED_AT_MAX = 1024
+# A loss falls, fast at first. So a look is compared with the median of so many before it, the newest that were as
+# usual, and how far it is from that with how far those of before were; until both are known, nothing is judged.
+LOOKS_THAT_TELL = 16
+CHANGES_KEPT = 64
+# Too high: beyond what is usual by so many standard deviations (by way of the median absolute deviation, which an
+# odd value does not move), and by this share of it, whatever the deviation.
+DEVIATIONS = 6.0
+SHARE = 0.1
+# One rank is apart from the others by more: they have other data, and no history that would tell how far.
+DEVIATIONS_APART = 8.0
+SHARE_APART = 0.25
+APART_TOLD_MAX = 8  # of a round
+TO_SIGMA = 1.4826  # of a normal distribution: its standard deviation over its median absolute deviation
+
+
+class DivergenceDetector:
+    """Watches the losses of a job whose spec says what to do about them; of another job it sees nothing."""
+
+    subscribes_to: tuple[type[Sample], ...] = (Reported, RoundStarted, RoundStopped)
+
+    def __init__(self, policy: Policy) -> None:
+        self._job = policy.job
+        self._wanted: LossPolicy | None = policy.loss
+        self._every_s = policy.heartbeat_interval_s
+        self._round = RoundInForce(policy.job)
+        # Over all rounds, of looks that were as usual: the losses, and what each was beyond those before it.
+        self._usual: deque[float] = deque(maxlen=LOOKS_THAT_TELL)
+        self._changes: deque[float] = deque(maxlen=CHANGES_KEPT)
+        self._looks_at = 0.0
+        self._begin()
+
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding]:
+        """Take a report, and look at the job once in an interval."""
+        if self._wanted is None:
+            return ()
+        if not isinstance(sample, Reported):
+            if self._round.follow(sample):
+                self._begin()
+            return ()
+        found = [*self._apart(sample, self._wanted.rewind_after, now)]
+        if now >= self._looks_at:
+            self._looks_at = now + self._every_s
+            found += self._look(self._wanted.rewind_after, now)
+        return found
+
+    def elapse(self, now: float) -> Sequence[Finding]:
+        """Silence proves nothing of a loss."""
+        return ()
+
+    def next_wakeup(self) -> float | None:
+        return None
+
+    def _begin(self) -> None:
+        self._stride = max(1, -(-self._round.world_size // LOOKED_AT_MAX))
+        self._newest: dict[int, tuple[int, float]] = {}  # by rank looked at: step and loss
+        self._step = -1  # of the newest look
+        self._usual_at: int | None = None  # the newest step at which the loss was as usual
+        self._high_since: float | None = None
+        self._is_told = False
+        self._too_far: float | None = None  # for one rank, by the newest look
+        self._apart_since: dict[int, int] = {}  # by rank: the first step seen
+        self._apart_told: set[int] = set()
+
+    def _apart(self, sample: Reported, sustained: int, now: float) -> Iterator[Finding]:
+        """Take the samples of a report; the ranks that have been apart from the others for long enough."""
+        too_far, stride = self._too_far, self._stride
+        for each in self._round.samples_in(sample):
+            step, loss = each.step, each.loss
+            if step is None or loss is None or not isfinite(loss):
+                continue
+            if each.rank % stride == 0:
+                self._newest[each.rank] = (step, loss)
+            if too_far is None or loss <= too_far:
+                self._apart_since.pop(each.rank, None)
+            elif step - self._apart_since.setdefault(each.rank, step) >= sustained:
+                yield from self._one_rank(each, loss, now)
+
+    def _look(self, sustained: int, now: float) -> Iterator[Finding]:
+        """Compare the job's loss as it is with what it was."""
+        if 2 * len(self._newest) <= len(range(0, self._round.world_size, self._stride)):
+            return  # of most ranks nothing is known in this round yet
+        step = int(median(step for step, _ in self._newest.values()))
+        if step <= self._step:
+            return
+        self._step = step
+        losses = [loss for _, loss in self._newest.values()]
+        loss = median(losses)
+        self._too_far = _limit(losses, loss, DEVIATIONS_APART, SHARE_APART) if len(losses) > 2 else None
+        before = median(self._usual) if len(self._usual) == LOOKS_THAT_TELL else loss
+        usual = before + (median(self._changes) if self._changes else 0.0)
+        known = len(self._changes) >= LOOKS_THAT_TELL
+        if not known or loss - before <= _limit(self._changes, usual, DEVIATIONS, SHARE):
+            if len(self._usual) == LOOKS_THAT_TELL:
+                self._changes.append(loss - before)
+            self._usual.append(loss)
+            self._usual_at, self._high_since, self._is_told = step, None, False
+            return
+        if self._high_since is None:
+            self._high_since = now
+            # In a round that has been so from its start on, it was so in the one before.
+            self._usual_at = step - 1 if self._usual_at is None else self._usual_at
+        first = (self._usual_at or 0) + 1
+        if self._is_told or step - first + 1 < sustained:
+            return
+        self._is_told = True
+        yield Finding(
+            kind=FindingKind.DIVERGENCE,
+            subject=Subject(self._job),
+            cause="the loss rose and stays",
+            evidence=(Evidence("rank records", f"{loss:.4g} at step {step}, {usual:.4g} as usual before", now),),
+            confidence=Confidence.UNKNOWN,
+            began_at=self._high_since,
+            round=self._round.number,
+            error=f"the median loss of {len(losses)} ranks is {loss:.4g} at step {step}; up to step {first - 1}"
+            f" {usual:.4g} was usual",
+            step=first,
+        )
+
+    def _one_rank(self, sample: RankSample, loss: float, now: float) -> Iterator[Finding]:
+        """Of all ranks together nothing is said by this, and the other way round."""
+        told = self._apart_told
+        if sample.rank in told or len(told) >= APART_TOLD_MAX or self._high_since is not None:
+            return
+        told.add(sample.rank)
+        first = self._apart_since[sample.rank]
+        says = f"{loss:.4g} at step {sample.step}, and no other would be beyond {self._too_far:.4g}"
+        yield Finding(
+            kind=FindingKind.DIVERGENCE,
+            subject=self._round.subject(sample.rank),
+            cause="the loss of one rank is apart from the others'",
+            evidence=(Evidence("rank record", says, now),),
+            confidence=Confidence.PROBABLE,
+            began_at=now,
+            round=self._round.number,
+            error=f"rank {sample.rank}: {says}; since step {first}",
+            asks=XidAction.WATCH,
+            step=first,
+        )
+
+
+def _limit(values: Sequence[float], of: float, deviations: float, share: float) -> float:
+    """Beyond which a value is not one of these any more, and is so by a share of `of`."""
+    middle = median(values)
+    deviation = TO_SIGMA * median(abs(each - middle) for each in values)
+    return middle + max(deviations * deviation, share * abs(of))
