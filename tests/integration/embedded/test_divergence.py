@@ -61,14 +61,17 @@ def batch(index, rank):
 """
 
 
-def undisturbed(indices: list[int]) -> list[float]:
-    """The losses of rank 0 where both ranks take these batches and no others."""
+def undisturbed(indices: list[int], cut_at: int) -> list[float]:
+    """The losses of rank 0 where both ranks take these batches and no others, from step `cut_at` on with half the
+    learning rate.
+    """
     torch.set_num_threads(1)
     space: dict[str, object] = {"torch": torch}
     exec(MODEL, space)
     model, optimizer = space["made"]()  # type: ignore[operator]
     losses = []
-    for index in indices:
+    for step, index in enumerate(indices, start=1):
+        optimizer.param_groups[0]["lr"] *= 0.5 if step == cut_at else 1.0
         gradients = []
         for rank in (0, 1):
             _, x, y = space["batch"](index, rank)  # type: ignore[operator]
@@ -94,7 +97,7 @@ def test_a_divergence_is_gone_back_for_and_what_led_to_it_left_out(tmp_path: Pat
         words=[str(said)],
         nodes="{min: 2, max: 2}",
         more="  faultPolicy:\n    heartbeat: {interval: 200ms, lost: 3s}\n"
-        f"    loss: {{rewindAfter: 50steps, skipBatches: {SKIPPED}}}\n",
+        f"    loss: {{rewindAfter: 50steps, skipBatches: {SKIPPED}, learningRateScale: 0.5}}\n",
     )
     state = tmp_path / "state"
     ended = holdfast("run", job, "--state-dir", state)
@@ -111,4 +114,4 @@ def test_a_divergence_is_gone_back_for_and_what_led_to_it_left_out(tmp_path: Pat
     indices = [index for _, _, index, _ in kept]
     assert POISONED in [index for *_, index, _ in lived]
     assert POISONED not in indices
-    assert [loss for *_, loss in kept] == undisturbed(indices)
+    assert [loss for *_, loss in kept] == undisturbed(indices, cut_at=began)
