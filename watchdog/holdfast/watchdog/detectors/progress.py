@@ -12,8 +12,7 @@ from holdfast.api.policy import Policy
 from holdfast.api.round import MemberRanks
 from holdfast.api.status import RankStatus, reading
 from holdfast.api.telemetry import ProcessState, RankSample
-from holdfast.watchdog.detectors.detector import Reported, RoundStarted, RoundStopped, Sample
-from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.detectors.detector import Reported, RoundInForce, RoundStarted, RoundStopped, Sample
 
 # Often enough to know what a fault costs. Few of them are lines in the journal: see heldprogress.py.
 EVENT_INTERVAL_S = 1.0
@@ -175,7 +174,7 @@ class Progress:
 
 
 def _seats(round: RoundInForce) -> Iterator[tuple[MemberRanks, int]]:
-    for share in round.shares:
+    for share in round.round.ranks if round.round else ():
         for rank in range(share.first_rank, share.first_rank + share.local_size):
             yield share, rank
 

@@ -20,12 +20,20 @@ from holdfast.api.event import ReplicasAgreed
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.telemetry import NodeReport, ParametersFingerprinted
-from holdfast.watchdog.detectors.detector import ASKS, Detector, Reported, RoundStarted, RoundStopped, Sample
-from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.detectors.detector import (
+    ASKS,
+    Detector,
+    Reported,
+    RoundInForce,
+    RoundStarted,
+    RoundStopped,
+    Sample,
+)
 from holdfast.watchdog.wording import in_words, ranks_in_words
 
 # The cause of what doing a step again proves: the replicas agree by then, so it is no disagreement of its own.
 REPLAY = "fingerprint replay"
+TIE = "fingerprint tie"
 
 NODES_OF_ONE_FAULT = 2
 # Reports of two nodes may be seconds apart. Short steps are many in that time, those of a large world are few.
@@ -164,60 +172,68 @@ class ReplicaVoteDetector(Detector):
                 continue
             ballot = self._ballots.get(event.step)
             if ballot is None:
-                ballot = self._open(event.step, now - max(0.0, event.age_s))
-                yield from self._judge_up_to(self._latest_overdue(now), now)
+                # What was agreed on at this step and later was on a line that the job has gone back on.
+                while self._agreed and self._agreed[-1] >= event.step:
+                    self._agreed.pop()
+                ballot = Ballot(event.step, self._round.world_size, now - max(0.0, event.age_s))
+                self._ballots[event.step] = ballot
+                # These are not waited for any longer.
+                steps = sorted(self._ballots)
+                surplus = steps[: max(0, len(steps) - self._ballots_max)]
+                late = [step for step in steps[:-LATE_BALLOTS] if self._ballots[step].began_at <= now - LATE_S]
+                yield from self._judge_up_to(max((*surplus, *late), default=-1), number, now)
             ballot.cast(event.rank, event.group, event.value)
             if not ballot.missing:
-                yield from self._judge_up_to(event.step, now)
+                yield from self._judge_up_to(event.step, number, now)
 
-    def _open(self, step: int, at: float) -> Ballot:
-        # What was agreed on at this step and later was on a line that the job has gone back on.
-        while self._agreed and self._agreed[-1] >= step:
-            self._agreed.pop()
-        ballot = self._ballots[step] = Ballot(step, self._round.world_size, at)
-        return ballot
-
-    def _latest_overdue(self, now: float) -> int:
-        """The last step that is not waited for any longer."""
-        steps = sorted(self._ballots)
-        surplus = steps[: max(0, len(steps) - self._ballots_max)]
-        late = [step for step in steps[:-LATE_BALLOTS] if self._ballots[step].began_at <= now - LATE_S]
-        return max((*surplus, *late), default=-1)
-
-    def _judge_up_to(self, step: int, now: float) -> Iterator[Finding | ReplicasAgreed]:
+    def _judge_up_to(self, step: int, number: int, now: float) -> Iterator[Finding | ReplicasAgreed]:
         """Judge the votes up to a step: after it nobody votes on an earlier one, except who was lost."""
         for each in sorted(each for each in self._ballots if each <= step):
-            yield from self._judge(self._ballots.pop(each), now)
+            yield from self._judge(self._ballots.pop(each), number, now)
             self._judged = each
 
-    def _judge(self, ballot: Ballot, now: float) -> Iterator[Finding | ReplicasAgreed]:
-        number = self._round.number
-        assert number is not None
+    def _judge(self, ballot: Ballot, number: int, now: float) -> Iterator[Finding | ReplicasAgreed]:
         disputes = tuple(ballot.disputes())
         if ballot.compares and not disputes and not ballot.missing:
             self._agreed = [*self._agreed, ballot.step][-AGREEMENTS_KEPT:]
             yield ReplicasAgreed(number, ballot.step)
         verdict = self._verdict(disputes, complete=not ballot.missing)
         evidence = _evidence(disputes, ballot)
-        if verdict is not None and self._is_news(verdict):
+        # Replicas that differ go on differing: each verdict is a finding once per round.
+        told = (
+            len(self._told) >= FINDINGS_PER_ROUND or (verdict and (verdict.cause, verdict.culprits)) in self._told
+        )
+        if verdict is not None and not told:
+            self._told.add((verdict.cause, verdict.culprits))
             yield self._finding(verdict, ballot, evidence)
-            if verdict.cause == "fingerprint tie":
-                self._remember(ballot.step, _Unsettled(number, self._nodes_of(disputes), evidence))
-        replayed = self._replayed(ballot, number)
-        if replayed is not None:
+            if verdict.cause == TIE:
+                said = {
+                    each.group: {value: self._nodes(ranks) for value, ranks in each.sides.items()}
+                    for each in disputes
+                }
+                self._unsettled.pop(ballot.step, None)
+                self._unsettled[ballot.step] = _Unsettled(number, said, evidence)
+                while len(self._unsettled) > DISPUTES_KEPT:
+                    del self._unsettled[next(iter(self._unsettled))]
+        if (replayed := self._replayed(ballot, number)) is not None:
             evidence = (*self._unsettled.pop(ballot.step).evidence, Evidence("replay", replayed.error, now))
             yield self._finding(replayed, ballot, evidence)
 
     def _verdict(self, disputes: Sequence[Dispute], *, complete: bool) -> _Verdict | None:
         wrong = sorted(rank for dispute in disputes for rank in dispute.minority)
         if wrong:
-            return self._conviction("fingerprint vote", self._subjects(wrong), ranks_in_words(wrong))
+            culprits = tuple(self._round.subject(rank) for rank in wrong)
+            nodes, members = {each.node for each in culprits}, {each.member for each in culprits}
+            if len(culprits) > 1 and len(nodes) == 1:  # several ranks that are all on one node are the node
+                member = members.pop() if len(members) == 1 else None
+                culprits = (Subject(self._job, node=nodes.pop(), member=member),)
+            return self._conviction("fingerprint vote", culprits, ranks_in_words(wrong))
         if not disputes or not complete:
             return None
         ranks = sorted(rank for dispute in disputes for side in dispute.sides.values() for rank in side)
         named = tuple(self._round.subject(rank) for rank in ranks[:SUBJECTS_NAMED])
         error = f"{ranks_in_words(ranks)} differ and none is in the majority"
-        return _Verdict("fingerprint tie", Confidence.UNKNOWN, self._asks, named, error)
+        return _Verdict(TIE, Confidence.UNKNOWN, self._asks, named, error)
 
     def _conviction(self, cause: str, culprits: tuple[Subject, ...], who: str) -> _Verdict:
         nodes = {culprit.node for culprit in culprits}
@@ -230,14 +246,6 @@ class ReplicaVoteDetector(Detector):
         named = culprits[:SUBJECTS_NAMED]
         return _Verdict("fingerprint split", Confidence.UNKNOWN, XidAction.WATCH, named, error)
 
-    def _subjects(self, wrong: Sequence[int]) -> tuple[Subject, ...]:
-        """The ranks; of several that are all on one node, the node."""
-        subjects = tuple(self._round.subject(rank) for rank in wrong)
-        nodes, members = {each.node for each in subjects}, {each.member for each in subjects}
-        if len(subjects) == 1 or len(nodes) > 1:
-            return subjects
-        return (Subject(self._job, node=nodes.pop(), member=members.pop() if len(members) == 1 else None),)
-
     def _replayed(self, ballot: Ballot, number: int) -> _Verdict | None:
         """What doing a step again proves about those who had differed on it; None while it proves nothing."""
         unsettled = self._unsettled.get(ballot.step)
@@ -247,47 +255,20 @@ class ReplicaVoteDetector(Detector):
             value = ballot.majority_of(group)
             if value is None:
                 continue
+            now_say = f"the replicas now say {value:#018x}"
+            others = sorted(frozenset[str]().union(*(nodes for said, nodes in sides.items() if said != value)))
+            named = tuple(Subject(self._job, node=node) for node in others)
             if value not in sides:
-                return self._unproved(value, sides)
+                error = (
+                    f"{now_say}, which none of them had said: what was wrong had reached all of them by way of "
+                    "the gradients, or the job does not repeat itself exactly or its world has changed, so "
+                    "nothing is proved"
+                )
+                return _Verdict(REPLAY, Confidence.UNKNOWN, XidAction.WATCH, named[:SUBJECTS_NAMED], error)
             if self._nodes(ballot.ranks_for(group, value)) <= sides[value]:
                 continue  # who had said it says it again: what is broken may be so in the same way each time
-            wrong = frozenset[str]().union(*(nodes for said, nodes in sides.items() if said != value))
-            return self._conviction(
-                REPLAY,
-                tuple(Subject(self._job, node=node) for node in sorted(wrong)),
-                f"the replicas now say {value:#018x}: {in_words(wrong)}, which had said otherwise,",
-            )
+            return self._conviction(REPLAY, named, f"{now_say}: {in_words(others)}, which had said otherwise,")
         return None
-
-    def _unproved(self, value: int, sides: Mapping[int, frozenset[str]]) -> _Verdict:
-        nodes = sorted(frozenset[str]().union(*sides.values()))[:SUBJECTS_NAMED]
-        error = (
-            f"the replicas now say {value:#018x}, which none of them had said: what was wrong had reached all of "
-            "them by way of the gradients, or the job does not repeat itself exactly or its world has changed, so "
-            "nothing is proved"
-        )
-        named = tuple(Subject(self._job, node=node) for node in nodes)
-        return _Verdict(REPLAY, Confidence.UNKNOWN, XidAction.WATCH, named, error)
-
-    def _is_news(self, verdict: _Verdict) -> bool:
-        """Replicas that differ go on differing: each verdict is a finding once per round."""
-        key = (verdict.cause, verdict.culprits)
-        if key in self._told or len(self._told) >= FINDINGS_PER_ROUND:
-            return False
-        self._told.add(key)
-        return True
-
-    def _remember(self, step: int, unsettled: _Unsettled) -> None:
-        self._unsettled.pop(step, None)
-        self._unsettled[step] = unsettled
-        while len(self._unsettled) > DISPUTES_KEPT:
-            del self._unsettled[next(iter(self._unsettled))]
-
-    def _nodes_of(self, disputes: Sequence[Dispute]) -> Mapping[int, Mapping[int, frozenset[str]]]:
-        return {
-            dispute.group: {value: self._nodes(ranks) for value, ranks in dispute.sides.items()}
-            for dispute in disputes
-        }
 
     def _nodes(self, ranks: Sequence[int]) -> frozenset[str]:
         shares = (self._round.member_of(rank) for rank in ranks)
