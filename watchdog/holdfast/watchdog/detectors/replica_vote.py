@@ -200,11 +200,9 @@ class ReplicaVoteDetector(Detector):
         verdict = self._verdict(disputes, complete=not ballot.missing)
         evidence = _evidence(disputes, ballot)
         # Replicas that differ go on differing: each verdict is a finding once per round.
-        told = (
-            len(self._told) >= FINDINGS_PER_ROUND or (verdict and (verdict.cause, verdict.culprits)) in self._told
-        )
-        if verdict is not None and not told:
-            self._told.add((verdict.cause, verdict.culprits))
+        key = verdict and (verdict.cause, verdict.culprits)
+        if verdict and key and key not in self._told and len(self._told) < FINDINGS_PER_ROUND:
+            self._told.add(key)
             yield self._finding(verdict, ballot, evidence)
             if verdict.cause == TIE:
                 said = {
