@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors.detector import (
+    ROUNDS,
     CollectiveBroke,
     Connected,
     Detector,
     Disconnected,
     Exited,
     RoundInForce,
-    RoundStarted,
-    RoundStopped,
     Sample,
 )
 
@@ -29,14 +28,7 @@ PATIENCE_S = 1.0
 class CollectiveFailedDetector(Detector):
     """Judges `CollectiveBroke` by what else happens in its round."""
 
-    subscribes_to: tuple[type[Sample], ...] = (
-        CollectiveBroke,
-        Exited,
-        Connected,
-        Disconnected,
-        RoundStarted,
-        RoundStopped,
-    )
+    subscribes_to: tuple[type[Sample], ...] = (CollectiveBroke, Exited, Connected, Disconnected, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._round = RoundInForce(policy.job)

@@ -129,6 +129,9 @@ Sample = (
     | RoundStopped
 )
 
+# What `RoundInForce` follows.
+ROUNDS: tuple[type[Sample], ...] = (RoundStarted, RoundStopped)
+
 
 class Detector(Protocol):
     """One fault class. Pure: time is an argument, memory is bounded.

@@ -30,15 +30,7 @@ from holdfast.api.event import ReplicasAgreed
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, ProvedBy, Subject
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.telemetry import DeviceAnswered, ParametersChanged, ParametersFingerprinted
-from holdfast.watchdog.detectors.detector import (
-    ASKS,
-    Detector,
-    Reported,
-    RoundInForce,
-    RoundStarted,
-    RoundStopped,
-    Sample,
-)
+from holdfast.watchdog.detectors.detector import ASKS, ROUNDS, Detector, Reported, RoundInForce, Sample
 from holdfast.watchdog.detectors.replica_vote import FINDINGS_PER_ROUND, LATE_S, NODES_OF_ONE_FAULT, SUBJECTS_NAMED
 from holdfast.watchdog.wording import ranks_in_words
 
@@ -55,7 +47,7 @@ VALUES_KEPT = 64  # of one make of device: one that is always wrong says somethi
 class DeviceVoteDetector(Detector):
     """Judges what ranks prove of themselves in `Reported`; proves agreement as well."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Reported, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

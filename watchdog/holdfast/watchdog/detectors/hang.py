@@ -37,15 +37,7 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import ProcessState, RankSample
-from holdfast.watchdog.detectors.detector import (
-    Detector,
-    Exited,
-    Reported,
-    RoundInForce,
-    RoundStarted,
-    RoundStopped,
-    Sample,
-)
+from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Exited, Reported, RoundInForce, Sample
 from holdfast.watchdog.detectors.user_code import early_exit
 from holdfast.watchdog.wording import ranks_in_words
 
@@ -180,7 +172,7 @@ def _where(sample: RankSample) -> str:
 class HangDetector(Detector):
     """Judges `Reported`. At most one finding per round; one sample per rank and a window of step times is kept."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Reported, Exited, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, Exited, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

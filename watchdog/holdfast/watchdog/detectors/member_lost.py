@@ -18,6 +18,7 @@ import msgspec
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors.detector import (
+    ROUNDS,
     Connected,
     Detector,
     Disconnected,
@@ -26,7 +27,6 @@ from holdfast.watchdog.detectors.detector import (
     Left,
     RoundInForce,
     RoundStarted,
-    RoundStopped,
     Sample,
 )
 from holdfast.watchdog.wording import in_words
@@ -55,15 +55,7 @@ class MemberLostDetector(Detector):
     A lost member is watched again from its next `Connected`, or when a round counts on it all the same.
     """
 
-    subscribes_to: tuple[type[Sample], ...] = (
-        Heard,
-        Connected,
-        Expected,
-        Disconnected,
-        Left,
-        RoundStarted,
-        RoundStopped,
-    )
+    subscribes_to: tuple[type[Sample], ...] = (Heard, Connected, Expected, Disconnected, Left, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

@@ -18,15 +18,7 @@ from dataclasses import dataclass
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
 from holdfast.api.telemetry import NonFinite, RankSample, SkippedSteps
-from holdfast.watchdog.detectors.detector import (
-    Detector,
-    Finished,
-    Reported,
-    RoundInForce,
-    RoundStarted,
-    RoundStopped,
-    Sample,
-)
+from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Finished, Reported, RoundInForce, Sample
 from holdfast.watchdog.wording import ranks_in_words
 
 # Every agent reports within an interval, at once when it is news. One that is late by more is not waited for.
@@ -57,7 +49,7 @@ class _Skip:
 class NonFiniteDetector(Detector):
     """Judges what the rank records keep of the round in force. At most one fault a round; each skip once."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Reported, Finished, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, Finished, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

@@ -29,6 +29,7 @@ from holdfast.api.membership import WorkerExited
 from holdfast.api.policy import Policy
 from holdfast.api.telemetry import NodeReport, ProcessKilledForMemory
 from holdfast.watchdog.detectors.detector import (
+    ROUNDS,
     CollectiveBroke,
     Detector,
     Exited,
@@ -140,7 +141,7 @@ class _Company:
 class ProcessExitDetector(Detector):
     """Judges `Exited`, in the light of what `Reported` says. Silence proves nothing here."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Exited, CollectiveBroke, Reported, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Exited, CollectiveBroke, Reported, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

@@ -11,7 +11,7 @@ from holdfast.api.event import RoundProgressed
 from holdfast.api.policy import Policy
 from holdfast.api.status import RankStatus, reading
 from holdfast.api.telemetry import ProcessState, RankSample
-from holdfast.watchdog.detectors.detector import Reported, RoundInForce, RoundStarted, RoundStopped, Sample
+from holdfast.watchdog.detectors.detector import ROUNDS, Reported, RoundInForce, RoundStarted, Sample
 
 # Often enough to know what a fault costs. Few of them are lines in the journal: see heldprogress.py.
 EVENT_INTERVAL_S = 1.0
@@ -68,7 +68,7 @@ class _Heard:
 class Progress:
     """Keeps the newest sample of each rank of the round that runs. Samples of older rounds are fenced."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Reported, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._stale_after_s = policy.lost_after_s

@@ -20,15 +20,7 @@ from holdfast.api.event import ReplicasAgreed
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
 from holdfast.api.telemetry import NodeReport, ParametersFingerprinted
-from holdfast.watchdog.detectors.detector import (
-    ASKS,
-    Detector,
-    Reported,
-    RoundInForce,
-    RoundStarted,
-    RoundStopped,
-    Sample,
-)
+from holdfast.watchdog.detectors.detector import ASKS, ROUNDS, Detector, Reported, RoundInForce, Sample
 from holdfast.watchdog.wording import in_words, ranks_in_words
 
 # The cause of what doing a step again proves: the replicas agree by then, so it is no disagreement of its own.
@@ -137,7 +129,7 @@ class _Verdict:
 class ReplicaVoteDetector(Detector):
     """Judges the fingerprints in `Reported`; proves agreement as well."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Reported, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job

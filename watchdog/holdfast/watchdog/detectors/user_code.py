@@ -16,15 +16,7 @@ from dataclasses import dataclass
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
-from holdfast.watchdog.detectors.detector import (
-    CollectiveBroke,
-    Detector,
-    Exited,
-    RoundInForce,
-    RoundStarted,
-    RoundStopped,
-    Sample,
-)
+from holdfast.watchdog.detectors.detector import ROUNDS, CollectiveBroke, Detector, Exited, RoundInForce, Sample
 
 # What the same way of ending early is known by, from one round to the next.
 ALIKE = "a rank ended early"
@@ -103,7 +95,7 @@ def outside_of(raised: str, error: str) -> Outside | None:
 class EarlyExitDetector(Detector):
     """Judges `Exited` with code 0 by what breaks after it in its round: others may go on for long without that."""
 
-    subscribes_to: tuple[type[Sample], ...] = (CollectiveBroke, Exited, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (CollectiveBroke, Exited, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
