@@ -185,16 +185,11 @@ class ProcessExitDetector(Detector):
         self._dead[death.exit.rank] = death.subject, None if death.names_a_peer else death.exit.signal, death.way
         if self._ended_well and death.names_a_peer:
             return ()  # it missed the one that ended, and `EarlyExitDetector` says so
-        known = self._culprit
-        if (
-            known is None
-            or death.at > known.at + SYMPTOM_WINDOW_S
-            # More likely it brought the known one about than the other way round.
-            or (
-                death.confidence is not Confidence.UNKNOWN
-                and (known.confidence is Confidence.UNKNOWN or death.at < known.at)
-            )
-        ):
+        known, is_sure = self._culprit, death.confidence is not Confidence.UNKNOWN
+        is_news = known is None or death.at > known.at + SYMPTOM_WINDOW_S
+        # More likely it brought the known one about than the other way round.
+        is_better = known is not None and (known.confidence is Confidence.UNKNOWN or death.at < known.at)
+        if is_news or (is_sure and is_better):
             self._culprit = death
             if known is None and death.may_be_shared:
                 wait_s = max(ALIKE_S_MIN, ALIKE_SHARE * (now - self._began_at))
