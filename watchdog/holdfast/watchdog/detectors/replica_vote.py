@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from holdfast.api.event import ReplicasAgreed
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
-from holdfast.api.telemetry import NodeReport, ParametersFingerprinted
+from holdfast.api.telemetry import ParametersFingerprinted
 from holdfast.watchdog.detectors.detector import ASKS, ROUNDS, Detector, Reported, RoundInForce, Sample
 from holdfast.watchdog.wording import in_words, ranks_in_words
 
@@ -72,7 +72,7 @@ class Ballot:
         self.began_at = began_at
         self.missing = world_size  # how many have not voted
         self._voted = bytearray(world_size)
-        self._groups: dict[int, dict[int, list[int]]] = {}  # by group and value, the ranks
+        self.groups: dict[int, dict[int, list[int]]] = {}  # by group and value, the ranks
 
     def cast(self, rank: int, group: int, value: int) -> None:
         """Count a vote. Of several votes of one rank the first counts."""
@@ -80,16 +80,16 @@ class Ballot:
             return
         self._voted[rank] = 1
         self.missing -= 1
-        self._groups.setdefault(group, {}).setdefault(value, []).append(rank)
+        self.groups.setdefault(group, {}).setdefault(value, []).append(rank)
 
     @property
     def compares(self) -> bool:
         """Whether any two ranks had to say the same: a group of one agrees with itself, which proves nothing."""
-        return any(sum(len(ranks) for ranks in sides.values()) > 1 for sides in self._groups.values())
+        return any(sum(len(ranks) for ranks in sides.values()) > 1 for sides in self.groups.values())
 
     def disputes(self) -> Iterator[Dispute]:
         """The groups whose ranks differ."""
-        for group, sides in self._groups.items():
+        for group, sides in self.groups.items():
             if len(sides) > 1:
                 largest_first = sorted(sides.items(), key=lambda side: -len(side[1]))
                 told = {value: tuple(sorted(ranks)) for value, ranks in largest_first}
@@ -97,13 +97,9 @@ class Ballot:
 
     def majority_of(self, group: int) -> int | None:
         """What more than half of the group says; None when that is not proved."""
-        sides = self._groups.get(group, {})
+        sides = self.groups.get(group, {})
         votes = sum(len(ranks) for ranks in sides.values()) + self.missing
         return next((value for value, ranks in sides.items() if 2 * len(ranks) > votes), None)
-
-    def ranks_for(self, group: int, value: int) -> tuple[int, ...]:
-        """Who of the group says `value`."""
-        return tuple(self._groups.get(group, {}).get(value, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,25 +135,22 @@ class ReplicaVoteDetector(Detector):
         self._unsettled: dict[int, _Unsettled] = {}  # by step
         self._begin()
 
-    def observe(self, sample: Sample, now: float) -> Sequence[Finding | ReplicasAgreed]:
-        """Count the votes of a report; what it completes is judged."""
-        if isinstance(sample, Reported):
-            if not sample.report.events or self._round.number is None:
-                return ()
-            return list(self._count(sample.report, self._round.number, now))
-        if self._round.follow(sample):
-            self._begin()
-        return ()
-
     def _begin(self) -> None:
         self._ballots: dict[int, Ballot] = {}  # by step, all of them after `_judged`
         self._judged = -1
         self._told: set[tuple[str, tuple[Subject, ...]]] = set()
         self._ballots_max = min(BALLOTS_MAX, max(BALLOTS_MIN, VOTES_KEPT // max(1, self._round.world_size)))
 
-    def _count(self, report: NodeReport, number: int, now: float) -> Iterator[Finding | ReplicasAgreed]:
-        ranks = self._round.ranks_on(report.node)
-        for event in report.events:
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding | ReplicasAgreed]:
+        """Count the votes of a report; what it completes is judged."""
+        if self._round.follow(sample):
+            self._begin()
+        number = self._round.number
+        if not isinstance(sample, Reported) or not sample.report.events or number is None:
+            return ()
+        proofs: list[Finding | ReplicasAgreed] = []
+        ranks = self._round.ranks_on(sample.report.node)
+        for event in sample.report.events:
             if not isinstance(event, ParametersFingerprinted):
                 continue
             if event.round != number or event.rank not in ranks or event.step <= self._judged:
@@ -169,14 +162,15 @@ class ReplicaVoteDetector(Detector):
                     self._agreed.pop()
                 ballot = Ballot(event.step, self._round.world_size, now - max(0.0, event.age_s))
                 self._ballots[event.step] = ballot
-                # These are not waited for any longer.
+                # Votes that are too many, or wait for too long with others begun, are judged without the missing.
                 steps = sorted(self._ballots)
                 surplus = steps[: max(0, len(steps) - self._ballots_max)]
                 late = [step for step in steps[:-LATE_BALLOTS] if self._ballots[step].began_at <= now - LATE_S]
-                yield from self._judge_up_to(max((*surplus, *late), default=-1), number, now)
+                proofs.extend(self._judge_up_to(max((*surplus, *late), default=-1), number, now))
             ballot.cast(event.rank, event.group, event.value)
             if not ballot.missing:
-                yield from self._judge_up_to(event.step, number, now)
+                proofs.extend(self._judge_up_to(event.step, number, now))
+        return proofs
 
     def _judge_up_to(self, step: int, number: int, now: float) -> Iterator[Finding | ReplicasAgreed]:
         """Judge the votes up to a step: after it nobody votes on an earlier one, except who was lost."""
@@ -255,7 +249,7 @@ class ReplicaVoteDetector(Detector):
                     "nothing is proved"
                 )
                 return _Verdict(REPLAY, Confidence.UNKNOWN, XidAction.WATCH, named[:SUBJECTS_NAMED], error)
-            if self._nodes(ballot.ranks_for(group, value)) <= sides[value]:
+            if self._nodes(ballot.groups[group][value]) <= sides[value]:
                 continue  # who had said it says it again: what is broken may be so in the same way each time
             return self._conviction(REPLAY, named, f"{now_say}: {in_words(others)}, which had said otherwise,")
         return None

@@ -128,7 +128,7 @@ def culprits(state: JobState, now: float) -> dict[tuple[str, str, str, str, str]
 
 
 def _shown_states(incident: Incident, state: JobState, now: float) -> list[str]:
-    """Open; paged, while nobody has answered for an hour; and told to a human lately without being waited for."""
+    """Open; paged, for an hour, while nobody has answered; and told to a human lately without being waited for."""
     is_open, is_paged = incident.state is IncidentState.OPEN, incident.state is IncidentState.PAGED
     # Training that goes on in a later round has answered the page, as the condition Degraded has it.
     running, paged_in = state.round, incident.round
