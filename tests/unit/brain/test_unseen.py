@@ -10,7 +10,7 @@ from holdfast.api.round import Closed, Entry, Idle, Round
 from holdfast.api.status import JobPhase
 from holdfast.watchdog.brain.history import SILENT_STEADY_S, STEADY_S
 from holdfast.watchdog.brain.status import status_of
-from holdfast.watchdog.detectors.early_exit import ALIKE as EARLY_EXIT
+from holdfast.watchdog.detectors.user_code import ALIKE as EARLY_EXIT
 
 ALIKE = "KeyError in train.py:7"
 

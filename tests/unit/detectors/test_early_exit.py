@@ -6,7 +6,7 @@ from signals import JOB, broke, exited, policy, started
 from holdfast.api.finding import Confidence, Finding, FindingKind, Subject
 from holdfast.watchdog.detectors import detectors_for
 from holdfast.watchdog.detectors.detector import Sample
-from holdfast.watchdog.detectors.early_exit import ALIKE
+from holdfast.watchdog.detectors.user_code import ALIKE
 
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5"
 ENDED = exited(1, code=0)

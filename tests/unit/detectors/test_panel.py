@@ -12,7 +12,6 @@ from holdfast.watchdog.detectors.condition import ConditionDetector
 from holdfast.watchdog.detectors.detector import Detector, Disconnected
 from holdfast.watchdog.detectors.device_vote import DeviceVoteDetector
 from holdfast.watchdog.detectors.divergence import DivergenceDetector
-from holdfast.watchdog.detectors.early_exit import EarlyExitDetector
 from holdfast.watchdog.detectors.gpu_fault import GpuFaultDetector
 from holdfast.watchdog.detectors.hang import HangDetector
 from holdfast.watchdog.detectors.member_lost import MemberLostDetector
@@ -21,6 +20,7 @@ from holdfast.watchdog.detectors.preemption import PreemptionDetector
 from holdfast.watchdog.detectors.process_exit import ProcessExitDetector
 from holdfast.watchdog.detectors.replica_vote import ReplicaVoteDetector
 from holdfast.watchdog.detectors.thermal import ThermalDetector
+from holdfast.watchdog.detectors.user_code import EarlyExitDetector
 
 
 def on(policy: Policy) -> tuple[Detector, ...]:

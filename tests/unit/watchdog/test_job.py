@@ -28,6 +28,7 @@ from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.step import Reason, Show, Step, changed
 from holdfast.watchdog.detectors.detector import (
     Connected,
+    Detector,
     Expected,
     Heard,
     Left,
@@ -89,7 +90,7 @@ class CountingBrain:
         return self.wakeup
 
 
-class RecordingDetector:
+class RecordingDetector(Detector):
     """Remembers samples; makes one finding for each member it hears of by the name `faulty`."""
 
     subscribes_to = get_args(Sample)

@@ -8,9 +8,8 @@ import logging
 from typing import Final
 
 from holdfast.api.event import FindingMade, Journaled
-from holdfast.api.finding import Finding
 from holdfast.watchdog.brain.selftests import GIVEN_UP
-from holdfast.watchdog.brain.step import FAILED_RULE, IGNORED_RULE, Reason, Step
+from holdfast.watchdog.brain.step import FAILED_RULE, IGNORED_RULE, Step
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +26,21 @@ class DecisionLog:
     def note(self, line: Journaled, step: Step) -> None:
         """What the line led to."""
         event, reason = type(line.event).__name__, step.reason
-        if isinstance(line.event, FindingMade) and self._is_ignored_anew(line.event.finding, reason):
+        if isinstance(line.event, FindingMade):
             finding = line.event.finding
-            logger.info(
-                "finding ignored job=%s offset=%d kind=%s cause=%s subject=%s reason=%s",
-                *(self._job, line.offset, finding.kind.value, finding.cause, finding.subject, reason.says),
-            )
-        elif reason.rule == FAILED_RULE:
+            fault = finding.cause, str(finding.subject)
+            told = self._ignored.pop(fault, None)
+            if reason.rule == IGNORED_RULE:
+                self._ignored[fault] = reason.says
+                while len(self._ignored) > IGNORED_KEPT:
+                    del self._ignored[next(iter(self._ignored))]
+                if told != reason.says:
+                    logger.info(
+                        "finding ignored job=%s offset=%d kind=%s cause=%s subject=%s reason=%s",
+                        *(self._job, line.offset, finding.kind.value, finding.cause, finding.subject, reason.says),
+                    )
+                    return
+        if reason.rule == FAILED_RULE:
             logger.error("brain failed job=%s offset=%d reason=%s", self._job, line.offset, reason.says)
         elif step.effects or reason.rule == GIVEN_UP:
             logger.info(
@@ -43,14 +50,3 @@ class DecisionLog:
             )
         else:
             logger.debug("applied job=%s offset=%d event=%s reason=%s", self._job, line.offset, event, reason.says)
-
-    def _is_ignored_anew(self, finding: Finding, reason: Reason) -> bool:
-        """Whether nothing is done about the finding, and why is not in the log yet."""
-        fault = finding.cause, str(finding.subject)
-        told = self._ignored.pop(fault, None)
-        if reason.rule != IGNORED_RULE:
-            return False
-        self._ignored[fault] = reason.says
-        while len(self._ignored) > IGNORED_KEPT:
-            del self._ignored[next(iter(self._ignored))]
-        return told != reason.says

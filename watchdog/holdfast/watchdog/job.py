@@ -113,7 +113,22 @@ class Job:
         A journal that cannot be applied stops this job, and no other one.
         """
         try:
-            self._restore()
+            origin = newest(self._store, self.name, brain=self._brain)
+            self.state, self.offset, self.last_at = origin.state, origin.offset, origin.at
+            snapshot = origin.snapshot()
+            self._saved_offset, self._saved_bytes = origin.offset, len(snapshot.state)
+            if (last := self._store.last(self.name)) < origin.offset:
+                raise Damaged(f"the journal ends at line {last}, and the snapshot is of line {origin.offset}")
+            if origin.passed_over:
+                # Else the next one would make the unreadable one the earlier, and this one would be gone.
+                self._store.save(self.name, snapshot, fence=self._fence)
+            self.extent = self._store.extent(self.name)
+            self.counts.begin(self.state.incidents)
+            missed: list[Effect] = []
+            for line in self._store.tail(self.name, self.offset):
+                missed.extend(self._apply(line).effects)
+            # What is shown is read from the state; only the records for readers may not have been written.
+            self.keep(missed, self.last_at)
         except (Unavailable, Fenced):
             raise
         except Exception as error:
@@ -144,26 +159,8 @@ class Job:
         self.senses = None
         self.state = self._brain.initial(self.name)
         self._waiting.clear()
-        self._held.forget()
+        self._held = HeldProgress(self._brain)
         logger.error("job stopped job=%s reason=%s", self.name, self.stopped)
-
-    def _restore(self) -> None:
-        origin = newest(self._store, self.name, brain=self._brain)
-        self.state, self.offset, self.last_at = origin.state, origin.offset, origin.at
-        snapshot = origin.snapshot()
-        self._saved_offset, self._saved_bytes = origin.offset, len(snapshot.state)
-        if (last := self._store.last(self.name)) < origin.offset:
-            raise Damaged(f"the journal ends at line {last}, and the snapshot is of line {origin.offset}")
-        if origin.passed_over:
-            # Else the next one would make the unreadable one the earlier, and this one would be gone.
-            self._store.save(self.name, snapshot, fence=self._fence)
-        self.extent = self._store.extent(self.name)
-        self.counts.begin(self.state.incidents)
-        missed: list[Effect] = []
-        for line in self._store.tail(self.name, self.offset):
-            missed.extend(self._apply(line).effects)
-        # What is shown is read from the state; only the records for readers may not have been written.
-        self.keep(missed, self.last_at)
 
     def resume(self, now: float) -> tuple[Effect, ...]:
         """Go on after `restore`: watch again, and let the brain know that it was away."""
@@ -359,7 +356,14 @@ class Job:
                 self._held.keep(event, now)
                 continue
             self._waiting |= {object(): held for held in self._held.take()}
-            subject = _subject(event)
+            subject: object
+            match event:  # a newer one takes its place: an operator repeats all it sees at every turn
+                case NodeChanged(node=node):
+                    subject = NodeChanged, node
+                case PodChanged(member=member):
+                    subject = PodChanged, member
+                case _:
+                    subject = object()
             self._waiting.pop(subject, None)
             self._waiting[subject] = event
         while len(self._waiting) > WAITING_EVENTS_MAX:
@@ -395,18 +399,19 @@ class Job:
         if self.state.policy is None:
             return
         self.senses = self._senses_for(self.state.policy)
-        there: list[Sample] = [
-            Connected(each.name, each.node) if back_by is None else Expected(each.name, each.node, back_by)
-            for each in self.state.members
-            if each.standing is not MemberState.LOST
-        ]
-        gone = [Left(each.name) for each in self.state.members if each.standing is MemberState.LOST]
+        there: list[Sample] = []
+        finished: list[Sample] = []
+        gone: list[Sample] = []
+        for each in self.state.members:
+            if each.standing is MemberState.LOST:
+                gone.append(Left(each.name))
+            elif back_by is None:
+                there.append(Connected(each.name, each.node))
+            else:
+                there.append(Expected(each.name, each.node, back_by))
+            if each.finished_round is not None:
+                finished.append(Finished(each.name, each.finished_round, each.nonfinite))
         shown = [_as_sample(Show(self.state.desired))] if self.state.desired is not None else []
-        finished = [
-            Finished(each.name, each.finished_round, each.nonfinite)
-            for each in self.state.members
-            if each.finished_round is not None
-        ]
         for sample in (*there, *self._placed.values(), *shown, *finished, *gone):
             self.senses.observe(sample, now)
 
@@ -419,17 +424,6 @@ class Job:
         if self.trouble is not None:
             logger.info("store takes writes again job=%s", self.name)
         self.trouble = None
-
-
-def _subject(event: Event) -> object:
-    """What a newer event of the same subject takes the place of; an operator repeats all it sees at every turn."""
-    match event:
-        case NodeChanged(node=node):
-            return NodeChanged, node
-        case PodChanged(member=member):
-            return PodChanged, member
-        case _:
-            return object()
 
 
 def _as_sample(effect: Show) -> Sample:

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import get_args
 
 from holdfast.api.event import Event, FindingMade
 from holdfast.api.finding import Finding
@@ -15,54 +15,42 @@ from holdfast.watchdog.detectors.progress import Progress
 logger = logging.getLogger(__name__)
 
 
-@runtime_checkable
-class StallJudge(Protocol):
-    """A detector that knows how long a step may take."""
-
-    def stalled_after_s(self, now: float) -> float | None:
-        """After how long without progress a rank is worth a report at once, None while that is Unknown."""
-        ...
-
-
 class Senses:
-    """Fans samples out to progress and detectors, and gathers what they prove as events.
+    """Shows each kind of sample to those that subscribe to it, and gathers what they prove as events.
 
-    One that fails on a sample proves nothing by it, says so in the log, and keeps nobody else from judging.
-    `failures` counts those samples by the judge's name, from zero for each.
+    Progress comes first: a step that was completed was so before any fault after it. One that fails on a sample
+    proves nothing by it, says so in the log, and keeps nobody else from judging. `failures` counts those samples
+    by the judge's name, from zero for each.
     """
 
     def __init__(self, detectors: Sequence[Detector], progress: Progress) -> None:
         self.progress = progress
         self.failures = Counter({type(judge).__name__: 0 for judge in (progress, *detectors)})
         self._detectors = tuple(detectors)
-        self._subscribers: dict[type[Sample], tuple[Detector | Progress, ...]] = {}
-        self._stall_judges = tuple(each for each in detectors if isinstance(each, StallJudge))
+        everybody: tuple[Detector | Progress, ...] = (progress, *detectors)
+        self._subscribers: dict[type[Sample], tuple[Detector | Progress, ...]] = {
+            kind: tuple(each for each in everybody if kind in each.subscribes_to) for kind in get_args(Sample)
+        }
 
     def observe(self, sample: Sample, now: float) -> tuple[Event, ...]:
-        """Take one sample. Progress comes first: a step that was completed was so before any fault after it."""
-        kind = type(sample)
-        if (judges := self._subscribers.get(kind)) is None:
-            everybody: tuple[Detector | Progress, ...] = (self.progress, *self._detectors)
-            judges = tuple(each for each in everybody if kind in each.subscribes_to)
-            self._subscribers[kind] = judges
-        proved: list[Event] = []
-        for judge in judges:
+        """What one sample proves."""
+        proofs: list[Finding | Event] = []
+        for judge in self._subscribers[type(sample)]:
             try:
-                if found := judge.observe(sample, now):
-                    proved.extend(_events(found))
+                proofs.extend(judge.observe(sample, now))
             except Exception:
                 self._failed(judge)
-        return tuple(proved)
+        return _events(proofs)
 
     def elapse(self, now: float) -> tuple[Event, ...]:
         """What silence up to `now` proves."""
-        proved: list[Event] = []
+        proofs: list[Finding | Event] = []
         for judge in self._detectors:
             try:
-                proved.extend(_events(judge.elapse(now)))
+                proofs.extend(judge.elapse(now))
             except Exception:
                 self._failed(judge)
-        return tuple(proved)
+        return _events(proofs)
 
     def next_wakeup(self) -> float | None:
         """When silence could next prove something, or None."""
@@ -71,7 +59,7 @@ class Senses:
 
     def stalled_after_s(self, now: float) -> float | None:
         """After how long without progress a rank is worth reporting at once, or None."""
-        judged = (judge.stalled_after_s(now) for judge in self._stall_judges)
+        judged = (judge.stalled_after_s(now) for judge in self._detectors)
         return min((seconds for seconds in judged if seconds is not None), default=None)
 
     def _failed(self, judge: Detector | Progress) -> None:
@@ -80,9 +68,9 @@ class Senses:
         logger.exception("a judge failed judge=%s", type(judge).__qualname__)
 
 
-def _events(proofs: Iterable[Finding | Event]) -> list[Event]:
+def _events(proofs: Iterable[Finding | Event]) -> tuple[Event, ...]:
     """Judgements as the brain is told of them."""
-    return [FindingMade(proof) if isinstance(proof, Finding) else proof for proof in proofs]
+    return tuple([FindingMade(proof) if isinstance(proof, Finding) else proof for proof in proofs])
 
 
 SensesFor = Callable[[Policy], Senses]

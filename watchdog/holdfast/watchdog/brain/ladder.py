@@ -19,7 +19,7 @@ from holdfast.watchdog.brain.rewinds import known_checkpoints
 from holdfast.watchdog.brain.rounds import legal_size
 from holdfast.watchdog.brain.state import Failure, JobState
 from holdfast.watchdog.detectors.device_vote import MEMORY_CHANGE
-from holdfast.watchdog.detectors.early_exit import ALIKE as EARLY_EXIT
+from holdfast.watchdog.detectors.user_code import ALIKE as EARLY_EXIT
 from holdfast.watchdog.wording import in_words
 
 # Faults that the job's own code can bring about, again and again. A rack that dies is ten lost members at once

@@ -10,32 +10,25 @@ from collections.abc import Sequence
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind
 from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors.detector import (
+    ROUNDS,
     CollectiveBroke,
     Connected,
+    Detector,
     Disconnected,
     Exited,
-    RoundStarted,
-    RoundStopped,
+    RoundInForce,
     Sample,
 )
-from holdfast.watchdog.detectors.round_in_force import RoundInForce
 
 # Fifty times what survivors of a killed peer were seen to need (7-27 ms with gloo), and little against the
 # time-out of minutes that a training script would otherwise wait.
 PATIENCE_S = 1.0
 
 
-class CollectiveFailedDetector:
+class CollectiveFailedDetector(Detector):
     """Judges `CollectiveBroke` by what else happens in its round."""
 
-    subscribes_to: tuple[type[Sample], ...] = (
-        CollectiveBroke,
-        Exited,
-        Connected,
-        Disconnected,
-        RoundStarted,
-        RoundStopped,
-    )
+    subscribes_to: tuple[type[Sample], ...] = (CollectiveBroke, Exited, Connected, Disconnected, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._round = RoundInForce(policy.job)
@@ -50,18 +43,23 @@ class CollectiveFailedDetector:
             self._broke.clear()
             self._away.clear()
             self._patience_ends, self._settled = None, False
-        elif isinstance(sample, Disconnected):
-            if self._round.has(sample.member):
-                self._away.add(sample.member)
-        elif isinstance(sample, Connected):
-            self._back(sample.member, now)
-        elif isinstance(sample, Exited) and self._round.counts(sample.exit.round):
-            # One that ended with success after its own collective failed is not why it did.
-            self._settled = self._settled or sample.exit.exit_code != 0 or sample.exit.rank not in self._broke
-        elif isinstance(sample, CollectiveBroke) and self._round.counts(sample.failure.round):
-            self._broke.setdefault(sample.failure.rank, (now - max(0.0, sample.failure.age_s), sample))
-            if self._patience_ends is None:
-                self._patience_ends = now + PATIENCE_S
+        running = self._round.round
+        if running is None:
+            return ()
+        match sample:
+            case Disconnected(member=member) if member in running.names:
+                self._away.add(member)
+            case Connected(member=member) if member in self._away:
+                self._away.remove(member)  # a connection that only blinked was not the cause
+                if self._broke:
+                    self._patience_ends = now + PATIENCE_S
+            case Exited(exit=exit) if exit.round == running.number:
+                # One that ended with success after its own collective failed is not why it did.
+                self._settled = self._settled or exit.exit_code != 0 or exit.rank not in self._broke
+            case CollectiveBroke(failure=failure) if failure.round == running.number:
+                self._broke.setdefault(failure.rank, (now - max(0.0, failure.age_s), sample))
+                if self._patience_ends is None:
+                    self._patience_ends = now + PATIENCE_S
         return ()
 
     def elapse(self, now: float) -> Sequence[Finding]:
@@ -70,36 +68,26 @@ class CollectiveFailedDetector:
         if due is None or now < due:
             return ()
         self._settled = True
-        return (self._finding(),)
-
-    def next_wakeup(self) -> float | None:
-        return None if self._settled or self._away else self._patience_ends
-
-    def _back(self, member: str, now: float) -> None:
-        """A connection that only blinked was not the cause."""
-        if member not in self._away:
-            return
-        self._away.remove(member)
-        if self._broke:
-            self._patience_ends = now + PATIENCE_S
-
-    def _finding(self) -> Finding:
         reports = sorted(self._broke.values(), key=lambda each: (each[0], each[1].failure.rank))
         began_at, first = reports[0]
-        ranks = [broke.failure.rank for _, broke in reports]
+        subject, *also = (self._round.subject(broke.failure.rank) for _, broke in reports)
         evidence = tuple(
             Evidence(f"launcher {broke.member}", f"rank {broke.failure.rank} lives and its collective failed", at)
             for at, broke in reports[:16]
         )
         silence = Evidence("collective failed", f"no exit and no lost member within {PATIENCE_S:.0f} s", began_at)
-        return Finding(
+        finding = Finding(
             kind=FindingKind.COLLECTIVE_FAILED,
-            subject=self._round.subject(ranks[0]),
+            subject=subject,
             cause="collective failed",
             evidence=(*evidence, silence),
             confidence=Confidence.UNKNOWN,
             began_at=began_at,
             round=first.failure.round,
             error=first.failure.error,
-            also=tuple(self._round.subject(rank) for rank in ranks[1:]),
+            also=tuple(also),
         )
+        return (finding,)
+
+    def next_wakeup(self) -> float | None:
+        return None if self._settled or self._away else self._patience_ends

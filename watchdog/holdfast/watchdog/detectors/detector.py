@@ -1,21 +1,21 @@
 """The port every detector fills, and what detectors see: raw observations, as the server turns messages and rounds
-into them.
+into them, and the round that they count for.
 
 Samples are not journaled and not kept: detectors hold bounded windows of them, which refill within seconds after a
 restart.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
 
 from holdfast.api.event import ConditionOver, NodeDeparting, ReplicasAgreed
-from holdfast.api.finding import Finding
+from holdfast.api.finding import Finding, Subject
 from holdfast.api.membership import CollectiveFailed, WorkerExited
 from holdfast.api.policy import FaultAction, XidAction
-from holdfast.api.round import Round
+from holdfast.api.round import MemberRanks, Round
 from holdfast.api.telemetry import NodeReport, RankNonFinite, RankSample
 
 # What a detector proves: mostly that something is wrong; some also prove that something is well again.
@@ -129,6 +129,9 @@ Sample = (
     | RoundStopped
 )
 
+# What `RoundInForce` follows.
+ROUNDS: tuple[type[Sample], ...] = (RoundStarted, RoundStopped)
+
 
 class Detector(Protocol):
     """One fault class. Pure: time is an argument, memory is bounded.
@@ -151,6 +154,77 @@ class Detector(Protocol):
     def next_wakeup(self) -> float | None:
         """When `elapse` could next prove something, or None."""
         return None
+
+    def stalled_after_s(self, now: float) -> float | None:
+        """After how long without progress a rank is worth a report at once, None while that is Unknown."""
+        return None
+
+
+class RoundInForce:
+    """Follows the rounds shown. Whatever carries another round's number is fenced: it is evidence of nothing.
+
+    `round` is the one that runs, and `number` its number; None while none does. A new round is on its way to the
+    launchers while this is told of it, so that following costs next to nothing; what is asked for with every
+    report is built when it is first asked for.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._newest: int | None = None  # number of what was shown last, a round or none
+        self.round: Round | None = None
+        self.number: int | None = None
+        self.world_size = 0  # 0 while none runs
+        self._ranks_of_node: dict[str, Container[int]] | None = None
+
+    def follow(self, sample: Sample) -> bool:
+        """Take one sample; True when it began or ended a round, so that all that was known before is void."""
+        if not isinstance(sample, RoundStarted | RoundStopped):
+            return False
+        started = sample.round if isinstance(sample, RoundStarted) else None
+        number = sample.round.number if isinstance(sample, RoundStarted) else sample.number
+        late = self._newest is not None and number < self._newest
+        if late or (number, started) == (self._newest, self.round):
+            return False
+        self._newest, self.round = number, started
+        self.number, self.world_size = (number, started.world_size) if started else (None, 0)
+        self._ranks_of_node = None
+        return True
+
+    def samples_in(self, reported: Reported) -> Sequence[RankSample]:
+        """The samples of a report that count: of this round, and of ranks that its node runs."""
+        if self.round is None:
+            return ()
+        if (known := reported.counted) is not None and known[0] is self.round:
+            return known[1]
+        report, number = reported.report, self.number
+        ranks = self.ranks_on(report.node)
+        samples = [sample for sample in report.ranks if sample.round == number and sample.rank in ranks]
+        reported.counted = self.round, samples  # several detectors ask, thousands of times a second
+        return samples
+
+    def ranks_on(self, node: str) -> Container[int]:
+        """The ranks that `node` runs in the round, none while none runs."""
+        if self.round is None:
+            return ()
+        if self._ranks_of_node is None:
+            # One member a node is the rule, and a range answers faster than a set; several members share a set.
+            ranks: dict[str, range | set[int]] = {}
+            for share in self.round.ranks:
+                mine = range(share.first_rank, share.first_rank + share.local_size)
+                ranks[share.node] = {*ranks[share.node], *mine} if share.node in ranks else mine
+            self._ranks_of_node = dict(ranks)
+        return self._ranks_of_node.get(node, ())
+
+    def member_of(self, rank: int) -> MemberRanks | None:
+        """Who runs `rank`, None when it is outside the world."""
+        return self.round.member_of(rank) if self.round else None
+
+    def subject(self, rank: int) -> Subject:
+        """`rank` with the member and node that run it."""
+        share = self.member_of(rank)
+        if share is None:
+            return Subject(self._job, rank=rank)
+        return Subject(self._job, node=share.node, member=share.member, rank=rank)
 
 
 def is_own_rule(own: XidAction, standing: XidAction) -> bool:

@@ -29,10 +29,9 @@ from collections.abc import Iterator, Sequence
 from holdfast.api.event import ReplicasAgreed
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, ProvedBy, Subject
 from holdfast.api.policy import Policy, XidAction
-from holdfast.api.telemetry import DeviceAnswered, NodeReport, ParametersChanged, ParametersFingerprinted
-from holdfast.watchdog.detectors.detector import ASKS, Reported, RoundStarted, RoundStopped, Sample
+from holdfast.api.telemetry import DeviceAnswered, ParametersChanged, ParametersFingerprinted
+from holdfast.watchdog.detectors.detector import ASKS, ROUNDS, Detector, Reported, RoundInForce, Sample
 from holdfast.watchdog.detectors.replica_vote import FINDINGS_PER_ROUND, LATE_S, NODES_OF_ONE_FAULT, SUBJECTS_NAMED
-from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.wording import ranks_in_words
 
 # Nodes report a change at once; those of one cause arrive within a second of each other.
@@ -45,10 +44,10 @@ DEVICES_KEPT = 64
 VALUES_KEPT = 64  # of one make of device: one that is always wrong says something else each time
 
 
-class DeviceVoteDetector:
+class DeviceVoteDetector(Detector):
     """Judges what ranks prove of themselves in `Reported`; proves agreement as well."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Reported, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
@@ -56,32 +55,6 @@ class DeviceVoteDetector:
         self._round = RoundInForce(policy.job)
         self._right: dict[int, int] = {}  # by device, in this and earlier rounds
         self._begin()
-
-    def observe(self, sample: Sample, now: float) -> Sequence[Finding | ReplicasAgreed]:
-        """Take the answers of a report; what they complete is judged."""
-        if isinstance(sample, Reported):
-            if not sample.report.events or self._round.number is None:
-                return ()
-            return list(self._hear(sample.report, now))
-        if self._round.follow(sample):
-            self._begin()
-        return ()
-
-    def elapse(self, now: float) -> Sequence[Finding | ReplicasAgreed]:
-        """Judge changes once those that belong together are there. Who does not answer is Unknown."""
-        found: list[Finding] = []
-        if self._changed_at is not None and now >= self._changed_at + CHANGES_TOGETHER_S:
-            found.extend(self._judge_changes(now))
-        for answer, since in list(self._held.values()):
-            if now >= since + LATE_S:
-                found.extend(self._verdict(answer, self._right_answer(answer.device), now))
-        return found
-
-    def next_wakeup(self) -> float | None:
-        wakeups = [since + LATE_S for _, since in self._held.values()]
-        if self._changed_at is not None:
-            wakeups.append(self._changed_at + CHANGES_TOGETHER_S)
-        return min(wakeups, default=None)
 
     def _begin(self) -> None:
         self._missing = self._round.world_size  # ranks that have not answered
@@ -101,12 +74,19 @@ class DeviceVoteDetector:
         self._is_spoiled = False  # something was found in this round: nothing of it is verified any more
         self._told: set[tuple[str, tuple[Subject, ...]]] = set()
 
-    def _hear(self, report: NodeReport, now: float) -> Iterator[Finding | ReplicasAgreed]:
-        ranks = self._round.ranks_on(report.node)
-        for event in report.events:
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding | ReplicasAgreed]:
+        """Take the answers of a report; what they complete is judged."""
+        if self._round.follow(sample):
+            self._begin()
+        if not isinstance(sample, Reported) or not sample.report.events:
+            return ()
+        proofs: list[Finding | ReplicasAgreed] = []
+        world, number = self._round.world_size, self._round.number
+        ranks = self._round.ranks_on(sample.report.node)
+        for event in sample.report.events:
             if not isinstance(event, DeviceAnswered | ParametersChanged | ParametersFingerprinted):
                 continue
-            if event.round != self._round.number or event.rank not in ranks:
+            if event.round != number or event.rank not in ranks:
                 continue
             match event:
                 case ParametersFingerprinted():
@@ -115,14 +95,50 @@ class DeviceVoteDetector:
                     self._is_spoiled = True
                     self._changes.setdefault(event.rank, event)
                     self._changed_at = now if self._changed_at is None else self._changed_at
-                case DeviceAnswered() if self._is_newer(event):
-                    yield from self._count(event, now)
-        yield from self._agreement()
+                case DeviceAnswered():
+                    before = self._newest.get(event.rank)
+                    if before is None or event.step > before.step:
+                        proofs.extend(self._count(event, before, now))
+        # Verified is what all say where replicas cannot tell: they see more than devices that answer right.
+        tells = not self._is_spoiled and len(self._sound) >= world and len(self._groups) >= world
+        if number is not None and tells and len(set(self._groups.values())) >= world:
+            step = min(self._sound_at) - 1
+            if self._agreed is None or step > self._agreed:
+                self._agreed = step
+                proofs.append(ReplicasAgreed(number, step, by=ProvedBy.DEVICES))
+        return proofs
 
-    def _count(self, answer: DeviceAnswered, now: float) -> Iterator[Finding]:
+    def elapse(self, now: float) -> Sequence[Finding | ReplicasAgreed]:
+        """Judge changes once those that belong together are there. Who does not answer is Unknown."""
+        found: list[Finding] = []
+        if self._changed_at is not None and now >= self._changed_at + CHANGES_TOGETHER_S:
+            changes, self._changes, self._changed_at = self._changes, {}, None
+            ranks = sorted(changes)
+            nodes = {subject.node for subject in self._subjects(ranks)}
+            cause, step, why = _WRITTEN, min(change.step for change in changes.values()), ""
+            if any(not change.is_flip for change in changes.values()):
+                # Ranks look at different pauses: those that saw it first prove nothing of the others.
+                why = ", in more than one bit: the script or a library writes to them"
+            elif len(ranks) > 1 and (2 * len(ranks) > self._round.world_size or len(nodes) > NODES_OF_ONE_FAULT):
+                why = ": memory does not fail together, so the script or a library writes to them"
+            else:
+                cause = MEMORY_CHANGE
+            told = f"the parameters of {ranks_in_words(ranks)} changed after step {step}, before they were updated"
+            found.extend(self._finding(cause, ranks, f"{told}{why}", step, now))
+        for answer, since in list(self._held.values()):
+            if now >= since + LATE_S:
+                found.extend(self._verdict(answer, self._right_answer(answer.device), now))
+        return found
+
+    def next_wakeup(self) -> float | None:
+        wakeups = [since + LATE_S for _, since in self._held.values()]
+        if self._changed_at is not None:
+            wakeups.append(self._changed_at + CHANGES_TOGETHER_S)
+        return min(wakeups, default=None)
+
+    def _count(self, answer: DeviceAnswered, before: DeviceAnswered | None, now: float) -> Iterator[Finding]:
         if not self._newest:
             self._began_at = now
-        before = self._newest.get(answer.rank)
         self._missing -= before is None
         if before is not None and before.device != answer.device:
             self._answers_of[answer.rank] = 0
@@ -138,7 +154,14 @@ class DeviceVoteDetector:
             heard = [answer.rank] if answer.device in self._confirmed else self._voters[answer.device]
             self._confirmed.add(answer.device)
             for rank in heard:
-                self._stands(self._newest[rank], right)
+                # What is verified is what right answers say that prove that memory was looked at.
+                if (sound := self._newest[rank]).value == right and sound.looks:
+                    if (step := self._sound.get(rank)) is not None:
+                        self._sound_at[step] -= 1
+                        if not self._sound_at[step]:
+                            del self._sound_at[step]
+                    self._sound[rank] = sound.step
+                    self._sound_at[sound.step] += 1
         yield from self._verdict(answer, right, now)
 
     def _right_answer(self, device: int) -> int | None:
@@ -154,34 +177,26 @@ class DeviceVoteDetector:
             del self._right[next(iter(self._right))]
         return now
 
-    def _is_newer(self, answer: DeviceAnswered) -> bool:
-        known = self._newest.get(answer.rank)
-        return known is None or answer.step > known.step
-
-    def _stands(self, answer: DeviceAnswered, right: int) -> None:
-        """Count an answer for what is verified, if it is right and proves that memory was looked at."""
-        if answer.value != right or not answer.looks:
-            return
-        before = self._sound.get(answer.rank)
-        if before is not None:
-            self._sound_at[before] -= 1
-            if not self._sound_at[before]:
-                del self._sound_at[before]
-        self._sound[answer.rank] = answer.step
-        self._sound_at[answer.step] += 1
-
     def _verdict(self, answer: DeviceAnswered, right: int | None, now: float) -> Iterator[Finding]:
         sides = self._sides[answer.device]
         if right is None:
             if self._missing == 0 and len(sides) > 1:
-                yield from self._dispute(answer, now)
+                self._is_spoiled = True
+                ranks = sorted(self._voters[answer.device])
+                who = f"{ranks_in_words(ranks)} compute different things on devices of one make"
+                yield from self._finding(_TIE, ranks, f"{who}, none is in the majority", answer.step, now)
             return
         wrong = sorted({rank for value, ranks in sides.items() if value != right for rank in ranks})
         if not wrong or (self._missing and now < self._began_at + LATE_S):
             return  # whether it is many, and so the software, is told by those who have not spoken
         self._is_spoiled = True
-        if (answer.value != right or answer.device in self._held) and self._others_are_to_answer(answer, now):
-            return
+        if answer.value != right or answer.device in self._held:
+            # Devices of that make are to have answered after the step of the first that is to be judged.
+            first, since = self._held.setdefault(answer.device, (answer, now))
+            voters = self._voters[first.device]
+            if now < since + LATE_S and any(self._newest[rank].step < first.step for rank in voters):
+                return
+            del self._held[answer.device]
         others = len(sides.get(right, ()))
         if len({subject.node for subject in self._subjects(wrong)}) > NODES_OF_ONE_FAULT:
             why = ": devices do not fail together, so the software is suspect"
@@ -190,7 +205,12 @@ class DeviceVoteDetector:
         alike = {rank for value, ranks in sides.items() if value != right and len(ranks) > 1 for rank in ranks}
         apart = [rank for rank in wrong if rank not in alike]
         torn = [rank for rank in apart if sum(rank in ranks for ranks in sides.values()) > 1]
-        steady = [rank for rank in apart if rank not in torn and self._is_repeated(answer, rank)]
+        # Those that have answered more than once on that device, as far as is known now.
+        steady = [
+            rank
+            for rank in apart
+            if rank not in torn and self._answers_of[rank] > 1 and self._newest[rank].device == answer.device
+        ]
         for cause, ranks, why in (
             (_VOTE, torn, ""),
             (_SPLIT, sorted(alike), ", and the same: broken devices do not agree, so the software is suspect"),
@@ -199,69 +219,10 @@ class DeviceVoteDetector:
             if ranks:
                 yield from self._finding(cause, ranks, _differ(ranks, others, answer, why), answer.step, now)
 
-    def _others_are_to_answer(self, answer: DeviceAnswered, now: float) -> bool:
-        """Whether devices of that make have not answered yet after the step of the first that is to be judged."""
-        first, since = self._held.setdefault(answer.device, (answer, now))
-        if now < since + LATE_S and any(
-            self._newest[rank].step < first.step for rank in self._voters[first.device]
-        ):
-            return True
-        del self._held[answer.device]
-        return False
-
-    def _is_repeated(self, answer: DeviceAnswered, rank: int) -> bool:
-        """Whether a rank has answered more than once on that device, as far as is known now."""
-        return self._answers_of[rank] > 1 and self._newest[rank].device == answer.device
-
-    def _dispute(self, answer: DeviceAnswered, now: float) -> Iterator[Finding]:
-        self._is_spoiled = True
-        ranks = sorted(self._voters[answer.device])
-        error = f"{ranks_in_words(ranks)} compute different things on devices of one make, none is in the majority"
-        yield from self._finding(_TIE, ranks, error, answer.step, now)
-
-    def _judge_changes(self, now: float) -> Iterator[Finding]:
-        changes, self._changes, self._changed_at = self._changes, {}, None
-        ranks = sorted(changes)
-        step = min(change.step for change in changes.values())
-        told = f"the parameters of {ranks_in_words(ranks)} changed after step {step}, before they were updated"
-        written = [rank for rank in ranks if not changes[rank].is_flip]
-        if written:
-            # Ranks look at different pauses: those that saw it first prove nothing of the others.
-            error = f"{told}, in more than one bit: the script or a library writes to them"
-            yield from self._finding(_WRITTEN, ranks, error, step, now)
-            return
-        if len(ranks) > 1 and (
-            2 * len(ranks) > self._round.world_size
-            or len({subject.node for subject in self._subjects(ranks)}) > NODES_OF_ONE_FAULT
-        ):
-            error = f"{told}: memory does not fail together, so the script or a library writes to them"
-            yield from self._finding(_WRITTEN, ranks, error, step, now)
-            return
-        yield from self._finding(MEMORY_CHANGE, ranks, told, step, now)
-
-    def _agreement(self) -> Iterator[ReplicasAgreed]:
-        """What is verified by now, where replicas cannot tell: they see more than devices that answer right."""
-        world, number = self._round.world_size, self._round.number
-        if self._is_spoiled or number is None or len(self._sound) < world:
-            return
-        if len(self._groups) < world or len(set(self._groups.values())) < world:
-            return
-        step = min(self._sound_at) - 1
-        if self._agreed is None or step > self._agreed:
-            self._agreed = step
-            yield ReplicasAgreed(number, step, by=ProvedBy.DEVICES)
-
     def _subjects(self, ranks: Sequence[int]) -> tuple[Subject, ...]:
         return tuple(self._round.subject(rank) for rank in ranks[:SUBJECTS_NAMED])
 
-    def _finding(
-        self,
-        cause: str,
-        ranks: Sequence[int],
-        error: str,
-        step: int,
-        now: float,
-    ) -> Iterator[Finding]:
+    def _finding(self, cause: str, ranks: Sequence[int], error: str, step: int, now: float) -> Iterator[Finding]:
         """Once per round: who is wrong goes on being wrong."""
         subjects = self._subjects(ranks)
         key = (cause, subjects)

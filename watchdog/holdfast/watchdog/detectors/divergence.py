@@ -19,8 +19,7 @@ from statistics import median
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import LossPolicy, Policy, XidAction
 from holdfast.api.telemetry import RankSample
-from holdfast.watchdog.detectors.detector import Reported, RoundStarted, RoundStopped, Sample
-from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Reported, RoundInForce, Sample
 
 # Of so many ranks the median is taken, at even distances: of 1,024 it is as good as of 100,000.
 LOOKED_AT_MAX = 1024
@@ -39,10 +38,10 @@ APART_TOLD_MAX = 8  # of a round
 TO_SIGMA = 1.4826  # of a normal distribution: its standard deviation over its median absolute deviation
 
 
-class DivergenceDetector:
+class DivergenceDetector(Detector):
     """Watches the losses of a job whose spec says what to do about them; of another job it sees nothing."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Reported, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
@@ -68,13 +67,6 @@ class DivergenceDetector:
             self._looks_at = now + self._every_s
             found += self._look(self._wanted.rewind_after, now)
         return found
-
-    def elapse(self, now: float) -> Sequence[Finding]:
-        """Silence proves nothing of a loss."""
-        return ()
-
-    def next_wakeup(self) -> float | None:
-        return None
 
     def _begin(self) -> None:
         self._stride = max(1, -(-self._round.world_size // LOOKED_AT_MAX))

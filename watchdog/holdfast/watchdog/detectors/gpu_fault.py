@@ -16,12 +16,12 @@ every GPU as Unknown, and a GPU that truly failed says so with an event.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
-from holdfast.api.telemetry import GpuDisappeared, NodeReport, XidRaised
+from holdfast.api.telemetry import GpuDisappeared, XidRaised
 from holdfast.api.xid import (
     CATALOGUE,
     PREEMPTIVE_CLEANUP,
@@ -31,7 +31,7 @@ from holdfast.api.xid import (
     action_for,
     meaning_of,
 )
-from holdfast.watchdog.detectors.detector import Reported, Sample, is_own_rule
+from holdfast.watchdog.detectors.detector import Detector, Reported, Sample, is_own_rule
 
 MERGE_S = 5.0
 # A watched error that comes again on the same GPU within a day is no accident.
@@ -50,25 +50,25 @@ _SEVERITY = {action: place for place, action in enumerate(XidAction)}
 
 
 @dataclass(slots=True)
-class _Verdict:
-    """The last finding on a GPU; `last_at` moves with every symptom of it."""
-
-    action: XidAction
-    last_at: float
-
-
-@dataclass(slots=True)
 class _Gpu:
     """What one GPU raised lately. `bursts`: when the newest run of identical errors began, by XID."""
 
     bursts: OrderedDict[int, float] = field(default_factory=OrderedDict)
     last_cause_at: float = float("-inf")  # any XID but the cleanup
-    verdict: _Verdict | None = None
+    found: XidAction = XidAction.IGNORE  # what the last finding on it asks for
+    found_at: float = float("-inf")  # when that was, or its newest symptom
+
+    def is_explained(self, action: XidAction, at: float) -> bool:
+        """Whether a finding just made on it covers another one that asks for `action`."""
+        if abs(at - self.found_at) > MERGE_S or _SEVERITY[action] > _SEVERITY[self.found]:
+            return False
+        self.found_at = max(at, self.found_at)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """One XID on the watchdog's clock."""
+    """One XID on the watchdog's clock. `also`: who is on the same NVLinks, if it is about those."""
 
     subject: Subject
     event: XidRaised
@@ -78,7 +78,7 @@ class _Raised:
     own_rule: bool = False
 
 
-class GpuFaultDetector:
+class GpuFaultDetector(Detector):
     """Judges the events of `Reported`."""
 
     subscribes_to: tuple[type[Sample], ...] = (Reported,)
@@ -92,32 +92,17 @@ class GpuFaultDetector:
         """Findings for the errors of a report that ask for something."""
         if not isinstance(sample, Reported):
             return ()
-        return list(self._judge_report(sample.report, now)) if sample.report.events else []
-
-    def elapse(self, now: float) -> Sequence[Finding]:
-        """Judge the cleanups that nobody else explained."""
         findings: list[Finding] = []
-        for key, (until, raised) in list(self._held.items()):
-            if until <= now:
-                del self._held[key]
-                findings.extend(self._judge(raised, self._gpu(key)))
-        return findings
-
-    def next_wakeup(self) -> float | None:
-        return min((until for until, _ in self._held.values()), default=None)
-
-    def _judge_report(self, report: NodeReport, now: float) -> Iterator[Finding]:
-        for event in report.events:
-            if not isinstance(event, XidRaised | GpuDisappeared):
+        for event in sample.report.events:
+            if not isinstance(event, XidRaised | GpuDisappeared) or event.age_s > OLD_S:
                 continue
-            if event.age_s > OLD_S:
-                continue
-            key = (report.node, event.gpu)
-            gpu = self._gpu(key)
-            at = now - max(0.0, event.age_s)
-            subject = Subject(self._policy.job, node=report.node, gpu=event.gpu)
+            key = (sample.report.node, event.gpu)
+            gpu, at = self._gpu(key), now - max(0.0, event.age_s)
+            subject = Subject(self._policy.job, node=sample.report.node, gpu=event.gpu)
             if isinstance(event, GpuDisappeared):
-                yield from _judge_loss(gpu, subject, event, at)
+                if not gpu.is_explained(XidAction.EVICT, at):
+                    gpu.found, gpu.found_at = XidAction.EVICT, at
+                    findings.append(_loss(subject, event, at))
                 continue
             if event.xid == RECOVERY_ACTION_CHANGED and event.recovery_action == RecoveryAction.NONE:
                 self._gpus.pop(key, None)
@@ -128,33 +113,31 @@ class GpuFaultDetector:
                 action_for(event.xid, event.recovery_action, overrides, event.link_fault)
                 for overrides in ({**clusters, **self._policy.xid_actions}, clusters)
             )
-            raised = _Raised(subject, event, at, own, _peers(subject, event, report), is_own_rule(own, standing))
+            also: tuple[Subject, ...] = ()
+            if event.xid in _LINK_XIDS or event.recovery_action in _DOMAIN_RECOVERIES:
+                others = (other.uuid for other in sample.report.gpus if other.uuid != event.gpu)
+                also = tuple(Subject(subject.job, node=subject.node, gpu=uuid) for uuid in others)
+            raised = _Raised(subject, event, at, own, also, is_own_rule(own, standing))
             if event.xid != PREEMPTIVE_CLEANUP:
                 gpu.last_cause_at = at
                 if key in self._held and abs(at - self._held[key][1].at) <= MERGE_S:
                     del self._held[key]
-                yield from self._judge(raised, gpu)
+                findings.extend(_judge(raised, gpu))
             elif abs(at - gpu.last_cause_at) > MERGE_S:
                 self._held.setdefault(key, (now + MERGE_S, raised))
+        return findings
 
-    def _judge(self, raised: _Raised, gpu: _Gpu) -> Sequence[Finding]:
-        xid = raised.event.xid
-        before = gpu.bursts.get(xid)
-        same_burst = before is not None and raised.at - before <= MERGE_S
-        if not same_burst:
-            gpu.bursts[xid] = raised.at
-            gpu.bursts.move_to_end(xid)
-            if len(gpu.bursts) > XIDS_REMEMBERED:
-                gpu.bursts.popitem(last=False)
-        if raised.action is XidAction.IGNORE or _is_symptom(gpu, raised.action, raised.at):
-            return ()
-        evidence = [_evidence(raised)]
-        if raised.action is XidAction.WATCH:
-            if same_burst or before is None or raised.at - before > REPETITION_S:
-                return ()
-            evidence.insert(0, Evidence(_source(raised.subject), f"XID {xid} the time before", before))
-        gpu.verdict = _Verdict(raised.action, raised.at)
-        return (_xid_finding(raised, tuple(evidence)),)
+    def elapse(self, now: float) -> Sequence[Finding]:
+        """Judge the cleanups that nobody else explained."""
+        findings: list[Finding] = []
+        for key, (until, raised) in list(self._held.items()):
+            if until <= now:
+                del self._held[key]
+                findings.extend(_judge(raised, self._gpu(key)))
+        return findings
+
+    def next_wakeup(self) -> float | None:
+        return min((until for until, _ in self._held.values()), default=None)
 
     def _gpu(self, key: tuple[str, str]) -> _Gpu:
         gpu = self._gpus.setdefault(key, _Gpu())
@@ -165,56 +148,56 @@ class GpuFaultDetector:
         return gpu
 
 
-def _is_symptom(gpu: _Gpu, action: XidAction, at: float) -> bool:
-    """Whether a finding just made on this GPU covers another one that asks for `action`."""
-    verdict = gpu.verdict
-    if verdict is None or abs(at - verdict.last_at) > MERGE_S or _SEVERITY[action] > _SEVERITY[verdict.action]:
-        return False
-    verdict.last_at = max(at, verdict.last_at)
-    return True
-
-
-def _peers(subject: Subject, event: XidRaised, report: NodeReport) -> tuple[Subject, ...]:
-    """Who is on the same NVLinks, as far as a report knows: the node's other GPUs."""
-    if event.xid not in _LINK_XIDS and event.recovery_action not in _DOMAIN_RECOVERIES:
-        return ()
-    others = (gpu.uuid for gpu in report.gpus if gpu.uuid != event.gpu)
-    return tuple(Subject(subject.job, node=subject.node, gpu=uuid) for uuid in others)
-
-
-def _judge_loss(gpu: _Gpu, subject: Subject, event: GpuDisappeared, at: float) -> Iterator[Finding]:
-    if _is_symptom(gpu, XidAction.EVICT, at):
-        return
-    gpu.verdict = _Verdict(XidAction.EVICT, at)
+def _loss(subject: Subject, event: GpuDisappeared, at: float) -> Finding:
     says = f"GPU {event.gpu} answers no more" + (f": {event.text}" if event.text else "")
-    yield Finding(
+    return Finding(
         kind=FindingKind.GPU_LOST,
         subject=subject,
         cause="GPU lost",
-        evidence=(Evidence(_source(subject), says, at),),
+        evidence=(Evidence(f"GPU driver of node {subject.node}", says, at),),
         confidence=Confidence.CERTAIN,
         began_at=at,
         error=event.text,
     )
 
 
-def _xid_finding(raised: _Raised, evidence: tuple[Evidence, ...]) -> Finding:
-    """Certain where the catalogue blames the hardware, probable where the software may be at fault as well.
+def _judge(raised: _Raised, gpu: _Gpu) -> Sequence[Finding]:
+    """A watched error is a finding only when it repeats, and then the node is to leave.
 
-    A watched error is a finding only when it repeats, and then the node is to leave.
+    Certain where the catalogue blames the hardware, probable where the software may be at fault as well.
     """
-    event = raised.event
-    entry = CATALOGUE.get(event.xid)
+    event, at = raised.event, raised.at
+    before = gpu.bursts.get(event.xid)
+    same_burst = before is not None and at - before <= MERGE_S
+    if not same_burst:
+        gpu.bursts[event.xid] = at
+        gpu.bursts.move_to_end(event.xid)
+        if len(gpu.bursts) > XIDS_REMEMBERED:
+            gpu.bursts.popitem(last=False)
+    if raised.action is XidAction.IGNORE or gpu.is_explained(raised.action, at):
+        return ()
+    source, evidence = f"GPU driver of node {raised.subject.node}", []
+    if raised.action is XidAction.WATCH:
+        if same_burst or before is None or at - before > REPETITION_S:
+            return ()
+        evidence.append(Evidence(source, f"XID {event.xid} the time before", before))
+    gpu.found, gpu.found_at = raised.action, at
+    says = f"XID {event.xid} ({meaning_of(event.xid)}) on GPU {event.gpu}"
+    if event.recovery_action is not None:
+        says += f", recovery action {event.recovery_action}"
+    if raised.also:
+        says += f", which shares NVLinks with {', '.join(str(each.gpu) for each in raised.also[:PEERS_NAMED])}"
+    evidence.append(Evidence(source, f"{says}: {event.text}" if event.text else says, at))
     confidence = Confidence.UNKNOWN
-    if entry is not None:
+    if (entry := CATALOGUE.get(event.xid)) is not None:
         confidence = Confidence.CERTAIN if entry.blames is XidClass.HARDWARE else Confidence.PROBABLE
-    return Finding(
+    finding = Finding(
         kind=FindingKind.XID,
         subject=raised.subject,
         cause=f"xid {event.xid}",
-        evidence=evidence,
+        evidence=tuple(evidence),
         confidence=confidence,
-        began_at=evidence[-1].at,
+        began_at=at,
         error=event.text,
         xid=event.xid,
         recovery_action=event.recovery_action,
@@ -222,17 +205,4 @@ def _xid_finding(raised: _Raised, evidence: tuple[Evidence, ...]) -> Finding:
         asks=XidAction.EVICT if raised.action is XidAction.WATCH else raised.action,
         own_rule=raised.own_rule,
     )
-
-
-def _evidence(raised: _Raised) -> Evidence:
-    event = raised.event
-    says = f"XID {event.xid} ({meaning_of(event.xid)}) on GPU {event.gpu}"
-    if event.recovery_action is not None:
-        says += f", recovery action {event.recovery_action}"
-    if raised.also:
-        says += f", which shares NVLinks with {', '.join(str(each.gpu) for each in raised.also[:PEERS_NAMED])}"
-    return Evidence(_source(raised.subject), f"{says}: {event.text}" if event.text else says, raised.at)
-
-
-def _source(subject: Subject) -> str:
-    return f"GPU driver of node {subject.node}"
+    return (finding,)

@@ -37,9 +37,8 @@ from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Sub
 from holdfast.api.policy import Policy
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import ProcessState, RankSample
-from holdfast.watchdog.detectors.detector import Detector, Exited, Reported, RoundStarted, RoundStopped, Sample
-from holdfast.watchdog.detectors.early_exit import early_exit
-from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Exited, Reported, RoundInForce, Sample
+from holdfast.watchdog.detectors.user_code import early_exit
 from holdfast.watchdog.wording import ranks_in_words
 
 STEPS_KEPT = 512
@@ -113,7 +112,7 @@ def name_the_missing(seen: Mapping[int, Seen], absent: Sequence[int]) -> Named:
     gone = tuple(rank for rank, each in seen.items() if each.sample.process is ProcessState.GONE)
     if gone:
         return Named(gone, Confidence.CERTAIN, "the process is gone")
-    behind = _lowest({rank: _steps_done(each.sample) for rank, each in seen.items()})
+    behind = _lowest({rank: -1 if each.sample.step is None else each.sample.step for rank, each in seen.items()})
     sequences = {rank: each.sample.collective_sequence for rank, each in seen.items()}
     known = {rank: sequence for rank, sequence in sequences.items() if sequence is not None}
     if not behind and len(known) == len(seen):
@@ -127,10 +126,6 @@ def name_the_missing(seen: Mapping[int, Seen], absent: Sequence[int]) -> Named:
     return Named((), Confidence.UNKNOWN, "every rank waits")
 
 
-def _steps_done(sample: RankSample) -> int:
-    return -1 if sample.step is None else sample.step
-
-
 def _lowest(places: Mapping[int, int]) -> tuple[int, ...]:
     """The ranks at the lowest place; none when all are level."""
     lowest = min(places.values())
@@ -140,7 +135,19 @@ def _lowest(places: Mapping[int, int]) -> tuple[int, ...]:
 
 def evidence_of(seen: Mapping[int, Seen], missing: Sequence[int], now: float) -> tuple[Evidence, ...]:
     """Both sides: who did not arrive, and who waits where. Ranks in the same state share a line."""
-    lines = [_missing(rank, seen.get(rank), now) for rank in missing[:CULPRITS_SHOWN]]
+    lines = []
+    for rank in missing[:CULPRITS_SHOWN]:
+        if (away := seen.get(rank)) is None:
+            says = f"rank {rank} did not arrive: it never published in this round"
+            lines.append(Evidence("rank records", says, now))
+            continue
+        sample = away.sample
+        pulse = "unknown" if sample.pulse_age_s is None else f"{sample.pulse_age_s:.1f} s ago"
+        says = (
+            f"rank {rank} did not arrive: process {sample.process.value}, {_where(sample)}, "
+            f"no progress for {away.stalled_s:.1f} s, last pulse {pulse}"
+        )
+        lines.append(Evidence("rank records", says, away.at))
     named = set(missing)
     groups: dict[tuple[int | None, int | None, Phase], list[int]] = {}
     for rank, each in seen.items():
@@ -156,18 +163,6 @@ def evidence_of(seen: Mapping[int, Seen], missing: Sequence[int], now: float) ->
     return tuple(lines)
 
 
-def _missing(rank: int, seen: Seen | None, now: float) -> Evidence:
-    if seen is None:
-        return Evidence("rank records", f"rank {rank} did not arrive: it never published in this round", now)
-    sample = seen.sample
-    pulse = "unknown" if sample.pulse_age_s is None else f"{sample.pulse_age_s:.1f} s ago"
-    says = (
-        f"rank {rank} did not arrive: process {sample.process.value}, {_where(sample)}, "
-        f"no progress for {seen.stalled_s:.1f} s, last pulse {pulse}"
-    )
-    return Evidence("rank records", says, seen.at)
-
-
 def _where(sample: RankSample) -> str:
     step = "before its first step" if sample.step is None else f"after step {sample.step}"
     collective = "" if sample.collective_sequence is None else f", collective {sample.collective_sequence}"
@@ -177,7 +172,7 @@ def _where(sample: RankSample) -> str:
 class HangDetector(Detector):
     """Judges `Reported`. At most one finding per round; one sample per rank and a window of step times is kept."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Reported, Exited, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, Exited, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -192,14 +187,16 @@ class HangDetector(Detector):
         """Take in a report; a finding when it proves a hang."""
         if self._round.follow(sample):
             self._begin(now)
-        if isinstance(sample, Exited) and sample.exit.exit_code == 0 and self._round.counts(sample.exit.round):
+        if isinstance(sample, Exited) and sample.exit.exit_code == 0 and sample.exit.round == self._round.number:
             self._ended.add(sample.exit.rank)
         if not isinstance(sample, Reported) or self._round.number is None or self._found:
             return ()
-        stuck = [rank for rank in self._take(sample, now) if self._is_stuck(self._seen[rank])]
-        if stuck:
-            return (self._stuck_finding(now),)
-        return self._judge_standstill(now)
+        if not any(self._is_stuck(self._seen[rank]) for rank in self._take(sample, now)):
+            return self._judge_standstill(now)
+        ranks = tuple(rank for rank, each in self._seen.items() if self._is_stuck(each))
+        stopped = self._seen[ranks[0]].sample.process is ProcessState.STOPPED
+        cause = "the process is stopped" if stopped else "the process lost its pulse"
+        return (self._finding(Named(ranks, Confidence.CERTAIN, cause), now),)
 
     def stalled_after_s(self, now: float) -> float:
         """After how long without progress a rank is worth reporting at once: the first of the deadlines."""
@@ -285,13 +282,8 @@ class HangDetector(Detector):
         limit_s = CHECKPOINT_S_MIN if resting else self._allowed_s(sample)
         if min(sample.pulse_age_s, sample.progress_age_s) < limit_s:
             return False
-        return any(_beats(other.sample, limit_s / 4) for other in self._seen.values())
-
-    def _stuck_finding(self, now: float) -> Finding:
-        ranks = tuple(rank for rank, each in self._seen.items() if self._is_stuck(each))
-        stopped = self._seen[ranks[0]].sample.process is ProcessState.STOPPED
-        cause = "the process is stopped" if stopped else "the process lost its pulse"
-        return self._finding(Named(ranks, Confidence.CERTAIN, cause), now)
+        pulses = (other.sample.pulse_age_s for other in self._seen.values())
+        return any(pulse_age_s is not None and pulse_age_s < limit_s / 4 for pulse_age_s in pulses)
 
     def _judge_standstill(self, now: float) -> Sequence[Finding]:
         """A finding when every rank is stalled, or absent beyond the startup time-out, on fresh evidence."""
@@ -299,38 +291,27 @@ class HangDetector(Detector):
         if not self._seen or len(self._stalled) + missing < self._round.world_size or now < self._look_at:
             return ()
         self._look_at = now + LOOK_AGAIN_S
-        if missing and (now < self._began_at + self._policy.startup_timeout_s or self._stepped()):
+        seen = self._seen.values()
+        if missing and now < self._began_at + self._policy.startup_timeout_s:
             return ()
+        if missing and any(each.sample.step is not None for each in seen):
+            return ()  # then every rank entered, and an absent one is Unknown: it never says
         absent = tuple(rank for rank in range(self._round.world_size) if rank not in self._seen)
-        if not self._is_fresh(absent, now):
+        # Every rank, or the node of an absent rank, must have been heard of within a lost member's time.
+        nodes = {share.node for rank in absent if (share := self._round.member_of(rank)) is not None}
+        heard_at = [*(each.at for each in seen), *(self._node_at.get(node, -math.inf) for node in nodes)]
+        if min(heard_at) < now - self._policy.lost_after_s:
             return ()
         named = name_the_missing(self._seen, absent)
-        least_s = min(each.stalled_s for each in self._seen.values())
-        if least_s < self._patience_s(named):
+        # How long everybody must have stood still, beyond what each one's phase allows.
+        patience_s = 0.0 if named.ranks else self._deadline_s(UNDECIDED_S_MIN) or self._policy.startup_timeout_s
+        gone = [each.sample.process is ProcessState.GONE for each in seen]
+        if any(gone):
+            # Ranks that ended with success leave the others to finish up: their last save or evaluation.
+            patience_s = math.inf if all(gone) else CHECKPOINT_S_MIN
+        if min(each.stalled_s for each in seen) < patience_s:
             return ()
         return (self._finding(named, now),)
-
-    def _stepped(self) -> bool:
-        """Whether a step is complete. Then every rank entered, and an absent one is Unknown: it never says."""
-        return any(each.sample.step is not None for each in self._seen.values())
-
-    def _patience_s(self, named: Named) -> float:
-        """How long everybody must have stood still, beyond what each one's phase allows."""
-        if any(each.sample.process is ProcessState.GONE for each in self._seen.values()):
-            # Ranks that ended with success leave the others to finish up: their last save or evaluation.
-            everybody_gone = all(each.sample.process is ProcessState.GONE for each in self._seen.values())
-            return math.inf if everybody_gone else CHECKPOINT_S_MIN
-        if named.ranks:
-            return 0.0
-        return self._deadline_s(UNDECIDED_S_MIN) or self._policy.startup_timeout_s
-
-    def _is_fresh(self, absent: Sequence[int], now: float) -> bool:
-        """Whether every rank, or the node of an absent rank, was heard of within a lost member's time."""
-        oldest = now - self._policy.lost_after_s
-        nodes = {share.node for rank in absent if (share := self._round.member_of(rank)) is not None}
-        return all(each.at >= oldest for each in self._seen.values()) and all(
-            self._node_at.get(node, -math.inf) >= oldest for node in nodes
-        )
 
     def _finding(self, named: Named, now: float) -> Finding:
         self._found = True
@@ -380,10 +361,6 @@ def _moved_at(sample: RankSample, before: Seen | None, now: float) -> float:
     return max(published_at, before.progress_at) if same_publication else published_at
 
 
-def _beats(sample: RankSample, within_s: float) -> bool:
-    return sample.pulse_age_s is not None and sample.pulse_age_s < within_s
-
-
 # How long this job's steps take: the distribution that a hang is judged against.
 
 
@@ -415,10 +392,9 @@ class StepTimes:
             self._first = self._newest = step
         if step <= self._first or step < self._newest or not 0.0 < time_s < math.inf:
             return
-        if step == self._newest:
-            self._forget(self._recent.pop())
-        elif len(self._recent) == STEPS_KEPT:
-            self._forget(self._recent.popleft())
+        if step == self._newest or len(self._recent) == STEPS_KEPT:
+            forgotten_s = self._recent.pop() if step == self._newest else self._recent.popleft()
+            del self._sorted[bisect_left(self._sorted, forgotten_s)]
         self._trained += step - self._newest
         self._newest, self._slowest = step, time_s
         self._recent.append(time_s)
@@ -429,6 +405,3 @@ class StepTimes:
         if self._trained < STEPS_NEEDED:
             return None
         return self._sorted[math.ceil(QUANTILE * len(self._sorted)) - 1]
-
-    def _forget(self, time_s: float) -> None:
-        del self._sorted[bisect_left(self._sorted, time_s)]

@@ -18,16 +18,17 @@ import msgspec
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
 from holdfast.watchdog.detectors.detector import (
+    ROUNDS,
     Connected,
+    Detector,
     Disconnected,
     Expected,
     Heard,
     Left,
+    RoundInForce,
     RoundStarted,
-    RoundStopped,
     Sample,
 )
-from holdfast.watchdog.detectors.round_in_force import RoundInForce
 from holdfast.watchdog.wording import in_words
 
 # A stall of the watchdog goes unseen for one wakeup interval and one tolerance: together a third of
@@ -42,26 +43,19 @@ GATHER_S = 0.2
 
 @dataclass(slots=True)
 class _Watch:
+    member: str
     node: str
     heard_at: float
     deadline: float
 
 
-class MemberLostDetector:
+class MemberLostDetector(Detector):
     """Watches every connected member and every member of the round. One entry each; none after it is lost.
 
     A lost member is watched again from its next `Connected`, or when a round counts on it all the same.
     """
 
-    subscribes_to: tuple[type[Sample], ...] = (
-        Heard,
-        Connected,
-        Expected,
-        Disconnected,
-        Left,
-        RoundStarted,
-        RoundStopped,
-    )
+    subscribes_to: tuple[type[Sample], ...] = (Heard, Connected, Expected, Disconnected, Left, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
@@ -94,13 +88,12 @@ class MemberLostDetector:
                 self._watched.pop(member, None)
             case Disconnected(member=member):
                 if (watch := self._watched.pop(member, None)) is not None:
-                    return self._gone(member, self._closed(member, watch, now), now)
+                    says = f"closed without a word, last heard of {now - watch.heard_at:.1f} s before"
+                    return self._gone(Confidence.CERTAIN, "connection closed", says, watch, now)
             case RoundStarted(round=started):
                 for share in started.ranks:
                     if share.member not in self._watched and share.member not in self._untold:
                         self._renew(share.member, share.node, now)
-            case _:
-                pass
         return ()
 
     def elapse(self, now: float) -> Sequence[Finding]:
@@ -108,11 +101,12 @@ class MemberLostDetector:
         self._forgive_own_lag(now)
         findings = list(self._told(now))
         while self._watched:
-            member, watch = next(iter(self._watched.items()))
+            watch = next(iter(self._watched.values()))
             if watch.deadline > now:
                 break
-            del self._watched[member]
-            findings.extend(self._gone(member, self._silent(member, watch, now), now))
+            del self._watched[watch.member]
+            cause = f"silent for {now - watch.heard_at:.1f} s"
+            findings += self._gone(Confidence.PROBABLE, cause, f"open, but {cause}", watch, now)
         return findings
 
     def next_wakeup(self) -> float | None:
@@ -121,15 +115,25 @@ class MemberLostDetector:
             wakeups += [self._expected_by, next(iter(self._watched.values())).deadline]
         return min(wakeups, default=None)
 
-    def _gone(self, member: str, finding: Finding, now: float) -> Sequence[Finding]:
+    def _gone(self, sure: Confidence, cause: str, says: str, watch: _Watch, now: float) -> Sequence[Finding]:
         """The finding, or nothing yet where many are gone."""
         told = self._told(now)
+        is_in_round = self._round.round is not None and watch.member in self._round.round.names
+        finding = Finding(
+            kind=FindingKind.MEMBER_LOST,
+            subject=Subject(self._job, node=watch.node, member=watch.member),
+            cause=cause,
+            evidence=(Evidence(f"connection of {watch.member}", says, now),),
+            confidence=sure,
+            began_at=now if sure is Confidence.CERTAIN else watch.heard_at,
+            round=self._round.number if is_in_round else None,
+        )
         if now >= self._gathered_at + GATHER_S:
             self._gathered_at, self._alone = now, 0
         if self._alone < ALONE_MAX:
             self._alone += 1
             return (*told, finding)
-        self._untold[member] = finding
+        self._untold[watch.member] = finding
         return told
 
     def _told(self, now: float) -> Sequence[Finding]:
@@ -138,12 +142,11 @@ class MemberLostDetector:
             return ()
         findings, self._untold = tuple(self._untold.values()), {}
         self._gathered_at = now
-        return findings if len(findings) == 1 else (self._together(findings),)
-
-    def _together(self, findings: Sequence[Finding]) -> Finding:
+        if len(findings) == 1:
+            return findings
         members = tuple(each.subject for each in findings)
         says = f"nodes {in_words(str(each.node) for each in members)}: {findings[0].cause}"
-        return msgspec.structs.replace(
+        together = msgspec.structs.replace(
             findings[0],
             subject=Subject(self._job),
             also=members,
@@ -153,10 +156,11 @@ class MemberLostDetector:
             began_at=min(each.began_at for each in findings),
             round=max((each.round for each in findings if each.round is not None), default=None),
         )
+        return (together,)
 
     def _renew(self, member: str, node: str, now: float) -> None:
         self._untold.pop(member, None)
-        self._watched[member] = _Watch(node, heard_at=now, deadline=now + self._lost_after_s)
+        self._watched[member] = _Watch(member, node, heard_at=now, deadline=now + self._lost_after_s)
         self._watched.move_to_end(member)
 
     def _forgive_own_lag(self, now: float) -> None:
@@ -166,37 +170,3 @@ class MemberLostDetector:
             for watch in self._watched.values():
                 watch.deadline += lag_s
         self._expected_by = now + self._lost_after_s / WAKEUPS_PER_DEADLINE
-
-    def _closed(self, member: str, watch: _Watch, now: float) -> Finding:
-        says = f"closed without a word, last heard of {now - watch.heard_at:.1f} s before"
-        return self._finding(
-            Subject(self._job, node=watch.node, member=member),
-            cause="connection closed",
-            evidence=Evidence(f"connection of {member}", says, now),
-            confidence=Confidence.CERTAIN,
-            began_at=now,
-        )
-
-    def _silent(self, member: str, watch: _Watch, now: float) -> Finding:
-        cause = f"silent for {now - watch.heard_at:.1f} s"
-        return self._finding(
-            Subject(self._job, node=watch.node, member=member),
-            cause=cause,
-            evidence=Evidence(f"connection of {member}", f"open, but {cause}", now),
-            confidence=Confidence.PROBABLE,
-            began_at=watch.heard_at,
-        )
-
-    def _finding(
-        self, subject: Subject, *, cause: str, evidence: Evidence, confidence: Confidence, began_at: float
-    ) -> Finding:
-        in_round = subject.member is not None and self._round.has(subject.member)
-        return Finding(
-            kind=FindingKind.MEMBER_LOST,
-            subject=subject,
-            cause=cause,
-            evidence=(evidence,),
-            confidence=confidence,
-            began_at=began_at,
-            round=self._round.number if in_round else None,
-        )

@@ -12,14 +12,13 @@ taken for done with what the last step left.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy
 from holdfast.api.telemetry import NonFinite, RankSample, SkippedSteps
-from holdfast.watchdog.detectors.detector import Finished, Reported, RoundStarted, RoundStopped, Sample
-from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.watchdog.detectors.detector import ROUNDS, Detector, Finished, Reported, RoundInForce, Sample
 from holdfast.watchdog.wording import ranks_in_words
 
 # Every agent reports within an interval, at once when it is news. One that is late by more is not waited for.
@@ -39,17 +38,18 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Skip:
-    """A step that was left out: who had a value that was not finite, by rank."""
+    """A step that was left out: who had a value that was not finite, by rank. Judged at `due_at` at the latest."""
 
     step: int
     at: float
+    due_at: float
     values: dict[int, SkippedSteps]
 
 
-class NonFiniteDetector:
+class NonFiniteDetector(Detector):
     """Judges what the rank records keep of the round in force. At most one fault a round; each skip once."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Reported, Finished, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, Finished, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
@@ -61,26 +61,32 @@ class NonFiniteDetector:
         """Take a report; a round that ends with a fault not judged yet is judged by what is known."""
         if isinstance(sample, Reported):
             for each in self._round.samples_in(sample):
-                self._take(each, now)
-            return tuple(self._judge(now)) if self._is_waiting else ()
+                if each.skipped is not None or each.nonfinite is not None or self._due_at is not None:
+                    self._take(each, now)
+            return self._judge(now)
         if isinstance(sample, Finished):
-            self._take_last(sample, now)
-            return tuple(self._judge(now)) if self._is_waiting else ()
-        before = tuple(self._judge(now, late=True)) if self._is_waiting else ()
+            running = self._round.round
+            share = running.share_of(sample.member) if running and sample.round == running.number else None
+            if share is not None and not self._is_told:
+                ranks = range(share.first_rank, share.first_rank + share.local_size)
+                for last in sample.nonfinite:
+                    if last.rank in ranks:
+                        self._take_first(last.rank, last.nonfinite, now)
+                self._done.update(ranks)
+                self._settled.update(ranks)
+            return self._judge(now)
+        before = self._judge(now, late=True)
         if self._round.follow(sample):
             self._begin()
         return before
 
     def elapse(self, now: float) -> Sequence[Finding]:
         """Judge without those who have not been heard of in time."""
-        return tuple(self._judge(now)) if self._is_waiting else ()
+        return self._judge(now)
 
     def next_wakeup(self) -> float | None:
-        return min((at for at in (self._due_at, self._skip_due_at) if at is not None), default=None)
-
-    @property
-    def _is_waiting(self) -> bool:
-        return self._due_at is not None or self._skip_due_at is not None
+        skip_due_at = None if self._skip is None else self._skip.due_at
+        return min((at for at in (self._due_at, skip_due_at) if at is not None), default=None)
 
     def _begin(self) -> None:
         self._first: dict[int, _Seen] = {}  # by rank
@@ -92,19 +98,24 @@ class NonFiniteDetector:
         self._is_told = False
         self._skips_told: dict[int, int] = {}  # by rank: how many skipped steps of it were told of
         self._skip: _Skip | None = None
-        self._skip_due_at: float | None = None
 
     def _take(self, sample: RankSample, now: float) -> None:
-        if sample.skipped is not None:
-            self._take_skip(sample.rank, sample.skipped, now)
+        rank, skipped = sample.rank, sample.skipped
+        if skipped is not None and skipped.count > self._skips_told.get(rank, 0):
+            self._skips_told[rank] = skipped.count
+            if self._skip is None or skipped.step > self._skip.step:
+                due_at = now + self._patience_s if self._skip is None else self._skip.due_at
+                self._skip = _Skip(skipped.step, now, due_at, {})
+            if skipped.step == self._skip.step:
+                self._skip.values[rank] = skipped
         if self._is_told or (sample.nonfinite is None and self._due_at is None):
             return
         if sample.step is not None:
-            self._heard[sample.rank] = sample.step
+            self._heard[rank] = sample.step
         if sample.nonfinite is not None:
-            self._take_first(sample.rank, sample.nonfinite, now)
-        if sample.rank in self._first or (sample.step or 0) >= self._earliest + LATE_STEPS:
-            self._settled.add(sample.rank)
+            self._take_first(rank, sample.nonfinite, now)
+        if rank in self._first or (sample.step or 0) >= self._earliest + LATE_STEPS:
+            self._settled.add(rank)
 
     def _take_first(self, rank: int, told: NonFinite, now: float) -> None:
         if rank in self._first:
@@ -114,92 +125,60 @@ class NonFiniteDetector:
         if self._due_at is None:
             self._due_at = now + self._patience_s
 
-    def _take_last(self, sample: Finished, now: float) -> None:
-        ranks = self._round.ranks_of(sample.member) if self._round.counts(sample.round) else range(0)
-        if self._is_told or not ranks:
-            return
-        for each in sample.nonfinite:
-            if each.rank in ranks:
-                self._take_first(each.rank, each.nonfinite, now)
-        self._done.update(ranks)
-        self._settled.update(ranks)
+    def _judge(self, now: float, *, late: bool = False) -> Sequence[Finding]:
+        """What can be judged now; `late`: there will be no more.
 
-    def _take_skip(self, rank: int, told: SkippedSteps, now: float) -> None:
-        if told.count <= self._skips_told.get(rank, 0):
-            return
-        self._skips_told[rank] = told.count
-        if self._skip is None or told.step > self._skip.step:
-            if self._skip_due_at is None:
-                self._skip_due_at = now + self._patience_s
-            self._skip = _Skip(told.step, now, {})
-        if told.step == self._skip.step:
-            self._skip.values[rank] = told
-
-    def _judge(self, now: float, *, late: bool = False) -> Iterator[Finding]:
-        """What can be judged now; `late`: there will be no more."""
-        skip = self._skip
-        if skip is not None and self._skip_due_at is not None:
-            complete = len(skip.values) >= self._round.world_size
-            if late or complete or now >= self._skip_due_at:
-                self._skip, self._skip_due_at = None, None
-                yield self._skipped(skip)
-        if self._due_at is not None and (late or now >= self._due_at or self._is_settled()):
+        Asked with every report, of which a large job sends thousands a second: nothing is counted anew.
+        """
+        findings: list[Finding] = []
+        world, skip = self._round.world_size, self._skip
+        if skip is not None and (late or len(skip.values) >= world or now >= skip.due_at):
+            self._skip = None
+            findings.append(self._skipped(skip))
+        if self._due_at is not None and (late or now >= self._due_at or len(self._settled) >= world):
             self._due_at, self._is_told = None, True
-            yield self._fault()
-
-    def _is_settled(self) -> bool:
-        """Asked with every report, of which a large job sends thousands a second: nothing is counted anew."""
-        return len(self._settled) >= self._round.world_size
-
-    def _all_heard(self) -> bool:
-        """Whether every rank has told of a fault of its own, or was at the earliest one without a word of it."""
-        heard = {rank for rank, step in self._heard.items() if rank in self._first or step >= self._earliest}
-        return len(heard | self._done) >= self._round.world_size
+            findings.append(self._fault())
+        return tuple(findings)
 
     def _fault(self) -> Finding:
-        earliest = min(seen.told.step for seen in self._first.values())
-        all_heard = self._all_heard()
+        earliest, world = min(seen.told.step for seen in self._first.values()), self._round.world_size
+        # Whether every rank has told of a fault of its own, or was at the earliest one without a word of it.
+        heard = {rank for rank, step in self._heard.items() if rank in self._first or step >= self._earliest}
+        all_heard = len(heard | self._done) >= world
         there = {rank: seen for rank, seen in self._first.items() if seen.told.step == earliest}
         # A loss shows where a NaN began; gradients have been all over when their norm is taken.
         with_loss = [rank for rank, seen in there.items() if seen.told.loss]
         # One of a row of steps left out may itself have had finite values.
         suspects = with_loss or [rank for rank, seen in there.items() if seen.told.grad_norm] or list(there)
-        culprit = suspects[0] if len(suspects) == 1 and all_heard else None
-        values = there[suspects[0]].told
-        subject, confidence = self._blamed(culprit)
+        subject, confidence = self._blamed(suspects[0] if len(suspects) == 1 and all_heard else None)
+        if with_loss:
+            error = f"the loss of {ranks_in_words(with_loss)} of {world} is not finite"
+            error += "" if all_heard else "; not every rank was heard of"
+        elif all(seen.told.parameters for seen in there.values()):
+            error = f"no loss is, but the parameters of {ranks_in_words(there)} are not finite after the last step"
+        else:
+            error = f"no loss is, but the gradient norm of {ranks_in_words(there)} is not finite"
+        first = sorted(self._first.items(), key=lambda each: (each[1].told.step, each[0]))
+        lines = [
+            (f"rank {rank}: {_fault_in_words(seen.told)} at step {seen.told.step}", seen.at)
+            for rank, seen in first[:EVIDENCE_MAX]
+        ]
+        if len(first) > EVIDENCE_MAX:
+            lines.append((f"{len(first) - EVIDENCE_MAX} more ranks", first[EVIDENCE_MAX][1].at))
+        missing = world - len(self._heard.keys() | self._first.keys() | self._done)
+        if missing > 0:
+            lines.append((f"{missing} ranks were not heard of since step {earliest}", first[0][1].at))
         return Finding(
             kind=FindingKind.NON_FINITE,
             subject=subject,
-            cause=_fault_in_words(values),
-            evidence=tuple(self._evidence(earliest)),
+            cause=_fault_in_words(there[suspects[0]].told),
+            evidence=tuple(Evidence("rank record", says, at) for says, at in lines),
             confidence=confidence,
             began_at=min(seen.at for seen in there.values()),
             round=self._round.number,
-            error=f"at step {earliest}: {self._spread(there, with_loss, all_heard=all_heard)}",
+            error=f"at step {earliest}: {error}",
             step=earliest,
         )
-
-    def _spread(self, there: dict[int, _Seen], with_loss: Sequence[int], *, all_heard: bool) -> str:
-        if with_loss:
-            unheard = "" if all_heard else "; not every rank was heard of"
-            return f"the loss of {ranks_in_words(with_loss)} of {self._round.world_size} is not finite{unheard}"
-        if all(seen.told.parameters for seen in there.values()):
-            return f"no loss is, but the parameters of {ranks_in_words(there)} are not finite after the last step"
-        return f"no loss is, but the gradient norm of {ranks_in_words(there)} is not finite"
-
-    def _evidence(self, earliest: int) -> Iterator[Evidence]:
-        first = sorted(self._first, key=lambda rank: (self._first[rank].told.step, rank))
-        for rank in first[:EVIDENCE_MAX]:
-            seen = self._first[rank]
-            says = f"rank {rank}: {_fault_in_words(seen.told)} at step {seen.told.step}"
-            yield Evidence("rank record", says, seen.at)
-        if len(first) > EVIDENCE_MAX:
-            says = f"{len(first) - EVIDENCE_MAX} more ranks"
-            yield Evidence("rank record", says, self._first[first[EVIDENCE_MAX]].at)
-        missing = self._round.world_size - len(self._heard.keys() | self._first.keys() | self._done)
-        if missing > 0:
-            says = f"{missing} ranks were not heard of since step {earliest}"
-            yield Evidence("rank record", says, self._first[first[0]].at)
 
     def _skipped(self, skip: _Skip) -> Finding:
         own = [rank for rank, told in skip.values.items() if told.loss or told.grad_norm]

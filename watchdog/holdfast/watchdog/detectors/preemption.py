@@ -27,26 +27,21 @@ class PreemptionDetector(Detector):
 
     def observe(self, sample: Sample, now: float) -> Sequence[NodeDeparting]:
         """One departure for each notice that is new."""
-        if not isinstance(sample, Reported) or not sample.report.events:
+        if not isinstance(sample, Reported):
             return ()
-        notices = (event for event in sample.report.events if isinstance(event, PreemptionNoticed))
-        return [
-            NodeDeparting(
-                node=sample.report.node,
-                reason=f"{notice.source}: {notice.text}" if notice.text else notice.source,
-                within_s=max(0.0, notice.within_s - max(0.0, notice.age_s)),
-            )
-            for notice in notices
-            if self._is_new(sample.report.node, notice, now)
-        ]
-
-    def _is_new(self, node: str, notice: PreemptionNoticed, now: float) -> bool:
-        key = (node, notice.source, notice.text)
-        before = self._due.get(key)
-        if before is not None and now <= before + OUTSTAY_S:
-            return False
-        self._due[key] = now - max(0.0, notice.age_s) + max(0.0, notice.within_s)
-        self._due.move_to_end(key)
-        if len(self._due) > NOTICES_REMEMBERED:
-            self._due.popitem(last=False)
-        return True
+        node = sample.report.node
+        departures: list[NodeDeparting] = []
+        for notice in sample.report.events:
+            if not isinstance(notice, PreemptionNoticed):
+                continue
+            key, age_s = (node, notice.source, notice.text), max(0.0, notice.age_s)
+            before = self._due.get(key)
+            if before is not None and now <= before + OUTSTAY_S:
+                continue
+            self._due[key] = now - age_s + max(0.0, notice.within_s)
+            self._due.move_to_end(key)
+            if len(self._due) > NOTICES_REMEMBERED:
+                self._due.popitem(last=False)
+            reason = f"{notice.source}: {notice.text}" if notice.text else notice.source
+            departures.append(NodeDeparting(node, reason, max(0.0, notice.within_s - age_s)))
+        return departures

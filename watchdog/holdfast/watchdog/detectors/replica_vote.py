@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from holdfast.api.event import ReplicasAgreed
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.policy import Policy, XidAction
-from holdfast.api.telemetry import NodeReport, ParametersFingerprinted
-from holdfast.watchdog.detectors.detector import ASKS, Detector, Reported, RoundStarted, RoundStopped, Sample
-from holdfast.watchdog.detectors.round_in_force import RoundInForce
+from holdfast.api.telemetry import ParametersFingerprinted
+from holdfast.watchdog.detectors.detector import ASKS, ROUNDS, Detector, Reported, RoundInForce, Sample
 from holdfast.watchdog.wording import in_words, ranks_in_words
 
 # The cause of what doing a step again proves: the replicas agree by then, so it is no disagreement of its own.
 REPLAY = "fingerprint replay"
+TIE = "fingerprint tie"
 
 NODES_OF_ONE_FAULT = 2
 # Reports of two nodes may be seconds apart. Short steps are many in that time, those of a large world are few.
@@ -72,7 +72,7 @@ class Ballot:
         self.began_at = began_at
         self.missing = world_size  # how many have not voted
         self._voted = bytearray(world_size)
-        self._groups: dict[int, dict[int, list[int]]] = {}  # by group and value, the ranks
+        self.groups: dict[int, dict[int, list[int]]] = {}  # by group and value, the ranks
 
     def cast(self, rank: int, group: int, value: int) -> None:
         """Count a vote. Of several votes of one rank the first counts."""
@@ -80,16 +80,16 @@ class Ballot:
             return
         self._voted[rank] = 1
         self.missing -= 1
-        self._groups.setdefault(group, {}).setdefault(value, []).append(rank)
+        self.groups.setdefault(group, {}).setdefault(value, []).append(rank)
 
     @property
     def compares(self) -> bool:
         """Whether any two ranks had to say the same: a group of one agrees with itself, which proves nothing."""
-        return any(sum(len(ranks) for ranks in sides.values()) > 1 for sides in self._groups.values())
+        return any(sum(len(ranks) for ranks in sides.values()) > 1 for sides in self.groups.values())
 
     def disputes(self) -> Iterator[Dispute]:
         """The groups whose ranks differ."""
-        for group, sides in self._groups.items():
+        for group, sides in self.groups.items():
             if len(sides) > 1:
                 largest_first = sorted(sides.items(), key=lambda side: -len(side[1]))
                 told = {value: tuple(sorted(ranks)) for value, ranks in largest_first}
@@ -97,13 +97,9 @@ class Ballot:
 
     def majority_of(self, group: int) -> int | None:
         """What more than half of the group says; None when that is not proved."""
-        sides = self._groups.get(group, {})
+        sides = self.groups.get(group, {})
         votes = sum(len(ranks) for ranks in sides.values()) + self.missing
         return next((value for value, ranks in sides.items() if 2 * len(ranks) > votes), None)
-
-    def ranks_for(self, group: int, value: int) -> tuple[int, ...]:
-        """Who of the group says `value`."""
-        return tuple(self._groups.get(group, {}).get(value, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +125,7 @@ class _Verdict:
 class ReplicaVoteDetector(Detector):
     """Judges the fingerprints in `Reported`; proves agreement as well."""
 
-    subscribes_to: tuple[type[Sample], ...] = (Reported, RoundStarted, RoundStopped)
+    subscribes_to: tuple[type[Sample], ...] = (Reported, *ROUNDS)
 
     def __init__(self, policy: Policy) -> None:
         self._job = policy.job
@@ -139,85 +135,89 @@ class ReplicaVoteDetector(Detector):
         self._unsettled: dict[int, _Unsettled] = {}  # by step
         self._begin()
 
-    def observe(self, sample: Sample, now: float) -> Sequence[Finding | ReplicasAgreed]:
-        """Count the votes of a report; what it completes is judged."""
-        if isinstance(sample, Reported):
-            if not sample.report.events or self._round.number is None:
-                return ()
-            return list(self._count(sample.report, self._round.number, now))
-        if self._round.follow(sample):
-            self._begin()
-        return ()
-
     def _begin(self) -> None:
         self._ballots: dict[int, Ballot] = {}  # by step, all of them after `_judged`
         self._judged = -1
         self._told: set[tuple[str, tuple[Subject, ...]]] = set()
         self._ballots_max = min(BALLOTS_MAX, max(BALLOTS_MIN, VOTES_KEPT // max(1, self._round.world_size)))
 
-    def _count(self, report: NodeReport, number: int, now: float) -> Iterator[Finding | ReplicasAgreed]:
-        ranks = self._round.ranks_on(report.node)
-        for event in report.events:
+    def observe(self, sample: Sample, now: float) -> Sequence[Finding | ReplicasAgreed]:
+        """Count the votes of a report; what it completes is judged."""
+        if self._round.follow(sample):
+            self._begin()
+        number = self._round.number
+        if not isinstance(sample, Reported) or not sample.report.events or number is None:
+            return ()
+        proofs: list[Finding | ReplicasAgreed] = []
+        ranks = self._round.ranks_on(sample.report.node)
+        for event in sample.report.events:
             if not isinstance(event, ParametersFingerprinted):
                 continue
             if event.round != number or event.rank not in ranks or event.step <= self._judged:
                 continue
             ballot = self._ballots.get(event.step)
             if ballot is None:
-                ballot = self._open(event.step, now - max(0.0, event.age_s))
-                yield from self._judge_up_to(self._latest_overdue(now), now)
+                # What was agreed on at this step and later was on a line that the job has gone back on.
+                while self._agreed and self._agreed[-1] >= event.step:
+                    self._agreed.pop()
+                ballot = Ballot(event.step, self._round.world_size, now - max(0.0, event.age_s))
+                self._ballots[event.step] = ballot
+                # Votes that are too many, or wait for too long with others begun, are judged without the missing.
+                steps = sorted(self._ballots)
+                surplus = steps[: max(0, len(steps) - self._ballots_max)]
+                late = [step for step in steps[:-LATE_BALLOTS] if self._ballots[step].began_at <= now - LATE_S]
+                proofs.extend(self._judge_up_to(max((*surplus, *late), default=-1), number, now))
             ballot.cast(event.rank, event.group, event.value)
             if not ballot.missing:
-                yield from self._judge_up_to(event.step, now)
+                proofs.extend(self._judge_up_to(event.step, number, now))
+        return proofs
 
-    def _open(self, step: int, at: float) -> Ballot:
-        # What was agreed on at this step and later was on a line that the job has gone back on.
-        while self._agreed and self._agreed[-1] >= step:
-            self._agreed.pop()
-        ballot = self._ballots[step] = Ballot(step, self._round.world_size, at)
-        return ballot
-
-    def _latest_overdue(self, now: float) -> int:
-        """The last step that is not waited for any longer."""
-        steps = sorted(self._ballots)
-        surplus = steps[: max(0, len(steps) - self._ballots_max)]
-        late = [step for step in steps[:-LATE_BALLOTS] if self._ballots[step].began_at <= now - LATE_S]
-        return max((*surplus, *late), default=-1)
-
-    def _judge_up_to(self, step: int, now: float) -> Iterator[Finding | ReplicasAgreed]:
+    def _judge_up_to(self, step: int, number: int, now: float) -> Iterator[Finding | ReplicasAgreed]:
         """Judge the votes up to a step: after it nobody votes on an earlier one, except who was lost."""
         for each in sorted(each for each in self._ballots if each <= step):
-            yield from self._judge(self._ballots.pop(each), now)
+            yield from self._judge(self._ballots.pop(each), number, now)
             self._judged = each
 
-    def _judge(self, ballot: Ballot, now: float) -> Iterator[Finding | ReplicasAgreed]:
-        number = self._round.number
-        assert number is not None
+    def _judge(self, ballot: Ballot, number: int, now: float) -> Iterator[Finding | ReplicasAgreed]:
         disputes = tuple(ballot.disputes())
         if ballot.compares and not disputes and not ballot.missing:
             self._agreed = [*self._agreed, ballot.step][-AGREEMENTS_KEPT:]
             yield ReplicasAgreed(number, ballot.step)
         verdict = self._verdict(disputes, complete=not ballot.missing)
         evidence = _evidence(disputes, ballot)
-        if verdict is not None and self._is_news(verdict):
+        # Replicas that differ go on differing: each verdict is a finding once per round.
+        key = verdict and (verdict.cause, verdict.culprits)
+        if verdict and key and key not in self._told and len(self._told) < FINDINGS_PER_ROUND:
+            self._told.add(key)
             yield self._finding(verdict, ballot, evidence)
-            if verdict.cause == "fingerprint tie":
-                self._remember(ballot.step, _Unsettled(number, self._nodes_of(disputes), evidence))
-        replayed = self._replayed(ballot, number)
-        if replayed is not None:
+            if verdict.cause == TIE:
+                said = {
+                    each.group: {value: self._nodes(ranks) for value, ranks in each.sides.items()}
+                    for each in disputes
+                }
+                self._unsettled.pop(ballot.step, None)
+                self._unsettled[ballot.step] = _Unsettled(number, said, evidence)
+                while len(self._unsettled) > DISPUTES_KEPT:
+                    del self._unsettled[next(iter(self._unsettled))]
+        if (replayed := self._replayed(ballot, number)) is not None:
             evidence = (*self._unsettled.pop(ballot.step).evidence, Evidence("replay", replayed.error, now))
             yield self._finding(replayed, ballot, evidence)
 
     def _verdict(self, disputes: Sequence[Dispute], *, complete: bool) -> _Verdict | None:
         wrong = sorted(rank for dispute in disputes for rank in dispute.minority)
         if wrong:
-            return self._conviction("fingerprint vote", self._subjects(wrong), ranks_in_words(wrong))
+            culprits = tuple(self._round.subject(rank) for rank in wrong)
+            nodes, members = {each.node for each in culprits}, {each.member for each in culprits}
+            if len(culprits) > 1 and len(nodes) == 1:  # several ranks that are all on one node are the node
+                member = members.pop() if len(members) == 1 else None
+                culprits = (Subject(self._job, node=nodes.pop(), member=member),)
+            return self._conviction("fingerprint vote", culprits, ranks_in_words(wrong))
         if not disputes or not complete:
             return None
         ranks = sorted(rank for dispute in disputes for side in dispute.sides.values() for rank in side)
         named = tuple(self._round.subject(rank) for rank in ranks[:SUBJECTS_NAMED])
         error = f"{ranks_in_words(ranks)} differ and none is in the majority"
-        return _Verdict("fingerprint tie", Confidence.UNKNOWN, self._asks, named, error)
+        return _Verdict(TIE, Confidence.UNKNOWN, self._asks, named, error)
 
     def _conviction(self, cause: str, culprits: tuple[Subject, ...], who: str) -> _Verdict:
         nodes = {culprit.node for culprit in culprits}
@@ -230,14 +230,6 @@ class ReplicaVoteDetector(Detector):
         named = culprits[:SUBJECTS_NAMED]
         return _Verdict("fingerprint split", Confidence.UNKNOWN, XidAction.WATCH, named, error)
 
-    def _subjects(self, wrong: Sequence[int]) -> tuple[Subject, ...]:
-        """The ranks; of several that are all on one node, the node."""
-        subjects = tuple(self._round.subject(rank) for rank in wrong)
-        nodes, members = {each.node for each in subjects}, {each.member for each in subjects}
-        if len(subjects) == 1 or len(nodes) > 1:
-            return subjects
-        return (Subject(self._job, node=nodes.pop(), member=members.pop() if len(members) == 1 else None),)
-
     def _replayed(self, ballot: Ballot, number: int) -> _Verdict | None:
         """What doing a step again proves about those who had differed on it; None while it proves nothing."""
         unsettled = self._unsettled.get(ballot.step)
@@ -247,47 +239,20 @@ class ReplicaVoteDetector(Detector):
             value = ballot.majority_of(group)
             if value is None:
                 continue
+            now_say = f"the replicas now say {value:#018x}"
+            others = sorted(frozenset[str]().union(*(nodes for said, nodes in sides.items() if said != value)))
+            named = tuple(Subject(self._job, node=node) for node in others)
             if value not in sides:
-                return self._unproved(value, sides)
-            if self._nodes(ballot.ranks_for(group, value)) <= sides[value]:
+                error = (
+                    f"{now_say}, which none of them had said: what was wrong had reached all of them by way of "
+                    "the gradients, or the job does not repeat itself exactly or its world has changed, so "
+                    "nothing is proved"
+                )
+                return _Verdict(REPLAY, Confidence.UNKNOWN, XidAction.WATCH, named[:SUBJECTS_NAMED], error)
+            if self._nodes(ballot.groups[group][value]) <= sides[value]:
                 continue  # who had said it says it again: what is broken may be so in the same way each time
-            wrong = frozenset[str]().union(*(nodes for said, nodes in sides.items() if said != value))
-            return self._conviction(
-                REPLAY,
-                tuple(Subject(self._job, node=node) for node in sorted(wrong)),
-                f"the replicas now say {value:#018x}: {in_words(wrong)}, which had said otherwise,",
-            )
+            return self._conviction(REPLAY, named, f"{now_say}: {in_words(others)}, which had said otherwise,")
         return None
-
-    def _unproved(self, value: int, sides: Mapping[int, frozenset[str]]) -> _Verdict:
-        nodes = sorted(frozenset[str]().union(*sides.values()))[:SUBJECTS_NAMED]
-        error = (
-            f"the replicas now say {value:#018x}, which none of them had said: what was wrong had reached all of "
-            "them by way of the gradients, or the job does not repeat itself exactly or its world has changed, so "
-            "nothing is proved"
-        )
-        named = tuple(Subject(self._job, node=node) for node in nodes)
-        return _Verdict(REPLAY, Confidence.UNKNOWN, XidAction.WATCH, named, error)
-
-    def _is_news(self, verdict: _Verdict) -> bool:
-        """Replicas that differ go on differing: each verdict is a finding once per round."""
-        key = (verdict.cause, verdict.culprits)
-        if key in self._told or len(self._told) >= FINDINGS_PER_ROUND:
-            return False
-        self._told.add(key)
-        return True
-
-    def _remember(self, step: int, unsettled: _Unsettled) -> None:
-        self._unsettled.pop(step, None)
-        self._unsettled[step] = unsettled
-        while len(self._unsettled) > DISPUTES_KEPT:
-            del self._unsettled[next(iter(self._unsettled))]
-
-    def _nodes_of(self, disputes: Sequence[Dispute]) -> Mapping[int, Mapping[int, frozenset[str]]]:
-        return {
-            dispute.group: {value: self._nodes(ranks) for value, ranks in dispute.sides.items()}
-            for dispute in disputes
-        }
 
     def _nodes(self, ranks: Sequence[int]) -> frozenset[str]:
         shares = (self._round.member_of(rank) for rank in ranks)

@@ -25,26 +25,22 @@ class HeldProgress:
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
         self._event: RoundProgressed | None = None
-        self._shown: JobState | None = None  # None while nobody has asked the brain what the event leads to
+        # The state with what is held, for readers; None while nobody has asked the brain what the event leads to.
+        self.shown: JobState | None = None
         self._began_at = self._written_at = 0.0
-
-    @property
-    def shown(self) -> JobState | None:
-        """The state with what is held, for readers; None while nothing is."""
-        return self._shown
 
     def sift(self, events: Iterable[Event], state: JobState | None, now: float) -> tuple[Event, ...]:
         """What of `events`, and of what is held, is to be journaled now, in order. Held is what leads to nothing
         from `state`; without one nothing is.
         """
-        due: list[Event] = list(self.take()) if self._shown is None or state is None else []
+        due: list[Event] = list(self.take()) if self.shown is None or state is None else []
         for event in events:
             if not isinstance(event, RoundProgressed):
                 due += [*self.take(), event]
                 continue
             event = _dated(event, now)
             if due or state is None or not self._may_wait(event, state, now):
-                self._event, self._shown, self._written_at = None, None, now  # a newer one says it all
+                self._event, self.shown, self._written_at = None, None, now  # a newer one says it all
                 due.append(event)
         return tuple(due)
 
@@ -52,41 +48,36 @@ class HeldProgress:
         """What is held, to be journaled now; nothing where nothing is."""
         if self._event is None:
             return ()
-        taken, self._event, self._shown = self._event, None, None
+        taken, self._event, self.shown = self._event, None, None
         self._written_at = max(self._written_at, taken.completed_at or 0.0)
         return (taken,)
 
     def keep(self, event: RoundProgressed, now: float) -> None:
         """Hold it while the store refuses, whatever it leads to."""
-        self._event, self._shown = _dated(event, now), None
-
-    def forget(self) -> None:
-        """Hold nothing."""
-        self._event = self._shown = None
+        self._event, self.shown = _dated(event, now), None
 
     def _may_wait(self, event: RoundProgressed, state: JobState, now: float) -> bool:
         """Whether it is progress and no more. Of a young round half its life may be held: there is little else."""
         step = turn(self._brain, state, event, now)
         if step.reason.rule != PROGRESS:
             self._began_at = now
-        if step.effects or step.reason.rule != PROGRESS or not self._is_mere(state, step.state):
             return False
-        if now >= self._written_at + min(HELD_MAX_S, self._written_at - self._began_at):
-            return False
-        self._event, self._shown = event, step.state
-        return True
-
-    def _is_mere(self, before: JobState, after: JobState) -> bool:
-        """Whether nothing but how far the job is differs, and nothing is to be done at another time for it."""
+        after = step.state
+        # The state with nothing but how far the job is of the one after.
         far = msgspec.structs.replace(
-            before,
+            state,
             step=after.step,
             high_step=after.high_step,
             publishes=after.publishes,
             ledger=after.ledger,
             failures=after.failures,
         )
-        return far == after and self._brain.next_wakeup(before) == self._brain.next_wakeup(after)
+        if step.effects or far != after or self._brain.next_wakeup(state) != self._brain.next_wakeup(after):
+            return False
+        if now >= self._written_at + min(HELD_MAX_S, self._written_at - self._began_at):
+            return False
+        self._event, self.shown = event, after
+        return True
 
 
 def _dated(event: RoundProgressed, now: float) -> RoundProgressed:

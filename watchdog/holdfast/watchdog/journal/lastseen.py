@@ -12,7 +12,6 @@ from holdfast.api.decoding import decode_msgpack
 from holdfast.api.errors import Malformed
 from holdfast.api.status import Hearing, JobPhase, LastSeen, NodeStatus, RankStatus, reading
 from holdfast.api.telemetry import ProcessState
-from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.status import status_of
 from holdfast.watchdog.brain.step import Brain, turn
 from holdfast.watchdog.detectors.progress import mean
@@ -54,13 +53,28 @@ def recall(store: Store, job: str, *, brain: Brain) -> LastSeen | None:
     journal tells: the ranks of its newest round, and the step that all of them had completed. Raises Unavailable,
     Damaged.
     """
-    state, at = _state(store, job, brain)
+    origin = newest(store, job, brain=brain)
+    state, at = origin.state, origin.at
+    for line in store.tail(job, origin.offset):
+        state, at = turn(brain, state, line.event, line.at).state, line.at
     found = kept(store, job)
     if found is not None:
         last, offset = found
         if offset == store.last(job) or (state.phase in ENDED and last.status.ended_at == state.ended_at):
             return last
-    return None if state.policy is None else LastSeen(at, status_of(state, None, at), _ranks(state), _nodes(state))
+    if state.policy is None:
+        return None
+    shares = state.round.ranks if state.round is not None else ()
+    ranks = tuple(
+        RankStatus(rank, share.member, share.node, ProcessState.UNKNOWN, step=state.step)
+        for share in shares
+        for rank in range(share.first_rank, share.first_rank + share.local_size)
+    )
+    # Of the GPUs of the nodes the journal knows nothing.
+    avoided = {order.node: order.reason for order in state.avoided}
+    names = sorted({*(share.node for share in shares), *avoided})
+    nodes = tuple(NodeStatus(name, 0.0, avoided=avoided.get(name, ""), hearing=Hearing.ENDED) for name in names)
+    return LastSeen(at, status_of(state, None, at), ranks, nodes)
 
 
 def completed(last: LastSeen) -> LastSeen:
@@ -83,8 +97,8 @@ def aged(last: LastSeen, now: float) -> LastSeen:
         msgspec.structs.replace(
             each,
             process=ProcessState.GONE if each.process is ProcessState.GONE else ProcessState.UNKNOWN,
-            progress_age_s=_older(each.progress_age_s, passed_s),
-            heard_age_s=_older(each.heard_age_s, passed_s),
+            progress_age_s=None if each.progress_age_s is None else each.progress_age_s + passed_s,
+            heard_age_s=None if each.heard_age_s is None else each.heard_age_s + passed_s,
         )
         for each in last.ranks
     )
@@ -93,33 +107,3 @@ def aged(last: LastSeen, now: float) -> LastSeen:
         for each in last.nodes
     )
     return msgspec.structs.replace(last, ranks=ranks, nodes=nodes)
-
-
-def _older(age_s: float | None, passed_s: float) -> float | None:
-    return None if age_s is None else age_s + passed_s
-
-
-def _state(store: Store, job: str, brain: Brain) -> tuple[JobState, float]:
-    """The job's state after the last line of its journal, and when that line was written."""
-    origin = newest(store, job, brain=brain)
-    state, at = origin.state, origin.at
-    for line in store.tail(job, origin.offset):
-        state, at = turn(brain, state, line.event, line.at).state, line.at
-    return state, at
-
-
-def _ranks(state: JobState) -> tuple[RankStatus, ...]:
-    shares = state.round.ranks if state.round is not None else ()
-    return tuple(
-        RankStatus(rank, share.member, share.node, ProcessState.UNKNOWN, step=state.step)
-        for share in shares
-        for rank in range(share.first_rank, share.first_rank + share.local_size)
-    )
-
-
-def _nodes(state: JobState) -> tuple[NodeStatus, ...]:
-    """Nodes of the newest round; of their GPUs the journal knows nothing."""
-    avoided = {order.node: order.reason for order in state.avoided}
-    shares = state.round.ranks if state.round is not None else ()
-    names = sorted({*(share.node for share in shares), *avoided})
-    return tuple(NodeStatus(name, 0.0, avoided=avoided.get(name, ""), hearing=Hearing.ENDED) for name in names)

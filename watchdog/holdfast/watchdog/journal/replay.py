@@ -123,32 +123,27 @@ def walk(store: Store, job: str, *, brain: Brain) -> Iterator[Replayed]:
 def replay(store: Store, job: str, *, brain: Brain) -> Replay:
     """Replay the job and compare with its newest snapshot, byte for byte. Raises Unavailable, Damaged."""
     snapshot = store.load(job)
+    verdict, differences = Verdict.NOTHING_KEPT, tuple[str, ...]()
     origin = oldest(store, job, brain=brain)
     state, lines = origin.state, origin.offset
-    compared: tuple[Verdict, tuple[str, ...]] = (Verdict.NOTHING_KEPT, ())
     for each in walk(store, job, brain=brain):
         state, lines = each.state, each.line.offset
         if snapshot is not None and lines == snapshot.offset:
-            compared = _compare(state, snapshot)
+            is_equal = msgspec.msgpack.encode(state) == snapshot.state
+            verdict = Verdict.EQUAL if is_equal else Verdict.DIFFERENT
+            differences = () if is_equal else _differences(state, snapshot)
     if snapshot is not None and snapshot.offset > lines:
-        compared = Verdict.DIFFERENT, (f"the snapshot is of line {snapshot.offset}, the journal ends at {lines}",)
-    verdict, differences = compared
+        differences = (f"the snapshot is of line {snapshot.offset}, the journal ends at {lines}",)
+        verdict = Verdict.DIFFERENT
     compared_at = snapshot.offset if snapshot else None
     return Replay(job, lines, state, verdict, compared_at, differences, origin.offset)
 
 
-def _compare(state: JobState, snapshot: Snapshot) -> tuple[Verdict, tuple[str, ...]]:
-    if msgspec.msgpack.encode(state) == snapshot.state:
-        return Verdict.EQUAL, ()
+def _differences(replayed: JobState, snapshot: Snapshot) -> tuple[str, ...]:
     try:
         kept = decode_msgpack(snapshot.state, JobState)
     except Malformed as error:
-        return Verdict.DIFFERENT, (f"the snapshot is not readable: {error}",)
-    return Verdict.DIFFERENT, tuple(_differences(state, kept))
-
-
-def _differences(replayed: JobState, kept: JobState) -> Iterator[str]:
-    for name in JobState.__struct_fields__:
-        ours, theirs = getattr(replayed, name), getattr(kept, name)
-        if ours != theirs:
-            yield f"{name}: the journal gives {ours!r}, kept was {theirs!r}"
+        return (f"the snapshot is not readable: {error}",)
+    values = [(name, getattr(replayed, name), getattr(kept, name)) for name in JobState.__struct_fields__]
+    unequal = [(name, ours, theirs) for name, ours, theirs in values if ours != theirs]
+    return tuple(f"{name}: the journal gives {ours!r}, kept was {theirs!r}" for name, ours, theirs in unequal)

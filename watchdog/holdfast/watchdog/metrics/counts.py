@@ -5,7 +5,7 @@ with zero for the rest, which Prometheus takes for what it is.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from holdfast.api.event import Event, FindingMade, MemberTested, ReplicasAgreed
@@ -16,11 +16,9 @@ from holdfast.watchdog.brain.history import is_of_replicas
 from holdfast.watchdog.brain.step import Effect, IncidentClosed, IncidentOpened
 from holdfast.watchdog.detectors.replica_vote import REPLAY
 
-# What the watchdog counts about itself.
-
 
 class Count(StrEnum):
-    """Counters, by what they count. Each has a metric of its name."""
+    """What the watchdog counts about itself. Each has a metric of its name."""
 
     BAD_MESSAGES = "bad_messages"
     DROPPED_STRANGERS = "dropped_strangers"
@@ -56,13 +54,12 @@ class JobCounts:
         self.comparisons = 0
         self.disagreements = 0
 
-    def begin(self, incidents: Iterable[Incident]) -> None:
+    def begin(self, incidents: Sequence[Incident]) -> None:
         """Take in what an earlier run left."""
-        known = tuple(incidents)
-        self.incidents.update(each.kind for each in known)
-        self._close([each for each in known if each.state is not IncidentState.OPEN])
+        self.incidents.update(each.kind for each in incidents)
+        self._close([each for each in incidents if each.state is not IncidentState.OPEN])
 
-    def note(self, event: Event, effects: Iterable[Effect]) -> None:
+    def note(self, event: Event, effects: Sequence[Effect]) -> None:
         """One event was applied, and led to these effects."""
         match event:
             case MemberTested(verdict=verdict):
@@ -74,14 +71,10 @@ class JobCounts:
             ):
                 self.comparisons += 1
                 self.disagreements += 1
-        ended = []
         for effect in effects:
-            match effect:
-                case IncidentOpened(incident=incident):
-                    self.incidents[incident.kind] += 1
-                case IncidentClosed(incident=incident):
-                    ended.append(incident)
-        self._close(ended)
+            if isinstance(effect, IncidentOpened):
+                self.incidents[effect.incident.kind] += 1
+        self._close([each.incident for each in effects if isinstance(each, IncidentClosed)])
 
     def _close(self, incidents: Iterable[Incident]) -> None:
         """Incidents that one round healed share what it cost: those steps are trained again once."""

@@ -15,7 +15,7 @@ from holdfast.watchdog.brain.saves import cadence_of
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.brain.status import ettr_of, membership_of, shown_phase, step_age_s
 from holdfast.watchdog.metrics.counts import JobCounts
-from holdfast.watchdog.metrics.vitals import Spread, Vitals
+from holdfast.watchdog.metrics.vitals import Vitals
 
 # A human who was paged an hour ago has taken over.
 PAGED_SHOWN_S: Final = 3600.0
@@ -59,9 +59,15 @@ def write_vitals(page: Page, job: str, vitals: Vitals, steps: Iterable[int | Non
     page.put("holdfast_job_ranks", vitals.fresh, job, "fresh")
     page.put("holdfast_job_ranks", vitals.stale, job, "stale")
     page.put("holdfast_job_ranks", vitals.unheard, job, "unheard")
-    _write_spread(page, "holdfast_job_loss", job, vitals.loss)
-    _write_spread(page, "holdfast_job_grad_norm", job, vitals.grad_norm)
-    _write_spread(page, "holdfast_job_step_seconds", job, vitals.step_s)
+    for name, spread in (
+        ("holdfast_job_loss", vitals.loss),
+        ("holdfast_job_grad_norm", vitals.grad_norm),
+        ("holdfast_job_step_seconds", vitals.step_s),
+    ):
+        if spread is not None:
+            page.put(name, spread.least, job, "min")
+            page.put(name, spread.median, job, "median")
+            page.put(name, spread.greatest, job, "max")
     if vitals.step_s is not None:
         page.put("holdfast_job_step_seconds", vitals.step_s.p99, job, "p99")
     page.put("holdfast_job_nonfinite_ranks", vitals.nonfinite, job)
@@ -78,22 +84,16 @@ def write_proofs(page: Page, job: str, counts: JobCounts) -> None:
         page.put("holdfast_job_self_tests_total", counts.self_tests[verdict], job, verdict.value)
 
 
-def _write_spread(page: Page, name: str, job: str, spread: Spread | None) -> None:
-    if spread is not None:
-        page.put(name, spread.least, job, "min")
-        page.put(name, spread.median, job, "median")
-        page.put(name, spread.greatest, job, "max")
-
-
-# What went wrong with a job, who is to blame, and what was done.
-
-
 def write_faults(page: Page, state: JobState, counts: JobCounts, *, now: float) -> None:
-    """Incidents with their culprits, budgets, and the nodes that are avoided."""
+    """What went wrong, who is to blame, and what was done: incidents, budgets, and the nodes that are avoided."""
     job = state.job
     page.put("holdfast_job_restarts_total", state.restart_count, job)
     page.put("holdfast_job_evictions_total", state.eviction_count, job)
-    _write_budgets(page, state, now)
+    if (policy := state.policy) is not None:
+        restarts = sum(at > now - policy.restarts.per_s for at in state.restarts)
+        evictions = sum(at > now - policy.evictions.per_s for at in state.evictions)
+        page.put("holdfast_job_restart_budget_used_ratio", restarts / max(1, policy.restarts.count), job)
+        page.put("holdfast_job_eviction_budget_used_ratio", evictions / max(1, policy.evictions.count), job)
     of_kind = Counter(each.kind for each in state.open_incidents())
     for kind in FindingKind:
         page.put("holdfast_job_incidents_total", counts.incidents[kind], job, kind.value)
@@ -102,7 +102,9 @@ def write_faults(page: Page, state: JobState, counts: JobCounts, *, now: float) 
         page.put("holdfast_job_incidents_closed_total", counts.closed[outcome], job, outcome.value)
     for labels, age_s in culprits(state, now).items():
         page.put("holdfast_job_incident_age_seconds", age_s, job, *labels)
-    page.put("holdfast_job_last_recovery_seconds", _last_recovery_s(state), job)
+    healed = [each for each in state.incidents if each.recovered_at is not None]
+    newest = max(healed, key=lambda each: each.recovered_at or 0.0, default=None)
+    page.put("holdfast_job_last_recovery_seconds", newest.time_to_recover_s if newest else None, job)
     page.put("holdfast_job_lost_steps_total", counts.lost_steps, job)
     page.put("holdfast_job_avoided_nodes", len(state.avoided), job)
     for node in dict.fromkeys(order.node for order in state.avoided[-NODES_MAX:]):
@@ -114,60 +116,31 @@ def culprits(state: JobState, now: float) -> dict[tuple[str, str, str, str, str]
 
     One of which a human was told while healing went on is `NOTIFIED` for an hour, beside what else it is.
     """
-    shown = [each for each in state.incidents if _is_shown(each, state, now) or _was_told(each, now)]
+    shown = [(each, states) for each in state.incidents if (states := _shown_states(each, state, now))]
     ages: dict[tuple[str, str, str, str, str], float] = {}
-    for each in shown[-INCIDENTS_MAX:]:
+    for each, states in shown[-INCIDENTS_MAX:]:
         who = each.culprit
         rank = "" if who.rank is None else str(who.rank)
-        age_s = now - each.began_at
-        states = [each.state.value] if _is_shown(each, state, now) else []
-        states += [NOTIFIED] if _was_told(each, now) else []
         for of_state in states:
             labels = (each.kind.value, of_state, who.node or "", who.gpu or "", rank)
-            ages[labels] = max(ages.get(labels, 0.0), age_s)
+            ages[labels] = max(ages.get(labels, 0.0), now - each.began_at)
     return ages
 
 
-def _is_shown(incident: Incident, state: JobState, now: float) -> bool:
-    if incident.state is IncidentState.PAGED:
-        return now - incident.timeline[-1].at <= PAGED_SHOWN_S and not _is_answered(incident, state)
-    return incident.state is IncidentState.OPEN
-
-
-def _was_told(incident: Incident, now: float) -> bool:
-    """Whether a human was told of it lately without being waited for."""
-    if incident.state not in (IncidentState.OPEN, IncidentState.RECOVERED):
-        return False
-    return any(each.rung is Rung.PAGE and now - each.at <= PAGED_SHOWN_S for each in incident.actions)
-
-
-def _is_answered(incident: Incident, state: JobState) -> bool:
-    """Training that goes on in a later round has answered the page, as the condition Degraded has it."""
+def _shown_states(incident: Incident, state: JobState, now: float) -> list[str]:
+    """Open; paged, for an hour, while nobody has answered; and told to a human lately without being waited for."""
+    is_open, is_paged = incident.state is IncidentState.OPEN, incident.state is IncidentState.PAGED
+    # Training that goes on in a later round has answered the page, as the condition Degraded has it.
     running, paged_in = state.round, incident.round
-    return (
-        state.phase is JobPhase.RUNNING
-        and running is not None
-        and paged_in is not None
-        and paged_in < running.number
-    )
-
-
-def _last_recovery_s(state: JobState) -> float | None:
-    healed = [each for each in state.incidents if each.recovered_at is not None]
-    return max(healed, key=lambda each: each.recovered_at or 0.0).time_to_recover_s if healed else None
-
-
-def _write_budgets(page: Page, state: JobState, now: float) -> None:
-    policy = state.policy
-    if policy is None:
-        return
-    restarts = sum(at > now - policy.restarts.per_s for at in state.restarts)
-    evictions = sum(at > now - policy.evictions.per_s for at in state.evictions)
-    page.put("holdfast_job_restart_budget_used_ratio", restarts / max(1, policy.restarts.count), state.job)
-    page.put("holdfast_job_eviction_budget_used_ratio", evictions / max(1, policy.evictions.count), state.job)
-
-
-# What the time of a job was worth.
+    later = running is not None and paged_in is not None and paged_in < running.number
+    is_answered = later and state.phase is JobPhase.RUNNING
+    pages = [each.at for each in incident.actions if each.rung is Rung.PAGE]
+    states = []
+    if is_open or (is_paged and now - incident.timeline[-1].at <= PAGED_SHOWN_S and not is_answered):
+        states.append(incident.state.value)
+    if (is_open or incident.state is IncidentState.RECOVERED) and any(now - at <= PAGED_SHOWN_S for at in pages):
+        states.append(NOTIFIED)
+    return states
 
 
 def write_worth(page: Page, state: JobState, *, step_time_s: float | None, now: float) -> None:

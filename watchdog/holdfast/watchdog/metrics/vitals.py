@@ -5,12 +5,11 @@ which others get their turn.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from holdfast.api.telemetry import RankSample
 from holdfast.watchdog.detectors.progress import Newest
 
 SLICE: Final = 4096
@@ -48,15 +47,6 @@ class Vitals(msgspec.Struct, frozen=True):
     progress_age_s: float | None = None
 
 
-def slices(newest: Newest, *, stale_after_s: float, now: float) -> Iterator[Vitals | None]:
-    """None after each slice but the last, then the vitals at `now`."""
-    gathering = _Gathering(stale_after_s, now)
-    for first in range(0, len(newest.samples), SLICE):
-        gathering.take(newest.samples[first : first + SLICE], newest.heard_at[first : first + SLICE])
-        yield None
-    yield gathering.vitals(newest.world_size)
-
-
 class _Values:
     """One quantity so far: its finite values. Whether others were not is counted by rank."""
 
@@ -64,8 +54,8 @@ class _Values:
         self._finite: list[float] = []
         self._least, self._greatest = math.inf, -math.inf
 
-    def take(self, values: list[float]) -> None:
-        finite = list(filter(math.isfinite, values))
+    def take(self, values: Sequence[float | None]) -> None:
+        finite = [value for value in values if value is not None and math.isfinite(value)]
         if finite:
             self._finite += finite
             self._least, self._greatest = min(self._least, *finite), max(self._greatest, *finite)
@@ -78,56 +68,41 @@ class _Values:
         return Spread(self._least, median, p99, self._greatest)
 
 
-class _Gathering:
-    def __init__(self, stale_after_s: float, now: float) -> None:
-        self._stale_after_s = stale_after_s
-        self._now = now
-        self._stale = 0
-        self._heard = 0
-        self._nonfinite = 0
-        self._loss, self._grad_norm, self._step_s = _Values(), _Values(), _Values()
-        self._tokens_per_s: float | None = None
-        self._heard_age_s = self._progress_age_s = -math.inf
-
-    def take(self, samples: Sequence[RankSample], heard_at: Sequence[float]) -> None:
-        ages = [self._now - at for at in heard_at]
-        fresh = [each for age, each in zip(ages, samples, strict=True) if age <= self._stale_after_s]
-        self._heard += len(ages)
-        self._stale += len(ages) - len(fresh)
-        self._heard_age_s = max(self._heard_age_s, *ages)
-        behind = [age + sample.progress_age_s for age, sample in zip(ages, samples, strict=True)]
-        self._progress_age_s = max(self._progress_age_s, *behind)
-        self._nonfinite += sum(1 for each in fresh if _is_odd(each.loss) or _is_odd(each.grad_norm))
-        self._loss.take(_known(fresh, lambda sample: sample.loss))
-        self._grad_norm.take(_known(fresh, lambda sample: sample.grad_norm))
-        self._step_s.take(_known(fresh, lambda sample: sample.step_time_s))
-        self._take_speed(fresh)
-
-    def _take_speed(self, samples: Sequence[RankSample]) -> None:
-        rates = [
-            each.tokens / each.step_time_s for each in samples if each.tokens is not None and each.step_time_s
-        ]
+def slices(newest: Newest, *, stale_after_s: float, now: float) -> Iterator[Vitals | None]:
+    """None after each slice but the last, then the vitals at `now`."""
+    loss, grad_norm, step_s = _Values(), _Values(), _Values()
+    heard, fresh_ranks, nonfinite = len(newest.samples), 0, 0
+    tokens_per_s: float | None = None
+    heard_age_s = progress_age_s = 0.0
+    for first in range(0, heard, SLICE):
+        samples = newest.samples[first : first + SLICE]
+        ages = [now - at for at in newest.heard_at[first : first + SLICE]]
+        heard_age_s = max(heard_age_s, *ages)
+        behind = [age + each.progress_age_s for age, each in zip(ages, samples, strict=True)]
+        progress_age_s = max(progress_age_s, *behind)
+        fresh = [each for age, each in zip(ages, samples, strict=True) if age <= stale_after_s]
+        fresh_ranks += len(fresh)
+        nonfinite += sum(1 for each in fresh if _is_odd(each.loss) or _is_odd(each.grad_norm))
+        loss.take([each.loss for each in fresh])
+        grad_norm.take([each.grad_norm for each in fresh])
+        step_s.take([each.step_time_s for each in fresh])
+        rates = [each.tokens / each.step_time_s for each in fresh if each.tokens is not None and each.step_time_s]
         if rates:
-            self._tokens_per_s = (self._tokens_per_s or 0.0) + math.fsum(rates)
-
-    def vitals(self, world_size: int) -> Vitals:
-        return Vitals(
-            fresh=self._heard - self._stale,
-            stale=self._stale,
-            unheard=max(0, world_size - self._heard),
-            loss=self._loss.spread(),
-            grad_norm=self._grad_norm.spread(),
-            step_s=self._step_s.spread(),
-            nonfinite=self._nonfinite,
-            tokens_per_s=self._tokens_per_s,
-            heard_age_s=max(0.0, self._heard_age_s) if self._heard else None,
-            progress_age_s=max(0.0, self._progress_age_s) if self._heard else None,
-        )
+            tokens_per_s = (tokens_per_s or 0.0) + math.fsum(rates)
+        yield None
+    yield Vitals(
+        fresh=fresh_ranks,
+        stale=heard - fresh_ranks,
+        unheard=max(0, newest.world_size - heard),
+        loss=loss.spread(),
+        grad_norm=grad_norm.spread(),
+        step_s=step_s.spread(),
+        nonfinite=nonfinite,
+        tokens_per_s=tokens_per_s,
+        heard_age_s=heard_age_s if heard else None,
+        progress_age_s=progress_age_s if heard else None,
+    )
 
 
 def _is_odd(value: float | None) -> bool:
     return value is not None and not math.isfinite(value)
-
-
-def _known(samples: Sequence[RankSample], value_of: Callable[[RankSample], float | None]) -> list[float]:
-    return [value for sample in samples if (value := value_of(sample)) is not None]
