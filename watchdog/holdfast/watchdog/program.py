@@ -22,7 +22,7 @@ from aiohttp import web
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.watchdog import brain
 from holdfast.watchdog.access.auth import Authenticator, TokenFile
-from holdfast.watchdog.access.readership import NoRights, Readership, Rights
+from holdfast.watchdog.access.readership import Readership, Rights
 from holdfast.watchdog.access.reviews import AccessReviewer, TokenReviewer
 from holdfast.watchdog.commandline import settings_from, watchdog_options
 from holdfast.watchdog.leadership import Leadership
@@ -32,7 +32,7 @@ from holdfast.watchdog.server.app import DOOR, make_app
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.servicepeer import ServicePeer
-from holdfast.watchdog.settings import KubernetesAuth, ListenAddress, TlsFiles, WatchdogSettings
+from holdfast.watchdog.settings import ListenAddress, TlsFiles, WatchdogSettings
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import Fence
 from holdfast.wire.door import Door
@@ -58,7 +58,12 @@ TAKE_UP_RETRY_S = 1.0
 
 async def serve(settings: WatchdogSettings) -> int:
     """Run until a signal or until another watchdog takes over; the exit code. Raises HoldfastError at start."""
-    authenticator, rights = _authenticator(settings.auth)
+    rights: Rights | None = None  # what beside roles lets callers read
+    if isinstance(settings.auth, Path):
+        authenticator: Authenticator = TokenFile.read_or_create(settings.auth)
+    else:
+        now = WatchdogClock().now
+        authenticator, rights = TokenReviewer(settings.auth, now=now), AccessReviewer(settings.auth, now=now)
     files = raise_open_files_max()
     listener = _listener(settings.listen)
     certificate = ServingCertificate(settings.tls) if settings.tls else None
@@ -89,19 +94,12 @@ async def serve(settings: WatchdogSettings) -> int:
         await door.close()
         await runner.cleanup()
         await authenticator.close()
-        await rights.close()
+        if rights is not None:
+            await rights.close()
         watchdog.stop()
         if leadership is not None:
             leadership.resign()  # last: from here on somebody else may write
         _remove_state(settings.state_file)
-
-
-def _authenticator(auth: Path | KubernetesAuth) -> tuple[Authenticator, Rights]:
-    """Who tells whose a token is, and what beside roles lets callers read."""
-    if isinstance(auth, Path):
-        return TokenFile.read_or_create(auth), NoRights()
-    now = WatchdogClock().now
-    return TokenReviewer(auth, now=now), AccessReviewer(auth, now=now)
 
 
 def _decider(settings: WatchdogSettings, ended: "asyncio.Future[int]") -> tuple[Watchdog, Leadership | None]:

@@ -16,7 +16,6 @@ from holdfast.watchdog.access.readership import (
     GET_LOG,
     LIST_JOBS,
     Decision,
-    NoRights,
     Read,
     Readership,
     Right,
@@ -46,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 GOODBYE = Farewell(WSCloseCode.GOING_AWAY, "the watchdog is shutting down", waits=False)
 JOB = "/v1/jobs/{namespace}/{name}"
-BY_ROLE = Readership(NoRights())
+BY_ROLE = Readership()
 
 Check = Callable[[web.Request, Caller], Awaitable[str | None]]
 """Why the caller is refused, None when it is not."""
