@@ -21,6 +21,7 @@ from holdfast.watchdog.access.readership import (
     Right,
     decide,
 )
+from holdfast.watchdog.leadership import Readiness
 from holdfast.watchdog.server import reads, scrape, submissions
 from holdfast.watchdog.server.agents import serve_agent
 from holdfast.watchdog.server.answer import (
@@ -38,7 +39,6 @@ from holdfast.watchdog.server.identity import check_job
 from holdfast.watchdog.server.launchers import serve_launcher
 from holdfast.watchdog.server.operators import serve_operator
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
-from holdfast.watchdog.servicepeer import Readiness
 from holdfast.wire.door import Door
 
 logger = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
 import redis
@@ -52,45 +53,31 @@ class Resolver:
     def __init__(self, lookup: Callable[[str], str] | None = None) -> None:
         self._lookup = lookup or _system_lookup
         self._known: dict[str, str] = {}
-        self._asked: dict[str, _Question] = {}
+        self._asked: dict[str, Future[str]] = {}
 
     def address(self, host: str) -> str:
         """An address of the host. Raises OSError when there is none, or none was found in time."""
-        question = self._asked.get(host)
-        if question is None:
-            question = self._asked[host] = _Question(self._lookup, host)
+        if (answer := self._asked.get(host)) is None:
+            answer = self._asked[host] = Future()
+            # It ends with its look-up, and keeps no program from ending.
+            threading.Thread(target=self._ask, args=(host, answer), name=f"look-up of {host}", daemon=True).start()
         known = self._known.get(host)
-        if not question.answered.wait(WAIT_S if known is None else WAIT_KNOWN_S):
+        if not wait((answer,), WAIT_S if known is None else WAIT_KNOWN_S).done:
             if known is None:
                 raise OSError(f"the name {host} could not be looked up within {WAIT_S} s")
             return known
         del self._asked[host]
-        if question.found is None:
-            if known is not None:
-                return known  # the name service is away, which says nothing about the host
-            raise OSError(f"the name {host} is not known: {question.error}")
-        self._known[host] = question.found
-        return question.found
+        if (error := answer.exception()) is None:
+            self._known[host] = answer.result()
+        elif known is None:  # else the name service is away, which says nothing about the host
+            raise OSError(f"the name {host} is not known: {error}")
+        return self._known[host]
 
-
-class _Question:
-    """One look-up on its way. Its thread ends with it, and keeps no program from ending."""
-
-    def __init__(self, lookup: Callable[[str], str], host: str) -> None:
-        self.answered = threading.Event()
-        self.found: str | None = None
-        self.error: OSError | None = None
-        self._lookup = lookup
-        self._host = host
-        threading.Thread(target=self._ask, name=f"look-up of {host}", daemon=True).start()
-
-    def _ask(self) -> None:
+    def _ask(self, host: str, answer: "Future[str]") -> None:
         try:
-            self.found = self._lookup(self._host)
-        except OSError as error:
-            self.error = error
-        finally:
-            self.answered.set()
+            answer.set_result(self._lookup(host))
+        except Exception as error:  # whoever waits gets it
+            answer.set_exception(error)
 
 
 def _system_lookup(host: str) -> str:
@@ -192,16 +179,14 @@ class RedisLink:
         self._paused_until = 0.0
         self._trouble = ""
         self._sentinels = Sentinels(address) if address.primary is not None else None
-        self._client = redis.Redis.from_pool(self._own_pool())
-
-    def _own_pool(self) -> redis.ConnectionPool:
-        address, encrypted = self._address, self._address.encrypted
+        kind: type[redis.Connection]
         if self._sentinels is None:
-            kind = _EncryptedConnection if encrypted else _PlainConnection
-            only = address.hosts[0]
-            return _pool(kind, address, TIMEOUT_S, host=only.name, port=only.port, db=address.database)
-        following = _EncryptedFollowing if encrypted else _Following
-        return _pool(following, address, TIMEOUT_S, sentinels=self._sentinels, db=address.database)
+            kind = _EncryptedConnection if address.encrypted else _PlainConnection
+            where: dict[str, Any] = {"host": address.hosts[0].name, "port": address.hosts[0].port}
+        else:
+            kind = _EncryptedFollowing if address.encrypted else _Following
+            where = {"sentinels": self._sentinels}
+        self._client = redis.Redis.from_pool(_pool(kind, address, TIMEOUT_S, db=address.database, **where))
 
     def __str__(self) -> str:
         return str(self._address)
@@ -231,13 +216,9 @@ class RedisLink:
         seen = self._bounded(lambda client: client.info("replication"))
         if seen.get("role") != "master":
             raise self._turned()
-        return sum(
-            1
-            for key, each in seen.items()
-            if re.fullmatch(r"slave\d+", key)
-            and each["state"] == "online"
-            and int(each["lag"]) <= ACKNOWLEDGED_WITHIN_S
-        )
+        replicas = [each for key, each in seen.items() if re.fullmatch(r"slave\d+", key)]
+        online = [each for each in replicas if each["state"] == "online"]
+        return sum(1 for each in online if int(each["lag"]) <= ACKNOWLEDGED_WITHIN_S)
 
     def ask(self, *command: str | int) -> Any:
         """One command that only reads."""
@@ -247,9 +228,8 @@ class RedisLink:
         """What is unwise in how this Redis is run, in words. Raises InvalidInput when it must not be used so."""
         facts = self._bounded(lambda client: client.info())
         if not facts.get("aof_enabled"):
-            raise InvalidInput(
-                Problem("--store", str(self), "run this Redis with 'appendonly yes': it would forget")
-            )
+            fix = "run this Redis with 'appendonly yes': it would forget"
+            raise InvalidInput(Problem("--store", str(self), fix))
         if facts.get("role") == "slave":
             if self._sentinels is not None:  # it was the one until a moment ago
                 raise self._turned()
@@ -257,15 +237,6 @@ class RedisLink:
         if facts.get("maxmemory") and facts.get("maxmemory_policy") != "noeviction":
             fix = "run this Redis with 'maxmemory-policy noeviction': it would throw journals away"
             raise InvalidInput(Problem("--store", str(self), fix))
-        return self._advice()
-
-    def close(self) -> None:
-        """Close the connection; a later call opens it again."""
-        self._client.close()
-        if self._sentinels is not None:
-            self._sentinels.close()
-
-    def _advice(self) -> tuple[str, ...]:
         try:
             fsync = self._bounded(lambda client: client.config_get("appendfsync")).get("appendfsync")
         except HoldfastError:
@@ -273,6 +244,12 @@ class RedisLink:
         if fsync == "no":
             return ("appendfsync is no: it may lose half a minute with its machine; set everysec or always",)
         return ()
+
+    def close(self) -> None:
+        """Close the connection; a later call opens it again."""
+        self._client.close()
+        if self._sentinels is not None:
+            self._sentinels.close()
 
     def _bounded(self, send: Callable[[Any], Any]) -> Any:
         if self._now() < self._paused_until:
