@@ -23,7 +23,6 @@ from holdfast.watchdog.access.readership import (
 )
 from holdfast.watchdog.leadership import Readiness
 from holdfast.watchdog.server import reads, scrape, submissions
-from holdfast.watchdog.server.agents import serve_agent
 from holdfast.watchdog.server.answer import (
     CALLER,
     READERSHIP,
@@ -36,8 +35,7 @@ from holdfast.watchdog.server.answer import (
 )
 from holdfast.watchdog.server.connection import Farewell
 from holdfast.watchdog.server.identity import check_job
-from holdfast.watchdog.server.launchers import serve_launcher
-from holdfast.watchdog.server.operators import serve_operator
+from holdfast.watchdog.server.peers import serve_agent, serve_launcher, serve_operator
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
 from holdfast.wire.door import Door
 
