@@ -7,7 +7,7 @@ from holdfast.api.event import ClockTicked, JobSubmitted, MemberJoined
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
 from holdfast.watchdog.senses import senses_for
-from holdfast.watchdog.server.reads import status
+from holdfast.watchdog.server.jobs import status
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.store.memory import MemoryStore
 

@@ -84,7 +84,11 @@ class FleetMemory:
         self._judged_at = now
         self._fleet = judged(self._fleet, now, nodes=nodes)
         if self._fleet is not before:
-            self._keep(now)
+            try:
+                state = msgspec.msgpack.encode(self._fleet)
+                self._store.save(NODES, Snapshot(START, now, state), fence=self._fence)
+            except Unavailable as error:
+                logger.warning("what is known of nodes is not kept now reason=%s", error)
         return (self._fleet.quarantined, self._fleet.among) != (before.quarantined, before.among)
 
     def tell(self, host: JobHost, now: float) -> None:
@@ -99,12 +103,6 @@ class FleetMemory:
             if is_news_of_repute(host.job.state, node, quarantined=node in quarantined):
                 repute = repute_of(self._fleet, node, now, host.job.name)
                 host.record(NodeReputed(node, repute.quarantined, repute.score, repute.reason))
-
-    def _keep(self, now: float) -> None:
-        try:
-            self._store.save(NODES, Snapshot(START, now, msgspec.msgpack.encode(self._fleet)), fence=self._fence)
-        except Unavailable as error:
-            logger.warning("what is known of nodes is not kept now reason=%s", error)
 
 
 class Deletions:

@@ -106,7 +106,7 @@ async def _talk_to_launcher(request: web.Request, socket: Socket, outbox: Outbox
         host.tally.add(Count.REPLACED_CONNECTIONS)
         reason = f"another launcher has joined as member {launcher.member}"
         if older.boot != launcher.boot:  # it is told to go, or the two would fight for ever
-            older.outbox.put(Slot.DESIRED, msgspec.msgpack.encode(membership.Refused(reason)))
+            older.show(Slot.DESIRED, membership.Refused(reason))
         older.outbox.finish(Farewell(WSCloseCode.POLICY_VIOLATION, reason))
     _joined(host, launcher, join, watchdog.cluster)
     try:
@@ -316,7 +316,7 @@ def _take_from_agent(host: JobHost, agent: AgentConnection, report: FromAgent) -
         host.take_report(credible(report, host.job.state.round))
         if not report.events:
             return  # nobody keeps what only tells of the present; answering it would double the traffic
-    agent.outbox.put(Slot.TAKEN, msgspec.msgpack.encode(ReportTaken(host.taken[agent.node].sequence)))
+    agent.show(Slot.TAKEN, ReportTaken(host.taken[agent.node].sequence))
 
 
 # The operator: what it sees of nodes and pods in, the plan out.
