@@ -87,11 +87,18 @@ def _system_lookup(host: str) -> str:
 
 
 class _PlainConnection(redis.Connection):
-    """Looks its host's name up in bounded time. One program talks to one Redis, so they share what they know."""
+    """Looks its host's name up in bounded time; with `sentinels`, of whichever Redis they name at that moment."""
 
-    resolver = Resolver()
+    resolver = Resolver()  # one program talks to one Redis, so its connections share what they know
+
+    def __init__(self, *, sentinels: "Sentinels | None" = None, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]  # the library has not annotated it
+        self._sentinels = sentinels
 
     def _connect(self) -> Any:
+        if self._sentinels is not None:
+            found = self._sentinels.primary()
+            self.host, self.port = found.name, found.port
         name, self.host = self.host, self.resolver.address(self.host)
         try:
             return super()._connect()  # type: ignore[no-untyped-call]  # the library has not annotated it
@@ -103,21 +110,22 @@ class _EncryptedConnection(redis.SSLConnection, _PlainConnection):
     """The same; by the order of its bases, the certificate is checked against the name, not the address."""
 
 
-class _Following(_PlainConnection):
-    """Connects to whichever Redis the Sentinels name at that moment."""
-
-    def __init__(self, *, sentinels: "Sentinels", **options: Any) -> None:
-        super().__init__(**options)  # type: ignore[no-untyped-call]  # the library has not annotated it
-        self._sentinels = sentinels
-
-    def _connect(self) -> Any:
-        found = self._sentinels.primary()
-        self.host, self.port = found.name, found.port
-        return super()._connect()
-
-
-class _EncryptedFollowing(redis.SSLConnection, _Following):
-    """The same; the certificate is checked against the name that the Sentinels gave."""
+def _client(address: RedisAddress, timeout_s: float, **options: Any) -> redis.Redis:
+    """A client with one connection, without retries of the library, which wait up to a minute."""
+    pool = redis.ConnectionPool(
+        connection_class=_EncryptedConnection if address.encrypted else _PlainConnection,
+        username=address.username,
+        password=address.password,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        # Each of these is a round trip more at every connect.
+        driver_info=None,
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),
+        **options,
+    )
+    return redis.Redis.from_pool(pool)
 
 
 class Sentinels:
@@ -125,10 +133,8 @@ class Sentinels:
 
     def __init__(self, address: RedisAddress) -> None:
         self._name = address.primary
-        kind = _EncryptedConnection if address.encrypted else _PlainConnection
         self._asked = [
-            redis.Redis.from_pool(_pool(kind, address, SENTINEL_TIMEOUT_S, host=host.name, port=host.port))
-            for host in address.hosts
+            _client(address, SENTINEL_TIMEOUT_S, host=host.name, port=host.port) for host in address.hosts
         ]
 
     def primary(self) -> Host:
@@ -151,25 +157,6 @@ class Sentinels:
             each.close()
 
 
-def _pool(
-    kind: type[redis.Connection], address: RedisAddress, timeout_s: float, **options: Any
-) -> redis.ConnectionPool:
-    """One connection of that kind, without retries of the library, which wait up to a minute."""
-    return redis.ConnectionPool(
-        connection_class=kind,
-        username=address.username,
-        password=address.password,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-        # Each of these is a round trip more at every connect.
-        driver_info=None,
-        maint_notifications_config=MaintNotificationsConfig(enabled=False),
-        **options,
-    )
-
-
 class RedisLink:
     """Used from one thread. Every call raises Unavailable, or Damaged when a key holds what we never wrote."""
 
@@ -179,14 +166,10 @@ class RedisLink:
         self._paused_until = 0.0
         self._trouble = ""
         self._sentinels = Sentinels(address) if address.primary is not None else None
-        kind: type[redis.Connection]
+        where: dict[str, Any] = {"sentinels": self._sentinels}
         if self._sentinels is None:
-            kind = _EncryptedConnection if address.encrypted else _PlainConnection
-            where: dict[str, Any] = {"host": address.hosts[0].name, "port": address.hosts[0].port}
-        else:
-            kind = _EncryptedFollowing if address.encrypted else _Following
-            where = {"sentinels": self._sentinels}
-        self._client = redis.Redis.from_pool(_pool(kind, address, TIMEOUT_S, db=address.database, **where))
+            where = {"host": address.hosts[0].name, "port": address.hosts[0].port}
+        self._client = _client(address, TIMEOUT_S, db=address.database, **where)
 
     def __str__(self) -> str:
         return str(self._address)
@@ -256,31 +239,24 @@ class RedisLink:
             raise Unavailable(self._trouble)
         try:
             return send(self._client)
-        except redis.RedisError as error:
-            raise self._translated(error) from error
-        except OSError as error:  # a name that cannot be resolved
+        except redis.AuthenticationError as error:
+            raise self._away("it refuses our password; check --store-password-file") from error
+        except redis.BusyLoadingError as error:
+            raise self._away("it is still loading its data") from error
+        except redis.TimeoutError as error:
+            raise self._away(f"no answer within {TIMEOUT_S} s") from error
+        except (redis.ConnectionError, OSError) as error:  # also for a name that cannot be resolved
             raise self._away(str(error)) from error
-
-    def _translated(self, error: redis.RedisError) -> HoldfastError:
-        text = str(error)
-        match error:
-            case redis.AuthenticationError():
-                return self._away("it refuses our password; check --store-password-file")
-            case redis.BusyLoadingError():
-                return self._away("it is still loading its data")
-            case redis.TimeoutError():
-                return self._away(f"no answer within {TIMEOUT_S} s")
-            case redis.ConnectionError():
-                return self._away(text)
-            case redis.ReadOnlyError():
-                return self._turned()
-            case redis.OutOfMemoryError():
-                return Unavailable(f"{self}: its memory is full")
-            case NoPermissionError():
-                return Unavailable(f"{self}: its access rules refuse us: {text}")
-        if "WRONGTYPE" in text:
-            return Damaged(f"{self}: a key of ours holds something else: {text}")
-        return Unavailable(f"{self}: {text}")
+        except redis.ReadOnlyError as error:
+            raise self._turned() from error
+        except redis.OutOfMemoryError as error:
+            raise Unavailable(f"{self}: its memory is full") from error
+        except NoPermissionError as error:
+            raise Unavailable(f"{self}: its access rules refuse us: {error}") from error
+        except redis.RedisError as error:
+            if "WRONGTYPE" in str(error):
+                raise Damaged(f"{self}: a key of ours holds something else: {error}") from error
+            raise Unavailable(f"{self}: {error}") from error
 
     def _turned(self) -> Unavailable:
         """This Redis is a replica. The next call asks anew who takes writes."""
