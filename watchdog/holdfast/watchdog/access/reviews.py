@@ -18,7 +18,7 @@ from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Malformed, Unavailable
 from holdfast.watchdog.access.auth import Caller, GrantsFile, Identity
 from holdfast.watchdog.access.readership import GROUP, RESOURCE, Read
-from holdfast.watchdog.access.verdicts import Trust, Verdict, Verdicts
+from holdfast.watchdog.access.verdicts import LAST_RESORT_S, Verdict, Verdicts
 from holdfast.watchdog.settings import KubernetesAuth
 from holdfast.wire.kube.client import KubeClient, Request
 from holdfast.wire.kube.login import ServiceAccount
@@ -61,7 +61,7 @@ class Reviews:
         Who was accepted within the last minutes stays so while the API server is away. Raises Unavailable.
         """
         now = self._now()
-        if (known := self._verdicts.get(key, now, Trust.FRESH)) is not None:
+        if (known := self._verdicts.get(key, now)) is not None:
             return known
 
         async def remembered() -> Verdict:
@@ -80,7 +80,7 @@ class Reviews:
         try:
             return await asyncio.shield(task)
         except Unavailable:
-            if (known := self._verdicts.get(key, now, Trust.LAST_RESORT)) is None:
+            if (known := self._verdicts.get(key, now, LAST_RESORT_S)) is None:
                 raise
             return known
 

@@ -1,5 +1,6 @@
 """What people and programs read of jobs, as JSON, and what they send: jobs and interventions."""
 
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -12,11 +13,11 @@ from holdfast.api.event import JobSubmitted, Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionRequest, InterventionState
 from holdfast.api.policy import Policy
-from holdfast.api.status import Hearing, JobStatus, NodeStatus
+from holdfast.api.status import Hearing, JobStatus, NodeStatus, RankStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
 from holdfast.watchdog.brain.reputation import namespace_of
 from holdfast.watchdog.brain.status import status_of, with_trouble
-from holdfast.watchdog.server.answer import CALLER, READERSHIP, NotFound, answer
+from holdfast.watchdog.server.answer import CALLER, READERSHIP, Handler, NotFound, answer
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import WATCHDOG
 from holdfast.watchdog.store.store import START
@@ -59,17 +60,26 @@ async def list_jobs(request: web.Request) -> web.Response:
     return answer([status(host) for host in watchdog.hosts() if namespace_of(host.job.name) in listed])
 
 
-async def job_status(request: web.Request) -> web.Response:
-    return answer(status(hosted(request)))
+def shows(read: Callable[[JobHost], object]) -> Handler:
+    """A handler that answers with what `read` finds of the job that the path names."""
+
+    async def handle(request: web.Request) -> web.Response:
+        return answer(read(hosted(request)))
+
+    return handle
 
 
-async def ranks(request: web.Request) -> web.Response:
+def status(host: JobHost) -> JobStatus:
+    """The job as it is now."""
+    return with_trouble(status_of(host.job.shown, host.job.progress, host.clock.now()), host.job.trouble)
+
+
+def ranks(host: JobHost) -> tuple[RankStatus, ...]:
     """Those of the round that runs; of a job that has ended, as they were last seen."""
-    host = hosted(request)
     if host.job.state.ended_at is not None:
-        return answer(host.last_seen().ranks)
+        return host.last_seen().ranks
     progress = host.job.progress
-    return answer(progress.ranks(host.clock.now()) if progress is not None else ())
+    return progress.ranks(host.clock.now()) if progress is not None else ()
 
 
 def _incidents(host: JobHost) -> dict[str, Incident]:
@@ -95,15 +105,6 @@ async def incident(request: web.Request) -> web.Response:
     if found is None:
         raise NotFound(f"{host.job.name} has no incident {request.match_info['id']}")
     return answer(found)
-
-
-async def plan(request: web.Request) -> web.Response:
-    return answer(hosted(request).job.state.plan)
-
-
-async def desired_round(request: web.Request) -> web.Response:
-    """What the launchers are shown now: a round, or why there is none."""
-    return answer(hosted(request).job.state.desired)
 
 
 async def nodes(request: web.Request) -> web.Response:
@@ -139,11 +140,6 @@ async def logs(request: web.Request) -> web.Response:
     if (node := request.query.get("node")) is None:
         raise InvalidInput(Problem("rank", None, "name a rank, or a node"))
     return answer(host.outputs.on_node(host.job.name, node))
-
-
-def status(host: JobHost) -> JobStatus:
-    """The job as it is now."""
-    return with_trouble(status_of(host.job.shown, host.job.progress, host.clock.now()), host.job.trouble)
 
 
 def as_of_now(node: NodeStatus, policy: Policy | None) -> NodeStatus:

@@ -6,26 +6,10 @@ from functools import partial
 import msgspec
 from aiohttp import WSCloseCode, web
 
-from holdfast.api import membership
+from holdfast.api import event, membership
 from holdfast.api.bounds import NODES_MAX, PER_NODE_MAX
 from holdfast.api.checkpoint import TOLD_MAX
 from holdfast.api.errors import HoldfastError
-from holdfast.api.event import (
-    CheckpointRecorded,
-    JobSubmitted,
-    MemberDeparting,
-    MemberEntered,
-    MemberFinished,
-    MemberJoined,
-    MemberLeft,
-    MemberTested,
-    MemberWarmed,
-    NodeChanged,
-    PodChanged,
-    RestoreReported,
-    RoundBegan,
-    StorageListed,
-)
 from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, PodObserved
 from holdfast.api.policy import Policy
 from holdfast.api.selftest import Tested
@@ -33,6 +17,7 @@ from holdfast.api.telemetry import AgentHello, FromAgent, NodeReport, ReportTake
 from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
 from holdfast.watchdog.detectors import detector
 from holdfast.watchdog.metrics.counts import Count
+from holdfast.watchdog.server import identity
 from holdfast.watchdog.server.answer import CALLER
 from holdfast.watchdog.server.connection import (
     AgentConnection,
@@ -47,15 +32,6 @@ from holdfast.watchdog.server.connection import (
     serve,
 )
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.identity import (
-    NotSeenYet,
-    check_allowed,
-    check_identity,
-    check_peer,
-    check_room,
-    check_speaks_for,
-    credible,
-)
 from holdfast.watchdog.server.watchdog import WATCHDOG
 from holdfast.watchdog.server.websocket import Socket
 from holdfast.watchdog.settings import ClusterPolicy
@@ -90,11 +66,11 @@ async def _talk_to_launcher(request: web.Request, socket: Socket, outbox: Outbox
         raise BadMessage("the first message must be Join")
     try:
         _check(join)
-        check_allowed(request[CALLER], join.job)
+        identity.check_allowed(request[CALLER], join.job)
         host = watchdog.brought(join.job)
-        check_room(len(host.launchers))
-        await check_identity(host, request[CALLER], join)
-    except NotSeenYet:
+        identity.check_room(len(host.launchers))
+        await identity.check_identity(host, request[CALLER], join)
+    except identity.NotSeenYet:
         raise
     except HoldfastError as error:
         await socket.send(msgspec.msgpack.encode(membership.Refused(str(error))))
@@ -122,7 +98,7 @@ async def _talk_to_launcher(request: web.Request, socket: Socket, outbox: Outbox
 
 def _check(join: membership.Join) -> None:
     """Raises BadMessage when the launcher cannot be a member, whatever the job."""
-    check_peer(member=join.member, node=join.node, boot=join.boot)
+    identity.check_peer(member=join.member, node=join.node, boot=join.boot)
     if not 1 <= join.local_size <= PER_NODE_MAX:
         raise BadMessage(f"local_size: {join.local_size} is not accepted; give 1 to {PER_NODE_MAX}")
     if join.nodes is not None and not 1 <= join.nodes[0] <= join.nodes[1] <= NODES_MAX:
@@ -137,14 +113,14 @@ def _joined(host: JobHost, launcher: LauncherConnection, join: membership.Join, 
     if host.job.state.policy is None and join.nodes is not None:
         # Started by hand or by stock torchrun: the launcher's own range is all that anybody says of the job.
         policy = Policy(join.job, *join.nodes, processes_per_node=join.local_size)
-        host.record(JobSubmitted(cluster.applied_to(policy)))
+        host.record(event.JobSubmitted(cluster.applied_to(policy)))
     if host.job.state.round is not None:
         # Before it has one it goes on from any number: launchers started by hand may be those of an earlier job.
         host.reached(join.shown, f"launcher {launcher.member}")
     host.observe(detector.Connected(launcher.member, launcher.node))
-    fields = {name: getattr(join, name) for name in MemberJoined.__struct_fields__ if name != "transfer"}
+    fields = {name: getattr(join, name) for name in event.MemberJoined.__struct_fields__ if name != "transfer"}
     transfer = f"{join.address}:{join.transfer_port}" if join.transfer_port else ""
-    host.record(MemberJoined(**fields, transfer=transfer))
+    host.record(event.MemberJoined(**fields, transfer=transfer))
     host.show_desired(launcher)
 
 
@@ -158,7 +134,7 @@ def _take_from_launcher(
     if isinstance(message, membership.Beat):
         return  # it says nothing but that the launcher lives, which every message does
     if isinstance(message, membership.Leave):
-        host.record(MemberLeft(launcher.member, message.reason))
+        host.record(event.MemberLeft(launcher.member, message.reason))
         host.observe(detector.Left(launcher.member))
         launcher.left = True
         launcher.outbox.finish(Farewell(WSCloseCode.OK, "it left"))
@@ -192,20 +168,20 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
             return
     match message:
         case membership.Warmed():
-            host.record(MemberWarmed(member))
+            host.record(event.MemberWarmed(member))
         case membership.RoundEntered():
             reentry = (message.reentrant, message.last_step, message.reentry, message.because)
-            host.record(MemberEntered(member, message.round, *reentry))
+            host.record(event.MemberEntered(member, message.round, *reentry))
         case membership.TrainingBegan():
             # The first sign of a round counts; of a script that publishes its steps none is needed.
             if state.signed_at is None and not state.publishes:
-                host.record(RoundBegan(member, message.round))
+                host.record(event.RoundBegan(member, message.round))
         case membership.WorkersFinished():
             # What is found comes first: a round that ended with it is not a job that succeeded.
             host.observe(detector.Finished(member, message.round, message.nonfinite))
-            host.record(MemberFinished(member, message.round, message.last_step, message.nonfinite))
+            host.record(event.MemberFinished(member, message.round, message.last_step, message.nonfinite))
         case membership.Departing():
-            host.record(MemberDeparting(member, message.reason, message.within_s))
+            host.record(event.MemberDeparting(member, message.reason, message.within_s))
         case membership.CheckpointCommitted():
             _committed(host, message)
         case membership.CheckpointsStored():
@@ -213,13 +189,13 @@ def heed(host: JobHost, launcher: LauncherConnection, message: membership.FromLa
         case membership.Restored():
             if state.restored_step is None:
                 restored = (message.step, message.skipped, message.tier, message.healed)
-                host.record(RestoreReported(message.round, *restored))
+                host.record(event.RestoreReported(message.round, *restored))
             else:
                 # Said again after a reconnect. Taken as news it would set the job back to where the round began.
                 host.tally.add(Count.DUPLICATE_MESSAGES)
         case Tested():
             found = (message.level, message.verdict, message.checks, message.says)
-            host.record(MemberTested(member, message.number, *found))
+            host.record(event.MemberTested(member, message.number, *found))
         case WorkerOutput():
             _wrote(host, launcher, message)
         # Detectors fence these by themselves: what an exit says of its node holds whatever the round.
@@ -239,7 +215,9 @@ def _committed(host: JobHost, message: membership.CheckpointCommitted) -> None:
         seconds if seconds is not None and math.isfinite(seconds) and seconds >= 0.0 else None
         for seconds in (message.stall_s, message.took_s)
     )
-    host.record(CheckpointRecorded(message.round, message.step, message.uri, message.wanted, stall_s, took_s))
+    host.record(
+        event.CheckpointRecorded(message.round, message.step, message.uri, message.wanted, stall_s, took_s)
+    )
 
 
 def _stored(host: JobHost, message: membership.CheckpointsStored) -> None:
@@ -253,7 +231,7 @@ def _stored(host: JobHost, message: membership.CheckpointsStored) -> None:
     told = (message.round, count, newest_first)
     if known is not None and (known.round, known.count, known.checkpoints[::-1]) == told:
         return  # nothing went, and nothing came that a commit did not tell
-    host.record(StorageListed(message.round, message.uri, count, newest_first))
+    host.record(event.StorageListed(message.round, message.uri, count, newest_first))
 
 
 def _wrote(host: JobHost, launcher: LauncherConnection, message: WorkerOutput) -> None:
@@ -280,11 +258,11 @@ async def _talk_to_agent(request: web.Request, socket: Socket, outbox: Outbox) -
     hello = await first(socket, AGENT_MESSAGES)
     if not isinstance(hello, AgentHello):
         raise BadMessage("the first message must be AgentHello")
-    check_peer(node=hello.node, boot=hello.boot)
-    check_speaks_for(request[CALLER], hello.node)
+    identity.check_peer(node=hello.node, boot=hello.boot)
+    identity.check_speaks_for(request[CALLER], hello.node)
     try:
         host = request.app[WATCHDOG].brought(hello.job)
-        check_room(len(host.taken))
+        identity.check_room(len(host.taken))
     except HoldfastError as error:
         raise BadMessage(str(error)) from error
     agent = AgentConnection(socket, outbox, node=hello.node, boot=hello.boot)
@@ -313,7 +291,7 @@ def _take_from_agent(host: JobHost, agent: AgentConnection, report: FromAgent) -
         host.tally.add(Count.DUPLICATE_REPORTS)
     else:
         host.tally.add(Count.REPORTS)
-        host.take_report(credible(report, host.job.state.round))
+        host.take_report(identity.credible(report, host.job.state.round))
         if not report.events:
             return  # nobody keeps what only tells of the present; answering it would double the traffic
     agent.show(Slot.TAKEN, ReportTaken(host.taken[agent.node].sequence))
@@ -351,9 +329,9 @@ def _take_from_operator(host: JobHost, message: FromOperator) -> None:
         case NodeObserved():
             if message.rack:
                 host.observe(detector.Placed(message.node, message.rack))
-            host.see(NodeChanged(message.node, message.state, message.reason, message.rack))
+            host.see(event.NodeChanged(message.node, message.state, message.reason, message.rack))
         case PodObserved():
             host.pods.see(message)
-            host.see(PodChanged(message.member, message.node, message.state, message.reason, message.end))
+            host.see(event.PodChanged(message.member, message.node, message.state, message.reason, message.end))
         case OperatorHello():
             raise BadMessage("OperatorHello was said before")
