@@ -3,6 +3,8 @@
 import asyncio
 from typing import cast
 
+from forgetful_store import MemoryStore
+
 from holdfast.api.event import CheckpointRecorded, JobSubmitted, MemberEntered, MemberJoined
 from holdfast.api.finding import FindingKind
 from holdfast.api.membership import WorkersFinished
@@ -15,7 +17,6 @@ from holdfast.watchdog.server.connection import LauncherConnection
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.peers import heed
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.store.memory import MemoryStore
 
 JOB = "team/gpt"
 

@@ -1,4 +1,4 @@
-"""A store that forgets: for tests and for what needs no yesterday."""
+"""A store that forgets: it fills the watchdog's `Store` port for tests that need no yesterday."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ from holdfast.watchdog.store.store import BOUND, Bound, Extent, Fence, Snapshot,
 
 
 class MemoryStore:
-    """Keeps everything in dictionaries; fills the `Store` port."""
+    """Keeps everything in dictionaries."""
 
     def __init__(self, bound: Bound = BOUND) -> None:
         self._bound = bound
