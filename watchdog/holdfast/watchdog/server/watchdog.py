@@ -65,9 +65,7 @@ class Watchdog:
         """
         self._fence = self.store.claim() if fence is None else fence
         self.fleet = FleetMemory(self.store, self._fence, self.cluster)
-        self.fleet.recall()
         self._deletions = Deletions(self.store, self._fence)
-        self._deletions.recall()
         jobs = [self._job(name) for name in self.store.jobs()]
         for job in jobs:
             job.restore()

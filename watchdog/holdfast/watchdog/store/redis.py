@@ -116,12 +116,12 @@ redis.call('SET', KEYS[2], ARGV[2])
 """
 )
 
+# The writes. `ENTITLED` goes before each of them.
+
 # KEYS: …, journal, jobs, extent. ARGV: …, after, job, line, line, …
 # Outcomes: 'done': all lines are behind `after` | LENGTH (integer): the journal ends there, nothing was written.
 # Lines are pushed in parts, because Lua's stack holds 8000 values.
-APPEND = (
-    ENTITLED
-    + """
+APPEND = """
 local length = redis.call('LLEN', KEYS[3]) + tonumber(redis.call('HGET', KEYS[5], 'gone') or '0')
 if length ~= tonumber(ARGV[3]) then return length end
 local bytes = 0
@@ -133,14 +133,11 @@ for place = 5, #ARGV do bytes = bytes + #ARGV[place] end
 if bytes > 0 then redis.call('HINCRBY', KEYS[5], 'bytes', bytes) end
 return 'done'
 """
-)
 
 # KEYS: …, snapshot, earlier, journal, extent, schema.
 # ARGV: …, body, the line it is of, its time, most lines, bytes, lines at once, version of compacted keys.
 # Outcomes: 'done'. What the line was of a snapshot that an older version wrote is not known: nothing goes yet.
-SAVE = (
-    ENTITLED
-    + """
+SAVE = """
 if redis.call('EXISTS', KEYS[5]) == 0 then
   redis.call('SET', KEYS[3], ARGV[3])
   return 'done'
@@ -166,34 +163,27 @@ redis.call('HSET', KEYS[6], 'gone', gone + cut, 'bytes', math.max(0, bytes), 'at
 redis.call('SET', KEYS[7], ARGV[9])
 return 'done'
 """
-)
 
 # KEYS: …, incidents, order. ARGV: …, id, body, detected_at. Outcomes: 'done'.
-FILE = (
-    ENTITLED
-    + """
+FILE = """
 redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
 redis.call('ZADD', KEYS[4], ARGV[5], ARGV[3])
 return 'done'
 """
-)
 
 # KEYS: …, answers. ARGV: …, id, body. Outcomes: 'done', also when it was answered before.
-ANSWER = ENTITLED + "redis.call('HSETNX', KEYS[3], ARGV[3], ARGV[4]) return 'done'"
+ANSWER = "redis.call('HSETNX', KEYS[3], ARGV[3], ARGV[4]) return 'done'"
 
 # KEYS: …, jobs, what there is of the job. ARGV: …, job.
 # Outcomes: 'done', also when there was nothing.
-FORGET = (
-    ENTITLED
-    + """
+FORGET = """
 redis.call('SREM', KEYS[3], ARGV[3])
 redis.call('DEL', unpack(KEYS, 4))
 return 'done'
 """
-)
 
 # Outcomes: 'done'.
-HARDEN = ENTITLED + "return 'done'"
+HARDEN = "return 'done'"
 
 # KEYS: schema, fence, writes, lock. ARGV: as in UNDERSTOOD, our name, milliseconds.
 # Outcomes: TOKEN (integer): the lock is ours, also when it was already and the answer was lost |
@@ -251,13 +241,27 @@ class RedisStore:
     def append(
         self, job: str, events: Sequence[Event], *, at: float, after: int, fence: Fence
     ) -> tuple[Journaled, ...]:
-        if job in self._doubted:
-            return self._append_after_doubt(job, events, at=at, after=after, fence=fence)
-        added = placed(events, at, after)
-        length = self._push(job, [encode(line) for line in added], after, fence)
-        if length is not None:
-            raise Fenced(f"the journal of {job} ends at line {length}, not at {after}: somebody else writes it")
-        return added
+        if job not in self._doubted:
+            added = placed(events, at, after)
+            length = self._push(job, added, after, fence)
+            if length is not None:
+                raise Fenced(
+                    f"the journal of {job} ends at line {length}, not at {after}: somebody else writes it"
+                )
+            return added
+        # Find out what the append before did; return its lines, if they are there, and behind them the rest.
+        for _ in range(DOUBT_TRIES):
+            written = tuple(self.tail(job, after))
+            added = placed(unwritten(events, written), at, after + len(written))
+            # With nothing to add this still asks, in one step, whether the fence and the end are what we think.
+            length = self._push(job, added, after + len(written), fence)
+            if length is None:
+                self._doubted.discard(job)
+                self._recent.keep(job, after + 1, [encode(line) for line in written])
+                return written + added
+            if length < after:
+                break
+        raise Fenced(f"the journal of {job} does not go on behind line {after}: somebody else writes it")
 
     def harden(self, *, fence: Fence) -> None:
         self._write(HARDEN, [], [], fence)
@@ -329,25 +333,9 @@ class RedisStore:
     def close(self) -> None:
         self._link.close()
 
-    def _append_after_doubt(
-        self, job: str, events: Sequence[Event], *, at: float, after: int, fence: Fence
-    ) -> tuple[Journaled, ...]:
-        """Find out what the append before did; return its lines, if they are there, and behind them the rest."""
-        for _ in range(DOUBT_TRIES):
-            written = tuple(self.tail(job, after))
-            added = placed(unwritten(events, written), at, after + len(written))
-            # With nothing to add this still asks, in one step, whether the fence and the end are what we think.
-            length = self._push(job, [encode(line) for line in added], after + len(written), fence)
-            if length is None:
-                self._doubted.discard(job)
-                self._recent.keep(job, after + 1, [encode(line) for line in written])
-                return written + added
-            if length < after:
-                break
-        raise Fenced(f"the journal of {job} does not go on behind line {after}: somebody else writes it")
-
-    def _push(self, job: str, bodies: Sequence[bytes], after: int, fence: Fence) -> int | None:
+    def _push(self, job: str, lines: Sequence[Journaled], after: int, fence: Fence) -> int | None:
         """Add lines behind `after`; where the journal ends instead, when that is not its end."""
+        bodies = [encode(line) for line in lines]
         length = self._try_push(job, bodies, after, fence)
         if length is not None and length < after:
             lost = self._recent.between(job, length, after)
@@ -370,7 +358,9 @@ class RedisStore:
 
     def _write(self, script: str, keys: list[str], values: list[Any], fence: Fence) -> bytes | int:
         self._writes += 1
-        outcome: bytes | int = self._link.run(script, [FENCE, WRITES, *keys], [fence, self._writes, *values])
+        outcome: bytes | int = self._link.run(
+            ENTITLED + script, [FENCE, WRITES, *keys], [fence, self._writes, *values]
+        )
         require_ours(self._link, outcome)
         if outcome == b"late":
             raise Unavailable(f"{self._link}: a newer write has overtaken this one")
