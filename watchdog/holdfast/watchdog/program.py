@@ -181,7 +181,10 @@ def command(log_level: str, **given: Any) -> None:
     logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         settings = settings_from(given, os.environ)
-        collect_rarely()
+        # What is loaded by now is permanent; among the rest cycles are looked for less often.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(NEW_OBJECTS, 20, 50)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             code = runner.run(serve(settings))
     except HoldfastError as error:
@@ -236,27 +239,18 @@ def _told_in(path: Path | None, host: str, port: int) -> Iterator[None]:
                 path.unlink()
 
 
-# The event loop that the watchdog runs on, and how rarely Python looks for cycles meanwhile.
-#
-# With uvloop, where it is installed, a message costs half: 25-37 us for a node's report and its launcher's beat,
-# where asyncio's own loop took 58-81 us in the same minutes. It is an accelerator and no more.
-
-
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the loop: uvloop's where there is one."""
+    """What makes the loop: uvloop's where there is one. It is an accelerator and no more.
+
+    With it a message costs half: 25-37 us for a node's report and its launcher's beat, where asyncio's own loop
+    took 58-81 us in the same minutes.
+    """
     try:
         uvloop = importlib.import_module("uvloop")
     except ImportError:
         return asyncio.new_event_loop
     made: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return made
-
-
-def collect_rarely() -> None:
-    """Take what is loaded by now for permanent, and look for cycles among the rest less often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(NEW_OBJECTS, 20, 50)
 
 
 # The certificate this watchdog serves with, read again when it is renewed.

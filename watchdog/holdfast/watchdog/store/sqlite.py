@@ -10,7 +10,7 @@
     incident   job, id, detected_at, body           the newest version of each incident, as msgpack
     answer     job, id, body                        what each intervention was answered, as msgpack
 
-Beside it, in FILE.life, is what the store has seen (see `Witness`). A store that has lost that is not opened.
+Beside it, in FILE.life, is what the store has seen (see `Seen`). A store that has lost that is not opened.
 
 Write-ahead log. Appends commit with `synchronous=NORMAL`, which the death of the process does not undo;
 `harden` commits once with `FULL`, which waits for the disk and takes everything before it along. Measured on a
@@ -100,33 +100,27 @@ class Seen(msgspec.Struct, frozen=True):
     fence: int = 0
     hardened: int = 0
 
-
-class Witness:
-    """The file beside the store at `store`."""
-
-    def __init__(self, store: Path) -> None:
-        self.path = store.with_name(store.name + SUFFIX)
-
-    def seen(self) -> Seen:
-        """How far the store was. Nothing where there is no file, or one that says nothing. Raises Unavailable."""
+    @classmethod
+    def read(cls, path: Path) -> "Seen":
+        """Nothing where there is no file, or one that says nothing. Raises Unavailable."""
         try:
-            found = _LINE.match(self.path.read_bytes())
+            found = _LINE.match(path.read_bytes())
         except FileNotFoundError:
-            return Seen()
+            return cls()
         except OSError as error:
-            raise Unavailable(f"{self.path} cannot be read: {error.strerror}") from error
-        return Seen(int(found[1]), int(found[2])) if found else Seen()
+            raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+        return cls(int(found[1]), int(found[2])) if found else cls()
 
-    def note(self, seen: Seen) -> None:
-        """The store is as far as that. Raises Unavailable."""
+    def write(self, path: Path) -> None:
+        """Raises Unavailable."""
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                os.pwrite(descriptor, b"%020d %020d\n" % (seen.fence, seen.hardened), 0)
+                os.pwrite(descriptor, b"%020d %020d\n" % (self.fence, self.hardened), 0)
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise Unavailable(f"{self.path} cannot be written: {error.strerror}") from error
+            raise Unavailable(f"{path} cannot be written: {error.strerror}") from error
 
 
 class SqliteStore:
@@ -135,7 +129,7 @@ class SqliteStore:
     def __init__(self, path: Path, bound: Bound = BOUND) -> None:
         self._path = path
         self._bound = bound
-        self._witness = Witness(path)
+        self._witness = path.with_name(path.name + SUFFIX)
         with self._translated():
             self._connection = sqlite3.connect(path, timeout=LOCK_PATIENCE_S, isolation_level=None)
         try:
@@ -148,7 +142,7 @@ class SqliteStore:
         with self._transaction() as cursor:
             fence = cursor.execute(COUNT_UP, ("fence",)).fetchall()[0][0]
         self._seen = Seen(fence, self._value("hardened"))
-        self._witness.note(self._seen)
+        self._seen.write(self._witness)
         return Fence(fence)
 
     def jobs(self) -> tuple[str, ...]:
@@ -180,7 +174,7 @@ class SqliteStore:
                 # Only a commit that writes waits for the disk; what it writes does not matter.
                 hardened = cursor.execute(COUNT_UP, ("hardened",)).fetchall()[0][0]
             self._seen = Seen(self._seen.fence, hardened)
-            self._witness.note(self._seen)
+            self._seen.write(self._witness)
         finally:
             with self._translated():
                 self._connection.execute("PRAGMA synchronous = NORMAL")
@@ -300,7 +294,7 @@ class SqliteStore:
                 f"{self._path}: its tables are of version {found}, this program reads version {SCHEMA_VERSION}"
             )
 
-        held, seen = Seen(self._value("fence"), self._value("hardened")), self._witness.seen()
+        held, seen = Seen(self._value("fence"), self._value("hardened")), Seen.read(self._witness)
         if held.fence < seen.fence or held.hardened < seen.hardened:
             raise self._lost("everything" if held.fence == 0 else "what was written last")
         self._seen = held
@@ -308,7 +302,7 @@ class SqliteStore:
     def _lost(self, what: str) -> Damaged:
         return Damaged(
             f"{self._path}: it has been in use, and {what} is gone (its file or its -wal was deleted, cut or "
-            f"replaced); put it back, or delete it together with {self._witness.path.name} to begin anew without "
+            f"replaced); put it back, or delete it together with {self._witness.name} to begin anew without "
             "what was known"
         )
 
