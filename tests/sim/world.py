@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 
 from disk import Disk
+from forgetful_store import MemoryStore
 from invariants import Invariants
 from member import SimulatedMember
 from nodememory import Memory
@@ -40,7 +41,6 @@ from holdfast.watchdog.detectors.detector import Connected, Disconnected
 from holdfast.watchdog.detectors.progress import Progress
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.senses import Senses
-from holdfast.watchdog.store.memory import MemoryStore
 
 JOB = "sim/run"
 REPLACEMENT_S = 2.0

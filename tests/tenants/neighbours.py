@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 from aiohttp import WSMsgType, test_utils
 from apiserver import ApiServer
+from forgetful_store import MemoryStore
 from patience import patient
 from peers import AgentPeer, LauncherPeer, join
 
@@ -29,7 +30,6 @@ from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import ClusterPolicy, KubernetesAuth
-from holdfast.watchdog.store.memory import MemoryStore
 
 AUDIENCE = "holdfast"
 NODES = ("node-1", "node-2")

@@ -23,7 +23,7 @@ from holdfast.agent.sensors import pidmap, record
 from holdfast.api.policy import CordonOn
 from holdfast.watchdog.access import readership
 from holdfast.watchdog.access.auth import Caller
-from holdfast.watchdog.server import agents, app, fleet, identity, launchers
+from holdfast.watchdog.server import app, fleet, identity
 from holdfast.watchdog.server import watchdog as watchdogs
 
 Act = Callable[[Scene], Awaitable[None]]
@@ -119,7 +119,7 @@ DEFENCES = (
     ),
     Defence(
         "a launcher is the member that its pod is",
-        sets(launchers, "check_identity", nobody_asks),
+        sets(identity, "check_identity", nobody_asks),
         (
             joining.a_pod_beside_the_job_joins_as_a_member,
             joining.a_pod_beside_the_job_joins_as_itself,
@@ -139,7 +139,7 @@ DEFENCES = (
     ),
     Defence(
         "an agent is granted its role",
-        sets(agents, "check_speaks_for", lambda caller, node: None),
+        sets(identity, "check_speaks_for", lambda caller, node: None),
         (roles.a_pod_speaks_as_an_agent, roles.a_pod_speaks_as_an_agent_of_its_own_job),
     ),
     Defence("a namespace brings few jobs", sets(watchdogs, "BROUGHT_MAX", 10**6), (joining.jobs_are_invented,)),

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import redis
+from forgetful_store import MemoryStore
 from lossy_line import Loss, LossyLine
 
 from holdfast.api.errors import Damaged, Fenced, Unavailable
 from holdfast.api.event import Event, MemberLeft
-from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.redis import PREFIX, RedisStore
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.sqlite import SqliteStore

@@ -12,8 +12,7 @@ from redis_server import RedisServer
 from holdfast.api.errors import Damaged, Fenced, InvalidInput, Unavailable
 from holdfast.api.event import MemberLeft
 from holdfast.watchdog.leadership import Lock
-from holdfast.watchdog.store.redis import RedisStore
-from holdfast.watchdog.store.redislease import RedisLease
+from holdfast.watchdog.store.redis import RedisLease, RedisStore
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.store import START, Fence
 

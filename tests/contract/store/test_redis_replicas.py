@@ -12,8 +12,7 @@ from redis_sentinels import FAILS_OVER_WITHIN_S, RedisWithSentinels
 from holdfast.api.errors import Unavailable
 from holdfast.api.event import MemberLeft
 from holdfast.watchdog.settings import RedisAddress
-from holdfast.watchdog.store.redis import RedisStore
-from holdfast.watchdog.store.redislease import RedisLease
+from holdfast.watchdog.store.redis import RedisLease, RedisStore
 from holdfast.watchdog.store.redislink import RedisLink
 from holdfast.watchdog.store.store import START
 

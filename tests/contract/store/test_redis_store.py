@@ -19,8 +19,7 @@ from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.intervention import InterventionOutcome, InterventionState
 from holdfast.watchdog.settings import Host, RedisAddress
-from holdfast.watchdog.store.redis import RedisStore
-from holdfast.watchdog.store.redislease import RedisLease
+from holdfast.watchdog.store.redis import RedisLease, RedisStore
 from holdfast.watchdog.store.redislink import TIMEOUT_S, RedisLink
 from holdfast.watchdog.store.store import START, Fence, Snapshot
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.api.errors import Damaged, Fenced, Unavailable
 from holdfast.api.event import ClockTicked, Event, FindingMade, MemberLeft
 from holdfast.api.finding import Confidence, Evidence, Finding, FindingKind, Subject
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.intervention import InterventionOutcome, InterventionState
-from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.redis import RedisStore
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import PAGE_LINES, START, Fence, Snapshot, Store

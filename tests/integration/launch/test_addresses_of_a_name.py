@@ -16,7 +16,7 @@ from holdfast.agent.launch.connection import Connection
 from holdfast.api.membership import Join
 from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
 from holdfast.cli.directline import DirectLine
-from holdfast.watchdog.servicepeer import ServicePeer
+from holdfast.watchdog.leadership import ServicePeer
 from holdfast.wire.access import Access
 from holdfast.wire.address import Address
 from holdfast.wire.credential import Credential

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 import aiohttp
 import msgspec
 from aiohttp import test_utils
+from forgetful_store import MemoryStore
 from patience import patient
 
 from holdfast.api.event import Event, RoundProgressed
@@ -25,7 +26,6 @@ from holdfast.watchdog.detectors.progress import Newest
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import Store
 
 T = TypeVar("T")

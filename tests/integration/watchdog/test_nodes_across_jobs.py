@@ -67,7 +67,6 @@ async def test_what_a_job_taught_outlives_it_and_the_watchdog() -> None:
         fence = rig.watchdog.leading
         assert fence is not None
         fresh = FleetMemory(rig.watchdog.store, fence, NO_CLUSTER_POLICY)
-        fresh.recall()
         assert fresh.quarantined == (BAD,)
         assert fresh.told_of(BAD, one.clock.now(), JOB).startswith(f"GPU lost in {JOB}")
 

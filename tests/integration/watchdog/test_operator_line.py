@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import aiohttp
 import msgspec
+from forgetful_store import MemoryStore
 from patience import patient
 from peers import INGEST_TOKEN, JOB, TO_LAUNCHER, TOKEN, LauncherPeer, Rig, bearer, join, policy_of, rigged
 
@@ -25,7 +26,6 @@ from holdfast.api.round import Idle, Seat
 from holdfast.api.status import JobPhase
 from holdfast.api.telemetry import AgentHello, NodeReport, ProcessState, RankSample
 from holdfast.watchdog.server.watchdog import BROUGHT_MAX
-from holdfast.watchdog.store.memory import MemoryStore
 
 SHOWN: msgspec.msgpack.Decoder[ToOperator] = msgspec.msgpack.Decoder(ToOperator)
 

@@ -7,6 +7,7 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import test_utils
+from forgetful_store import MemoryStore
 from peers import JOB, TOKEN, bearer, quick_senses
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -16,7 +17,6 @@ from holdfast.watchdog.access.auth import ALL_ROLES, Grant, TokenFile
 from holdfast.watchdog.metrics.table import WATCHDOG_METRICS
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.store.memory import MemoryStore
 
 SCRAPING = "prometheus-shows-this"
 

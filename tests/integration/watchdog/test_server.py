@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import WSCloseCode, web
+from forgetful_store import MemoryStore
 from msgspec.structs import replace
 from peers import INGEST_TOKEN, JOB, TO_LAUNCHER, TOKEN, AgentPeer, LauncherPeer, join, policy_of, rigged
 
@@ -58,7 +59,6 @@ from holdfast.api.telemetry import (
 from holdfast.api.workeroutput import TAIL_BYTES_MAX, WorkerOutput
 from holdfast.watchdog.metrics.counts import Count
 from holdfast.watchdog.server.websocket import Socket
-from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import START, Bound
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from cluster_keys import Authority
+from forgetful_store import MemoryStore
 from peers import JOB, TOKEN, join, policy_of, quick_senses
 from replicas import until
 
@@ -28,7 +29,6 @@ from holdfast.watchdog.program import ServingCertificate
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import TlsFiles
-from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.wire.access import Access
 from holdfast.wire.address import Address
 from holdfast.wire.credential import Credential

@@ -18,8 +18,8 @@ from cluster_keys import Authority, KeyPair
 from replicas import PATIENCE_S, until
 
 from holdfast.api.errors import Unavailable
+from holdfast.watchdog.leadership import ServicePeer
 from holdfast.watchdog.program import ServingCertificate
-from holdfast.watchdog.servicepeer import ServicePeer
 from holdfast.watchdog.settings import TlsFiles
 
 

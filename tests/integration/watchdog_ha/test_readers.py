@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import test_utils
 from apiserver import ApiServer
+from forgetful_store import MemoryStore
 from patience import patient
 from peers import policy_of, quick_senses
 
@@ -20,7 +21,6 @@ from holdfast.watchdog.access.reviews import AccessReviewer, TokenReviewer
 from holdfast.watchdog.server.app import JOB, ROUTES, Route, make_app
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import KubernetesAuth
-from holdfast.watchdog.store.memory import MemoryStore
 
 pytestmark = pytest.mark.kubernetes
 AUDIENCE = "holdfast"

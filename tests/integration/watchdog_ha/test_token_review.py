@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from aiohttp import WSMsgType, test_utils
 from apiserver import ApiServer
+from forgetful_store import MemoryStore
 from patience import patient
 from peers import TO_LAUNCHER, join, quick_senses
 from replicas import Relay
@@ -29,7 +30,6 @@ from holdfast.watchdog.access.verdicts import ACCEPTED_S, LAST_RESORT_S
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import KubernetesAuth
-from holdfast.watchdog.store.memory import MemoryStore
 
 AUDIENCE = "holdfast"
 

@@ -32,7 +32,7 @@ from holdfast.api.telemetry import (
     Unreadable,
     XidRaised,
 )
-from holdfast.watchdog.server.agents import FRAME_BYTES_MAX
+from holdfast.watchdog.server.peers import REPORT_BYTES_MAX
 from holdfast.wire.backoff import Backoff
 
 RANK = RankSample(
@@ -376,7 +376,7 @@ def test_many_pods_that_say_much_leave_a_member_its_word_and_the_report_short() 
     assert Unreadable("ranks", says) in report.unreadable
     assert any(each.source == "sources" and "more cannot be read" in each.reason for each in report.unreadable)
     encoded = msgspec.msgpack.encode(report)
-    assert len(encoded) < FRAME_BYTES_MAX / 2
+    assert len(encoded) < REPORT_BYTES_MAX / 2
     assert msgspec.msgpack.decode(encoded, type=NodeReport) == report
 
 

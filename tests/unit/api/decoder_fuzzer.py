@@ -67,11 +67,11 @@ from holdfast.cli.statedirectory import ListeningAt, RunningJob
 from holdfast.cli.watchdogclient import JournalPage
 from holdfast.trainer.storetable import Add, Answer, Await, Hello, Request
 from holdfast.watchdog import brain
-from holdfast.watchdog.access.grants import grants_in
+from holdfast.watchdog.access.auth import grants_in
 from holdfast.watchdog.access.reviews import expiry
 from holdfast.watchdog.brain.reputation import Fleet
 from holdfast.watchdog.brain.state import JobState
-from holdfast.watchdog.servicepeer import Readiness
+from holdfast.watchdog.leadership import Readiness
 from holdfast.watchdog.store.store import Journaled, Snapshot
 from holdfast.wire.frame import FrameReader, frame
 from holdfast.wire.kube.reply import Said

@@ -64,7 +64,7 @@ def test_what_is_fuzzed_elsewhere_is_there() -> None:
 
 
 def test_a_decoder_that_is_left_out_is_found() -> None:
-    found = list(decoded_kinds(REPOSITORY / "watchdog/holdfast/watchdog/servicepeer.py"))
+    found = list(decoded_kinds(REPOSITORY / "watchdog/holdfast/watchdog/leadership.py"))
     assert [issubclass(each, msgspec.Struct) for each in found] == [True]
 
 

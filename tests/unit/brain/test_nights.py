@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from forgetful_store import MemoryStore
 from story import JOB, Story, policy, running
 
 from holdfast.api.errors import Unavailable
@@ -28,7 +29,6 @@ from holdfast.watchdog.brain.step import Answered
 from holdfast.watchdog.detectors.detector import Connected, Disconnected, Heard
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.senses import senses_for
-from holdfast.watchdog.store.memory import MemoryStore
 
 PAGES_AT_ONCE = RestartBudget(count=0)
 

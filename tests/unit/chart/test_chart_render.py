@@ -18,7 +18,7 @@ from holdfast.agent.settings import parse_settings
 from holdfast.cli.cluster.proxiedline import AUDIENCE, Installation
 from holdfast.operator import program as operator_program
 from holdfast.watchdog import program as watchdog_program
-from holdfast.watchdog.access.grants import Grants
+from holdfast.watchdog.access.auth import Grants
 from holdfast.watchdog.settings import RedisAddress
 
 POD_MAKERS = ("Deployment", "StatefulSet", "DaemonSet")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.api.event import JobSubmitted, MemberJoined, MemberLeft
 from holdfast.api.intervention import (
@@ -19,7 +20,6 @@ from holdfast.watchdog.journal.replay import Verdict, replay
 from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.store.memory import MemoryStore
 
 JOB = "research/gpt"
 WRITES = ("append", "save", "file", "note_answer", "harden")

@@ -1,6 +1,7 @@
 """Jobs that nobody submitted are few for each namespace; those that are over make room."""
 
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.api.errors import Unavailable
 from holdfast.api.event import JobSubmitted, MemberEntered, MemberFinished, MemberJoined
@@ -12,7 +13,6 @@ from holdfast.watchdog.server import watchdog as module
 from holdfast.watchdog.server.fleet import DELETED
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import BROUGHT_MAX, Watchdog
-from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import START, Snapshot
 
 

@@ -1,6 +1,7 @@
 """What the cluster says of every job, and what a job says itself."""
 
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.api.event import JobSubmitted
 from holdfast.api.policy import CordonOn, Policy, XidAction
@@ -8,7 +9,6 @@ from holdfast.watchdog import brain
 from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import NO_CLUSTER_POLICY, ClusterPolicy
-from holdfast.watchdog.store.memory import MemoryStore
 
 
 def policy(**xid_actions: XidAction) -> Policy:

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.api.event import JobSubmitted, MemberJoined, MemberLeft
 from holdfast.api.policy import Policy
@@ -9,7 +10,6 @@ from holdfast.watchdog import brain
 from holdfast.watchdog.job import SNAPSHOT_EVERY_LINES, Job
 from holdfast.watchdog.journal.replay import Verdict, replay
 from holdfast.watchdog.senses import senses_for
-from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import Bound, Snapshot
 
 JOB = "research/gpt"

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.errors import InvalidInput, Unavailable
-from holdfast.watchdog.access.auth import Caller, Role
-from holdfast.watchdog.access.grants import Grants, GrantsFile
+from holdfast.watchdog.access.auth import Caller, Grants, GrantsFile, Role
 
 INGEST, VIEW, OPERATE = Role.INGEST, Role.VIEW, Role.OPERATE
 AGENT = "system:serviceaccount:holdfast-system:holdfast-agent"

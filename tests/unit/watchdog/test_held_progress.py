@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.api.errors import Unavailable
 from holdfast.api.event import (
@@ -25,7 +26,6 @@ from holdfast.watchdog.brain.step import turn
 from holdfast.watchdog.job import STORE_RETRY_S, Job
 from holdfast.watchdog.journal.heldprogress import HELD_MAX_S
 from holdfast.watchdog.senses import senses_for
-from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import START, Fence
 
 JOB = "research/gpt"

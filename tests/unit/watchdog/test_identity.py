@@ -4,6 +4,7 @@ import asyncio
 from typing import cast
 
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.api.event import JobSubmitted, MemberEntered, MemberFinished, MemberJoined
 from holdfast.api.membership import Join
@@ -17,7 +18,6 @@ from holdfast.watchdog.server.connection import BadMessage, Connection
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.identity import NotSeenYet, check_identity
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.store.memory import MemoryStore
 
 JOB = "team/gpt"
 POLICY = Policy(job=JOB, nodes_min=1, nodes_max=2)

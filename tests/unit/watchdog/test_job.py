@@ -5,6 +5,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.agent.launch.connection import MANNER
 from holdfast.api.errors import Fenced, Unavailable
@@ -42,7 +43,6 @@ from holdfast.watchdog.detectors.progress import Newest
 from holdfast.watchdog.job import RETURN_S, SNAPSHOT_EVERY_LINES, STORE_RETRY_S, Job
 from holdfast.watchdog.journal.replay import Verdict, replay, walk
 from holdfast.watchdog.senses import Senses
-from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import START, Fence, Snapshot
 
 JOB = "research/gpt"

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.api.event import (
     InterventionRequested,
@@ -25,7 +26,6 @@ from holdfast.watchdog.journal.lastseen import aged, completed, kept, name_of, r
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.host import JobHost
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import Snapshot
 
 JOB = "team/run"

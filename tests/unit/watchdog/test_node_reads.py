@@ -5,7 +5,7 @@ import pytest
 from holdfast.api.policy import Policy
 from holdfast.api.status import Hearing, NodeStatus
 from holdfast.api.telemetry import GpuHealth, GpuSample
-from holdfast.watchdog.server.reads import as_of_now
+from holdfast.watchdog.server.jobs import as_of_now
 
 WELL = GpuSample("GPU-1", 0, GpuHealth.HEALTHY, temperature_c=60.0, utilization_ratio=1.0)
 

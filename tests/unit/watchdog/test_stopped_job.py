@@ -1,15 +1,15 @@
 """What one job's journal cannot apply stops that job, with a clear word, and no other one."""
 
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.api.errors import Damaged, Unavailable
 from holdfast.api.event import ClockTicked, JobSubmitted, MemberJoined
 from holdfast.api.policy import Policy
 from holdfast.watchdog import brain
 from holdfast.watchdog.senses import senses_for
-from holdfast.watchdog.server.reads import status
+from holdfast.watchdog.server.jobs import status
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.store.memory import MemoryStore
 
 POISONED, SOUND = "research/poisoned", "research/sound"
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.api.errors import Unavailable
 from holdfast.api.event import Event, Journaled, WatchdogStarted
@@ -12,7 +13,6 @@ from holdfast.watchdog import brain, program
 from holdfast.watchdog.detectors.progress import Progress
 from holdfast.watchdog.senses import Senses
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.store.memory import MemoryStore
 from holdfast.watchdog.store.store import START, Fence, Snapshot
 
 

@@ -19,7 +19,7 @@ async def caller_with(extra: dict[str, list[str]], monkeypatch: pytest.MonkeyPat
     async def answer(_: Reviews, spec: object, kind: Any) -> object:
         return msgspec.convert({"status": status}, kind)
 
-    monkeypatch.setattr(Reviews, "__init__", lambda *_, **__: None)
+    monkeypatch.setattr(Reviews, "__init__", lambda self, _, *, now: setattr(self, "_now", now))
     monkeypatch.setattr(Reviews, "ask", answer)
     monkeypatch.setattr(Reviews, "verdict", lambda _, __, review: review())
     settings = KubernetesAuth("https://api", Path("/account"), "holdfast", None)

@@ -7,10 +7,10 @@ import pytest
 
 from holdfast.watchdog.access.auth import Caller, Role
 from holdfast.watchdog.access.reviews import expiry
-from holdfast.watchdog.access.verdicts import ACCEPTED_S, LAST_RESORT_S, REFUSED_S, Trust, Verdict, Verdicts
+from holdfast.watchdog.access.verdicts import ACCEPTED_S, LAST_RESORT_S, REFUSED_S, Verdict, Verdicts
 
 CALLER = Caller("somebody", frozenset({Role.VIEW}))
-FRESH, LAST_RESORT = Trust.FRESH, Trust.LAST_RESORT
+FRESH, LAST_RESORT = ACCEPTED_S, LAST_RESORT_S
 
 
 def accepted(at: float, expires_at: float = float("inf")) -> Verdict:
@@ -28,7 +28,7 @@ def accepted(at: float, expires_at: float = float("inf")) -> Verdict:
         (Verdict(None, 100.0), LAST_RESORT, 100.0 + REFUSED_S),
     ],
 )
-def test_a_verdict_is_good_for_its_time_and_no_longer(verdict: Verdict, trust: Trust, good_until: float) -> None:
+def test_a_verdict_is_good_for_its_time_and_no_longer(verdict: Verdict, trust: float, good_until: float) -> None:
     verdicts = Verdicts()
     verdicts.put("token", verdict)
     assert verdicts.get("token", good_until - 0.1, trust) == verdict

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from forgetful_store import MemoryStore
 
 from holdfast.api.event import (
     ClockTicked,
@@ -22,7 +23,6 @@ from holdfast.watchdog import brain
 from holdfast.watchdog.decisionlog import IGNORED_KEPT
 from holdfast.watchdog.job import Job
 from holdfast.watchdog.senses import senses_for
-from holdfast.watchdog.store.memory import MemoryStore
 
 JOB = "research/gpt"
 

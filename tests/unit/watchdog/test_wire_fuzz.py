@@ -31,10 +31,14 @@ from holdfast.api.telemetry import (
     XidRaised,
 )
 from holdfast.api.workeroutput import WorkerOutput
-from holdfast.watchdog.server import agents, launchers, operators
+from holdfast.watchdog.server import peers
 from holdfast.watchdog.server.connection import BadMessage, decoded
 
-DECODERS = {"launcher": launchers.MESSAGES, "agent": agents.MESSAGES, "operator": operators.MESSAGES}
+DECODERS = {
+    "launcher": peers.LAUNCHER_MESSAGES,
+    "agent": peers.AGENT_MESSAGES,
+    "operator": peers.OPERATOR_MESSAGES,
+}
 OUTPUT = msgspec.msgpack.encode(WorkerOutput(0, 7, 1, 1.0, 2.0, "signal 9", 0, b"\xff\xfe"))
 VALID = msgspec.msgpack.encode(WorkerExited(round=3, rank=1, age_s=0.5, signal=9, error="Killed ✓"))
 
@@ -115,17 +119,17 @@ def test_a_report_is_refused_for_a_figure_that_is_judged_and_no_number(
     parts[place] = msgspec.structs.replace(parts[place], **{name: odd})
     report = msgspec.structs.replace(REPORT, **{of: tuple(parts)})
     if name in SHOWN:
-        assert decode(agents.MESSAGES, msgspec.msgpack.encode(report)) is not None
+        assert decode(peers.AGENT_MESSAGES, msgspec.msgpack.encode(report)) is not None
         return
     with pytest.raises(Malformed, match=rf"{name}: -?(nan|inf) is not accepted"):
-        decode(agents.MESSAGES, msgspec.msgpack.encode(report))
+        decode(peers.AGENT_MESSAGES, msgspec.msgpack.encode(report))
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
 def test_a_report_is_refused_for_an_age_of_a_fault_that_is_no_number(odd: float) -> None:
     rank = msgspec.structs.replace(REPORT.ranks[0], nonfinite=NonFinite(3, odd, 3, 1, "nan"))
     with pytest.raises(Malformed, match=r"age_s: -?(nan|inf) is not accepted"):
-        decode(agents.MESSAGES, msgspec.msgpack.encode(msgspec.structs.replace(REPORT, ranks=(rank,))))
+        decode(peers.AGENT_MESSAGES, msgspec.msgpack.encode(msgspec.structs.replace(REPORT, ranks=(rank,))))
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
@@ -134,7 +138,7 @@ def test_a_launchers_message_is_refused_for_a_time_that_is_no_number(
     message: FromLauncher, name: str, odd: float
 ) -> None:
     with pytest.raises(Malformed, match=rf"{name}: -?(nan|inf) is not accepted"):
-        decode(launchers.MESSAGES, msgspec.msgpack.encode(msgspec.structs.replace(message, **{name: odd})))
+        decode(peers.LAUNCHER_MESSAGES, msgspec.msgpack.encode(msgspec.structs.replace(message, **{name: odd})))
 
 
 def test_what_is_whole_is_taken_and_every_kind_of_message_is_looked_at() -> None:
@@ -143,6 +147,6 @@ def test_what_is_whole_is_taken_and_every_kind_of_message_is_looked_at() -> None
         *(type(part).__name__ for part in (*REPORT.ranks, *REPORT.gpus, *REPORT.conditions)),
         *(kind.__name__ for kind in NodeEvent.__args__),
     }
-    assert decode(agents.MESSAGES, msgspec.msgpack.encode(REPORT)) == REPORT
+    assert decode(peers.AGENT_MESSAGES, msgspec.msgpack.encode(REPORT)) == REPORT
     for message in SAID:
-        assert decode(launchers.MESSAGES, msgspec.msgpack.encode(message)) == message
+        assert decode(peers.LAUNCHER_MESSAGES, msgspec.msgpack.encode(message)) == message

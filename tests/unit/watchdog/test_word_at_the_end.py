@@ -3,6 +3,8 @@
 import asyncio
 from typing import cast
 
+from forgetful_store import MemoryStore
+
 from holdfast.api.event import CheckpointRecorded, JobSubmitted, MemberEntered, MemberJoined
 from holdfast.api.finding import FindingKind
 from holdfast.api.membership import WorkersFinished
@@ -13,9 +15,8 @@ from holdfast.watchdog import brain
 from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.connection import LauncherConnection
 from holdfast.watchdog.server.host import JobHost
-from holdfast.watchdog.server.launchers import TAKERS
+from holdfast.watchdog.server.peers import heed
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.store.memory import MemoryStore
 
 JOB = "team/gpt"
 
@@ -30,7 +31,7 @@ def finishes(host: JobHost, member: str, *odd: RankNonFinite) -> None:
     state = host.job.state
     assert state.round is not None
     connection = cast(LauncherConnection, type("Connection", (), {"member": member}))
-    TAKERS[WorkersFinished](host, connection, WorkersFinished(state.round.number, 50, odd))
+    heed(host, connection, WorkersFinished(state.round.number, 50, odd))
 
 
 def trained(host: JobHost) -> JobHost:

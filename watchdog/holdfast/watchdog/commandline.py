@@ -10,18 +10,7 @@ import click
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.policy import CordonOn, XidAction
-from holdfast.watchdog.settings import (
-    ACCOUNT_DIRECTORY,
-    LEASE_TTL_S,
-    AuthMode,
-    ClusterPolicy,
-    KubernetesAuth,
-    ListenAddress,
-    Succession,
-    TlsFiles,
-    WatchdogSettings,
-    store_address,
-)
+from holdfast.watchdog import settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,8 +30,8 @@ OPTIONS = (
     click.option("--store-password-file", type=FILE, help="The Redis password, out of sight of the command line."),
     click.option(
         "--auth",
-        default=AuthMode.TOKEN_FILE.value,
-        type=click.Choice([mode.value for mode in AuthMode]),
+        default=settings.AuthMode.TOKEN_FILE.value,
+        type=click.Choice([mode.value for mode in settings.AuthMode]),
         show_default=True,
         help="Who says whose a token is: a file, or the API server.",
     ),
@@ -53,7 +42,7 @@ OPTIONS = (
     click.option("--api-server", help="The API server's URL; by default the one of the cluster this runs in."),
     click.option(
         "--account-dir",
-        default=ACCOUNT_DIRECTORY,
+        default=settings.ACCOUNT_DIRECTORY,
         type=FOLDER,
         show_default=True,
         help="This pod's own account: token and ca.crt.",
@@ -62,7 +51,7 @@ OPTIONS = (
     click.option("--tls-key", type=FILE, help="Its key."),
     click.option(
         "--lease-ttl",
-        default=LEASE_TTL_S,
+        default=settings.LEASE_TTL_S,
         type=float,
         show_default=True,
         help="Seconds after which a leader that is silent is replaced.",
@@ -98,20 +87,20 @@ def watchdog_options(function: F) -> F:
     return function
 
 
-def settings_from(given: Mapping[str, Any], environment: Mapping[str, str]) -> WatchdogSettings:
+def settings_from(given: Mapping[str, Any], environment: Mapping[str, str]) -> settings.WatchdogSettings:
     """The settings that the flags ask for. Raises InvalidInput, Unavailable."""
     told_in = given["state_file"]
-    return WatchdogSettings(
-        listen=ListenAddress.parse(given["listen"]),
-        store=store_address(given["store"], given["store_password_file"]),
+    return settings.WatchdogSettings(
+        listen=settings.ListenAddress.parse(given["listen"]),
+        store=settings.store_address(given["store"], given["store_password_file"]),
         auth=_auth(given, environment),
         tls=_tls(given["tls_cert"], given["tls_key"]),
-        succession=Succession(
+        succession=settings.Succession(
             given["identity"] or f"{socket.gethostname()}/{os.getpid()}", given["lease_ttl"], given["peer"]
         ),
         metrics_token_file=given["metrics_token_file"],
         told_in=told_in.absolute() if told_in else None,
-        cluster=ClusterPolicy(_xid_actions(given["xid"]), CordonOn(given["cordon_on"])),
+        cluster=settings.ClusterPolicy(_xid_actions(given["xid"]), CordonOn(given["cordon_on"])),
     )
 
 
@@ -133,8 +122,8 @@ def _xid_actions(given: Sequence[str]) -> Mapping[int, XidAction]:
     return actions
 
 
-def _auth(given: Mapping[str, Any], environment: Mapping[str, str]) -> Path | KubernetesAuth:
-    if given["auth"] == AuthMode.TOKEN_FILE:
+def _auth(given: Mapping[str, Any], environment: Mapping[str, str]) -> Path | settings.KubernetesAuth:
+    if given["auth"] == settings.AuthMode.TOKEN_FILE:
         if given["token_file"] is None:
             raise InvalidInput(Problem("--token-file", None, "name the file, or use --auth kubernetes"))
         token_file: Path = given["token_file"]
@@ -147,13 +136,15 @@ def _auth(given: Mapping[str, Any], environment: Mapping[str, str]) -> Path | Ku
         if not host:
             raise InvalidInput(Problem("--api-server", None, "give its URL: this does not run in a cluster"))
         api_server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return KubernetesAuth(api_server.rstrip("/"), given["account_dir"], given["audience"], given["grants"])
+    return settings.KubernetesAuth(
+        api_server.rstrip("/"), given["account_dir"], given["audience"], given["grants"]
+    )
 
 
-def _tls(certificate: Path | None, key: Path | None) -> TlsFiles | None:
+def _tls(certificate: Path | None, key: Path | None) -> settings.TlsFiles | None:
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         missing = "--tls-cert" if certificate is None else "--tls-key"
         raise InvalidInput(Problem(missing, None, "give both, or neither"))
-    return TlsFiles(certificate, key)
+    return settings.TlsFiles(certificate, key)

@@ -11,12 +11,18 @@ answers again, or from the service in front of all replicas, where another leade
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
-from holdfast.api.errors import Fenced, Unavailable
-from holdfast.watchdog.servicepeer import ServicePeer
+import aiohttp
+import msgspec
+
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import Fenced, Malformed, Unavailable
+from holdfast.api.standing import Standing
+from holdfast.watchdog.settings import TlsFiles
 from holdfast.watchdog.store.store import Fence
 
 logger = logging.getLogger(__name__)
@@ -28,6 +34,10 @@ TRIED_AGAIN_WITHIN_S = 1.25
 ASKS_PER_LEASE = 12
 # Replicas are counted for people and alerts, who wait for minutes.
 COUNTED_EVERY_S = 10.0
+PATH = "/readyz"
+ASK_S = 1.0
+# Behind the service are the one who asks, the one who may lead by now, and standbys: one ask may miss the leader.
+ASKS = 4
 
 
 # Who may lead: a lock that expires, and hands out a fence with itself.
@@ -48,23 +58,56 @@ class Lease(Protocol):
 
     def look(self) -> Lock:
         """How it stands. Changes nothing."""
-        ...
 
     def take(self) -> Fence | None:
         """Take the lock when it is free, and the fence with it; None while somebody else holds it."""
-        ...
 
     def renew(self, fence: Fence) -> None:
         """Hold it on. Also takes it again when it has expired and nobody took it. Raises Fenced when one did."""
-        ...
 
     def replicas(self) -> int | None:
         """How many replicas keep up with what is written; None where there are to be none."""
-        ...
 
     def release(self) -> None:
         """Let the next one have it at once; nothing when it is not ours."""
-        ...
+
+
+# Who leads, as the service in front of all replicas shows it.
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """What `/readyz` tells. `fence` of the one who leads."""
+
+    status: Standing
+    fence: int | None = None
+
+
+class ServicePeer:
+    """It can only make a leader stop that could decide nothing anyway."""
+
+    def __init__(self, url: str, tls: TlsFiles | None) -> None:
+        self._url = url.rstrip("/") + PATH
+        self._tls = tls
+
+    async def fence(self) -> Fence | None:
+        """The greatest fence that is met. Whoever does not answer in time is not waited for again."""
+        met: list[int] = []
+        try:
+            trusted: ssl.SSLContext | bool = True
+            if self._tls is not None:
+                # All replicas serve with the same certificate, whoever signed it; it is renewed while we run.
+                trusted = ssl.create_default_context()
+                trusted.load_verify_locations(self._tls.certificate)
+                trusted.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            # One that keeps no connection, and goes from one address of the name to the next.
+            connector = aiohttp.TCPConnector(ssl=trusted, force_close=True)
+            async with asyncio.timeout(ASK_S), aiohttp.ClientSession(connector=connector) as http:
+                for _ in range(ASKS):
+                    async with http.get(self._url) as response:
+                        met.append(decode_json(await response.read(), Readiness).fence or 0)  # 0 for a standby
+        except (aiohttp.ClientError, TimeoutError, Malformed, OSError):
+            pass
+        return Fence(max(met)) if any(met) else None
 
 
 class Leadership:
@@ -107,9 +150,9 @@ class Leadership:
                 elif lock is Lock.FREE and clock() >= not_before and (fence := self._lease.take()) is not None:
                     logger.info("leading fence=%d", fence)
                     return fence
-                self._answered()
+                self._note_trouble(None)
             except Unavailable as error:
-                self._away(error)
+                self._note_trouble(str(error))
             await asyncio.sleep(self._ttl_s / ASKS_PER_LEASE)
 
     async def keep(self, fence: Fence) -> None:
@@ -123,23 +166,20 @@ class Leadership:
             try:
                 self._lease.renew(fence)
             except Unavailable as error:
-                self._away(error)
+                self._note_trouble(str(error))
             else:
                 renewed_at = asked_at  # the lease runs from when it was asked for, not from the answer
-                self._answered()
+                self._note_trouble(None)
                 if asked_at - counted_at >= COUNTED_EVERY_S:
                     counted_at = asked_at
-                    self._count()
+                    try:
+                        self._note_replicas(self._lease.replicas())
+                    except Unavailable:
+                        self._note_replicas(None)  # why is said by the next renewal: nothing may delay or stop it
             if clock() - renewed_at >= self._ttl_s:
                 found = await self._peer.fence() if self._peer is not None else None
                 if found is not None and found > fence:
                     raise Fenced(f"another watchdog leads with fence {found}, this one has {fence}")
-
-    def _count(self) -> None:
-        try:
-            self._note_replicas(self._lease.replicas())
-        except Unavailable:
-            self._note_replicas(None)  # why is said by the next renewal, which nothing here may delay or stop
 
     def resign(self) -> None:
         """Let a standby lead at once. Called when nothing is decided any more; safe when we do not lead."""
@@ -148,14 +188,10 @@ class Leadership:
         except Unavailable as error:
             logger.warning("the lock could not be released, it expires reason=%s", error)
 
-    def _away(self, error: Unavailable) -> None:
-        if self._trouble is None:
-            logger.error("store is away reason=%s", error)
-        self._trouble = str(error)
-        self._note(self._trouble)
-
-    def _answered(self) -> None:
-        if self._trouble is not None:
+    def _note_trouble(self, trouble: str | None) -> None:
+        if trouble is not None and self._trouble is None:
+            logger.error("store is away reason=%s", trouble)
+        elif trouble is None and self._trouble is not None:
             logger.info("store answers again")
-        self._trouble = None
-        self._note(None)
+        self._trouble = trouble
+        self._note(trouble)

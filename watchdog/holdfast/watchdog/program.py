@@ -11,10 +11,10 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from aiohttp import web
@@ -22,19 +22,18 @@ from aiohttp import web
 from holdfast.api.errors import Fenced, HoldfastError, Unavailable
 from holdfast.watchdog import brain
 from holdfast.watchdog.access.auth import Authenticator, TokenFile
-from holdfast.watchdog.access.readership import NoRights, Readership, Rights
+from holdfast.watchdog.access.readership import Readership, Rights
 from holdfast.watchdog.access.reviews import AccessReviewer, TokenReviewer
 from holdfast.watchdog.commandline import settings_from, watchdog_options
-from holdfast.watchdog.leadership import Leadership
+from holdfast.watchdog.leadership import Leadership, ServicePeer
 from holdfast.watchdog.metrics.counts import Count
 from holdfast.watchdog.senses import senses_for
 from holdfast.watchdog.server.app import DOOR, make_app
 from holdfast.watchdog.server.clock import WatchdogClock
 from holdfast.watchdog.server.watchdog import Watchdog
-from holdfast.watchdog.servicepeer import ServicePeer
-from holdfast.watchdog.settings import KubernetesAuth, ListenAddress, TlsFiles, WatchdogSettings
+from holdfast.watchdog.settings import ListenAddress, TlsFiles, WatchdogSettings
 from holdfast.watchdog.store.sqlite import SqliteStore
-from holdfast.watchdog.store.store import Fence
+from holdfast.watchdog.store.store import Fence, Store
 from holdfast.wire.door import Door
 from holdfast.wire.openfiles import raise_open_files_max
 from holdfast.wire.strangers import HELLO_S
@@ -58,18 +57,25 @@ TAKE_UP_RETRY_S = 1.0
 
 async def serve(settings: WatchdogSettings) -> int:
     """Run until a signal or until another watchdog takes over; the exit code. Raises HoldfastError at start."""
-    authenticator, rights = _authenticator(settings.auth)
+    rights: Rights | None = None  # what beside roles lets callers read
+    if isinstance(settings.auth, Path):
+        authenticator: Authenticator = TokenFile.read_or_create(settings.auth)
+    else:
+        now = WatchdogClock().now
+        authenticator, rights = TokenReviewer(settings.auth, now=now), AccessReviewer(settings.auth, now=now)
     files = raise_open_files_max()
     listener = _listener(settings.listen)
     certificate = ServingCertificate(settings.tls) if settings.tls else None
-    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
     watchdog, leadership = _decider(settings, ended)
     beside: list[Coroutine[Any, Any, None]] = [certificate.follow()] if certificate else []
     if leadership is None:
         watchdog.start()
     else:
         beside.append(_lead(leadership, watchdog, ended))
-    _end_on_signals(ended)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _end, ended, 0)
     app = make_app(watchdog, authenticator, settings.metrics_token_file, Readership(rights))
     door = Door(listener, files=files, dropped=lambda: watchdog.tally.add(Count.DROPPED_STRANGERS))
     app[DOOR] = door
@@ -78,30 +84,27 @@ async def serve(settings: WatchdogSettings) -> int:
     assert runner.server is not None
     door.open(runner.server, certificate.context if certificate else None)
     host, port = door.address
-    _write_state(settings.state_file, host, port)
-    logger.info("listening host=%s port=%d store=%s", host, port, settings.store)
-    tasks = [_ending_with(ended, each) for each in beside]
-    try:
-        return await ended
-    finally:
-        for task in tasks:
-            task.cancel()
-        await door.close()
-        await runner.cleanup()
-        await authenticator.close()
-        await rights.close()
-        watchdog.stop()
-        if leadership is not None:
-            leadership.resign()  # last: from here on somebody else may write
-        _remove_state(settings.state_file)
+    with _told_in(settings.state_file, host, port):
+        logger.info("listening host=%s port=%d store=%s", host, port, settings.store)
+        tasks = [_ending_with(ended, each) for each in beside]
+        try:
+            return await ended
+        finally:
+            for task in tasks:
+                task.cancel()
+            await door.close()
+            await runner.cleanup()
+            await authenticator.close()
+            if rights is not None:
+                await rights.close()
+            watchdog.stop()
+            if leadership is not None:
+                leadership.resign()  # last: from here on somebody else may write
 
 
-def _authenticator(auth: Path | KubernetesAuth) -> tuple[Authenticator, Rights]:
-    """Who tells whose a token is, and what beside roles lets callers read."""
-    if isinstance(auth, Path):
-        return TokenFile.read_or_create(auth), NoRights()
-    now = WatchdogClock().now
-    return TokenReviewer(auth, now=now), AccessReviewer(auth, now=now)
+def _end(ended: "asyncio.Future[int]", code: int) -> None:
+    if not ended.done():
+        ended.set_result(code)
 
 
 def _decider(settings: WatchdogSettings, ended: "asyncio.Future[int]") -> tuple[Watchdog, Leadership | None]:
@@ -111,27 +114,23 @@ def _decider(settings: WatchdogSettings, ended: "asyncio.Future[int]") -> tuple[
         logger.error("this watchdog must stop reason=%s", reason)
         _end(ended, EXIT_FENCED)
 
+    def over(store: Store) -> Watchdog:
+        return Watchdog(store, brain=brain, senses_for=senses_for, fenced=fenced, cluster=settings.cluster)
+
     if isinstance(settings.store, Path):
-        store = SqliteStore(settings.store)
-        return Watchdog(store, brain=brain, senses_for=senses_for, fenced=fenced, cluster=settings.cluster), None
+        return over(SqliteStore(settings.store)), None
     # Imported here: a machine's own watchdog starts sooner without.
-    from holdfast.watchdog.store.redis import RedisStore
-    from holdfast.watchdog.store.redislease import RedisLease
+    from holdfast.watchdog.store.redis import RedisLease, RedisStore
     from holdfast.watchdog.store.redislink import RedisLink
 
-    link = RedisLink(settings.store)
-    watchdog = Watchdog(
-        RedisStore(link), brain=brain, senses_for=senses_for, fenced=fenced, cluster=settings.cluster
-    )
-    succession = settings.succession
-    lease = RedisLease(link, identity=succession.identity, ttl_s=succession.ttl_s)
-    peer = ServicePeer(succession.peer, settings.tls) if succession.peer else None
+    link, succession = RedisLink(settings.store), settings.succession
+    watchdog = over(RedisStore(link))
     leadership = Leadership(
-        lease,
+        RedisLease(link, identity=succession.identity, ttl_s=succession.ttl_s),
         ttl_s=succession.ttl_s,
         note=watchdog.note_store,
         note_replicas=watchdog.note_replicas,
-        peer=peer,
+        peer=ServicePeer(succession.peer, settings.tls) if succession.peer else None,
     )
     return watchdog, leadership
 
@@ -182,25 +181,22 @@ def command(log_level: str, **given: Any) -> None:
     logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         settings = settings_from(given, os.environ)
-        collect_rarely()
+        # What is loaded by now is permanent; among the rest cycles are looked for less often.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(NEW_OBJECTS, 20, 50)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             code = runner.run(serve(settings))
     except HoldfastError as error:
         click.echo(f"holdfast watchdog: {error}", err=True)
         raise SystemExit(EXIT_CANNOT_START) from None
     if code == EXIT_FENCED and not isinstance(settings.store, Path):
-        _begin_anew()
+        # It lost its turn to another replica, and nothing of it is broken: it stands by, as the same process.
+        # What it knew of jobs is out of date, so that it forgets all of it. To Kubernetes it has not ended.
+        logger.warning("another watchdog leads; this one begins anew as a standby")
+        logging.shutdown()
+        os.execv(sys.executable, sys.orig_argv)
     raise SystemExit(code)
-
-
-def _begin_anew() -> NoReturn:
-    """Stand by, as the same process: it lost its turn to another replica, and nothing of it is broken.
-
-    What it knew of jobs is out of date, so that it forgets all of it. To Kubernetes it has not ended.
-    """
-    logger.warning("another watchdog leads; this one begins anew as a standby")
-    logging.shutdown()
-    os.execv(sys.executable, sys.orig_argv)
 
 
 def _listener(address: ListenAddress) -> socket.socket:
@@ -215,28 +211,18 @@ def _listener(address: ListenAddress) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
+        why = f"cannot listen on {address.host}:{address.port}: {error.strerror}"
         if error.errno == errno.EADDRINUSE:
-            raise Unavailable(
-                f"port {address.port} on {address.host} is taken; give another one with --listen"
-            ) from error
-        raise Unavailable(f"cannot listen on {address.host}:{address.port}: {error.strerror}") from error
+            why = f"port {address.port} on {address.host} is taken; give another one with --listen"
+        raise Unavailable(why) from error
     return listener
 
 
-def _end_on_signals(ended: "asyncio.Future[int]") -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _end, ended, 0)
-
-
-def _end(ended: "asyncio.Future[int]", code: int) -> None:
-    if not ended.done():
-        ended.set_result(code)
-
-
-def _write_state(path: Path | None, host: str, port: int) -> None:
-    """Tell others where we are, whole or not at all. Raises Unavailable."""
+@contextmanager
+def _told_in(path: Path | None, host: str, port: int) -> Iterator[None]:
+    """Tell others where we are, whole or not at all, as long as the block runs. Raises Unavailable."""
     if path is None:
+        yield
         return
     fresh = path.with_suffix(f".{os.getpid()}.tmp")
     try:
@@ -244,38 +230,27 @@ def _write_state(path: Path | None, host: str, port: int) -> None:
         fresh.replace(path)
     except OSError as error:
         raise Unavailable(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _remove_state(path: Path | None) -> None:
-    """Take the address back, unless another watchdog has put its own there."""
-    if path is None:
-        return
-    with suppress(OSError, ValueError):
-        if json.loads(path.read_text(encoding="utf-8")).get("pid") == os.getpid():
-            path.unlink()
-
-
-# The event loop that the watchdog runs on, and how rarely Python looks for cycles meanwhile.
-#
-# With uvloop, where it is installed, a message costs half: 25-37 us for a node's report and its launcher's beat,
-# where asyncio's own loop took 58-81 us in the same minutes. It is an accelerator and no more.
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError):
+            # Another watchdog may have put its own there.
+            if json.loads(path.read_text(encoding="utf-8")).get("pid") == os.getpid():
+                path.unlink()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the loop: uvloop's where there is one."""
+    """What makes the loop: uvloop's where there is one. It is an accelerator and no more.
+
+    With it a message costs half: 25-37 us for a node's report and its launcher's beat, where asyncio's own loop
+    took 58-81 us in the same minutes.
+    """
     try:
         uvloop = importlib.import_module("uvloop")
     except ImportError:
         return asyncio.new_event_loop
     made: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return made
-
-
-def collect_rarely() -> None:
-    """Take what is loaded by now for permanent, and look for cycles among the rest less often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(NEW_OBJECTS, 20, 50)
 
 
 # The certificate this watchdog serves with, read again when it is renewed.
@@ -287,7 +262,8 @@ class ServingCertificate:
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._version = self._load()
+        self._version: tuple[int, ...] = ()
+        self._read_if_new()
 
     async def follow(self) -> None:
         """Look for a new certificate, until cancelled."""
@@ -298,23 +274,23 @@ class ServingCertificate:
     def refresh(self) -> None:
         """Read the files if they have changed; while they cannot be read, the older certificate serves on."""
         try:
-            if self._stamp() != self._version:
-                self._version = self._load()
+            if self._read_if_new():
                 logger.info("certificate read path=%s", self._files.certificate)
         except Unavailable as error:
             logger.error("certificate stays as it was reason=%s", error)
 
-    def _load(self) -> tuple[int, ...]:
-        version = self._stamp()
+    def _read_if_new(self) -> bool:
+        certificate, key = self._files.certificate, self._files.key
         try:
-            self.context.load_cert_chain(self._files.certificate, self._files.key)
-        except (OSError, ssl.SSLError) as error:
-            raise Unavailable(f"{self._files.certificate} and its key cannot be used: {error}") from error
-        return version
-
-    def _stamp(self) -> tuple[int, ...]:
-        try:
-            found = [path.stat() for path in (self._files.certificate, self._files.key)]
+            found = certificate.stat(), key.stat()
         except OSError as error:
             raise Unavailable(f"the certificate cannot be read: {error}") from error
-        return tuple(each for status in found for each in (status.st_mtime_ns, status.st_ino))
+        version = tuple(each for status in found for each in (status.st_mtime_ns, status.st_ino))
+        if version == self._version:
+            return False
+        try:
+            self.context.load_cert_chain(certificate, key)
+        except OSError as error:
+            raise Unavailable(f"{certificate} and its key cannot be used: {error}") from error
+        self._version = version
+        return True

@@ -117,24 +117,23 @@ class RedisAddress:
 
         With Sentinels redis+sentinel://HOST[:PORT],HOST[:PORT],.../NAME[/DATABASE].
         """
-        fix = "give redis://HOST:PORT/DATABASE or redis+sentinel://HOST:PORT,HOST:PORT/NAME; rediss for TLS"
-        refused = InvalidInput(Problem("--store", text.rpartition("@")[2], fix))
         try:
             parts = urlsplit(text)
+            transport, _, watched = parts.scheme.partition("+")
+            login, _, where = parts.netloc.rpartition("@")
+            path = parts.path.strip("/").split("/")
+            primary = unquote(path.pop(0)) if watched else None
+            database = "/".join(path) or "0"
+            known = transport in REDIS_SCHEMES and watched in ("", "sentinel") and primary != ""
+            port = SENTINEL_PORT if watched else REDIS_PORT
+            places = [urlsplit(f"//{each}") for each in where.split(",")]
+            hosts = tuple(Host(each.hostname or "", each.port or port) for each in places)
+            named = all(each.name for each in hosts) and (len(hosts) == 1 or primary is not None)
+            if not known or not named or not database.isdecimal():
+                raise ValueError(text)
         except ValueError:
-            raise refused from None
-        transport, _, watched = parts.scheme.partition("+")
-        login, _, where = parts.netloc.rpartition("@")
-        path = parts.path.strip("/").split("/")
-        primary = unquote(path.pop(0)) if watched else None
-        database = "/".join(path) or "0"
-        known = transport in REDIS_SCHEMES and watched in ("", "sentinel") and primary != ""
-        if not known or not database.isdecimal() or ("," in where and primary is None):
-            raise refused
-        try:
-            hosts = tuple(_host(each, SENTINEL_PORT if watched else REDIS_PORT) for each in where.split(","))
-        except ValueError:
-            raise refused from None
+            fix = "give redis://HOST:PORT/DATABASE or redis+sentinel://HOST:PORT,HOST:PORT/NAME; rediss for TLS"
+            raise InvalidInput(Problem("--store", text.rpartition("@")[2], fix)) from None
         username, _, given = (unquote(each) or None for each in login.partition(":"))
         return cls(hosts, int(database), transport == "rediss", username, password or given, primary)
 
@@ -142,14 +141,6 @@ class RedisAddress:
         scheme = f"redis{'s' * self.encrypted}{'+sentinel' * (self.primary is not None)}"
         name = "" if self.primary is None else f"{self.primary}/"
         return f"{scheme}://{','.join(map(str, self.hosts))}/{name}{self.database}"
-
-
-def _host(text: str, port: int) -> Host:
-    """From HOST[:PORT]. Raises ValueError."""
-    parts = urlsplit(f"//{text}")
-    if not parts.hostname:
-        raise ValueError(f"no host in {text!r}")
-    return Host(parts.hostname, parts.port or port)
 
 
 @dataclass(frozen=True)

@@ -64,32 +64,25 @@ class Rights(Protocol):
 
     async def allow(self, caller: Caller, read: Read) -> bool:
         """Raises Unavailable when that cannot be told now."""
-        ...
 
     async def close(self) -> None:
         """Release what is held. No call follows."""
-        ...
-
-
-class NoRights:
-    """Without Kubernetes only roles count."""
-
-    async def allow(self, caller: Caller, read: Read) -> bool:
-        return False
-
-    async def close(self) -> None:
-        return
 
 
 class Readership:
-    """Decides every read. Calls raise Unavailable when Kubernetes has to decide and cannot be asked."""
+    """Decides every read; without `rights` only roles count.
 
-    def __init__(self, rights: Rights) -> None:
+    Calls raise Unavailable when Kubernetes has to decide and cannot be asked.
+    """
+
+    def __init__(self, rights: Rights | None = None) -> None:
         self._rights = rights
 
     async def may(self, caller: Caller, read: Read) -> bool:
         decision = decide(caller, read.right)
-        return await self._rights.allow(caller, read) if decision is Decision.ASK else decision is Decision.ALLOWED
+        if decision is Decision.ASK:
+            return self._rights is not None and await self._rights.allow(caller, read)
+        return decision is Decision.ALLOWED
 
     async def listed(self, caller: Caller, namespaces: Iterable[str]) -> frozenset[str]:
         """Those of the namespaces whose jobs the caller may list."""

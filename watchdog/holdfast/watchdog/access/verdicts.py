@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass
-from enum import Enum
 
 from holdfast.watchdog.access.auth import Caller
 
@@ -15,13 +14,6 @@ LAST_RESORT_S = 600.0
 # Twice the largest cluster planned for.
 ACCEPTED_MAX = 65_536
 REFUSED_MAX = 4_096
-
-
-class Trust(Enum):
-    """How old a verdict may be."""
-
-    FRESH = "fresh"
-    LAST_RESORT = "last resort"
 
 
 @dataclass(frozen=True)
@@ -55,14 +47,13 @@ class Verdicts:
         if len(kept) > most:
             del kept[next(iter(kept))]
 
-    def get(self, key: str, now: float, trust: Trust) -> Verdict | None:
-        """The verdict, None when there is none that may still be trusted."""
+    def get(self, key: str, now: float, accepted_s: float = ACCEPTED_S) -> Verdict | None:
+        """The verdict, None when there is none that may still be trusted: an acceptance for `accepted_s`."""
         hashed = _hash(key)
         if (refused := self._refused.get(hashed)) is not None:
             return refused if now < refused.at + REFUSED_S else None
         known = self._accepted.get(hashed)
-        for_s = ACCEPTED_S if trust is Trust.FRESH else LAST_RESORT_S
-        if known is None or now >= min(known.at + for_s, known.expires_at):
+        if known is None or now >= min(known.at + accepted_s, known.expires_at):
             return None
         return known
 

@@ -16,14 +16,13 @@ from holdfast.watchdog.access.readership import (
     GET_LOG,
     LIST_JOBS,
     Decision,
-    NoRights,
     Read,
     Readership,
     Right,
     decide,
 )
-from holdfast.watchdog.server import reads, scrape, submissions
-from holdfast.watchdog.server.agents import serve_agent
+from holdfast.watchdog.leadership import Readiness
+from holdfast.watchdog.server import jobs, scrape
 from holdfast.watchdog.server.answer import (
     CALLER,
     READERSHIP,
@@ -36,17 +35,15 @@ from holdfast.watchdog.server.answer import (
 )
 from holdfast.watchdog.server.connection import Farewell
 from holdfast.watchdog.server.identity import check_job
-from holdfast.watchdog.server.launchers import serve_launcher
-from holdfast.watchdog.server.operators import serve_operator
+from holdfast.watchdog.server.peers import serve_agent, serve_launcher, serve_operator
 from holdfast.watchdog.server.watchdog import WATCHDOG, Watchdog
-from holdfast.watchdog.servicepeer import Readiness
 from holdfast.wire.door import Door
 
 logger = logging.getLogger(__name__)
 
 GOODBYE = Farewell(WSCloseCode.GOING_AWAY, "the watchdog is shutting down", waits=False)
 JOB = "/v1/jobs/{namespace}/{name}"
-BY_ROLE = Readership(NoRights())
+BY_ROLE = Readership()
 
 Check = Callable[[web.Request, Caller], Awaitable[str | None]]
 """Why the caller is refused, None when it is not."""
@@ -63,38 +60,29 @@ FOR_STANDBY = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})
 # Prometheus shows one fixed token and cannot ask the API server for one that is made for the watchdog.
 
 
-def or_by_token(handler: Handler, otherwise: Handler, token_file: Path | None) -> Handler:
-    """`handler` for whoever shows the token, `otherwise` for everybody else. Without a file it is all of them."""
-    known = None if token_file is None else _Token(token_file)
+def or_by_token(handler: Handler, otherwise: Handler, token_file: Path) -> Handler:
+    """`handler` for whoever shows the token in the file, `otherwise` for everybody else.
+
+    The file is read for every request: mounted secrets change. Why it cannot be is logged once, until it can be.
+    """
+    trouble: str | None = None
 
     async def check(request: web.Request) -> web.StreamResponse:
-        wanted = known.read() if known else None
+        nonlocal trouble
+        wanted = ""
+        try:
+            wanted = token_file.read_text(encoding="utf-8").strip()
+            trouble = None
+        except (OSError, UnicodeDecodeError) as error:
+            if str(error) != trouble:
+                trouble = str(error)
+                logger.warning("the metrics token cannot be read path=%s reason=%s", token_file, error)
         given = token_of(request).encode("utf-8", "surrogateescape")
-        if wanted is not None and hmac.compare_digest(given, wanted.encode()):
+        if wanted and hmac.compare_digest(given, wanted.encode()):
             return await handler(request)
         return await otherwise(request)
 
     return check
-
-
-class _Token:
-    """The token in a file, read for every request: mounted secrets change."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._trouble: str | None = None
-
-    def read(self) -> str | None:
-        """None when there is none to compare with. Why the file cannot be read is logged once, until it can be."""
-        try:
-            token = self._path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                logger.warning("the metrics token cannot be read path=%s reason=%s", self._path, error)
-            return None
-        self._trouble = None
-        return token or None
 
 
 # What a caller must be for each path: granted a role, or a reader of what the path is about.
@@ -224,20 +212,21 @@ ROUTES = (
     Route("GET", "/v1/member", serve_launcher, Role.INGEST),
     Route("GET", "/v1/agent", serve_agent, Role.INGEST),
     Route("GET", "/v1/operator", serve_operator, Role.OPERATE),
-    Route("GET", "/v1/jobs", reads.jobs, LIST_JOBS),
-    Route("POST", "/v1/jobs", submissions.submit, Role.OPERATE),
-    Route("DELETE", JOB, submissions.forget, Role.OPERATE),
-    Route("GET", f"{JOB}/status", reads.job_status, GET_JOB),
-    Route("GET", f"{JOB}/ranks", reads.ranks, GET_JOB),
-    Route("GET", f"{JOB}/incidents", reads.incidents, GET_JOB),
-    Route("GET", f"{JOB}/incidents/{{id}}", reads.incident, GET_JOB),
-    Route("GET", f"{JOB}/plan", reads.plan, GET_JOB),
-    Route("GET", f"{JOB}/round", reads.desired_round, GET_JOB),
-    Route("GET", f"{JOB}/nodes", reads.nodes, GET_JOB),
-    Route("GET", f"{JOB}/journal", reads.journal, GET_JOB),
-    Route("GET", f"{JOB}/logs", reads.logs, GET_LOG),
-    Route("POST", f"{JOB}/interventions", submissions.intervene, Role.OPERATE),
-    Route("GET", f"{JOB}/forecast", submissions.foretell, GET_JOB),
+    Route("GET", "/v1/jobs", jobs.list_jobs, LIST_JOBS),
+    Route("POST", "/v1/jobs", jobs.submit, Role.OPERATE),
+    Route("DELETE", JOB, jobs.forget, Role.OPERATE),
+    Route("GET", f"{JOB}/status", jobs.shows(jobs.status), GET_JOB),
+    Route("GET", f"{JOB}/ranks", jobs.shows(jobs.ranks), GET_JOB),
+    Route("GET", f"{JOB}/incidents", jobs.incidents, GET_JOB),
+    Route("GET", f"{JOB}/incidents/{{id}}", jobs.incident, GET_JOB),
+    Route("GET", f"{JOB}/plan", jobs.shows(lambda host: host.job.state.plan), GET_JOB),
+    # What the launchers are shown now: a round, or why there is none.
+    Route("GET", f"{JOB}/round", jobs.shows(lambda host: host.job.state.desired), GET_JOB),
+    Route("GET", f"{JOB}/nodes", jobs.nodes, GET_JOB),
+    Route("GET", f"{JOB}/journal", jobs.journal, GET_JOB),
+    Route("GET", f"{JOB}/logs", jobs.logs, GET_LOG),
+    Route("POST", f"{JOB}/interventions", jobs.intervene, Role.OPERATE),
+    Route("GET", f"{JOB}/forecast", jobs.foretell, GET_JOB),
 )
 
 
@@ -253,7 +242,7 @@ def make_app(
     which job.
     """
     middlewares = [plainly(watchdog.tally), leaders_only(watchdog)]
-    app = web.Application(middlewares=middlewares, client_max_size=submissions.BODY_BYTES_MAX)
+    app = web.Application(middlewares=middlewares, client_max_size=jobs.BODY_BYTES_MAX)
     app[WATCHDOG] = watchdog
     app[READERSHIP] = readership
     app[scrape.SCRAPER] = scrape.Scraper()
@@ -262,16 +251,13 @@ def make_app(
         handler = route.handler
         if route.needs is not None:
             handler = guarded(handler, granted(route.needs), authenticator)
-        if route.handler is scrape.metrics:
+        if route.handler is scrape.metrics and metrics_token_file is not None:
             handler = or_by_token(route.handler, handler, metrics_token_file)
         app.router.add_route(route.method, route.path, handler)
-    app.on_shutdown.append(_say_goodbye)
+
+    async def say_goodbye(_: web.Application) -> None:
+        for host in watchdog.hosts():
+            host.end_connections(GOODBYE)  # so that peers look for the next watchdog at once
+
+    app.on_shutdown.append(say_goodbye)
     return app
-
-
-async def _say_goodbye(app: web.Application) -> None:
-    """End every connection, so that peers look for the next watchdog at once."""
-    for host in app[WATCHDOG].hosts():
-        host.closing = True
-        for connection in (*host.launchers.values(), *host.agents.values(), *host.operators):
-            connection.outbox.finish(GOODBYE)

@@ -94,6 +94,10 @@ class Connection:
     socket: Socket
     outbox: Outbox = field(default_factory=Outbox)
 
+    def show(self, slot: Slot, message: object) -> None:
+        """Show this instead of whatever was in the slot."""
+        self.outbox.put(slot, msgspec.msgpack.encode(message))
+
 
 @dataclass(eq=False, kw_only=True)
 class LauncherConnection(Connection):
@@ -150,10 +154,7 @@ async def first(socket: Socket, decoder: msgspec.msgpack.Decoder[T]) -> T:
 async def listen(socket: Socket, decoder: msgspec.msgpack.Decoder[T], take: Callable[[T], None]) -> None:
     """Hand the peer's messages to `take` until the connection ends. Raises Undecodable, and what `take` raises."""
 
-    def hand_on(message: Message) -> None:
-        take(decoded(message, decoder))
-
-    await socket.listen(hand_on)
+    await socket.listen(lambda message: take(decoded(message, decoder)))
 
 
 async def serve(
@@ -173,7 +174,13 @@ async def serve(
     except ClientConnectionResetError:
         return socket.response
     outbox = Outbox(socket.send_now)
-    sending = asyncio.create_task(_sending(socket, outbox))
+
+    async def drain() -> None:
+        with suppress(ConnectionError):
+            await outbox.drain(socket.send)
+        socket.stop()
+
+    sending = asyncio.create_task(drain())
     farewell = None
     try:
         with suppress(ClientConnectionResetError):
@@ -194,9 +201,3 @@ async def serve(
     if isinstance(ended, Exception):
         raise ended
     return socket.response
-
-
-async def _sending(socket: Socket, outbox: Outbox) -> None:
-    with suppress(ConnectionError):
-        await outbox.drain(socket.send)
-    socket.stop()

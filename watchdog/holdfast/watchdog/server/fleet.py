@@ -7,7 +7,7 @@ it made jobs do is in their journals.
 
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -25,6 +25,8 @@ from holdfast.watchdog.store.store import START, Fence, Snapshot, Store
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # A namespace has no dot.
 NODES: Final = "holdfast.dev/nodes"
 # Marks fade over weeks.
@@ -37,24 +39,28 @@ FORGOTTEN_S: Final = 600.0
 KEPT_OF_NAMESPACE: Final = 1024
 
 
+def _recalled(store: Store, name: str, kind: type[T], what: str) -> T | None:
+    """What an earlier run kept, None when there is nothing that can be read. Raises Unavailable."""
+    try:
+        snapshot = store.load(name)
+        return None if snapshot is None else decode_msgpack(snapshot.state, kind)
+    except (Damaged, Malformed) as error:
+        logger.warning("%s cannot be read reason=%s", what, error)
+        return None
+
+
 class FleetMemory:
-    """Written from one thread."""
+    """Takes up what an earlier run knew; what cannot be read is forgotten: it is known again in time.
+
+    Written from one thread. Raises Unavailable when made.
+    """
 
     def __init__(self, store: Store, fence: Fence, cluster: ClusterPolicy) -> None:
         self._cluster = cluster
         self._store = store
         self._fence = fence
-        self._fleet = Fleet()
+        self._fleet = _recalled(store, NODES, Fleet, "what is known of nodes") or Fleet()
         self._judged_at = float("-inf")
-
-    def recall(self) -> None:
-        """Take up what an earlier run knew. What cannot be read is forgotten: it is known again in time."""
-        try:
-            snapshot = self._store.load(NODES)
-            if snapshot is not None:
-                self._fleet = decode_msgpack(snapshot.state, Fleet)
-        except (Damaged, Malformed) as error:
-            logger.warning("what is known of nodes cannot be read reason=%s", error)
 
     def told_of(self, node: str, now: float, job: str) -> str:
         """What is held against a node, in words for this job; empty when nothing."""
@@ -84,7 +90,11 @@ class FleetMemory:
         self._judged_at = now
         self._fleet = judged(self._fleet, now, nodes=nodes)
         if self._fleet is not before:
-            self._keep(now)
+            try:
+                state = msgspec.msgpack.encode(self._fleet)
+                self._store.save(NODES, Snapshot(START, now, state), fence=self._fence)
+            except Unavailable as error:
+                logger.warning("what is known of nodes is not kept now reason=%s", error)
         return (self._fleet.quarantined, self._fleet.among) != (before.quarantined, before.among)
 
     def tell(self, host: JobHost, now: float) -> None:
@@ -100,32 +110,18 @@ class FleetMemory:
                 repute = repute_of(self._fleet, node, now, host.job.name)
                 host.record(NodeReputed(node, repute.quarantined, repute.score, repute.reason))
 
-    def _keep(self, now: float) -> None:
-        try:
-            self._store.save(NODES, Snapshot(START, now, msgspec.msgpack.encode(self._fleet)), fence=self._fence)
-        except Unavailable as error:
-            logger.warning("what is known of nodes is not kept now reason=%s", error)
-
 
 class Deletions:
     """Which jobs were deleted a short time ago: their pods and agents go on calling until they are gone too.
 
-    Neither a restart nor another leader forgets a deletion. Written from one thread.
+    Neither a restart nor another leader forgets a deletion. Written from one thread. Raises Unavailable when made.
     """
 
     def __init__(self, store: Store, fence: Fence) -> None:
         self._store = store
         self._fence = fence
-        self._at: dict[str, float] = {}  # by job, the oldest first
-
-    def recall(self) -> None:
-        """Take up what an earlier run knew. Raises Unavailable. What cannot be read is told, and not known."""
-        try:
-            snapshot = self._store.load(DELETED)
-            if snapshot is not None:
-                self._at = decode_msgpack(snapshot.state, dict[str, float])
-        except (Damaged, Malformed) as error:
-            logger.warning("which jobs were deleted cannot be read reason=%s", error)
+        known = _recalled(store, DELETED, dict[str, float], "which jobs were deleted")
+        self._at = known or {}  # by job, the oldest first
 
     def note(self, job: str, now: float) -> None:
         """The job is to be deleted now. Raises Unavailable, Fenced, and nothing is noted then."""

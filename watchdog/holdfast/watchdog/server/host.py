@@ -14,8 +14,8 @@ from holdfast.api.event import Event, InterventionRequested, JobSubmitted, NodeC
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest, InterventionState
 from holdfast.api.membership import SaveWanted
 from holdfast.api.plan import JobReport, PodObserved, PodState
-from holdfast.api.round import Desired, shown_to
-from holdfast.api.status import LastSeen, NodeStatus, PendingTest
+from holdfast.api.round import shown_to
+from holdfast.api.status import LastSeen, NodeStatus
 from holdfast.api.telemetry import NodeReport, Pace
 from holdfast.watchdog.brain.history import vouch
 from holdfast.watchdog.brain.members import is_news
@@ -103,11 +103,7 @@ class JobHost:
 
     def stop(self) -> None:
         """No more timers, and a snapshot for the next start."""
-        self.closing = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._keeper is not None:
-            self._keeper.cancel()
+        self._cancel_timers()
         self._guarded(lambda now: self._unkept.extend(self.job.write_progress(now)))
         self._keep()
         self._guarded(self.job.save)
@@ -116,12 +112,21 @@ class JobHost:
 
     def dismiss(self, farewell: Farewell) -> None:
         """End every connection and change nothing any more; nothing is kept."""
-        self.closing = self._over = True
+        self._over = True
+        self._cancel_timers()
+        self.end_connections(farewell)
+
+    def end_connections(self, farewell: Farewell) -> None:
+        """Send everybody away."""
+        self.closing = True
+        for connection in (*self.launchers.values(), *self.agents.values(), *self.operators):
+            connection.outbox.finish(farewell)
+
+    def _cancel_timers(self) -> None:
+        self.closing = True
         for handle in (self._timer, self._keeper):
             if handle is not None:
                 handle.cancel()
-        for connection in (*self.launchers.values(), *self.agents.values(), *self.operators):
-            connection.outbox.finish(farewell)
 
     def dismiss_launchers(self, reason: str) -> None:
         """Have those who are there join anew: until now nobody could say whether they are who they say."""
@@ -195,7 +200,15 @@ class JobHost:
         if known is not None:
             return known
         if request.id in self.job.state.answered:
-            return await self._earlier_answer(request.id)
+            # By a version that kept no answers: the journal tells.
+            for count, each in enumerate(self.job.history()):
+                for effect in each.effects:
+                    if isinstance(effect, Answered) and effect.outcome.id == request.id:
+                        self._answer(effect.outcome)
+                        return effect.outcome
+                if count % LINES_PER_BREATH == 0:
+                    await asyncio.sleep(0)  # a long journal must not keep a fault waiting
+            raise Unavailable(f"the answer to intervention {request.id} is not in the journal")
         answer = self._answers.setdefault(request.id, asyncio.get_running_loop().create_future())
         if pending(self.job.state, request.id) is None:
             self.demand(InterventionRequested(request))
@@ -211,24 +224,24 @@ class JobHost:
         now, state = self.clock.now(), self.job.shown
         progress = self.job.progress
         avoided = {order.node: order.reason for order in state.avoided}
-        tested = {each.node: _pending(each) for each in pending_tests(state)}
-        seen = LastSeen(
-            now,
-            status_of(state, progress, now),
-            progress.last_ranks(now) if progress else (),
-            tuple(
-                NodeStatus(
-                    node,
-                    now - self.taken_at[node],
-                    report.gpus,
-                    report.conditions,
-                    report.unreadable,
-                    avoided.get(node, ""),
-                    tested=tested.get(node, ""),
-                )
-                for node, report in sorted(self.taken.items())
-            ),
+        tested = {}
+        for test in pending_tests(state):
+            waits = f"; waits for {test.waits_for}" if test.waits_for else ""
+            tested[test.node] = f"{test.level} self-test pending, {test.reason}{waits}"
+        nodes = tuple(
+            NodeStatus(
+                node,
+                now - self.taken_at[node],
+                report.gpus,
+                report.conditions,
+                report.unreadable,
+                avoided.get(node, ""),
+                tested=tested.get(node, ""),
+            )
+            for node, report in sorted(self.taken.items())
         )
+        ranks = progress.last_ranks(now) if progress else ()
+        seen = LastSeen(now, status_of(state, progress, now), ranks, nodes)
         if state.ended_at is None:
             return seen
         if all(each.heard_age_s is None for each in seen.ranks) and (kept := self.job.kept_last()) is not None:
@@ -239,25 +252,24 @@ class JobHost:
         """Show a launcher what is desired now, what is verified, and what checkpoint or test is waited for."""
         state = self.job.state
         if state.desired is not None:
-            launcher.outbox.put(Slot.DESIRED, _shown(state.desired, launcher))
+            launcher.show(Slot.DESIRED, shown_to(state.desired, launcher.member))
         if state.saving is not None and state.saving.saved is None:
-            wanted = SaveWanted(state.saving.round, state.saving.number)
-            launcher.outbox.put(Slot.SAVE, msgspec.msgpack.encode(wanted))
+            launcher.show(Slot.SAVE, SaveWanted(state.saving.round, state.saving.number))
         if (trial := state.trials.get(launcher.member)) is not None:
-            launcher.outbox.put(Slot.TEST, msgspec.msgpack.encode(wanted_of(state, trial)))
+            launcher.show(Slot.TEST, wanted_of(state, trial))
         if (vouched := vouch(state)) is not None and vouched.member == launcher.member:
-            launcher.outbox.put(Slot.VERIFIED, msgspec.msgpack.encode(vouched.verified))
+            launcher.show(Slot.VERIFIED, vouched.verified)
 
     def show_operator(self, connection: Connection) -> None:
         """Show an operator the plan there is, and how the job is."""
         if self.job.state.plan is not None:
-            connection.outbox.put(Slot.PLAN, msgspec.msgpack.encode(self.job.state.plan))
-        connection.outbox.put(Slot.REPORT, msgspec.msgpack.encode(self._report(self.clock.now())))
+            connection.show(Slot.PLAN, self.job.state.plan)
+        connection.show(Slot.REPORT, self._report(self.clock.now()))
 
     def show_pace(self, connection: Connection) -> None:
         """Show an agent how often to report."""
         self._set_pace(self.clock.now())
-        connection.outbox.put(Slot.PACE, msgspec.msgpack.encode(self._pace))
+        connection.show(Slot.PACE, self._pace)
 
     def _carry_out(self, effects: tuple[Effect, ...]) -> None:
         """Launchers first: they heal. What is kept for readers and restarts comes last."""
@@ -265,7 +277,8 @@ class JobHost:
             match effect:
                 case Show(desired=desired):
                     for launcher in self.launchers.values():
-                        launcher.outbox.put(Slot.DESIRED, _shown(desired, launcher))
+                        # Its own part: some hundred bytes, where a whole round of 12,500 members takes 0.7 MB.
+                        launcher.show(Slot.DESIRED, shown_to(desired, launcher.member))
                 case Publish(plan=plan):
                     _broadcast(self.operators, Slot.PLAN, plan)
                 case Save(wanted=wanted):
@@ -273,7 +286,11 @@ class JobHost:
                 case Vouch(member=member, verified=verified):
                     self._tell(member, Slot.VERIFIED, verified)
                 case Dismiss(members=members, reason=reason):
-                    self._dismiss_lost(members, reason)
+                    # Whatever they say on these connections counts no more; on a new one they are members again.
+                    lost = Farewell(WSCloseCode.TRY_AGAIN_LATER, f"{reason}: counted as lost; join again")
+                    for member in members:
+                        if (dismissed := self.launchers.pop(member, None)) is not None:
+                            dismissed.outbox.finish(lost)
                 case Examine(member=member, wanted=asked):
                     self._tell(member, Slot.TEST, asked)
                 case Answered(outcome=outcome):
@@ -292,16 +309,9 @@ class JobHost:
         if effects:
             self._decided(self, effects)
 
-    def _dismiss_lost(self, members: Iterable[str], reason: str) -> None:
-        """Whatever they say on these connections counts no more; on a new one they are members again."""
-        farewell = Farewell(WSCloseCode.TRY_AGAIN_LATER, f"{reason}: counted as lost; join again")
-        for member in members:
-            if (launcher := self.launchers.pop(member, None)) is not None:
-                launcher.outbox.finish(farewell)
-
     def _tell(self, member: str, slot: Slot, message: object) -> None:
         if (launcher := self.launchers.get(member)) is not None:
-            launcher.outbox.put(slot, msgspec.msgpack.encode(message))
+            launcher.show(slot, message)
 
     def _tell_operators(self, *, decided: bool, now: float) -> None:
         due = decided or now >= self._report_at or self.job.trouble != self._told_trouble
@@ -325,17 +335,6 @@ class JobHost:
         """What was heard of the job: it is asked for when nobody is there any more who could say it."""
         if self.job.state.policy is not None and self.taken:
             self.job.keep_last(lastseen.completed(self.last_seen()), now)
-
-    async def _earlier_answer(self, request_id: str) -> InterventionOutcome:
-        """What was answered before, by a version that kept no answers: the journal tells."""
-        for count, each in enumerate(self.job.history()):
-            for effect in each.effects:
-                if isinstance(effect, Answered) and effect.outcome.id == request_id:
-                    self._answer(effect.outcome)
-                    return effect.outcome
-            if count % LINES_PER_BREATH == 0:
-                await asyncio.sleep(0)  # a long journal must not keep a fault waiting
-        raise Unavailable(f"the answer to intervention {request_id} is not in the journal")
 
     def _answer(self, outcome: InterventionOutcome) -> None:
         self.outcomes[outcome.id] = outcome
@@ -388,36 +387,17 @@ class JobHost:
         if policy is None or self.job.senses is None:
             return
         pace = Pace(policy.heartbeat_interval_s, self.job.senses.stalled_after_s(now))
-        if _differs(pace, self._pace):
+        new, old = pace.stalled_after_s, self._pace.stalled_after_s
+        moved = new is not old if new is None or old is None else abs(new - old) > PACE_CHANGE * old
+        if moved or pace.interval_s != self._pace.interval_s:
             self._pace = pace
             _broadcast(self.agents.values(), Slot.PACE, pace)
-
-
-def _pending(test: PendingTest) -> str:
-    told = f"{test.level} self-test pending, {test.reason}"
-    return f"{told}; waits for {test.waits_for}" if test.waits_for else told
-
-
-def _shown(desired: Desired, launcher: LauncherConnection) -> bytes:
-    """The launcher's own part of it: some hundred bytes, where a whole round of 12,500 members takes 0.7 MB."""
-    return msgspec.msgpack.encode(shown_to(desired, launcher.member))
 
 
 def _broadcast(connections: Iterable[Connection], slot: Slot, message: object) -> None:
     frame = msgspec.msgpack.encode(message)
     for connection in connections:
         connection.outbox.put(slot, frame)
-
-
-def _differs(new: Pace, old: Pace) -> bool:
-    if new.interval_s != old.interval_s or (new.stalled_after_s is None) != (old.stalled_after_s is None):
-        return True
-    if new.stalled_after_s is None or old.stalled_after_s is None:
-        return False
-    return abs(new.stalled_after_s - old.stalled_after_s) > PACE_CHANGE * old.stalled_after_s
-
-
-# Where the operator sees each pod of a job.
 
 
 class PodsSeen:

@@ -64,7 +64,10 @@ class Scraper:
         self.lag = LoopLag()
         self._goes_on_until = 0.0
         self._vitals: dict[str, tuple[float, Vitals]] = {}
-        self._version = _version()
+        try:
+            self._version = version("holdfast")
+        except PackageNotFoundError:
+            self._version = "unknown"
 
     async def page(self, watchdog: Watchdog) -> Page:
         """All metrics. Others get their turn between jobs and, in a large one, between slices of its ranks."""
@@ -77,12 +80,15 @@ class Scraper:
         page.put("holdfast_watchdog_loop_lag_seconds", self.lag.worst_s)
         for what in Count:
             page.put(f"holdfast_watchdog_{what.value}_total", watchdog.tally[what])
-        _write_fleet(page, watchdog)
+        if watchdog.leading is not None:  # else nothing is known of nodes
+            quarantined = watchdog.fleet.quarantined
+            page.put("holdfast_fleet_quarantined_nodes", len(quarantined))
+            for node in quarantined[:NODES_MAX]:
+                page.put("holdfast_fleet_node_quarantined", 1, node)
         hosts = list(watchdog.hosts())
         self._vitals = {host.job.name: kept for host in hosts if (kept := self._vitals.get(host.job.name))}
         for host in hosts:
-            vitals = await self._vitals_of(host)
-            _write_job(page, host, vitals)
+            _write_job(page, host, await self._vitals_of(host))
         return page
 
     async def _vitals_of(self, host: JobHost) -> Vitals:
@@ -106,15 +112,6 @@ class Scraper:
         if (gave_way_at := clock()) >= self._goes_on_until:
             await asyncio.sleep(0)
             self._goes_on_until = clock() + OWN_SHARE * (clock() - gave_way_at)
-
-
-def _write_fleet(page: Page, watchdog: Watchdog) -> None:
-    """Known only to who leads."""
-    if watchdog.leading is not None:
-        quarantined = watchdog.fleet.quarantined
-        page.put("holdfast_fleet_quarantined_nodes", len(quarantined))
-        for node in quarantined[:NODES_MAX]:
-            page.put("holdfast_fleet_node_quarantined", 1, node)
 
 
 def _write_job(page: Page, host: JobHost, vitals: Vitals) -> None:
@@ -152,10 +149,3 @@ async def watch_loop(app: web.Application) -> AsyncIterator[None]:
     yield
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
-
-
-def _version() -> str:
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:
-        return "unknown"

@@ -65,9 +65,7 @@ class Watchdog:
         """
         self._fence = self.store.claim() if fence is None else fence
         self.fleet = FleetMemory(self.store, self._fence, self.cluster)
-        self.fleet.recall()
         self._deletions = Deletions(self.store, self._fence)
-        self._deletions.recall()
         jobs = [self._job(name) for name in self.store.jobs()]
         for job in jobs:
             job.restore()
@@ -77,7 +75,10 @@ class Watchdog:
             for job in jobs:
                 self._hosted(job).start(self.cluster)
         except Unavailable:
-            self._abandon()
+            # Let go of the jobs that were resumed before the store went away. Nobody is connected yet.
+            for host in self._hosts.values():
+                host.dismiss(Farewell(WSCloseCode.TRY_AGAIN_LATER, "this watchdog begins anew"))
+            self._hosts.clear()
             raise
         for job in jobs:
             logger.info("job resumed job=%s offset=%d phase=%s", job.name, job.offset, job.state.phase.value)
@@ -94,31 +95,28 @@ class Watchdog:
     def brought(self, name: str) -> JobHost:
         """The host of a job that a launcher or an agent names. Raises InvalidInput, Unavailable, Damaged, Fenced.
 
-        A job is there because somebody submitted it. Others are few, and none is one that was just deleted.
+        A job is there because somebody submitted it. Others are few, and none is one that was just deleted: where
+        a namespace has too many that launchers had brought, the oldest that they left is forgotten.
         """
         if (known := self._hosts.get(name)) is not None:
             return known
         check_job(name)
         if self._deletions.is_recent(name, self.clock.now()):
             raise Unavailable(f"job {name} was deleted; submit it to run it again")
-        self._make_room(name)
-        return self.host(name)
-
-    def _make_room(self, name: str) -> None:
-        """Forget the oldest job that launchers of the namespace had brought and left, when it has too many."""
         namespace = namespace_of(name)
         of_namespace = [each for each in self._hosts.values() if namespace_of(each.job.name) == namespace]
         brought = [each for each in of_namespace if not each.is_submitted]
-        if len(brought) < BROUGHT_MAX:
-            return
-        over = sorted((each for each in brought if self._is_over(each)), key=lambda each: each.job.last_at)
-        if not over:
-            raise Unavailable(
-                f"job {name} was not submitted, and namespace {namespace} has {BROUGHT_MAX} such jobs already; "
-                "submit it, or delete others"
-            )
-        logger.info("job forgotten to make room job=%s for=%s", over[0].job.name, name)
-        self._drop(over[0])
+        if len(brought) >= BROUGHT_MAX:
+            over = [each for each in brought if self._is_over(each)]
+            if not over:
+                raise Unavailable(
+                    f"job {name} was not submitted, and namespace {namespace} has {BROUGHT_MAX} such jobs "
+                    "already; submit it, or delete others"
+                )
+            oldest = min(over, key=lambda each: each.job.last_at)
+            logger.info("job forgotten to make room job=%s for=%s", oldest.job.name, name)
+            self._drop(oldest)
+        return self.host(name)
 
     def _is_over(self, host: JobHost) -> bool:
         """Whether it ended, or everybody left it. After a start everybody has time to come back."""
@@ -129,16 +127,14 @@ class Watchdog:
         return self.clock.now() > max(host.job.last_at, self._started_at) + LEFT_S
 
     def host(self, name: str) -> JobHost:
-        """The host of a job; a new one for a new name. Raises InvalidInput, Unavailable."""
+        """The host of a job; a new one for a new name. Raises InvalidInput, Unavailable.
+
+        A namespace has at most as many jobs as it leaves room for.
+        """
         if (known := self._hosts.get(name)) is not None:
             return known
         self._deletions.submitted(name)
         check_job(name)
-        self._check_room(name)
-        return self._hosted(self._job(name))
-
-    def _check_room(self, name: str) -> None:
-        """A namespace has at most as many jobs as it leaves room for. Raises Unavailable."""
         free = JOBS_MAX - len(self._hosts)
         if free <= 0:
             raise Unavailable(f"this watchdog has {JOBS_MAX} jobs already; delete some that are over")
@@ -149,6 +145,7 @@ class Watchdog:
                 f"namespace {namespace} has {own} jobs, and of {JOBS_MAX} that this watchdog takes {free} are "
                 "left: no namespace may have more; delete some of its jobs that are over"
             )
+        return self._hosted(self._job(name))
 
     def known(self, name: str) -> JobHost | None:
         """The job's host, None when there is no such job."""
@@ -161,10 +158,9 @@ class Watchdog:
     def forget(self, name: str) -> None:
         """Drop a job that is gone for good; its peers are told to go. Raises Unavailable, Damaged, Fenced."""
         host = self._hosts.get(name)
-        if host is None:
-            return
-        self._deletions.note(name, self.clock.now())  # first: who is cut off here has deleted nothing yet
-        self._drop(host)
+        if host is not None:
+            self._deletions.note(name, self.clock.now())  # first: who is cut off here has deleted nothing yet
+            self._drop(host)
 
     def _drop(self, host: JobHost) -> None:
         name = host.job.name
@@ -204,12 +200,6 @@ class Watchdog:
         return self._store_trouble or next(
             (host.job.trouble for host in self._hosts.values() if host.job.trouble and not host.job.stopped), None
         )
-
-    def _abandon(self) -> None:
-        """Let go of the jobs that were resumed before the store went away. Nobody is connected yet."""
-        for host in self._hosts.values():
-            host.dismiss(Farewell(WSCloseCode.TRY_AGAIN_LATER, "this watchdog begins anew"))
-        self._hosts.clear()
 
     def _job(self, name: str) -> Job:
         return Job(name, store=self.store, fence=self._fence, brain=self._brain, senses_for=self._senses_for)

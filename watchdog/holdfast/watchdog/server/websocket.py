@@ -132,7 +132,8 @@ class Socket:
     def finish(self) -> None:
         """The connection is over, whoever ended it. What the peer has not read by now it does not get."""
         if self._peers_code is not None and not self._is_closing:
-            self._say(CLOSE, struct.pack("!H", _echoed(self._peers_code)))
+            may_be_said = 1000 <= self._peers_code < 5000 and self._peers_code not in NOT_TO_BE_SAID
+            self._say(CLOSE, struct.pack("!H", self._peers_code if may_be_said else WSCloseCode.OK))
         self._is_closing = True
         for planned in (self._timer, self._turn):
             if planned is not None:
@@ -250,11 +251,6 @@ def _settle(future: "asyncio.Future[None]", error: BaseException | None) -> None
     else:
         future.set_exception(error)
         future.exception()  # maybe nobody asks
-
-
-def _echoed(code: int) -> int:
-    """With which code a peer's close is answered."""
-    return code if 1000 <= code < 5000 and code not in NOT_TO_BE_SAID else WSCloseCode.OK
 
 
 def _agreed(request: web.Request) -> dict[str, str]:

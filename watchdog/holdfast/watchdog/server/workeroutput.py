@@ -10,6 +10,7 @@ those that send little. The oldest to arrive go first.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,6 +38,11 @@ class _Kept:
     def size(self) -> int:
         return len(self.output.tail) + ENTRY_BYTES
 
+    @property
+    def ended(self) -> tuple[float, _Key]:
+        """The order of a rank's processes; one that re-entered may be older than the one it follows."""
+        return self.output.ended_at, self.key
+
     def told(self) -> KeptOutput:
         said = self.output
         return KeptOutput(
@@ -55,36 +61,31 @@ class _Kept:
 
 @dataclass(slots=True)
 class _OfJob:
-    """One job's, in the order of arrival, and the keys of each rank's processes."""
+    """One job's, in the order of arrival, and those of each rank."""
 
     kept: dict[_Key, _Kept] = field(default_factory=dict)
-    of_rank: dict[int, set[_Key]] = field(default_factory=lambda: defaultdict(set))
+    of_rank: dict[int, dict[_Key, _Kept]] = field(default_factory=lambda: defaultdict(dict))
     size: int = 0
 
     def add(self, each: _Kept) -> None:
-        if each.key in self.kept:
-            self.remove(each.key)
-        self.kept[each.key] = each
-        self.size += each.size
+        if (older := self.kept.get(each.key)) is not None:
+            self.remove(older)
         of_rank = self.of_rank[each.output.rank]
-        of_rank.add(each.key)
+        self.kept[each.key] = of_rank[each.key] = each
+        self.size += each.size
         if len(of_rank) > PROCESSES_KEPT:
-            self.remove(min(of_rank, key=self.ended))
+            self.remove(min(of_rank.values(), key=lambda kept: kept.ended))
 
-    def ended(self, key: _Key) -> tuple[float, _Key]:
-        """The order of a rank's processes; one that re-entered may be older than the one it follows."""
-        return self.kept[key].output.ended_at, key
-
-    def remove(self, key: _Key) -> None:
-        gone = self.kept.pop(key)
+    def remove(self, gone: _Kept) -> None:
+        del self.kept[gone.key]
         self.size -= gone.size
         of_rank = self.of_rank[gone.output.rank]
-        of_rank.discard(key)
+        del of_rank[gone.key]
         if not of_rank:
             del self.of_rank[gone.output.rank]
 
     def remove_oldest(self) -> None:
-        self.remove(next(iter(self.kept)))
+        self.remove(next(iter(self.kept.values())))
 
 
 class OutputShelf:
@@ -112,20 +113,21 @@ class OutputShelf:
 
     def of_rank(self, job: str, rank: int) -> tuple[KeptOutput, ...]:
         """What is kept of the rank's processes, the one that ended last first."""
-        of_job = self._jobs.get(job)
-        if of_job is None:
-            return ()
-        keys = of_job.of_rank.get(rank, set())
-        return tuple(of_job.kept[key].told() for key in sorted(keys, key=of_job.ended, reverse=True))
+        of_job = self._jobs.get(job, _OfJob())
+        return _newest_first(of_job.of_rank.get(rank, {}).values())
 
     def on_node(self, job: str, node: str) -> tuple[KeptOutput, ...]:
         """What is kept of the processes that ran on the node, the one that ended last first."""
         of_job = self._jobs.get(job, _OfJob())
-        found = sorted((key for key, each in of_job.kept.items() if each.node == node), key=of_job.ended)
-        return tuple(of_job.kept[key].told() for key in found[: -ANSWERED_MAX - 1 : -1])
+        return _newest_first(each for each in of_job.kept.values() if each.node == node)
 
     def forget(self, job: str) -> None:
         """The job is gone for good."""
         gone = self._jobs.pop(job, None)
         if gone is not None:
             self._size -= gone.size
+
+
+def _newest_first(found: Iterable[_Kept]) -> tuple[KeptOutput, ...]:
+    newest = sorted(found, key=lambda each: each.ended, reverse=True)[:ANSWERED_MAX]
+    return tuple(each.told() for each in newest)

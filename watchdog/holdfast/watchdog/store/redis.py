@@ -1,10 +1,10 @@
-"""The cluster's store: one Redis for all replicas of the watchdog.
+"""The cluster's store and its lock: one Redis for all replicas of the watchdog.
 
     key                                  type    written by      TTL   holds
     holdfast:{watchdog}:schema           string  claim, lease    -     the version of these keys
     holdfast:{watchdog}:fence            string  claim, lease    -     the last token given
     holdfast:{watchdog}:writes           string  every write     -     the newest write's number under the fence
-    holdfast:{watchdog}:lock             string  lease           yes   who leads; see redislease.py
+    holdfast:{watchdog}:lock             string  lease           yes   who leads
     holdfast:{watchdog}:jobs             set     append, forget  -     the names of jobs with a journal
     holdfast:{watchdog}:journal:JOB      list    append, save,   -     Journaled as msgpack, without the lines that
                                                  forget                are gone: line N at index N-1-gone
@@ -41,6 +41,7 @@ Source: https://redis.io/docs/latest/operate/oss_and_stack/management/persistenc
 """
 
 import logging
+import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -52,8 +53,9 @@ from holdfast.api.errors import Damaged, Fenced, Malformed, Unavailable
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
+from holdfast.watchdog.leadership import Lock
 from holdfast.watchdog.store.redislink import RedisLink
-from holdfast.watchdog.store.store import BOUND, PAGE_LINES, Bound, Extent, Fence, Snapshot
+from holdfast.watchdog.store.store import BOUND, PAGE_LINES, Bound, Extent, Fence, Snapshot, placed
 
 # Minutes of a busy watchdog, at about 200 bytes each.
 LINES_MAX = 65_536
@@ -114,12 +116,12 @@ redis.call('SET', KEYS[2], ARGV[2])
 """
 )
 
+# The writes. `ENTITLED` goes before each of them.
+
 # KEYS: …, journal, jobs, extent. ARGV: …, after, job, line, line, …
 # Outcomes: 'done': all lines are behind `after` | LENGTH (integer): the journal ends there, nothing was written.
 # Lines are pushed in parts, because Lua's stack holds 8000 values.
-APPEND = (
-    ENTITLED
-    + """
+APPEND = """
 local length = redis.call('LLEN', KEYS[3]) + tonumber(redis.call('HGET', KEYS[5], 'gone') or '0')
 if length ~= tonumber(ARGV[3]) then return length end
 local bytes = 0
@@ -131,14 +133,11 @@ for place = 5, #ARGV do bytes = bytes + #ARGV[place] end
 if bytes > 0 then redis.call('HINCRBY', KEYS[5], 'bytes', bytes) end
 return 'done'
 """
-)
 
 # KEYS: …, snapshot, earlier, journal, extent, schema.
 # ARGV: …, body, the line it is of, its time, most lines, bytes, lines at once, version of compacted keys.
 # Outcomes: 'done'. What the line was of a snapshot that an older version wrote is not known: nothing goes yet.
-SAVE = (
-    ENTITLED
-    + """
+SAVE = """
 if redis.call('EXISTS', KEYS[5]) == 0 then
   redis.call('SET', KEYS[3], ARGV[3])
   return 'done'
@@ -164,34 +163,61 @@ redis.call('HSET', KEYS[6], 'gone', gone + cut, 'bytes', math.max(0, bytes), 'at
 redis.call('SET', KEYS[7], ARGV[9])
 return 'done'
 """
-)
 
 # KEYS: …, incidents, order. ARGV: …, id, body, detected_at. Outcomes: 'done'.
-FILE = (
-    ENTITLED
-    + """
+FILE = """
 redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
 redis.call('ZADD', KEYS[4], ARGV[5], ARGV[3])
 return 'done'
 """
-)
 
 # KEYS: …, answers. ARGV: …, id, body. Outcomes: 'done', also when it was answered before.
-ANSWER = ENTITLED + "redis.call('HSETNX', KEYS[3], ARGV[3], ARGV[4]) return 'done'"
+ANSWER = "redis.call('HSETNX', KEYS[3], ARGV[3], ARGV[4]) return 'done'"
 
 # KEYS: …, jobs, what there is of the job. ARGV: …, job.
 # Outcomes: 'done', also when there was nothing.
-FORGET = (
-    ENTITLED
-    + """
+FORGET = """
 redis.call('SREM', KEYS[3], ARGV[3])
 redis.call('DEL', unpack(KEYS, 4))
 return 'done'
 """
-)
 
 # Outcomes: 'done'.
-HARDEN = ENTITLED + "return 'done'"
+HARDEN = "return 'done'"
+
+# KEYS: schema, fence, writes, lock. ARGV: as in UNDERSTOOD, our name, milliseconds.
+# Outcomes: TOKEN (integer): the lock is ours, also when it was already and the answer was lost |
+# 'held' by another | {'schema', VERSION} as in UNDERSTOOD.
+TAKE = (
+    """
+local holder = redis.call('GET', KEYS[4])
+if holder and holder ~= ARGV[3] then return 'held' end
+"""
+    + UNDERSTOOD
+    + """
+redis.call('SET', KEYS[4], ARGV[3], 'PX', ARGV[4])
+if holder then return tonumber(redis.call('GET', KEYS[2])) end
+if not version then redis.call('SET', KEYS[1], ARGV[1]) end
+redis.call('SET', KEYS[3], '0')
+return redis.call('INCR', KEYS[2])
+"""
+)
+
+# KEYS: fence, lock. ARGV: token, our name, milliseconds.
+# Outcomes: 'done': the lock is ours for that long | 'fenced' and 'older' as above.
+RENEW = (
+    OURS
+    + """
+redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+return 'done'
+"""
+)
+
+# KEYS: lock. ARGV: our name. Outcomes: 1 when it was ours, else 0.
+RELEASE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])
+"""
 
 
 class RedisStore:
@@ -206,9 +232,8 @@ class RedisStore:
 
     def claim(self) -> Fence:
         self._writes = 0
-        return granted(
-            self._link, self._link.run(CLAIM, [SCHEMA, FENCE, WRITES], [WHOLE_VERSION, COMPACTED_VERSION])
-        )
+        keys = [SCHEMA, FENCE, WRITES]
+        return granted(self._link, self._link.run(CLAIM, keys, [WHOLE_VERSION, COMPACTED_VERSION]))
 
     def jobs(self) -> tuple[str, ...]:
         return tuple(sorted(name.decode() for name in self._link.ask("SMEMBERS", JOBS)))
@@ -216,13 +241,27 @@ class RedisStore:
     def append(
         self, job: str, events: Sequence[Event], *, at: float, after: int, fence: Fence
     ) -> tuple[Journaled, ...]:
-        if job in self._doubted:
-            return self._append_after_doubt(job, events, at=at, after=after, fence=fence)
-        added = _lines(events, at, after)
-        length = self._push(job, [encode(line) for line in added], after, fence)
-        if length is not None:
-            raise Fenced(f"the journal of {job} ends at line {length}, not at {after}: somebody else writes it")
-        return added
+        if job not in self._doubted:
+            added = placed(events, at, after)
+            length = self._push(job, added, after, fence)
+            if length is not None:
+                raise Fenced(
+                    f"the journal of {job} ends at line {length}, not at {after}: somebody else writes it"
+                )
+            return added
+        # Find out what the append before did; return its lines, if they are there, and behind them the rest.
+        for _ in range(DOUBT_TRIES):
+            written = tuple(self.tail(job, after))
+            added = placed(unwritten(events, written), at, after + len(written))
+            # With nothing to add this still asks, in one step, whether the fence and the end are what we think.
+            length = self._push(job, added, after + len(written), fence)
+            if length is None:
+                self._doubted.discard(job)
+                self._recent.keep(job, after + 1, [encode(line) for line in written])
+                return written + added
+            if length < after:
+                break
+        raise Fenced(f"the journal of {job} does not go on behind line {after}: somebody else writes it")
 
     def harden(self, *, fence: Fence) -> None:
         self._write(HARDEN, [], [], fence)
@@ -294,25 +333,9 @@ class RedisStore:
     def close(self) -> None:
         self._link.close()
 
-    def _append_after_doubt(
-        self, job: str, events: Sequence[Event], *, at: float, after: int, fence: Fence
-    ) -> tuple[Journaled, ...]:
-        """Find out what the append before did; return its lines, if they are there, and behind them the rest."""
-        for _ in range(DOUBT_TRIES):
-            written = tuple(self.tail(job, after))
-            added = _lines(unwritten(events, written), at, after + len(written))
-            # With nothing to add this still asks, in one step, whether the fence and the end are what we think.
-            length = self._push(job, [encode(line) for line in added], after + len(written), fence)
-            if length is None:
-                self._doubted.discard(job)
-                self._recent.keep(job, after + 1, [encode(line) for line in written])
-                return written + added
-            if length < after:
-                break
-        raise Fenced(f"the journal of {job} does not go on behind line {after}: somebody else writes it")
-
-    def _push(self, job: str, bodies: Sequence[bytes], after: int, fence: Fence) -> int | None:
+    def _push(self, job: str, lines: Sequence[Journaled], after: int, fence: Fence) -> int | None:
         """Add lines behind `after`; where the journal ends instead, when that is not its end."""
+        bodies = [encode(line) for line in lines]
         length = self._try_push(job, bodies, after, fence)
         if length is not None and length < after:
             lost = self._recent.between(job, length, after)
@@ -326,9 +349,8 @@ class RedisStore:
 
     def _try_push(self, job: str, bodies: Sequence[bytes], after: int, fence: Fence) -> int | None:
         try:
-            outcome = self._write(
-                APPEND, [_key("journal", job), JOBS, _key("extent", job)], [after, job, *bodies], fence
-            )
+            keys = [_key("journal", job), JOBS, _key("extent", job)]
+            outcome = self._write(APPEND, keys, [after, job, *bodies], fence)
         except Unavailable:
             self._doubted.add(job)
             raise
@@ -336,7 +358,9 @@ class RedisStore:
 
     def _write(self, script: str, keys: list[str], values: list[Any], fence: Fence) -> bytes | int:
         self._writes += 1
-        outcome: bytes | int = self._link.run(script, [FENCE, WRITES, *keys], [fence, self._writes, *values])
+        outcome: bytes | int = self._link.run(
+            ENTITLED + script, [FENCE, WRITES, *keys], [fence, self._writes, *values]
+        )
         require_ours(self._link, outcome)
         if outcome == b"late":
             raise Unavailable(f"{self._link}: a newer write has overtaken this one")
@@ -385,10 +409,6 @@ def unwritten(events: Sequence[Event], written: Sequence[Journaled]) -> Sequence
     return events[rest:]
 
 
-def _lines(events: Sequence[Event], at: float, after: int) -> tuple[Journaled, ...]:
-    return tuple(Journaled(after + place, at, event) for place, event in enumerate(events, start=1))
-
-
 def _key(kind: str, job: str) -> str:
     return f"{PREFIX}{kind}:{job}"
 
@@ -419,3 +439,43 @@ class RecentLines:
     def forget(self, job: str) -> None:
         """The job's journal begins anew."""
         self._lines = deque((line for line in self._lines if line[0] != job), maxlen=self._lines.maxlen)
+
+
+# The lock over the replicas.
+
+
+class RedisLease:
+    """Fills the `Lease` port over the store's own connection: when Redis is away, both together wait once."""
+
+    def __init__(self, link: RedisLink, *, identity: str, ttl_s: float) -> None:
+        self._link = link
+        # Two lives of one pod are two holders.
+        self._name = f"{identity}/{secrets.token_hex(4)}"
+        self._ttl_ms = int(ttl_s * 1000)
+        self._checked = False
+
+    def look(self) -> Lock:
+        return Lock.HELD if self._link.ask("EXISTS", LOCK) else Lock.FREE
+
+    def take(self) -> Fence | None:
+        """Raises InvalidInput, too, when this Redis must not be used as it is run."""
+        if not self._checked:
+            for advice in self._link.check():
+                logger.warning("redis is run unwisely redis=%s advice=%s", self._link, advice)
+            self._checked = True
+        keys = [SCHEMA, FENCE, WRITES, LOCK]
+        outcome = self._link.run(TAKE, keys, [WHOLE_VERSION, COMPACTED_VERSION, self._name, self._ttl_ms])
+        if outcome == b"held":
+            return None
+        fence = granted(self._link, outcome)
+        self._link.hold()  # when it fails, whoever asks again gets the same fence: the lock is ours
+        return fence
+
+    def renew(self, fence: Fence) -> None:
+        require_ours(self._link, self._link.run(RENEW, [FENCE, LOCK], [fence, self._name, self._ttl_ms]))
+
+    def replicas(self) -> int | None:
+        return self._link.replicas()
+
+    def release(self) -> None:
+        self._link.run(RELEASE, [LOCK], [self._name])

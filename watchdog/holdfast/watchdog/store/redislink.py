@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
 import redis
@@ -52,45 +53,31 @@ class Resolver:
     def __init__(self, lookup: Callable[[str], str] | None = None) -> None:
         self._lookup = lookup or _system_lookup
         self._known: dict[str, str] = {}
-        self._asked: dict[str, _Question] = {}
+        self._asked: dict[str, Future[str]] = {}
 
     def address(self, host: str) -> str:
         """An address of the host. Raises OSError when there is none, or none was found in time."""
-        question = self._asked.get(host)
-        if question is None:
-            question = self._asked[host] = _Question(self._lookup, host)
+        if (answer := self._asked.get(host)) is None:
+            answer = self._asked[host] = Future()
+            # It ends with its look-up, and keeps no program from ending.
+            threading.Thread(target=self._ask, args=(host, answer), name=f"look-up of {host}", daemon=True).start()
         known = self._known.get(host)
-        if not question.answered.wait(WAIT_S if known is None else WAIT_KNOWN_S):
+        if not wait((answer,), WAIT_S if known is None else WAIT_KNOWN_S).done:
             if known is None:
                 raise OSError(f"the name {host} could not be looked up within {WAIT_S} s")
             return known
         del self._asked[host]
-        if question.found is None:
-            if known is not None:
-                return known  # the name service is away, which says nothing about the host
-            raise OSError(f"the name {host} is not known: {question.error}")
-        self._known[host] = question.found
-        return question.found
+        if (error := answer.exception()) is None:
+            self._known[host] = answer.result()
+        elif known is None:  # else the name service is away, which says nothing about the host
+            raise OSError(f"the name {host} is not known: {error}")
+        return self._known[host]
 
-
-class _Question:
-    """One look-up on its way. Its thread ends with it, and keeps no program from ending."""
-
-    def __init__(self, lookup: Callable[[str], str], host: str) -> None:
-        self.answered = threading.Event()
-        self.found: str | None = None
-        self.error: OSError | None = None
-        self._lookup = lookup
-        self._host = host
-        threading.Thread(target=self._ask, name=f"look-up of {host}", daemon=True).start()
-
-    def _ask(self) -> None:
+    def _ask(self, host: str, answer: "Future[str]") -> None:
         try:
-            self.found = self._lookup(self._host)
-        except OSError as error:
-            self.error = error
-        finally:
-            self.answered.set()
+            answer.set_result(self._lookup(host))
+        except Exception as error:  # whoever waits gets it
+            answer.set_exception(error)
 
 
 def _system_lookup(host: str) -> str:
@@ -100,11 +87,18 @@ def _system_lookup(host: str) -> str:
 
 
 class _PlainConnection(redis.Connection):
-    """Looks its host's name up in bounded time. One program talks to one Redis, so they share what they know."""
+    """Looks its host's name up in bounded time; with `sentinels`, of whichever Redis they name at that moment."""
 
-    resolver = Resolver()
+    resolver = Resolver()  # one program talks to one Redis, so its connections share what they know
+
+    def __init__(self, *, sentinels: "Sentinels | None" = None, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]  # the library has not annotated it
+        self._sentinels = sentinels
 
     def _connect(self) -> Any:
+        if self._sentinels is not None:
+            found = self._sentinels.primary()
+            self.host, self.port = found.name, found.port
         name, self.host = self.host, self.resolver.address(self.host)
         try:
             return super()._connect()  # type: ignore[no-untyped-call]  # the library has not annotated it
@@ -116,21 +110,22 @@ class _EncryptedConnection(redis.SSLConnection, _PlainConnection):
     """The same; by the order of its bases, the certificate is checked against the name, not the address."""
 
 
-class _Following(_PlainConnection):
-    """Connects to whichever Redis the Sentinels name at that moment."""
-
-    def __init__(self, *, sentinels: "Sentinels", **options: Any) -> None:
-        super().__init__(**options)  # type: ignore[no-untyped-call]  # the library has not annotated it
-        self._sentinels = sentinels
-
-    def _connect(self) -> Any:
-        found = self._sentinels.primary()
-        self.host, self.port = found.name, found.port
-        return super()._connect()
-
-
-class _EncryptedFollowing(redis.SSLConnection, _Following):
-    """The same; the certificate is checked against the name that the Sentinels gave."""
+def _client(address: RedisAddress, timeout_s: float, **options: Any) -> redis.Redis:
+    """A client with one connection, without retries of the library, which wait up to a minute."""
+    pool = redis.ConnectionPool(
+        connection_class=_EncryptedConnection if address.encrypted else _PlainConnection,
+        username=address.username,
+        password=address.password,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        # Each of these is a round trip more at every connect.
+        driver_info=None,
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),
+        **options,
+    )
+    return redis.Redis.from_pool(pool)
 
 
 class Sentinels:
@@ -138,10 +133,8 @@ class Sentinels:
 
     def __init__(self, address: RedisAddress) -> None:
         self._name = address.primary
-        kind = _EncryptedConnection if address.encrypted else _PlainConnection
         self._asked = [
-            redis.Redis.from_pool(_pool(kind, address, SENTINEL_TIMEOUT_S, host=host.name, port=host.port))
-            for host in address.hosts
+            _client(address, SENTINEL_TIMEOUT_S, host=host.name, port=host.port) for host in address.hosts
         ]
 
     def primary(self) -> Host:
@@ -164,25 +157,6 @@ class Sentinels:
             each.close()
 
 
-def _pool(
-    kind: type[redis.Connection], address: RedisAddress, timeout_s: float, **options: Any
-) -> redis.ConnectionPool:
-    """One connection of that kind, without retries of the library, which wait up to a minute."""
-    return redis.ConnectionPool(
-        connection_class=kind,
-        username=address.username,
-        password=address.password,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-        # Each of these is a round trip more at every connect.
-        driver_info=None,
-        maint_notifications_config=MaintNotificationsConfig(enabled=False),
-        **options,
-    )
-
-
 class RedisLink:
     """Used from one thread. Every call raises Unavailable, or Damaged when a key holds what we never wrote."""
 
@@ -192,16 +166,10 @@ class RedisLink:
         self._paused_until = 0.0
         self._trouble = ""
         self._sentinels = Sentinels(address) if address.primary is not None else None
-        self._client = redis.Redis.from_pool(self._own_pool())
-
-    def _own_pool(self) -> redis.ConnectionPool:
-        address, encrypted = self._address, self._address.encrypted
+        where: dict[str, Any] = {"sentinels": self._sentinels}
         if self._sentinels is None:
-            kind = _EncryptedConnection if encrypted else _PlainConnection
-            only = address.hosts[0]
-            return _pool(kind, address, TIMEOUT_S, host=only.name, port=only.port, db=address.database)
-        following = _EncryptedFollowing if encrypted else _Following
-        return _pool(following, address, TIMEOUT_S, sentinels=self._sentinels, db=address.database)
+            where = {"host": address.hosts[0].name, "port": address.hosts[0].port}
+        self._client = _client(address, TIMEOUT_S, db=address.database, **where)
 
     def __str__(self) -> str:
         return str(self._address)
@@ -231,13 +199,9 @@ class RedisLink:
         seen = self._bounded(lambda client: client.info("replication"))
         if seen.get("role") != "master":
             raise self._turned()
-        return sum(
-            1
-            for key, each in seen.items()
-            if re.fullmatch(r"slave\d+", key)
-            and each["state"] == "online"
-            and int(each["lag"]) <= ACKNOWLEDGED_WITHIN_S
-        )
+        replicas = [each for key, each in seen.items() if re.fullmatch(r"slave\d+", key)]
+        online = [each for each in replicas if each["state"] == "online"]
+        return sum(1 for each in online if int(each["lag"]) <= ACKNOWLEDGED_WITHIN_S)
 
     def ask(self, *command: str | int) -> Any:
         """One command that only reads."""
@@ -247,9 +211,8 @@ class RedisLink:
         """What is unwise in how this Redis is run, in words. Raises InvalidInput when it must not be used so."""
         facts = self._bounded(lambda client: client.info())
         if not facts.get("aof_enabled"):
-            raise InvalidInput(
-                Problem("--store", str(self), "run this Redis with 'appendonly yes': it would forget")
-            )
+            fix = "run this Redis with 'appendonly yes': it would forget"
+            raise InvalidInput(Problem("--store", str(self), fix))
         if facts.get("role") == "slave":
             if self._sentinels is not None:  # it was the one until a moment ago
                 raise self._turned()
@@ -257,15 +220,6 @@ class RedisLink:
         if facts.get("maxmemory") and facts.get("maxmemory_policy") != "noeviction":
             fix = "run this Redis with 'maxmemory-policy noeviction': it would throw journals away"
             raise InvalidInput(Problem("--store", str(self), fix))
-        return self._advice()
-
-    def close(self) -> None:
-        """Close the connection; a later call opens it again."""
-        self._client.close()
-        if self._sentinels is not None:
-            self._sentinels.close()
-
-    def _advice(self) -> tuple[str, ...]:
         try:
             fsync = self._bounded(lambda client: client.config_get("appendfsync")).get("appendfsync")
         except HoldfastError:
@@ -274,36 +228,35 @@ class RedisLink:
             return ("appendfsync is no: it may lose half a minute with its machine; set everysec or always",)
         return ()
 
+    def close(self) -> None:
+        """Close the connection; a later call opens it again."""
+        self._client.close()
+        if self._sentinels is not None:
+            self._sentinels.close()
+
     def _bounded(self, send: Callable[[Any], Any]) -> Any:
         if self._now() < self._paused_until:
             raise Unavailable(self._trouble)
         try:
             return send(self._client)
-        except redis.RedisError as error:
-            raise self._translated(error) from error
-        except OSError as error:  # a name that cannot be resolved
+        except redis.AuthenticationError as error:
+            raise self._away("it refuses our password; check --store-password-file") from error
+        except redis.BusyLoadingError as error:
+            raise self._away("it is still loading its data") from error
+        except redis.TimeoutError as error:
+            raise self._away(f"no answer within {TIMEOUT_S} s") from error
+        except (redis.ConnectionError, OSError) as error:  # also for a name that cannot be resolved
             raise self._away(str(error)) from error
-
-    def _translated(self, error: redis.RedisError) -> HoldfastError:
-        text = str(error)
-        match error:
-            case redis.AuthenticationError():
-                return self._away("it refuses our password; check --store-password-file")
-            case redis.BusyLoadingError():
-                return self._away("it is still loading its data")
-            case redis.TimeoutError():
-                return self._away(f"no answer within {TIMEOUT_S} s")
-            case redis.ConnectionError():
-                return self._away(text)
-            case redis.ReadOnlyError():
-                return self._turned()
-            case redis.OutOfMemoryError():
-                return Unavailable(f"{self}: its memory is full")
-            case NoPermissionError():
-                return Unavailable(f"{self}: its access rules refuse us: {text}")
-        if "WRONGTYPE" in text:
-            return Damaged(f"{self}: a key of ours holds something else: {text}")
-        return Unavailable(f"{self}: {text}")
+        except redis.ReadOnlyError as error:
+            raise self._turned() from error
+        except redis.OutOfMemoryError as error:
+            raise Unavailable(f"{self}: its memory is full") from error
+        except NoPermissionError as error:
+            raise Unavailable(f"{self}: its access rules refuse us: {error}") from error
+        except redis.RedisError as error:
+            if "WRONGTYPE" in str(error):
+                raise Damaged(f"{self}: a key of ours holds something else: {error}") from error
+            raise Unavailable(f"{self}: {error}") from error
 
     def _turned(self) -> Unavailable:
         """This Redis is a replica. The next call asks anew who takes writes."""

@@ -10,7 +10,7 @@
     incident   job, id, detected_at, body           the newest version of each incident, as msgpack
     answer     job, id, body                        what each intervention was answered, as msgpack
 
-Beside it, in FILE.life, is what the store has seen (see `Witness`). A store that has lost that is not opened.
+Beside it, in FILE.life, is what the store has seen (see `Seen`). A store that has lost that is not opened.
 
 Write-ahead log. Appends commit with `synchronous=NORMAL`, which the death of the process does not undo;
 `harden` commits once with `FULL`, which waits for the disk and takes everything before it along. Measured on a
@@ -33,7 +33,7 @@ from holdfast.api.errors import Damaged, Fenced, Malformed, Unavailable
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
-from holdfast.watchdog.store.store import BOUND, PAGE_LINES, START, Bound, Extent, Fence, Snapshot
+from holdfast.watchdog.store.store import BOUND, PAGE_LINES, START, Bound, Extent, Fence, Snapshot, placed
 
 SUFFIX: Final = ".life"
 _LINE = re.compile(rb"([0-9]{20}) ([0-9]{20})\n")
@@ -69,6 +69,8 @@ CREATE TABLE IF NOT EXISTS answer (
 ) WITHOUT ROWID;
 """
 
+COUNT_UP = "INSERT INTO meta VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value"
+
 # In the order in which they were added. `meta` tells how many of them the file has had: those of its first version
 # where it does not say. One that is younger than the file is made when that is opened.
 TABLES = ("meta", "journal", "snapshot", "incident", "extent", "earlier", "answer")
@@ -98,33 +100,27 @@ class Seen(msgspec.Struct, frozen=True):
     fence: int = 0
     hardened: int = 0
 
-
-class Witness:
-    """The file beside the store at `store`."""
-
-    def __init__(self, store: Path) -> None:
-        self.path = store.with_name(store.name + SUFFIX)
-
-    def seen(self) -> Seen:
-        """How far the store was. Nothing where there is no file, or one that says nothing. Raises Unavailable."""
+    @classmethod
+    def read(cls, path: Path) -> "Seen":
+        """Nothing where there is no file, or one that says nothing. Raises Unavailable."""
         try:
-            found = _LINE.match(self.path.read_bytes())
+            found = _LINE.match(path.read_bytes())
         except FileNotFoundError:
-            return Seen()
+            return cls()
         except OSError as error:
-            raise Unavailable(f"{self.path} cannot be read: {error.strerror}") from error
-        return Seen(int(found[1]), int(found[2])) if found else Seen()
+            raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+        return cls(int(found[1]), int(found[2])) if found else cls()
 
-    def note(self, seen: Seen) -> None:
-        """The store is as far as that. Raises Unavailable."""
+    def write(self, path: Path) -> None:
+        """Raises Unavailable."""
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                os.pwrite(descriptor, b"%020d %020d\n" % (seen.fence, seen.hardened), 0)
+                os.pwrite(descriptor, b"%020d %020d\n" % (self.fence, self.hardened), 0)
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise Unavailable(f"{self.path} cannot be written: {error.strerror}") from error
+            raise Unavailable(f"{path} cannot be written: {error.strerror}") from error
 
 
 class SqliteStore:
@@ -133,7 +129,7 @@ class SqliteStore:
     def __init__(self, path: Path, bound: Bound = BOUND) -> None:
         self._path = path
         self._bound = bound
-        self._witness = Witness(path)
+        self._witness = path.with_name(path.name + SUFFIX)
         with self._translated():
             self._connection = sqlite3.connect(path, timeout=LOCK_PATIENCE_S, isolation_level=None)
         try:
@@ -144,14 +140,10 @@ class SqliteStore:
 
     def claim(self) -> Fence:
         with self._transaction() as cursor:
-            cursor.execute(
-                "INSERT INTO meta VALUES ('fence', 1)"
-                " ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value"
-            )
-            fence = Fence(int(cursor.fetchall()[0][0]))
+            fence = cursor.execute(COUNT_UP, ("fence",)).fetchall()[0][0]
         self._seen = Seen(fence, self._value("hardened"))
-        self._witness.note(self._seen)
-        return fence
+        self._seen.write(self._witness)
+        return Fence(fence)
 
     def jobs(self) -> tuple[str, ...]:
         return tuple(str(row[0]) for row in self._rows("SELECT DISTINCT job FROM journal ORDER BY job"))
@@ -159,7 +151,7 @@ class SqliteStore:
     def append(
         self, job: str, events: Sequence[Event], *, at: float, after: int, fence: Fence
     ) -> tuple[Journaled, ...]:
-        added = tuple(Journaled(after + place, at, event) for place, event in enumerate(events, start=1))
+        added = placed(events, at, after)
         with self._transaction(fence) as cursor:
             cursor.execute("SELECT MAX(place) FROM journal WHERE job = ?", (job,))
             if (cursor.fetchone()[0] or START) != after:
@@ -180,13 +172,9 @@ class SqliteStore:
         try:
             with self._transaction(fence) as cursor:
                 # Only a commit that writes waits for the disk; what it writes does not matter.
-                cursor.execute(
-                    "INSERT INTO meta VALUES ('hardened', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
-                    " RETURNING value"
-                )
-                hardened = int(cursor.fetchall()[0][0])
+                hardened = cursor.execute(COUNT_UP, ("hardened",)).fetchall()[0][0]
             self._seen = Seen(self._seen.fence, hardened)
-            self._witness.note(self._seen)
+            self._seen.write(self._witness)
         finally:
             with self._translated():
                 self._connection.execute("PRAGMA synchronous = NORMAL")
@@ -194,7 +182,7 @@ class SqliteStore:
     def tail(self, job: str, after: int) -> Iterator[Journaled]:
         self.extent(job).require(after, job)
         query = "SELECT place, at, event FROM journal WHERE job = ? AND place > ? ORDER BY place LIMIT ?"
-        while rows := self._rows(query, (job, after, PAGE_LINES)):
+        while rows := self._rows(query, job, after, PAGE_LINES):
             for place, at, event in rows:
                 if place != after + 1:
                     raise Damaged(f"{self._path}: line {after + 1} of the journal of {job} is missing")
@@ -202,11 +190,11 @@ class SqliteStore:
                 after = place
 
     def last(self, job: str) -> int:
-        return int(self._rows("SELECT MAX(place) FROM journal WHERE job = ?", (job,))[0][0] or START)
+        return int(self._rows("SELECT MAX(place) FROM journal WHERE job = ?", job)[0][0] or START)
 
     def extent(self, job: str) -> Extent:
-        first = self._rows("SELECT MIN(place) FROM journal WHERE job = ?", (job,))[0][0] or START + 1
-        rows = self._rows("SELECT bytes, compacted_at FROM extent WHERE job = ?", (job,))
+        first = self._rows("SELECT MIN(place) FROM journal WHERE job = ?", job)[0][0] or START + 1
+        rows = self._rows("SELECT bytes, compacted_at FROM extent WHERE job = ?", job)
         return Extent(first, *rows[0]) if rows else Extent(first)
 
     def save(self, job: str, snapshot: Snapshot, *, fence: Fence) -> None:
@@ -223,10 +211,12 @@ class SqliteStore:
             self._compact(cursor, job, snapshot.at)
 
     def load(self, job: str) -> Snapshot | None:
-        return self._snapshot("SELECT place, at, state FROM snapshot WHERE job = ?", job)
+        rows = self._rows("SELECT place, at, state FROM snapshot WHERE job = ?", job)
+        return Snapshot(*rows[0]) if rows else None
 
     def earlier(self, job: str) -> Snapshot | None:
-        return self._snapshot("SELECT place, at, state FROM earlier WHERE job = ?", job)
+        rows = self._rows("SELECT place, at, state FROM earlier WHERE job = ?", job)
+        return Snapshot(*rows[0]) if rows else None
 
     def file(self, incident: Incident, *, fence: Fence) -> None:
         with self._transaction(fence) as cursor:
@@ -237,7 +227,7 @@ class SqliteStore:
 
     def incidents(self, job: str, *, limit: int) -> tuple[Incident, ...]:
         rows = self._rows(
-            "SELECT id, body FROM incident WHERE job = ? ORDER BY detected_at DESC, id DESC LIMIT ?", (job, limit)
+            "SELECT id, body FROM incident WHERE job = ? ORDER BY detected_at DESC, id DESC LIMIT ?", job, limit
         )
         return tuple(self._decode(body, INCIDENTS, f"incident {name} of {job}") for name, body in reversed(rows))
 
@@ -248,7 +238,7 @@ class SqliteStore:
             )
 
     def answer(self, job: str, id: str) -> InterventionOutcome | None:
-        rows = self._rows("SELECT body FROM answer WHERE job = ? AND id = ?", (job, id))
+        rows = self._rows("SELECT body FROM answer WHERE job = ? AND id = ?", job, id)
         return self._decode(rows[0][0], ANSWERS, f"the answer to intervention {id} of {job}") if rows else None
 
     def forget(self, job: str, *, fence: Fence) -> None:
@@ -285,16 +275,12 @@ class SqliteStore:
             cursor.execute("DELETE FROM journal WHERE job = ? AND place <= ?", (job, cut))
             cursor.execute("UPDATE extent SET bytes = ?, compacted_at = ? WHERE job = ?", (max(0, size), at, job))
 
-    def _snapshot(self, query: str, job: str) -> Snapshot | None:
-        rows = self._rows(query, (job,))
-        return Snapshot(*rows[0]) if rows else None
-
     def _prepare(self) -> None:
         with self._translated():
             there = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")}
             had = TABLES[: self._value("tables") or TABLES_AT_FIRST] if "meta" in there else ()
             if lost := [name for name in had if name not in there]:
-                raise Damaged(f"{self._path}: {_lost(', '.join(lost), self._witness)}")
+                raise self._lost(", ".join(lost))
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
             self._connection.executescript(SCHEMA)
@@ -308,18 +294,24 @@ class SqliteStore:
                 f"{self._path}: its tables are of version {found}, this program reads version {SCHEMA_VERSION}"
             )
 
-        held, seen = Seen(self._value("fence"), self._value("hardened")), self._witness.seen()
+        held, seen = Seen(self._value("fence"), self._value("hardened")), Seen.read(self._witness)
         if held.fence < seen.fence or held.hardened < seen.hardened:
-            what = "everything" if held.fence == 0 else "what was written last"
-            raise Damaged(f"{self._path}: {_lost(what, self._witness)}")
+            raise self._lost("everything" if held.fence == 0 else "what was written last")
         self._seen = held
+
+    def _lost(self, what: str) -> Damaged:
+        return Damaged(
+            f"{self._path}: it has been in use, and {what} is gone (its file or its -wal was deleted, cut or "
+            f"replaced); put it back, or delete it together with {self._witness.name} to begin anew without "
+            "what was known"
+        )
 
     def _value(self, name: str) -> int:
         """A number of `meta`, 0 where it is not there."""
-        rows = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
+        rows = self._rows("SELECT value FROM meta WHERE name = ?", name)
         return int(rows[0][0]) if rows else 0
 
-    def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[Any]:
+    def _rows(self, query: str, *values: object) -> list[Any]:
         with self._translated():
             return self._connection.execute(query, values).fetchall()
 
@@ -356,10 +348,3 @@ class SqliteStore:
             if code in DAMAGE_CODES:
                 raise Damaged(f"{self._path} is not a readable store: {error}") from error
             raise Unavailable(f"{self._path}: {REASONS.get(code, str(error))}") from error
-
-
-def _lost(what: str, witness: Witness) -> str:
-    return (
-        f"it has been in use, and {what} is gone (its file or its -wal was deleted, cut or replaced); "
-        f"put it back, or delete it together with {witness.path.name} to begin anew without what was known"
-    )

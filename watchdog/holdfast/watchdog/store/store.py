@@ -69,8 +69,27 @@ class Extent(msgspec.Struct, frozen=True):
             raise Damaged(f"lines before {self.first} of the journal of {journal} were compacted")
 
 
-class Journal(Protocol):
-    """The newest events of a job, in order, without a gap: offsets are 1, 2, 3, … from the first that is kept."""
+def placed(events: Sequence[Event], at: float, after: int) -> tuple[Journaled, ...]:
+    """The events as lines behind the line `after`."""
+    return tuple(Journaled(after + place, at, event) for place, event in enumerate(events, start=1))
+
+
+class Store(Protocol):
+    """The journals, snapshots, incidents and answers of all jobs, and who may write."""
+
+    def claim(self) -> Fence:
+        """Take the fence from whoever holds it. Called once, at start."""
+
+    def jobs(self) -> tuple[str, ...]:
+        """Every job with a journal, by name."""
+
+    def forget(self, job: str, *, fence: Fence) -> None:
+        """Remove everything of a job that is gone for good; nothing where there is none. Raises Fenced."""
+
+    def close(self) -> None:
+        """Release what is held. No call follows."""
+
+    # The journal: a job's newest events, in order, without a gap: offsets are 1, 2, 3, … from the first kept.
 
     def append(
         self, job: str, events: Sequence[Event], *, at: float, after: int, fence: Fence
@@ -79,7 +98,6 @@ class Journal(Protocol):
 
         Called before an event is applied. Raises Fenced when the fence is lost or `after` is not the last line.
         """
-        ...
 
     def harden(self, *, fence: Fence) -> None:
         """Make everything written so far survive a power cut. Raises Fenced when the fence is lost.
@@ -87,25 +105,19 @@ class Journal(Protocol):
         Called after a decision was shown: a round number that was given must not be given again. What leads to
         no decision (most events) is not worth the wait for the disk.
         """
-        ...
 
     def tail(self, job: str, after: int) -> Iterator[Journaled]:
         """The lines behind `after`, in order. Raises Damaged at the first line that is missing, compacted or
         unreadable.
         """
-        ...
 
     def extent(self, job: str) -> Extent:
         """What there is of the job's journal."""
-        ...
 
     def last(self, job: str) -> int:
         """The offset of the last line, `START` when there is none."""
-        ...
 
-
-class Snapshots(Protocol):
-    """The newest snapshot of each job, and the one before it, from which the journal gives the same state."""
+    # The newest snapshot of each job, and the one before it, from which the journal gives the same state.
 
     def save(self, job: str, snapshot: Snapshot, *, fence: Fence) -> None:
         """Make it the job's newest snapshot and compact the journal, all or nothing. Raises Fenced when the fence
@@ -114,56 +126,25 @@ class Snapshots(Protocol):
         Where the job has a journal, the snapshot that was the newest becomes the earlier one, unless it is of the
         same line; lines up to that one's go, the oldest first, while there are more than the store's bound.
         """
-        ...
 
     def load(self, job: str) -> Snapshot | None:
         """The newest snapshot, None when there is none. Raises Damaged when it is torn."""
-        ...
 
     def earlier(self, job: str) -> Snapshot | None:
         """The one before the newest, None when there is none. Raises Damaged when it is torn."""
-        ...
 
-
-class Archive(Protocol):
-    """Incidents for readers, also those that the state no longer holds. Derived: the journal gives them again."""
+    # Incidents for readers, also those that the state no longer holds. Derived: the journal gives them again.
 
     def file(self, incident: Incident, *, fence: Fence) -> None:
         """Put the incident in place of its older version. Raises Fenced when the fence is lost."""
-        ...
 
     def incidents(self, job: str, *, limit: int) -> tuple[Incident, ...]:
         """The newest `limit` incidents, oldest first."""
-        ...
 
-
-class Answers(Protocol):
-    """What every intervention was answered, for whoever asks again: an answer once given stands."""
+    # What every intervention was answered, for whoever asks again: an answer once given stands.
 
     def note_answer(self, job: str, outcome: InterventionOutcome, *, fence: Fence) -> None:
         """Keep the answer; the first one to an id stays. Raises Fenced when the fence is lost."""
-        ...
 
     def answer(self, job: str, id: str) -> InterventionOutcome | None:
         """What the intervention was answered, None when it was not."""
-        ...
-
-
-class Store(Journal, Snapshots, Archive, Answers, Protocol):
-    """All four, and who may write."""
-
-    def claim(self) -> Fence:
-        """Take the fence from whoever holds it. Called once, at start."""
-        ...
-
-    def jobs(self) -> tuple[str, ...]:
-        """Every job with a journal, by name."""
-        ...
-
-    def forget(self, job: str, *, fence: Fence) -> None:
-        """Remove everything of a job that is gone for good; nothing where there is none. Raises Fenced."""
-        ...
-
-    def close(self) -> None:
-        """Release what is held. No call follows."""
-        ...

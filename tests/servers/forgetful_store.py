@@ -1,4 +1,4 @@
-"""A store that forgets: for tests and for what needs no yesterday."""
+"""A store that forgets: it fills the watchdog's `Store` port for tests that need no yesterday."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,11 +8,11 @@ from holdfast.api.errors import Fenced
 from holdfast.api.event import Event, Journaled
 from holdfast.api.incident import Incident
 from holdfast.api.intervention import InterventionOutcome
-from holdfast.watchdog.store.store import BOUND, Bound, Extent, Fence, Snapshot
+from holdfast.watchdog.store.store import BOUND, Bound, Extent, Fence, Snapshot, placed
 
 
 class MemoryStore:
-    """Keeps everything in dictionaries; fills the `Store` port."""
+    """Keeps everything in dictionaries."""
 
     def __init__(self, bound: Bound = BOUND) -> None:
         self._bound = bound
@@ -38,7 +38,7 @@ class MemoryStore:
         lines, extent = self._journals.setdefault(job, []), self.extent(job)
         if extent.first - 1 + len(lines) != after:
             raise Fenced(f"the journal of {job} goes on behind line {after}: somebody else writes it")
-        added = tuple(Journaled(after + place, at, event) for place, event in enumerate(events, start=1))
+        added = placed(events, at, after)
         # Encoded like the real one, so that a reader meets the same types.
         bodies = [msgspec.msgpack.encode(line) for line in added]
         lines.extend(bodies)
@@ -67,7 +67,16 @@ class MemoryStore:
         if job in self._journals and newest is not None and newest.offset < snapshot.offset:
             self._earlier[job] = newest
         self._snapshots[job] = snapshot
-        self._compact(job, snapshot.at)
+        extent, lines = self.extent(job), self._journals.get(job, [])
+        earlier = self._earlier.get(job)
+        may = min(self._bound.at_once, earlier.offset - extent.first + 1) if earlier is not None else 0
+        cut, size = 0, extent.bytes
+        while cut < may and (len(lines) - cut > self._bound.lines or size > self._bound.bytes):
+            size -= len(lines[cut])
+            cut += 1
+        if cut:
+            del lines[:cut]
+            self._extents[job] = Extent(extent.first + cut, size, snapshot.at)
 
     def load(self, job: str) -> Snapshot | None:
         return self._snapshots.get(job)
@@ -98,18 +107,6 @@ class MemoryStore:
 
     def close(self) -> None:
         return
-
-    def _compact(self, job: str, at: float) -> None:
-        extent, lines = self.extent(job), self._journals.get(job, [])
-        earlier = self._earlier.get(job)
-        may = min(self._bound.at_once, earlier.offset - extent.first + 1) if earlier is not None else 0
-        cut, size = 0, extent.bytes
-        while cut < may and (len(lines) - cut > self._bound.lines or size > self._bound.bytes):
-            size -= len(lines[cut])
-            cut += 1
-        if cut:
-            del lines[:cut]
-            self._extents[job] = Extent(extent.first + cut, size, at)
 
     def _check(self, fence: Fence) -> None:
         if fence != self._fence:
