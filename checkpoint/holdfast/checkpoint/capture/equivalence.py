@@ -13,8 +13,7 @@ one would not be more so, and steps would be lost to hide what a human should se
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -46,9 +45,6 @@ class _Word(msgspec.Struct, frozen=True):
 
     can_tell: bool = True
     difference: str = ""
-
-
-_WORDS = msgspec.msgpack.Decoder(_Word)
 
 
 class Equivalence:
@@ -123,27 +119,24 @@ class Equivalence:
                 )
 
     def _loss(self, batch: Any, step: int) -> float:
-        with _undisturbed(self._model, seed=step), torch.no_grad():
-            return float(self._loss_of(batch))
+        """With random numbers as after the seed `step`; afterwards they, the model's buffers and its sharding are
+        as they were.
+        """
+        before = randomness.capture()
+        buffers = [(buffer, buffer.detach().clone()) for buffer in self._model.buffers()]
+        randomness.reseed(step)
+        try:
+            with torch.no_grad():
+                return float(self._loss_of(batch))
+        finally:
+            for module in self._model.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()  # Or what is sharded stays whole until the next step.
+            with torch.no_grad():
+                for buffer, content in buffers:
+                    buffer.copy_(content)
+            randomness.reinstate(before)
 
 
 def _exchange(group: SaveGroup, word: _Word) -> list[_Word]:
-    return [_WORDS.decode(each) for each in group.exchange(msgspec.msgpack.encode(word))]
-
-
-@contextmanager
-def _undisturbed(model: Module, *, seed: int) -> Iterator[None]:
-    """Random numbers as after `seed`; afterwards they, the model's buffers and its sharding are as they were."""
-    before = randomness.capture()
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    randomness.reseed(seed)
-    try:
-        yield
-    finally:
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()  # Or what is sharded stays whole until the next step.
-        with torch.no_grad():
-            for buffer, content in buffers:
-                buffer.copy_(content)
-        randomness.reinstate(before)
+    return [msgspec.msgpack.decode(each, type=_Word) for each in group.exchange(msgspec.msgpack.encode(word))]
