@@ -73,12 +73,6 @@ class _Verdict(msgspec.Struct, frozen=True):
     fenced: str = ""
 
 
-_PARTS = msgspec.msgpack.Decoder(Part | _Failure)
-_LISTINGS = msgspec.msgpack.Decoder(Listing)
-_VERDICTS = msgspec.msgpack.Decoder(_Verdict)
-_SIZES = msgspec.msgpack.Decoder(int)
-
-
 class Persister:
     """Saves one snapshot after the other. All ranks call `save` alike, each from one thread.
 
@@ -118,7 +112,7 @@ class Persister:
         )
         # The files of all ranks must fit, before the first of them is begun.
         sizes = self._group.gather(msgspec.msgpack.encode(snapshot.image.nbytes))
-        self._decide(lambda: self._make_room(sum(map(_SIZES.decode, sizes))))
+        self._decide(lambda: self._make_room(sum(map(msgspec.msgpack.decode, sizes))))
         parts = self._group.gather(msgspec.msgpack.encode(self._write(folder, snapshot)))
         return self._decide(lambda: self._commit(folder, snapshot, parts))
 
@@ -160,7 +154,8 @@ class Persister:
                 verdict = _Verdict(fenced=str(error))
             except Exception as error:  # Whatever it is, the other ranks wait to be told.
                 verdict = _Verdict(failed=self._explain(error))
-        heard = _VERDICTS.decode(self._group.broadcast(msgspec.msgpack.encode(verdict)))
+        said = self._group.broadcast(msgspec.msgpack.encode(verdict))
+        heard = msgspec.msgpack.decode(said, type=_Verdict)
         if heard.fenced:
             raise Fenced(heard.fenced)
         if heard.failed:
@@ -192,7 +187,7 @@ class Persister:
     def _commit(self, folder: str, snapshot: Snapshot, said: Sequence[bytes]) -> str:
         """What every rank has written becomes a checkpoint, whose name is returned; or nothing of it is left."""
         try:
-            heard = [_PARTS.decode(each) for each in said]
+            heard = [msgspec.msgpack.decode(each, type=Part | _Failure) for each in said]
             parts = [each for each in heard if isinstance(each, Part)]
             if len(parts) < len(heard):
                 raise SaveFailed("; ".join(each.reason for each in heard if isinstance(each, _Failure)))
@@ -266,7 +261,7 @@ class Description:
         """Their content by name. Raises SaveFailed as `merge` does."""
         listings = tuple(part.listing for part in parts)
         if listings != self._listings:
-            whole = merge(map(_LISTINGS.decode, listings))
+            whole = merge(msgspec.msgpack.decode(each, type=Listing) for each in listings)
             self._files = {
                 archive.METADATA_FILE: archive.encode_metadata(whole),
                 index.FILE_NAME: index.encode(whole),
