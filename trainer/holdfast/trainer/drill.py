@@ -137,7 +137,11 @@ class NanOutputs:
         logger.warning("output is NaN on request step=%d", step + 1)
 
     def _spoil(self, module: torch.nn.Module, given: object, output: Any) -> Any:
-        return tree_map(_nan_like, output) if self._active and module.training else output
+        def nan_like(part: Any) -> Any:
+            is_floating = isinstance(part, torch.Tensor) and part.is_floating_point()
+            return part * float("nan") if is_floating else part
+
+        return tree_map(nan_like, output) if self._active and module.training else output
 
 
 def _due_by(step: int, file: Path, kind: type[Request], name: str) -> Request | None:
@@ -154,11 +158,6 @@ def _due_by(step: int, file: Path, kind: type[Request], name: str) -> Request | 
         file.unlink(missing_ok=True)
         return None
     return wanted
-
-
-def _nan_like(part: Any) -> Any:
-    floating = isinstance(part, torch.Tensor) and part.is_floating_point()
-    return part * float("nan") if floating else part
 
 
 @torch.no_grad()

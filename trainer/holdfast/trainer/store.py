@@ -87,7 +87,9 @@ class StoreServer:
         self._selector.register(self._stop, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
         while True:
-            ready = self._selector.select(self._pause_s())
+            wakeups = (self._table.next_wakeup(), self._strangers.next_wakeup(), self._accepts_again_at)
+            wakeup = min((at for at in wakeups if at is not None), default=None)
+            ready = self._selector.select(None if wakeup is None else max(0.0, wakeup - time.monotonic()))
             if any(key.fd == self._stop for key, _ in ready):
                 break
             for key, events in ready:
@@ -111,19 +113,20 @@ class StoreServer:
         self._listener.close()
         self._selector.close()
 
-    def _pause_s(self) -> float | None:
-        wakeups = (self._table.next_wakeup(), self._strangers.next_wakeup(), self._accepts_again_at)
-        wakeup = min((at for at in wakeups if at is not None), default=None)
-        return None if wakeup is None else max(0.0, wakeup - time.monotonic())
-
     def _admit(self) -> None:
         try:
             connection, source = self._listener.accept()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
-            if error.errno in OUT_OF_FILES:
-                self._rest(error)
-            return  # Otherwise the client gave up before it was accepted.
+            if error.errno not in OUT_OF_FILES:
+                return  # The client gave up before it was accepted.
+            if not self._is_short_of_files:
+                logger.warning("ranks wait for the round's store reason=%s", error.strerror)
+            self._is_short_of_files = True
+            # Callers wait outside for a moment: the selector would tell of them again and again.
+            self._selector.unregister(self._listener)
+            self._accepts_again_at = time.monotonic() + ACCEPT_AGAIN_S
+            return
         self._is_short_of_files = False
         descriptor = connection.fileno()
         client = self._clients[descriptor] = _Client(connection)
@@ -131,14 +134,6 @@ class StoreServer:
         gives_way = self._strangers.come(descriptor, source[0], time.monotonic())
         if gives_way is not None:
             self._drop(gives_way)
-
-    def _rest(self, error: OSError) -> None:
-        """Callers wait outside for a moment: the selector would tell of them again and again."""
-        if not self._is_short_of_files:
-            logger.warning("ranks wait for the round's store reason=%s", error.strerror)
-        self._is_short_of_files = True
-        self._selector.unregister(self._listener)
-        self._accepts_again_at = time.monotonic() + ACCEPT_AGAIN_S
 
     def _send(self, descriptor: int) -> None:
         """What the client takes now; the rest once it takes more. It must not keep the others waiting."""
