@@ -17,13 +17,13 @@ from holdfast.checkpoint.capture.equivalence import Equivalence, LossOf
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.capture.state import DataPlace, Stateful, TrainingState
 from holdfast.checkpoint.capture.tier import open_memory
-from holdfast.checkpoint.commit.retention import Retention
+from holdfast.checkpoint.commit.retention import Retention, Writer
 from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.errors import NothingToRestore
 from holdfast.checkpoint.restore.opening import Opening, open_together
 from holdfast.checkpoint.restore.restore import Position, restore_newest
 from holdfast.checkpoint.runport import RunPort
-from holdfast.checkpoint.save.persister import Lineage, Persister, Reached, SavePoint
+from holdfast.checkpoint.save.persister import Persister, Reached, SavePoint
 from holdfast.checkpoint.save.saves import Save, SavePolicy, StorageReport
 from holdfast.checkpoint.storage.address import storage_at
 
@@ -241,7 +241,7 @@ class Checkpointer:
             persister = Persister(
                 storage,
                 self._group,
-                Lineage(round=opening.number, parent=parent, token=opening.token),
+                Writer(opening.number, parent, opening.token),
                 retention=retention,
                 reached=reached,
                 stored=report.tidied if report is not None else lambda line, saved: None,

@@ -44,9 +44,9 @@ _PIECE_WORDS: Final = 1 << 25
 _WORD_BYTES: Final = 8
 _UNDER_WAY_MAX: Final = 4  # a device so far behind is given no more to do
 
-# Source: the constants and shifts of SplitMix64's finaliser, https://prng.di.unimi.it/splitmix64.c
-_GAMMA: Final = 0x9E3779B97F4A7C15
-_FACTORS: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+# Signed words. Source: constants and shifts of SplitMix64's finaliser, https://prng.di.unimi.it/splitmix64.c
+_GAMMA: Final = 0x9E3779B97F4A7C15 - 2**64
+_FACTORS: Final = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 _SHIFTS: Final = (30, 27, 31)
 
 
@@ -68,10 +68,12 @@ class Sketch:
         # What is not in the words: names, types and shapes.
         said = "\n".join(f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in local.items())
         self._layout = int.from_bytes(hashlib.blake2b(said.encode(), digest_size=_WORD_BYTES).digest(), "little")
-        devices = sorted({tensor.device for tensor in local.values()}, key=str)
-        self._totals = [
-            HostCopy(_total(tensor for tensor in local.values() if tensor.device == device)) for device in devices
-        ]
+        self._totals = []  # One 64-bit number of all words on a device, for each of them.
+        for device in sorted({tensor.device for tensor in local.values()}, key=str):
+            there = [words_of(tensor) for tensor in local.values() if tensor.device == device]
+            pieces = (piece for words in there for piece in torch.split(words, _PIECE_WORDS))
+            left = torch.cat([_folded(piece, COLUMNS[:_OF_ONE_TENSOR]) for piece in pieces])
+            self._totals.append(HostCopy(_sum_of_mixed(_folded(left, COLUMNS[_OF_ONE_TENSOR:]))))
 
     def is_there(self) -> bool:
         """Whether the devices are done."""
@@ -111,13 +113,6 @@ def words_of(tensor: Tensor) -> Tensor:
     return torch.cat((words, last.view(torch.int64)))
 
 
-def _total(tensors: Iterable[Tensor]) -> Tensor:
-    """One 64-bit number of all words of the tensors, on their device."""
-    pieces = (piece for tensor in tensors for piece in torch.split(words_of(tensor), _PIECE_WORDS))
-    left = torch.cat([_folded(piece, COLUMNS[:_OF_ONE_TENSOR]) for piece in pieces])
-    return _sum_of_mixed(_folded(left, COLUMNS[_OF_ONE_TENSOR:]))
-
-
 def _folded(words: Tensor, columns_of_folds: Iterable[int]) -> Tensor:
     """What is left after as many folds as there are tables for. A fold leaves the sums of rows and columns of all
     whole tables, then the words that fill no table.
@@ -142,19 +137,15 @@ def _folded(words: Tensor, columns_of_folds: Iterable[int]) -> Tensor:
 
 def _sum_of_mixed(words: Tensor) -> Tensor:
     """Every word mixed with its place, summed."""
-    mixed = torch.arange(1, words.numel() + 1, device=words.device) * _signed(_GAMMA) + words
+    mixed = torch.arange(1, words.numel() + 1, device=words.device) * _GAMMA + words
     for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
-        mixed = (mixed ^ _shifted(mixed, shift)) * _signed(factor)
+        mixed = (mixed ^ _shifted(mixed, shift)) * factor
     return (mixed ^ _shifted(mixed, _SHIFTS[-1])).sum()
 
 
 def _shifted(words: Tensor, by: int) -> Tensor:
     # Torch shifts signed words, and so fills with the sign.
     return (words >> by) & ((1 << (64 - by)) - 1)
-
-
-def _signed(word: int) -> int:
-    return word - 2**64 if word >= 2**63 else word
 
 
 Publish = Callable[[int, int, int], None]

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -129,24 +128,10 @@ def _number(environment: Mapping[str, str], name: str, *, default: int | None = 
         raise InvalidInput(Problem(name, value, "give a whole number")) from None
 
 
-class Host(Protocol):
-    """Assigns rounds, ends them, and is told what becomes of them."""
-
-    def next_assignment(self) -> Assignment:
-        """Wait for a part in a round. Raises Unavailable when none can come any more."""
-
-    def attend(self, stay: Stay | None) -> None:
-        """`stay` is what this process lives now, and is to be ended with its round; None: it lives none."""
-
-    def say(self, message: FromWorker) -> None:
-        """Tell the launcher; any thread. Never raises: training goes on when nobody listens."""
-
-    def can_heal(self) -> bool:
-        """Whether a round broken by a peer will be followed by another one for this process."""
-
-
 class Alone:
-    """Plain python or stock torchrun: one round, given by the environment, ended by its training function."""
+    """Plain python or stock torchrun: one round, given by the environment, ended by its training function. Its
+    methods are those of a `Launcher` that is not there.
+    """
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
@@ -231,6 +216,7 @@ class Launcher:
         self.say(Attached(pid=pid))
 
     def next_assignment(self) -> Assignment:
+        """Wait for a part in a round. Raises Unavailable when none can come any more."""
         with self._changed:
             while self._assignment is None:
                 if self._lost is not None:
@@ -240,17 +226,20 @@ class Launcher:
             return assignment
 
     def attend(self, stay: Stay | None) -> None:
+        """`stay` is what this process lives now, and is to be ended with its round; None: it lives none."""
         with self._changed:
             self.stay = stay
             self._align()
 
     def say(self, message: FromWorker) -> None:
+        """Tell the launcher; any thread. Never raises: training goes on when nobody listens."""
         try:
             self.control.send(message)
         except ControlClosed as error:
             logger.warning("launcher does not listen message=%s error=%s", type(message).__name__, error)
 
     def can_heal(self) -> bool:
+        """Whether a round broken by a peer will be followed by another one for this process."""
         return self._lost is None
 
     def take(self, message: ToWorker) -> None:

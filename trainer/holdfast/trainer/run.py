@@ -26,7 +26,6 @@ from holdfast.trainer.host import (
     PATIENCE_S,
     Alone,
     Control,
-    Host,
     Launcher,
     Mode,
     side_thread,
@@ -91,7 +90,7 @@ class Run:
         self._last_stay: Stay | None = None
         path = surroundings.control_path
         self._launcher = Launcher(Control(path), pid=os.getpid()) if path else None
-        self._host: Host = self._launcher or Alone(surroundings.only_assignment())
+        self._host = self._launcher or Alone(surroundings.only_assignment())
 
     # What the training loop says
 

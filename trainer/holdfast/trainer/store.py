@@ -345,27 +345,18 @@ def _connect(assignment: Assignment, *, timeout_s: float, check: Callable[[], No
     deadline = time.monotonic() + timeout_s
     while True:
         check()
-        connection = _try_to_connect(endpoint.host, endpoint.port)
-        if connection is not None:
-            return connection
+        with contextlib.suppress(OSError):
+            connection = socket.create_connection((endpoint.host, endpoint.port), timeout=_CONNECT_TIMEOUT_S)
+            if connection.getsockname() != connection.getpeername():
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection
+            # A port of the ephemeral range that nobody listens at yet can be given to the connection itself,
+            # which then meets itself. Reset, it leaves nothing behind that would keep rank 0 from listening.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            connection.close()
         if time.monotonic() > deadline:
             raise Unavailable(f"no store listens at {endpoint.host}:{endpoint.port} after {timeout_s:.0f} s")
         time.sleep(_RETRY_PAUSE_S)
-
-
-def _try_to_connect(host: str, port: int) -> socket.socket | None:
-    try:
-        connection = socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S)
-        if connection.getsockname() != connection.getpeername():
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connection
-    except OSError:
-        return None
-    # A port of the ephemeral range that nobody listens at yet can be given to the connection itself, which then
-    # meets itself. Reset, it leaves nothing behind that would keep rank 0 from listening.
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-    connection.close()
-    return None
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -33,13 +33,16 @@ class FolderCommits:
         storage = self._storage
         storage.make()
         with storage.exclusive():
-            number = fence.admit(storage, owner=owner, round=round)
-            _delete(storage, _leftovers(storage, number))
-            fence.enter(storage, owner=owner, round=round)
-        return number
+            last = fence.read(storage)
+            mark = fence.raised(last, owner=owner, round=round, uri=storage.uri)
+            _delete(storage, _leftovers(storage, mark.number))
+            if mark != last:
+                fence.write(storage, mark)
+        return mark.number
 
     def entered(self) -> Entered:
-        return Entered(fence.current(self._storage), read_need(self._storage))
+        mark = fence.read(self._storage)
+        return Entered(mark.number if mark else 0, read_need(self._storage))
 
     def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
         """The same for every attempt: what was committed does not have this name any more."""

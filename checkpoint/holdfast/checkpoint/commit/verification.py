@@ -11,7 +11,7 @@ from holdfast.checkpoint.format.files import Files
 from holdfast.checkpoint.format.manifest import BLOCK_BYTES
 from holdfast.checkpoint.format.verifiedfile import NoSource, Tally, VerifiedFile
 
-THREADS = 4  # A hash is taken at the speed of memory: a few keep a fast disk busy.
+_THREADS = 4  # A hash is taken at the speed of memory: a few keep a fast disk busy.
 _STRIDE_BLOCKS = 16
 
 
@@ -44,9 +44,7 @@ Progress = Callable[[int], None]
 """Called, from any thread, with the number of bytes that were just verified."""
 
 
-def verify(
-    files: Files, name: str, *, progress: Progress = lambda size: None, threads: int = THREADS
-) -> Verification:
+def verify(files: Files, name: str, *, progress: Progress = lambda size: None) -> Verification:
     """Compare every block of every file with its hash, and the index with the files.
 
     Raises OSError when the storage fails: that says nothing about the checkpoint.
@@ -77,7 +75,7 @@ def verify(
                 progress(block.nbytes)
         return flaws
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="holdfast-verify") as pool:
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-verify") as pool:
         flaws = [flaw for found in pool.map(look, strides) for flaw in found]
     if not any(flaw.file == index.FILE_NAME for flaw in flaws):
         try:

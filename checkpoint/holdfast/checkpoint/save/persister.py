@@ -40,14 +40,6 @@ class SavePoint(StrEnum):
 Reached = Callable[[SavePoint], object]
 
 
-class Lineage(msgspec.Struct, frozen=True):
-    """Whose checkpoints these are: the round, the step it had restored, and a token no other process has."""
-
-    round: int
-    parent: int | None
-    token: str
-
-
 class Part(msgspec.Struct, frozen=True, tag="part"):
     """What one rank wrote. `listing` is its `Listing`, packed: from save to save it is nearly always the same.
     `healthy` is as in `Snapshot`.
@@ -84,7 +76,7 @@ class Persister:
         self,
         storage: Storage,
         group: SaveGroup,
-        lineage: Lineage,
+        writer: Writer,
         *,
         retention: Callable[[], Retention],
         reached: Reached,
@@ -92,7 +84,7 @@ class Persister:
     ) -> None:
         self._storage = storage
         self._group = group
-        self._lineage = lineage
+        self._writer = writer
         self._retention = retention
         self._reached = reached
         self._stored = stored
@@ -108,7 +100,7 @@ class Persister:
         """
         self._attempts += 1
         folder = self._storage.commits.folder(
-            snapshot.step, round=self._lineage.round, token=self._lineage.token, attempt=self._attempts
+            snapshot.step, round=self._writer.round, token=self._writer.token, attempt=self._attempts
         )
         # The files of all ranks must fit, before the first of them is begun.
         sizes = self._group.gather(msgspec.msgpack.encode(snapshot.image.nbytes))
@@ -127,12 +119,11 @@ class Persister:
 
     def _clear(self) -> None:
         """Raises Fenced, and Damaged when nobody can tell."""
-        lineage = self._lineage
-        writer = Writer(lineage.round, lineage.parent)
+        writer = self._writer
         retention = replace(self._retention(), writer=writer)
         try:
             line: Sequence[Found] = self._storage.commits.retire(
-                retention, round=lineage.round, token=lineage.token, need=retention.need
+                retention, round=writer.round, token=writer.token, need=retention.need
             )
         except OSError as error:
             _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
@@ -203,8 +194,8 @@ class Persister:
             whole = Manifest(
                 format=manifest.FORMAT,
                 step=snapshot.step,
-                round=self._lineage.round,
-                parent=self._lineage.parent,
+                round=self._writer.round,
+                parent=self._writer.parent,
                 world_size=self._group.world_size,
                 batches=snapshot.batches,
                 files=files,
@@ -215,7 +206,7 @@ class Persister:
             self._storage.sync(folder)
             self._reached(SavePoint.MANIFEST_WRITTEN)
             self._reached(SavePoint.BEFORE_RENAME)
-            committed = self._storage.commits.publish(folder, step=snapshot.step, round=self._lineage.round)
+            committed = self._storage.commits.publish(folder, step=snapshot.step, round=self._writer.round)
             self._saved = snapshot.step
             self._reached(SavePoint.AFTER_RENAME)
         except Exception:
