@@ -41,7 +41,7 @@ class HostCopy:
 
 
 class Stopwatch:
-    """One measure. What is timed may be in several pieces, each between `start` and `stop`, on the same thread."""
+    """One measure. What is timed may be in several pieces, each a `with` block, on the same thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -49,15 +49,14 @@ class Stopwatch:
         self._began_at = 0.0
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
-    def start(self) -> None:
-        """A piece begins."""
+    def __enter__(self) -> None:
         self._began_at = time.perf_counter()
         if self._device.type == "cuda":
             self._events.append((_timing_event(), _timing_event()))
             self._events[-1][0].record(torch.cuda.current_stream(self._device))
 
-    def stop(self) -> None:
-        """It has ended, or is queued."""
+    def __exit__(self, *_: object) -> None:
+        """The piece has ended, or is queued."""
         if self._device.type == "cuda":
             self._events[-1][1].record(torch.cuda.current_stream(self._device))
         self._host_s += time.perf_counter() - self._began_at

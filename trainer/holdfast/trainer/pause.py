@@ -68,10 +68,9 @@ class Pauses:
         if self._error is not None:
             raise self._error
         self._watch = Stopwatch(self._device)
-        self._watch.start()
-        held = [each for each in self._model.parameters() if _local(each).device == self._device]
-        self._open, self._step = _Content(held), step
-        self._watch.stop()
+        with self._watch:
+            held = [each for each in self._model.parameters() if _local(each).device == self._device]
+            self._open, self._step = _Content(held), step
 
     def skip(self) -> None:
         """The pause that begins now is not looked at."""
@@ -109,9 +108,8 @@ class Pauses:
         self._open = None
         try:
             if content.is_in_place():
-                self._watch.start()
-                changed = HostCopy(content.change())
-                self._watch.stop()
+                with self._watch:
+                    changed = HostCopy(content.change())
                 self._ended.append(Look(self._step, changed, self._watch))
         except Exception as error:  # the update goes on
             self._error = error

@@ -125,9 +125,8 @@ class LocalNorm:
         norms, self._norms = self._norms, {}
         if not norms:
             return None
-        self._watch.start()
-        total = HostCopy(torch.linalg.vector_norm(torch.stack(list(norms.values()))))
-        self._watch.stop()
+        with self._watch:
+            total = HostCopy(torch.linalg.vector_norm(torch.stack(list(norms.values()))))
         return total, self._watch
 
     def close(self) -> None:
@@ -155,9 +154,8 @@ class LocalNorm:
             if not self.armed or gradient is None or hasattr(gradient, "_local_tensor") or gradient.is_sparse:
                 return
             if gradient.device == self._device:
-                self._watch.start()
-                self._norms[id(parameter)] = torch.linalg.vector_norm(gradient, dtype=torch.float32)
-                self._watch.stop()
+                with self._watch:
+                    self._norms[id(parameter)] = torch.linalg.vector_norm(gradient, dtype=torch.float32)
         except Exception as error:  # the pass goes on
             self._error = error
 
@@ -269,10 +267,8 @@ class Proofs:
         is_first = self._answers == [] and not self.budgets["block"].is_warm
         is_due = is_first or step % self.budgets["block"].every(self._every) == 0
         if self._block is not None and is_due and len(self._answers) < _UNDER_WAY_MAX:
-            watch = Stopwatch(self._device)
-            watch.start()
-            likeness, sketch = self._block.likeness(), Sketch(self._block.run())
-            watch.stop()
+            with (watch := Stopwatch(self._device)):
+                likeness, sketch = self._block.likeness(), Sketch(self._block.run())
             self._answers.append(_Answer(step, self._looks, likeness, sketch, watch))
             self._publish_answers()
 

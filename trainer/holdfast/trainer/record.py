@@ -18,18 +18,7 @@ import msgspec
 
 from holdfast.api import rankrecord
 from holdfast.api.control import Assignment, record_file_name
-from holdfast.api.rankrecord import (
-    ANSWERS_KEPT,
-    FINGERPRINTS_KEPT,
-    UNKNOWN_INT,
-    DeviceAnswer,
-    Fingerprint,
-    HealthZone,
-    Odd,
-    Phase,
-    ProofZone,
-    ReplicaZone,
-)
+from holdfast.api.rankrecord import UNKNOWN_INT, DeviceAnswer, Fingerprint, HealthZone, Odd, Phase, ProofZone
 from holdfast.api.telemetry import NonFinite
 
 logger = logging.getLogger(__name__)
@@ -138,7 +127,7 @@ class RankRecord:
         """The parameters were worth `value` after step `step`; `group` is as in the replica zone."""
         self._group = group
         newest = Fingerprint(step, value, time.monotonic_ns())
-        self._fingerprints = (*self._fingerprints, newest)[-FINGERPRINTS_KEPT:]
+        self._fingerprints = (*self._fingerprints, newest)[-rankrecord.FINGERPRINTS_KEPT :]
         self._publish_replica()
 
     def not_finite(self, step: int, *, loss: Odd = Odd.FINITE, grad_norm: Odd = Odd.FINITE) -> None:
@@ -173,7 +162,7 @@ class RankRecord:
         """The device gave `value` for the fixed block after step `step`; the rest is as in the proof zone."""
         told = () if device != self._proof.device else self._proof.answers
         newest = DeviceAnswer(step, value, looks, time.monotonic_ns())
-        self._publish_proof(device=device, answers=(*told, newest)[-ANSWERS_KEPT:])
+        self._publish_proof(device=device, answers=(*told, newest)[-rankrecord.ANSWERS_KEPT :])
 
     def changed(self, step: int, *, is_flip: bool) -> None:
         """The parameters changed after step `step`, though nothing updated them: in one bit (`is_flip`), or in
@@ -220,7 +209,7 @@ class RankRecord:
 
     def _publish_replica(self) -> None:
         round_, rank, *_ = self._identity
-        packed = rankrecord.pack_replica(ReplicaZone(round_, rank, self._group, self._fingerprints))
+        packed = rankrecord.pack_replica(rankrecord.ReplicaZone(round_, rank, self._group, self._fingerprints))
         self._write_zone(rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.REPLICA_OFFSET, packed)
 
     def _publish_health(self) -> None:

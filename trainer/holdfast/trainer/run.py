@@ -19,18 +19,10 @@ from holdfast.api.membership import CheckpointCommitted, CheckpointsStored, Coll
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase, odd
 from holdfast.api.round import Reentry, Tier
 from holdfast.api.telemetry import NonFinite
+from holdfast.trainer import host
 from holdfast.trainer.drill import Drill
 from holdfast.trainer.frameworks import ANY_ROUND, forget_round, reenters
 from holdfast.trainer.group import RoundGroup, is_collective_failure, raised_from
-from holdfast.trainer.host import (
-    PATIENCE_S,
-    Alone,
-    Control,
-    Launcher,
-    Mode,
-    side_thread,
-    surroundings_of,
-)
 from holdfast.trainer.hostcopy import Number, Scalar
 from holdfast.trainer.proofs import Watched
 from holdfast.trainer.record import open_record
@@ -69,13 +61,13 @@ class Run:
         reentry: Reentry | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        surroundings = surroundings_of(os.environ if environment is None else environment)
+        surroundings = host.surroundings_of(os.environ if environment is None else environment)
         self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
         self._timeout_s = timeout_s
         self._reenters = None if reentry is None else Reenters(reentry, "the script says so")
         self._said_reenters = ANY_ROUND
-        self._sets_environment = environment is None and surroundings.mode is Mode.ATTACHED
-        self._is_torchrun = surroundings.mode is Mode.TORCHRUN
+        self._sets_environment = environment is None and surroundings.mode is host.Mode.ATTACHED
+        self._is_torchrun = surroundings.mode is host.Mode.TORCHRUN
         self._run_directory = surroundings.run_directory
         self._corruptible = surroundings.corruptible
         self._watched: Watched | None = None
@@ -89,8 +81,8 @@ class Run:
         self._last_word: NonFinite | None = None  # of the round that was finished
         self._last_stay: Stay | None = None
         path = surroundings.control_path
-        self._launcher = Launcher(Control(path), pid=os.getpid()) if path else None
-        self._host = self._launcher or Alone(surroundings.only_assignment())
+        self._launcher = host.Launcher(host.Control(path), pid=os.getpid()) if path else None
+        self._host = self._launcher or host.Alone(surroundings.only_assignment())
 
     # What the training loop says
 
@@ -290,7 +282,7 @@ class Run:
         # What is alive now stays alive. Passing over it makes the collection after each round cheap.
         gc.collect()
         gc.freeze()
-        with side_thread(self._beat, self._launcher):
+        with host.side_thread(self._beat, self._launcher):
             while not self._attend(self._host.next_assignment(), train):
                 pass
         if self._launcher is not None:
@@ -358,7 +350,13 @@ class Run:
             self._say_what_it_reenters()
             train(stay.assignment)
             self._record.phase(Phase.IDLE)
-            self._last_word = self._conclude()
+            self._last_word, step = None, self._record.last_step
+            if step is not None:
+                self._loss.finish(step)
+                self._grad_norm.finish(step)
+                self._last_word = self._record.nonfinite()
+                if self._last_word is None and self._watched is not None and not self._watched.is_finite():
+                    self._last_word = NonFinite(step, 0.0, step, 1, parameters=True)
             stay.group.barrier()
             stay.check()
             return True
@@ -371,18 +369,6 @@ class Run:
             for link in raised_from(error):
                 traceback.clear_frames(link.__traceback__)
         return False
-
-    def _conclude(self) -> NonFinite | None:
-        """What of this rank was not finite, now that it has trained its last step."""
-        step = self._record.last_step
-        if step is None:
-            return None
-        self._loss.finish(step)
-        self._grad_norm.finish(step)
-        told = self._record.nonfinite()
-        if told is None and self._watched is not None and not self._watched.is_finite():
-            return NonFinite(step, 0.0, step, 1, parameters=True)
-        return told
 
     def _survive(self, stay: Stay, error: Exception) -> None:
         """Return once the round is over, when `error` came of a round that broke; otherwise raise `error`."""
@@ -398,7 +384,7 @@ class Run:
         text = str(error)[:ERROR_TEXT_CHARACTERS]
         age_s = time.monotonic() - raised_at
         self._host.say(CollectiveFailed(round=part.round, rank=part.rank, age_s=age_s, error=text))
-        deadline = raised_at + PATIENCE_S
+        deadline = raised_at + host.PATIENCE_S
         while not stay.await_end(0.5):
             if not self._host.can_heal() or time.monotonic() > deadline:
                 raise error

@@ -26,21 +26,8 @@ from holdfast.api.control import Assignment
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.round import Endpoint
-from holdfast.trainer.storetable import (
-    Add,
-    Answer,
-    Append,
-    Await,
-    Check,
-    CompareSet,
-    Count,
-    Delete,
-    Hello,
-    Request,
-    Set,
-    StoreTable,
-    proof_of,
-)
+from holdfast.trainer import storetable
+from holdfast.trainer.storetable import Answer, Request, StoreTable
 from holdfast.wire.frame import FrameReader, frame
 from holdfast.wire.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES, open_files_max
 from holdfast.wire.strangers import HELLO_S, Strangers
@@ -203,7 +190,7 @@ class _Client:
         if not chunk:
             raise _Stranger
         requests = [decode(self._decoder, body) for body in self._reader.feed(chunk)]
-        if requests and not self.is_known and not isinstance(requests[0], Hello):
+        if requests and not self.is_known and not isinstance(requests[0], storetable.Hello):
             raise _Stranger
         return requests
 
@@ -254,7 +241,7 @@ class RoundStore(Store):
         """Raises Unavailable when the store is another round's, or went away."""
         try:
             job, round = assignment.job, assignment.round
-            self._ask(Hello(job, round, proof_of(assignment.restore.owner, job, round)))
+            self._ask(storetable.Hello(job, round, storetable.proof_of(assignment.restore.owner, job, round)))
         except dist.DistError as error:
             self._connection.close()
             raise Unavailable(f"the store of round {assignment.round} cannot be used: {error}") from error
@@ -267,32 +254,32 @@ class RoundStore(Store):
     # What torch calls. Positional, as torch's own stores take their arguments.
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._ask(Set(key, _bytes(value)))
+        self._ask(storetable.Set(key, _bytes(value)))
 
     def get(self, key: str) -> bytes:
-        return self._ask(Await((key,), self._timeout_s), self._timeout_s).value
+        return self._ask(storetable.Await((key,), self._timeout_s), self._timeout_s).value
 
     def add(self, key: str, value: int) -> int:
-        return self._ask(Add(key, value)).number
+        return self._ask(storetable.Add(key, value)).number
 
     def append(self, key: str, value: str | bytes) -> None:
-        self._ask(Append(key, _bytes(value)))
+        self._ask(storetable.Append(key, _bytes(value)))
 
     def compare_set(self, key: str, expected: str | bytes, value: str | bytes) -> bytes:
-        return self._ask(CompareSet(key, _bytes(expected), _bytes(value))).value
+        return self._ask(storetable.CompareSet(key, _bytes(expected), _bytes(value))).value
 
     def check(self, keys: Sequence[str]) -> bool:
-        return bool(self._ask(Check(tuple(keys))).number)
+        return bool(self._ask(storetable.Check(tuple(keys))).number)
 
     def delete_key(self, key: str) -> bool:
-        return bool(self._ask(Delete(key)).number)
+        return bool(self._ask(storetable.Delete(key)).number)
 
     def num_keys(self) -> int:
-        return self._ask(Count()).number
+        return self._ask(storetable.Count()).number
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         timeout_s = self._timeout_s if timeout is None else timeout.total_seconds()
-        self._ask(Await(tuple(keys), timeout_s), timeout_s)
+        self._ask(storetable.Await(tuple(keys), timeout_s), timeout_s)
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout_s = timeout.total_seconds()
