@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import Module
@@ -38,13 +37,6 @@ BATCH_BYTES_MAX = 64 << 20  # It is stored with every checkpoint, once per rank.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1.3e-6, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}
 _TOLERANCE_MAX = 1.6e-2
 _PLAIN = (bool, int, float, str, bytes, type(None))
-
-
-class _Word(msgspec.Struct, frozen=True):
-    """What a rank says before the check (whether it can), or after it (what it found)."""
-
-    can_tell: bool = True
-    difference: str = ""
 
 
 class Equivalence:
@@ -100,7 +92,7 @@ class Equivalence:
         on every rank alike.
         """
         found, self._found = self._found, {}
-        if not all(said.can_tell for said in _exchange(group, _Word(can_tell=bool(found)))):
+        if not all(group.exchange(b"can tell" if found else b"")):
             return
         batch = tree_map(
             lambda leaf: leaf.to(found["device"]) if isinstance(leaf, torch.Tensor) else leaf, found["batch"]
@@ -111,11 +103,11 @@ class Equivalence:
         # Compared as text first: a loss that is no number does not equal itself.
         is_same = before.hex() == now.hex() or abs(before - now) <= tolerance * max(abs(before), abs(now))
         difference = "" if is_same else f"{now!r} instead of {before!r}"
-        for rank, said in enumerate(_exchange(group, _Word(difference=difference))):
-            if said.difference:
+        for rank, said in enumerate(group.exchange(difference.encode())):
+            if said:
                 raise NotEquivalent(
                     f"rank {rank} computes another loss of the batch of step {found['step']} than when that was "
-                    f"saved: {said.difference}"
+                    f"saved: {said.decode()}"
                 )
 
     def _loss(self, batch: Any, step: int) -> float:
@@ -136,7 +128,3 @@ class Equivalence:
                 for buffer, content in buffers:
                     buffer.copy_(content)
             randomness.reinstate(before)
-
-
-def _exchange(group: SaveGroup, word: _Word) -> list[_Word]:
-    return [msgspec.msgpack.decode(each, type=_Word) for each in group.exchange(msgspec.msgpack.encode(word))]

@@ -14,16 +14,8 @@ from functools import lru_cache
 from typing import IO, Any
 
 import torch
+from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
 from torch.utils.serialization import config
 
 from holdfast.checkpoint.format.index import Index, StoredTensor
@@ -83,29 +75,31 @@ METADATA_FILE = ".metadata"
 
 def encode_metadata(index: Index) -> bytes:
     """The index in the form torch.distributed.checkpoint reads: a pickle, which only stock readers open."""
-    described: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-    places: dict[MetadataIndex, _StorageInfo] = {}
+    described: dict[str, metadata.TensorStorageMetadata | metadata.BytesStorageMetadata] = {}
+    places: dict[metadata.MetadataIndex, _StorageInfo] = {}
     for name, stored in index.entries.items():
         if not isinstance(stored, StoredTensor):
-            described[name] = BytesStorageMetadata()
-            places[MetadataIndex(name)] = _StorageInfo(stored.file, stored.start, stored.length_bytes)
+            described[name] = metadata.BytesStorageMetadata()
+            places[metadata.MetadataIndex(name)] = _StorageInfo(stored.file, stored.start, stored.length_bytes)
             continue
-        described[name] = TensorStorageMetadata(
-            properties=TensorProperties(dtype=getattr(torch, stored.dtype)),
+        described[name] = metadata.TensorStorageMetadata(
+            properties=metadata.TensorProperties(dtype=getattr(torch, stored.dtype)),
             size=torch.Size(stored.shape),
             chunks=[
-                ChunkStorageMetadata(offsets=torch.Size(chunk.box.offsets), sizes=torch.Size(chunk.box.sizes))
+                metadata.ChunkStorageMetadata(
+                    offsets=torch.Size(chunk.box.offsets), sizes=torch.Size(chunk.box.sizes)
+                )
                 for chunk in stored.chunks
             ],
         )
         for number, chunk in enumerate(stored.chunks):
-            key = MetadataIndex(name, chunk.box.offsets, number)
+            key = metadata.MetadataIndex(name, chunk.box.offsets, number)
             places[key] = _StorageInfo(chunk.file, chunk.start, chunk.length_bytes)
     return pickle.dumps(
-        Metadata(
+        metadata.Metadata(
             state_dict_metadata=described,
             planner_data=dict(index.paths),
             storage_data=places,
-            storage_meta=StorageMeta(),
+            storage_meta=metadata.StorageMeta(),
         )
     )

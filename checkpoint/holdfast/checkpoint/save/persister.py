@@ -105,7 +105,15 @@ class Persister:
         # The files of all ranks must fit, before the first of them is begun.
         sizes = self._group.gather(msgspec.msgpack.encode(snapshot.image.nbytes))
         self._decide(lambda: self._make_room(sum(map(msgspec.msgpack.decode, sizes))))
-        parts = self._group.gather(msgspec.msgpack.encode(self._write(folder, snapshot)))
+        try:  # This rank's file, durable.
+            self._storage.make(folder)
+            record = self._storage.write(f"{folder}/{snapshot.file}", [snapshot.image])
+            listing = Listing(entries=dict(snapshot.entries), paths=dict(snapshot.paths))
+            said: Part | _Failure = Part(snapshot.file, record, msgspec.msgpack.encode(listing), snapshot.healthy)
+            self._reached(SavePoint.FILE_WRITTEN)
+        except Exception as error:  # Whatever it is, the other ranks wait to be told.
+            said = _Failure(reason=f"rank {self._group.rank}: {self._explain(error)}")
+        parts = self._group.gather(msgspec.msgpack.encode(said))
         return self._decide(lambda: self._commit(folder, snapshot, parts))
 
     def tidy(self) -> None:
@@ -162,18 +170,6 @@ class Persister:
                 f"the disk is full at {self._storage.uri} ({needed_bytes} bytes needed, {free_bytes} free)"
             )
         return ""
-
-    def _write(self, folder: str, snapshot: Snapshot) -> Part | _Failure:
-        """This rank's file, durable."""
-        try:
-            self._storage.make(folder)
-            record = self._storage.write(f"{folder}/{snapshot.file}", [snapshot.image])
-            listing = Listing(entries=dict(snapshot.entries), paths=dict(snapshot.paths))
-            part = Part(snapshot.file, record, msgspec.msgpack.encode(listing), snapshot.healthy)
-            self._reached(SavePoint.FILE_WRITTEN)
-        except Exception as error:  # Whatever it is, the other ranks wait to be told.
-            return _Failure(reason=f"rank {self._group.rank}: {self._explain(error)}")
-        return part
 
     def _commit(self, folder: str, snapshot: Snapshot, said: Sequence[bytes]) -> str:
         """What every rank has written becomes a checkpoint, whose name is returned; or nothing of it is left."""
