@@ -38,8 +38,7 @@ class Drill:
         self._run_directory = run_directory
         self._rank = rank
         self._break_connections = break_connections
-        self._suffered: dict[Ailment, Disturbance] = {}
-        self._left: dict[Ailment, int] = {}
+        self._suffered: dict[Ailment, Disturbance] = {}  # with the steps that are left of it
         self._last_batch: object = None
         self._saves = False
 
@@ -85,15 +84,14 @@ class Drill:
     def _take(self, ailment: Ailment) -> Disturbance | None:
         wanted = take_disturbance(self._run_directory, ailment, self._rank)
         if wanted is not None:
-            self._suffered[ailment], self._left[ailment] = wanted, wanted.steps
+            self._suffered[ailment] = wanted
         return self._suffered.get(ailment)
 
     def _count_down(self, ailment: Ailment) -> None:
-        if ailment not in self._left:
-            return
-        self._left[ailment] -= 1
-        if self._left[ailment] <= 0:
-            del self._left[ailment]
+        known = self._suffered.get(ailment)
+        if known is not None and known.steps > 1:
+            self._suffered[ailment] = msgspec.structs.replace(known, steps=known.steps - 1)
+        else:
             self._suffered.pop(ailment, None)
 
 

@@ -12,6 +12,8 @@ settled in attempts, each of which lives in three keys of the round's store:
 A rank that promised obeys the verdict. It is one word for all, and SAVE only when all wait for it, so either every
 rank saves that step or none does. After MISSED, and when the step has been passed already, a rank turns to the
 next attempt, which looks further ahead.
+
+What else the ranks of a round agree on is which steps are left out (`Skips`).
 """
 
 import math
