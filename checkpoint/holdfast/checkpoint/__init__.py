@@ -19,22 +19,13 @@ __all__ = [
     "Unfit",
 ]
 
-_HOMES = {
-    "Checkpointer": "checkpointer",
-    "RunPort": "runport",
-    "Standalone": "runport",
-    "NotEquivalent": "errors",
-    "NothingToRestore": "errors",
-    "SaveFailed": "errors",
-    "SavingStopped": "errors",
-    "Unfit": "errors",
-}
+_HOMES = {"Checkpointer": "checkpointer", "RunPort": "runport", "Standalone": "runport"}  # The rest are errors.
 
 
 def __getattr__(name: str) -> object:
     """Import what is asked for when it is asked for: what serves snapshots in memory does without torch."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    found: object = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
     globals()[name] = found
     return found

@@ -1,13 +1,13 @@
 """What a storage of checkpoints holds, for people: every committed name, how it stands, and why it is kept."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
 
 from holdfast.api.checkpoint import Health, health_of, restore_order
 from holdfast.api.errors import Damaged, InvalidInput, Problem
-from holdfast.checkpoint.commit.discovery import Found, committed_at, committed_step, discover, lineage
+from holdfast.checkpoint.commit.discovery import committed_at, committed_step, discover, lineage
 from holdfast.checkpoint.commit.retention import Need, Retention, Why, judge
 from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.format.index import Stored, StoredTensor
@@ -72,28 +72,46 @@ def catalogue(storage: Storage) -> Catalogue:
     keep = need.keep or len(found) or 1
     retention = Retention(keep, need.compared_every, need.verified, unhealthy_from=need.unhealthy_from)
     kept = judge(found, unreadable, retention, dates.get).kept
+    if not need.keep:  # Which are the newest the job keeps is not known where none has said how many.
+        kept = {name: tuple(why for why in said if why is not Why.NEWEST) for name, said in kept.items()}
     line = lineage(found)
     order = [each.name for each in restore_order(line, need.unhealthy_from)]
-    places = {each.name: Place.GIVEN_UP for each in found}
-    for each in line:
-        is_unhealthy = health_of(each, need.unhealthy_from) is Health.UNHEALTHY
-        places[each.name] = Place.UNHEALTHY if is_unhealthy else Place.KEPT
-    if order:
-        places[order[0]] = Place.NEWEST
-    entries = [_entry(each, places[each.name], need, dates[each.name]) for each in found]
-    entries += [
+    going_on = {each.name for each in line}
+    entries = [
         Entry(
             name=each.name,
             step=committed_step(each.name) or 0,
             place=Place.UNREADABLE,
+            kept=kept.get(each.name, ()),
             committed_at=dates[each.name],
             reason=each.reason,
         )
         for each in unreadable
     ]
-    # Which are the newest the job keeps is not known where none has said how many.
-    whys = {name: tuple(why for why in said if need.keep or why is not Why.NEWEST) for name, said in kept.items()}
-    entries = [replace(each, kept=whys.get(each.name, ())) for each in entries]
+    for each in found:
+        manifest, is_past = each.manifest, each.name not in going_on
+        # What the job knows is of the history that goes on.
+        health = health_of(each, None if is_past else need.unhealthy_from)
+        place = Place.UNHEALTHY if health is Health.UNHEALTHY else Place.KEPT
+        if is_past:
+            place = Place.GIVEN_UP
+        elif each.name in order[:1]:
+            place = Place.NEWEST
+        entries.append(
+            Entry(
+                name=each.name,
+                step=manifest.step,
+                place=place,
+                health=health,
+                verified=None if need.verified is None or is_past else manifest.step <= need.verified,
+                kept=kept.get(each.name, ()),
+                round=manifest.round,
+                world_size=manifest.world_size,
+                parent=manifest.parent,
+                size_bytes=sum(record.size_bytes for record in manifest.files.values()),
+                committed_at=dates[each.name],
+            )
+        )
     return Catalogue(tuple(sorted(entries, key=lambda each: (each.step, each.name), reverse=True)), need, trouble)
 
 
@@ -126,20 +144,3 @@ def size_of(stored: Stored) -> int:
 def elements(entries: Mapping[str, Stored]) -> int:
     """How many numbers the tensors hold together."""
     return sum(prod(stored.shape) for stored in entries.values() if isinstance(stored, StoredTensor))
-
-
-def _entry(found: Found, place: Place, need: Need, committed_at: float | None) -> Entry:
-    manifest = found.manifest
-    is_past = place is Place.GIVEN_UP  # What the job knows is of the history that goes on.
-    return Entry(
-        name=found.name,
-        step=manifest.step,
-        place=place,
-        health=health_of(found, None if is_past else need.unhealthy_from),
-        verified=None if need.verified is None or is_past else manifest.step <= need.verified,
-        round=manifest.round,
-        world_size=manifest.world_size,
-        parent=manifest.parent,
-        size_bytes=sum(record.size_bytes for record in manifest.files.values()),
-        committed_at=committed_at,
-    )

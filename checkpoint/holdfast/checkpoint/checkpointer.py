@@ -3,29 +3,27 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from holdfast.api.control import Assignment
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.api.rankrecord import Phase
-from holdfast.api.round import Restore, Tier
+from holdfast.api.round import Tier
 from holdfast.checkpoint.capture import randomness
 from holdfast.checkpoint.capture.capture import Capture
 from holdfast.checkpoint.capture.equivalence import Equivalence, LossOf
 from holdfast.checkpoint.capture.savegroup import SaveGroup
 from holdfast.checkpoint.capture.state import DataPlace, Stateful, TrainingState
 from holdfast.checkpoint.capture.tier import open_memory
-from holdfast.checkpoint.commit.retention import Retention
+from holdfast.checkpoint.commit.retention import Retention, Writer
 from holdfast.checkpoint.commit.storage import Storage
 from holdfast.checkpoint.errors import NothingToRestore
 from holdfast.checkpoint.restore.opening import Opening, open_together
 from holdfast.checkpoint.restore.restore import Position, restore_newest
 from holdfast.checkpoint.runport import RunPort
-from holdfast.checkpoint.save.persister import Lineage, Persister, Reached, SavePoint
+from holdfast.checkpoint.save.persister import Persister, Reached, SavePoint
 from holdfast.checkpoint.save.saves import Save, SavePolicy, StorageReport
 from holdfast.checkpoint.storage.address import storage_at
 
@@ -33,13 +31,6 @@ _LINGER_S = 10.0  # For a save in flight when the loop is left early: seconds, a
 _KEEP = 3  # The newest may be cut short by what ended the round, the one before it may be damaged.
 
 Batch = TypeVar("Batch")
-
-
-class _At(NamedTuple):
-    """How far the loop is: completed steps, and batches each rank has taken."""
-
-    step: int
-    batches: int
 
 
 @dataclass
@@ -89,7 +80,7 @@ class Checkpointer:
         self._policy: SavePolicy | None = None
         self._save: Save | None = None
         self._place: DataPlace | None = None
-        self._at = _At(step=0, batches=0)
+        self._step, self._batches = 0, 0  # Completed steps, and batches each rank has taken.
         self._to_drop = 0
         self._position: Position | None = None
         self._has_begun = False
@@ -114,26 +105,46 @@ class Checkpointer:
         is of another model; NotEquivalent when what was restored computes another loss than when it was saved;
         SavingStopped when save after save fails.
         """
-        self._turn_to(data)
+        # From now on the state that is saved is that of what this pass is over.
+        knowing = self.data
+        if knowing is None and isinstance(data, Stateful):
+            knowing = data
+        if knowing is not None and self._place is not None:
+            self._place.data = knowing
+        elif knowing is not None and not self._has_begun:
+            self._place = DataPlace(knowing)
         if not self._has_begun:
-            self._begin(self._state())
+            self._begin()
         source, drill = self._open_data(data), self.run.drill
         try:
-            for batch in self._fetch(source, until):
-                self._at = _At(self._at.step + 1, self._at.batches + 1)
+            while until is None or self._step < until:
+                self.run.check()
+                self.run.phase(Phase.DATA)
+                try:
+                    batch = next(source)
+                except StopIteration:
+                    if self._place is not None:
+                        self._place.has_ended = True
+                    break
+                if self._place is not None:
+                    self._place.has_ended = False
+                self._position = None
+                self.run.phase(Phase.FORWARD)
+                self._step += 1
+                self._batches += 1
                 if drill is not None:
                     batch = drill.batch(batch)
                 if self._equivalence is not None:
                     self._equivalence.batch = batch
-                yield self._at.step, batch
+                yield self._step, batch
                 if self._policy is not None:
-                    self._policy.completed(step=self._at.step, batches=self._at.batches)
+                    self._policy.completed(step=self._step, batches=self._batches)
         except GeneratorExit:
             if self._save is not None:
                 self._save.linger(_LINGER_S)
             raise
         if self._save is not None:
-            self._save.finish(step=self._at.step, batches=self._at.batches)
+            self._save.finish(step=self._step, batches=self._batches)
 
     def close(self) -> None:
         """Wait for the save in flight and give back what the ranks talked over. Raises as `steps` does."""
@@ -141,17 +152,9 @@ class Checkpointer:
             self._save.wait()
         self._group.close()
 
-    def _turn_to(self, data: object) -> None:
-        """`data` is what this pass is over: its state is the one that is saved from now on."""
-        own = data if isinstance(data, Stateful) else None
-        knowing = own if self.data is None else self.data
-        if knowing is not None and self._place is not None:
-            self._place.data = knowing
-        elif knowing is not None and not self._has_begun:
-            self._place = DataPlace(knowing)
-
-    def _state(self) -> TrainingState:
-        return TrainingState(
+    def _begin(self) -> None:
+        """Restore, or find that there is nothing to restore, and get ready for this round's saves."""
+        state = TrainingState(
             model=self.model,
             optimizer=self.optimizer,
             scheduler=self.scheduler,
@@ -160,10 +163,22 @@ class Checkpointer:
             extra=self.extra or {},
             equivalence=self._equivalence,
         )
-
-    def _begin(self, state: TrainingState) -> None:
-        restore = self.run.assignment.restore
-        position = self._restore(state, restore)
+        part, restore = self.run.assignment, self.run.assignment.restore
+        opening = Opening(token="")
+        if self.storage is not None:
+            opening = open_together(self.storage, self._group, round=part.round, restore=restore)
+        position = restore_newest(state, self._group, part, storage=self.storage, opening=opening)
+        if position.step is None and restore.tier is not Tier.NONE:
+            # What is lost otherwise may be months of work, so nobody starts over without being told.
+            reasons = "; ".join(position.skipped) or "there is none"
+            if restore.step:
+                raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
+            if opening.candidates or opening.unreadable:
+                raise NothingToRestore(f"checkpoints are there and none can be used: {reasons}")
+        if self._equivalence is not None:
+            self._equivalence.check(self._group)
+        self._get_ready(state, opening, position)
+        self.run.restored(position.step, position.skipped, tier=position.tier, healed=position.healed)
         skip = restore.skip_batches
         is_otherwise = restore.step is not None and (position.step or 0) > restore.step
         if position.tier is Tier.MEMORY or is_otherwise:
@@ -172,7 +187,7 @@ class Checkpointer:
             state.scale_learning_rate(restore.learning_rate_scale)
         self._to_drop = position.to_drop + skip
         self._position = position
-        self._at = _At(position.step or 0, position.batches + skip)
+        self._step, self._batches = position.step or 0, position.batches + skip
         self.run.watch(self.model)
         self._has_begun = True
 
@@ -197,85 +212,41 @@ class Checkpointer:
                 world_size=self._group.world_size,
             )
 
-    def _restore(self, state: TrainingState, restore: Restore) -> Position:
-        part = self.run.assignment
-        opening = Opening(token="")
-        if self.storage is not None:
-            opening = open_together(self.storage, self._group, round=part.round, restore=restore)
-        position = restore_newest(state, self._group, part, storage=self.storage, opening=opening)
-        if position.step is None and restore.tier is not Tier.NONE:
-            # What is lost otherwise may be months of work, so nobody starts over without being told.
-            reasons = "; ".join(position.skipped) or "there is none"
-            if restore.step:
-                raise NothingToRestore(f"no checkpoint up to step {restore.step} can be restored: {reasons}")
-            if opening.candidates or opening.unreadable:
-                raise NothingToRestore(f"checkpoints are there and none can be used: {reasons}")
-        if self._equivalence is not None:
-            self._equivalence.check(self._group)
+    def _get_ready(self, state: TrainingState, opening: Opening, position: Position) -> None:
+        """For the snapshots and saves of this round."""
+        run, part, storage, parent = self.run, self.run.assignment, self.storage, position.step
         report = None
-        if self.storage is not None and part.rank == 0:
-            report = StorageReport(self.run, opening, uri=self.storage.uri, damaged=position.damaged)
-            report.restored(opening.line, position.step)
-        self._open(state, opening, position, report)
-        self.run.restored(position.step, position.skipped, tier=position.tier, healed=position.healed)
-        return position
-
-    def _open(
-        self, state: TrainingState, opening: Opening, position: Position, report: StorageReport | None
-    ) -> None:
-        """Get ready for the snapshots and saves of this round."""
-        part, storage, parent = self.run.assignment, self.storage, position.step
+        if storage is not None and part.rank == 0:
+            report = StorageReport(run, opening, uri=storage.uri, damaged=position.damaged)
+            report.restored(opening.line, parent)
         memory = open_memory(part, self._group, parent=parent)
         if storage is None and memory is None:
             return
-        capture = Capture(
-            state, self._group, memory, remembered=self.run.snapshotted, is_finite=self.run.is_finite
-        )
+        capture = Capture(state, self._group, memory, remembered=run.snapshotted, is_finite=run.is_finite)
+
+        def retention() -> Retention:
+            standing, keep = run.standing(), self.keep or part.keep or _KEEP
+            return Retention(
+                keep, part.fingerprint_every, standing.verified, unhealthy_from=standing.unhealthy_from
+            )
+
+        def reached(point: SavePoint) -> None:
+            if run.drill is not None and point is SavePoint.FILE_WRITTEN:
+                run.drill.write()
+            self.reached(point)
+
         if storage is not None:
-            if self.run.drill is not None:
-                self.run.drill.saves_here()
-            lineage = Lineage(round=opening.number, parent=parent, token=opening.token)
+            if run.drill is not None:
+                run.drill.saves_here()
             persister = Persister(
                 storage,
                 self._group,
-                lineage,
-                retention=partial(self._retention, part),
-                reached=self._reach,
+                Writer(opening.number, parent, opening.token),
+                retention=retention,
+                reached=reached,
                 stored=report.tidied if report is not None else lambda line, saved: None,
             )
             saved = parent if position.tier is Tier.CHECKPOINT else None  # Of memory there is none yet.
-            self._save = Save(
-                self.run, capture, persister, uri=storage.uri, saved_step=saved, reached=self.reached
-            )
+            self._save = Save(run, capture, persister, uri=storage.uri, saved_step=saved, reached=self.reached)
         every_steps = [each for each in (self.every_steps, part.save_every) if each is not None]
-        self._policy = SavePolicy(self.run, capture, memory=memory, save=self._save, every_steps=every_steps)
-
-    def _reach(self, point: SavePoint) -> None:
-        if self.run.drill is not None and point is SavePoint.FILE_WRITTEN:
-            self.run.drill.write()
-        self.reached(point)
-
-    def _retention(self, part: Assignment) -> Retention:
-        standing = self.run.standing()
-        return Retention(
-            self.keep or part.keep or _KEEP,
-            part.fingerprint_every,
-            standing.verified,
-            unhealthy_from=standing.unhealthy_from,
-        )
-
-    def _fetch(self, source: Iterator[Batch], until: int | None) -> Iterator[Batch]:
-        while until is None or self._at.step < until:
-            self.run.check()
-            self.run.phase(Phase.DATA)
-            try:
-                batch = next(source)
-            except StopIteration:
-                if self._place is not None:
-                    self._place.has_ended = True
-                return
-            if self._place is not None:
-                self._place.has_ended = False
-            self._position = None
-            self.run.phase(Phase.FORWARD)
-            yield batch
+        self._policy = SavePolicy(run, capture, memory=memory, save=self._save, every_steps=every_steps)

@@ -34,7 +34,7 @@ from holdfast.checkpoint.commit.discovery import discover
 from holdfast.checkpoint.commit.pruning import prune
 from holdfast.checkpoint.commit.retention import Retention, Writer, descent
 from holdfast.checkpoint.restore.opening import Opening, open_together
-from holdfast.checkpoint.save.persister import Lineage, Persister
+from holdfast.checkpoint.save.persister import Persister
 from holdfast.checkpoint.save.saves import StorageReport
 from holdfast.checkpoint.storage.local import LocalStorage
 from holdfast.watchdog.brain import advance, initial, next_wakeup
@@ -73,7 +73,7 @@ class Rank(Standalone):
         self.persister = Persister(
             self.storage,
             group,
-            Lineage(opening.number, self.restored_step, opening.token),
+            Writer(opening.number, self.restored_step, opening.token),
             retention=lambda: Retention(self.keep, unhealthy_from=self.standing().unhealthy_from),
             reached=lambda point: None,
             stored=report.tidied,

@@ -6,8 +6,8 @@ import torch
 
 from holdfast.api.errors import InvalidInput
 from holdfast.checkpoint import Checkpointer, SaveFailed, Standalone
+from holdfast.checkpoint.capture.capture import share_out
 from holdfast.checkpoint.capture.live import Claim
-from holdfast.checkpoint.capture.shares import share_out
 from holdfast.checkpoint.format.archive import frame, pack_object, unpack_object
 from holdfast.checkpoint.format.index import (
     Box,

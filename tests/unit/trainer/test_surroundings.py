@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.api.errors import InvalidInput
 from holdfast.api.round import Endpoint, Restore, Tier
-from holdfast.trainer.surroundings import Mode, surroundings_of
+from holdfast.trainer.host import Mode, surroundings_of
 
 TORCHRUN = {
     "RANK": "3",

@@ -95,8 +95,10 @@ class FixedBlock:
             for dtype in self._dtypes:
                 for place, result in enumerate(_layer(self._shape, self._device, dtype)):
                     results[f"{dtype} {place}"] = result.detach()
-        if self._spoiler is not None:
-            _spoil(results, self._spoiler)
+        if self._spoiler is not None:  # Bits of the last result flip, as of a broken device.
+            octets = next(reversed(results.values())).view(-1).view(torch.uint8)
+            for bit in self._spoiler.flipped_bits(8 * octets.numel()):
+                octets[bit // 8] ^= 1 << bit % 8
         return results
 
 
@@ -111,25 +113,22 @@ def dtypes_of(parameters: Sequence[Tensor], device: torch.device) -> tuple[torch
 
 def _layer(shape: BlockShape, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """The loss and the gradients of all that goes in."""
-    width = shape.width
+    width, heads = shape.width, shape.heads
     weights = ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width))
     sizes: tuple[tuple[int, ...], ...] = ((shape.batch, shape.tokens, width), *weights)
     inputs = tuple(_values(size, seed, device, dtype).requires_grad_() for seed, size in enumerate(sizes))
     given_BTD, mixing, output, widen, narrow = inputs
-    hidden_BTD = given_BTD + _attention(_norm(given_BTD), mixing, shape.heads) @ output
+    # Attention is written out: the backward pass of the fused kernels adds up in no fixed order.
+    mixed = (_norm(given_BTD) @ mixing).view(shape.batch, shape.tokens, 3, heads, width // heads)
+    mixed = mixed.permute(2, 0, 3, 1, 4)
+    query, key, value = mixed[0], mixed[1], mixed[2]
+    scores = (query @ key.transpose(-2, -1)) / math.sqrt(query.shape[-1])
+    attention_BTD = (torch.softmax(scores, dim=-1) @ value).transpose(1, 2).flatten(-2)
+    hidden_BTD = given_BTD + attention_BTD @ output
     hidden_BTD = hidden_BTD + functional.gelu(_norm(hidden_BTD) @ widen) @ narrow
     chances_BTD = functional.log_softmax(_norm(hidden_BTD).float(), dim=-1)
     loss = -(chances_BTD * given_BTD.detach().float()).sum()
     return (loss, *torch.autograd.grad(loss, inputs))
-
-
-def _attention(hidden_BTD: Tensor, mixing: Tensor, heads: int) -> Tensor:
-    """Written out: the backward pass of the fused kernels adds up in no fixed order."""
-    batch, tokens, width = hidden_BTD.shape
-    mixed = (hidden_BTD @ mixing).view(batch, tokens, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
-    query, key, value = mixed[0], mixed[1], mixed[2]
-    scores = (query @ key.transpose(-2, -1)) / math.sqrt(query.shape[-1])
-    return (torch.softmax(scores, dim=-1) @ value).transpose(1, 2).flatten(-2)
 
 
 def _norm(hidden_BTD: Tensor) -> Tensor:
@@ -150,13 +149,6 @@ def _values(size: Sequence[int], seed: int, device: torch.device, dtype: torch.d
     return ((octets - 128).to(torch.float32) / scale).to(dtype).reshape(tuple(size))
 
 
-def _spoil(results: dict[str, Tensor], spoiler: Spoiler) -> None:
-    """Flip bits of the last result, as a broken device would have."""
-    octets = next(reversed(results.values())).view(-1).view(torch.uint8)
-    for bit in spoiler.flipped_bits(8 * octets.numel()):
-        octets[bit // 8] ^= 1 << bit % 8
-
-
 @cache
 def _make_of(device: torch.device) -> tuple[object, ...]:
     """The kind of device, and the software that chooses its kernels."""
@@ -165,7 +157,11 @@ def _make_of(device: torch.device) -> tuple[object, ...]:
         return (device.type, *software, *_cpu(), torch.backends.cpu.get_cpu_capability())
     made = torch.cuda.get_device_properties(device)
     kind = (made.name, made.major, made.minor, made.multi_processor_count, made.total_memory)
-    return (*kind, *software, _driver(), _cublas())
+    try:  # The driver compiles what no library brings ready.
+        driver = Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
+    except OSError:
+        driver = ""  # It does not say.
+    return (*kind, *software, driver, _cublas())
 
 
 def _cpu() -> tuple[str, ...]:
@@ -178,14 +174,6 @@ def _cpu() -> tuple[str, ...]:
         return (platform.processor(),)
     names = ("model name", "flags", "Features")
     return tuple(next((line.partition(":")[2] for line in lines if line.startswith(name)), "") for name in names)
-
-
-def _driver(file: Path = Path("/proc/driver/nvidia/version")) -> str:
-    """The NVIDIA driver's version, which compiles what no library brings ready; empty where it does not say."""
-    try:
-        return file.read_text().partition("\n")[0]
-    except OSError:
-        return ""
 
 
 def _cublas() -> int | None:

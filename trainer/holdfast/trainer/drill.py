@@ -38,8 +38,7 @@ class Drill:
         self._run_directory = run_directory
         self._rank = rank
         self._break_connections = break_connections
-        self._suffered: dict[Ailment, Disturbance] = {}
-        self._left: dict[Ailment, int] = {}
+        self._suffered: dict[Ailment, Disturbance] = {}  # with the steps that are left of it
         self._last_batch: object = None
         self._saves = False
 
@@ -85,15 +84,14 @@ class Drill:
     def _take(self, ailment: Ailment) -> Disturbance | None:
         wanted = take_disturbance(self._run_directory, ailment, self._rank)
         if wanted is not None:
-            self._suffered[ailment], self._left[ailment] = wanted, wanted.steps
+            self._suffered[ailment] = wanted
         return self._suffered.get(ailment)
 
     def _count_down(self, ailment: Ailment) -> None:
-        if ailment not in self._left:
-            return
-        self._left[ailment] -= 1
-        if self._left[ailment] <= 0:
-            del self._left[ailment]
+        known = self._suffered.get(ailment)
+        if known is not None and known.steps > 1:
+            self._suffered[ailment] = msgspec.structs.replace(known, steps=known.steps - 1)
+        else:
             self._suffered.pop(ailment, None)
 
 
@@ -137,7 +135,11 @@ class NanOutputs:
         logger.warning("output is NaN on request step=%d", step + 1)
 
     def _spoil(self, module: torch.nn.Module, given: object, output: Any) -> Any:
-        return tree_map(_nan_like, output) if self._active and module.training else output
+        def nan_like(part: Any) -> Any:
+            is_floating = isinstance(part, torch.Tensor) and part.is_floating_point()
+            return part * float("nan") if is_floating else part
+
+        return tree_map(nan_like, output) if self._active and module.training else output
 
 
 def _due_by(step: int, file: Path, kind: type[Request], name: str) -> Request | None:
@@ -154,11 +156,6 @@ def _due_by(step: int, file: Path, kind: type[Request], name: str) -> Request | 
         file.unlink(missing_ok=True)
         return None
     return wanted
-
-
-def _nan_like(part: Any) -> Any:
-    floating = isinstance(part, torch.Tensor) and part.is_floating_point()
-    return part * float("nan") if floating else part
 
 
 @torch.no_grad()

@@ -44,9 +44,9 @@ _PIECE_WORDS: Final = 1 << 25
 _WORD_BYTES: Final = 8
 _UNDER_WAY_MAX: Final = 4  # a device so far behind is given no more to do
 
-# Source: the constants and shifts of SplitMix64's finaliser, https://prng.di.unimi.it/splitmix64.c
-_GAMMA: Final = 0x9E3779B97F4A7C15
-_FACTORS: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+# Signed words. Source: constants and shifts of SplitMix64's finaliser, https://prng.di.unimi.it/splitmix64.c
+_GAMMA: Final = 0x9E3779B97F4A7C15 - 2**64
+_FACTORS: Final = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 _SHIFTS: Final = (30, 27, 31)
 
 
@@ -65,11 +65,15 @@ class Sketch:
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         """Queue the work on the tensors' devices. Never waits for them."""
         local = {name: local_part(tensor) for name, tensor in tensors.items()}
-        self._layout = _layout(local)
-        devices = sorted({tensor.device for tensor in local.values()}, key=str)
-        self._totals = [
-            HostCopy(_total(tensor for tensor in local.values() if tensor.device == device)) for device in devices
-        ]
+        # What is not in the words: names, types and shapes.
+        said = "\n".join(f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in local.items())
+        self._layout = int.from_bytes(hashlib.blake2b(said.encode(), digest_size=_WORD_BYTES).digest(), "little")
+        self._totals = []  # One 64-bit number of all words on a device, for each of them.
+        for device in sorted({tensor.device for tensor in local.values()}, key=str):
+            there = [words_of(tensor) for tensor in local.values() if tensor.device == device]
+            pieces = (piece for words in there for piece in torch.split(words, _PIECE_WORDS))
+            left = torch.cat([_folded(piece, COLUMNS[:_OF_ONE_TENSOR]) for piece in pieces])
+            self._totals.append(HostCopy(_sum_of_mixed(_folded(left, COLUMNS[_OF_ONE_TENSOR:]))))
 
     def is_there(self) -> bool:
         """Whether the devices are done."""
@@ -79,7 +83,10 @@ class Sketch:
         """The fingerprint. Waits for the devices, unless `is_there`."""
         value = self._layout
         for total in self._totals:
-            value = _mixed((value + int(total.value)) % 2**64)
+            word = (value + int(total.value)) % 2**64
+            for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):  # As `_sum_of_mixed` mixes a word.
+                word = (word ^ (word >> shift)) * factor % 2**64
+            value = word ^ (word >> _SHIFTS[-1])
         return value
 
 
@@ -106,67 +113,39 @@ def words_of(tensor: Tensor) -> Tensor:
     return torch.cat((words, last.view(torch.int64)))
 
 
-def _total(tensors: Iterable[Tensor]) -> Tensor:
-    """One 64-bit number of all words of the tensors, on their device."""
-    pieces = (piece for tensor in tensors for piece in torch.split(words_of(tensor), _PIECE_WORDS))
-    left = torch.cat([_folded(piece, COLUMNS[:_OF_ONE_TENSOR]) for piece in pieces])
-    return _sum_of_mixed(_folded(left, COLUMNS[_OF_ONE_TENSOR:]))
-
-
 def _folded(words: Tensor, columns_of_folds: Iterable[int]) -> Tensor:
-    """What is left after as many folds as there are tables for."""
+    """What is left after as many folds as there are tables for. A fold leaves the sums of rows and columns of all
+    whole tables, then the words that fill no table.
+    """
     at_once = torch.get_num_threads() if words.device.type == "cpu" else _TABLES_ON_DEVICE
     for columns in columns_of_folds:
-        if words.numel() < ROWS * columns:
+        count = words.numel() // (ROWS * columns)
+        if count == 0:
             break
-        words = _folded_once(words, columns, at_once)
+        in_tables, sums_end = count * ROWS * columns, count * (ROWS + columns)
+        folded = words.new_empty(sums_end + words.numel() - in_tables)
+        folded[sums_end:] = words[in_tables:]
+        tables = words[:in_tables].view(count, ROWS, columns)
+        sums = folded[:sums_end].view(count, ROWS + columns)
+        for some, into in zip(torch.split(tables, at_once), torch.split(sums, at_once), strict=True):
+            # Columns first: that way round the memory is read as many streams, and the cache serves the rows.
+            torch.sum(some, 1, out=into[:, ROWS:])
+            torch.sum(some, 2, out=into[:, :ROWS])
+        words = folded
     return words
-
-
-def _folded_once(words: Tensor, columns: int, at_once: int) -> Tensor:
-    """The sums of rows and columns of all whole tables, then the words that fill no table."""
-    count = words.numel() // (ROWS * columns)
-    in_tables = count * ROWS * columns
-    sums_end = count * (ROWS + columns)
-    folded = words.new_empty(sums_end + words.numel() - in_tables)
-    folded[sums_end:] = words[in_tables:]
-    tables = words[:in_tables].view(count, ROWS, columns)
-    sums = folded[:sums_end].view(count, ROWS + columns)
-    for some, into in zip(torch.split(tables, at_once), torch.split(sums, at_once), strict=True):
-        # Columns first: that way round the memory is read as many streams, and the cache serves the rows.
-        torch.sum(some, 1, out=into[:, ROWS:])
-        torch.sum(some, 2, out=into[:, :ROWS])
-    return folded
 
 
 def _sum_of_mixed(words: Tensor) -> Tensor:
     """Every word mixed with its place, summed."""
-    mixed = torch.arange(1, words.numel() + 1, device=words.device) * _signed(_GAMMA) + words
+    mixed = torch.arange(1, words.numel() + 1, device=words.device) * _GAMMA + words
     for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
-        mixed = (mixed ^ _shifted(mixed, shift)) * _signed(factor)
+        mixed = (mixed ^ _shifted(mixed, shift)) * factor
     return (mixed ^ _shifted(mixed, _SHIFTS[-1])).sum()
 
 
 def _shifted(words: Tensor, by: int) -> Tensor:
     # Torch shifts signed words, and so fills with the sign.
     return (words >> by) & ((1 << (64 - by)) - 1)
-
-
-def _mixed(word: int) -> int:
-    """The same for one unsigned number on the host."""
-    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
-        word = (word ^ (word >> shift)) * factor % 2**64
-    return word ^ (word >> _SHIFTS[-1])
-
-
-def _signed(word: int) -> int:
-    return word - 2**64 if word >= 2**63 else word
-
-
-def _layout(tensors: Mapping[str, Tensor]) -> int:
-    """What is not in the words: names, types and shapes."""
-    said = "\n".join(f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-    return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=_WORD_BYTES).digest(), "little")
 
 
 Publish = Callable[[int, int, int], None]
@@ -215,19 +194,17 @@ def group_of(parameters: Mapping[str, Tensor], part: str = "") -> int:
     A DTensor says which shard it is: its place in the mesh on the dimensions over which it is sharded. Along those
     on which it is replicated the places differ and the group is the same.
     """
-    said = [part, *(f"{name} {_held(parameter)}" for name, parameter in parameters.items())]
+    said = [part]
+    for name, parameter in parameters.items():
+        held = f"{name} {parameter.dtype} {tuple(parameter.shape)}"
+        mesh = getattr(parameter, "device_mesh", None)
+        if mesh is not None:
+            places = zip(parameter.placements, mesh.get_coordinate() or (), strict=False)  # type: ignore[attr-defined]  # a DTensor
+            shards = [
+                f"{placement} {at} of {mesh.size(dimension)}"
+                for dimension, (placement, at) in enumerate(places)
+                if not placement.is_replicate()
+            ]
+            held = f"{held} {shards}"
+        said.append(held)
     return int.from_bytes(hashlib.blake2b("\n".join(said).encode(), digest_size=8).digest(), "little")
-
-
-def _held(parameter: Tensor) -> str:
-    whole = f"{parameter.dtype} {tuple(parameter.shape)}"
-    mesh = getattr(parameter, "device_mesh", None)
-    if mesh is None:
-        return whole
-    place = mesh.get_coordinate() or ()
-    shards = [
-        f"{placement} {at} of {mesh.size(dimension)}"
-        for dimension, (placement, at) in enumerate(zip(parameter.placements, place, strict=False))  # type: ignore[attr-defined]  # a DTensor
-        if not placement.is_replicate()
-    ]
-    return f"{whole} {shards}"

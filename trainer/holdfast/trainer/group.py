@@ -8,9 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from enum import Enum
 
-import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed import distributed_c10d
@@ -21,7 +19,7 @@ from holdfast.api.rankrecord import UNKNOWN_INT
 from holdfast.trainer.frameworks import forget_groups
 from holdfast.trainer.store import RoundStore, meet
 
-DESCRIPTORS = "/proc/self/fd"
+_DESCRIPTORS = "/proc/self/fd"
 _SOCKET_LINK = re.compile(r"socket:\[(\d+)\]")
 _GLOO_TROUBLE = re.compile(
     r"gloo/transport/"
@@ -33,19 +31,8 @@ _GLOO_TROUBLE = re.compile(
 )
 
 
-def default_backend() -> str:
-    return "nccl" if torch.cuda.is_available() else "gloo"
-
-
 class NotFormed(Unavailable):
     """The ranks of a round could not meet: a matter of the round, not of this process."""
-
-
-class Meeting(Enum):
-    """Where the ranks of a round meet."""
-
-    ENDPOINT = "endpoint"  # at the round's endpoint, where rank 0 hosts a store
-    ENVIRONMENT = "environment"  # as the variables of stock torchrun say
 
 
 class RoundGroup:
@@ -57,12 +44,13 @@ class RoundGroup:
     """
 
     def __init__(
-        self, assignment: Assignment, *, backend: str, timeout_s: float, meeting: Meeting = Meeting.ENDPOINT
+        self, assignment: Assignment, *, backend: str, timeout_s: float, is_torchrun: bool = False
     ) -> None:
+        """Its ranks meet at the round's endpoint, where rank 0 hosts a store; under torchrun as that says."""
         self._assignment = assignment
         self._backend = backend
         self._timeout_s = timeout_s
-        self._meeting = meeting
+        self._is_torchrun = is_torchrun
         self._connections = HeldConnections()
         self._hook_before = sys.excepthook
         self.store: RoundStore | None = None
@@ -83,7 +71,7 @@ class RoundGroup:
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         part, timeout = self._assignment, timedelta(seconds=self._timeout_s)
         try:
-            if self._meeting is Meeting.ENVIRONMENT:
+            if self._is_torchrun:
                 dist.init_process_group(self._backend, init_method="env://", timeout=timeout)
             else:
                 store: Store = HashStore()
@@ -115,17 +103,14 @@ class RoundGroup:
             _abort_backends()
 
     def drop(self) -> None:
-        """End what is under way on the device, so that `close` does not wait for it; connections stay."""
-        with self._guard:
-            _abort_backends()
-
-    def hold(self) -> None:
-        """Let no peer notice `close`: the connections end with this process.
+        """End what is under way on the device, so that `close` does not wait for it, and let no peer notice
+        `close`: the connections end with this process.
 
         For one that is about to end by its script's own fault. Its end says whose fault it was; peers whose
         collectives failed long before it would be heard first.
         """
         with self._guard:
+            _abort_backends()
             self._connections.hold()
 
     def collective_sequence(self) -> int:
@@ -167,11 +152,6 @@ def _abort_backends() -> None:
             group.abort()
 
 
-def open_sockets() -> frozenset[int]:
-    """The inodes of all sockets this process holds now."""
-    return frozenset(inode for _, inode in _descriptors())
-
-
 class HeldConnections:
     """The TCP connections made since this object was, and how to free a thread that waits on them.
 
@@ -194,7 +174,7 @@ class HeldConnections:
     """
 
     def __init__(self) -> None:
-        self._spared = set(open_sockets())
+        self._spared = {inode for _, inode in _descriptors()}
         self._held: list[socket.socket] = []
 
     def hold(self) -> None:
@@ -225,9 +205,10 @@ class HeldConnections:
 
 
 def _descriptors() -> Iterator[tuple[int, int]]:
-    for name in os.listdir(DESCRIPTORS):
+    """Those of the sockets that this process holds now, with their inodes."""
+    for name in os.listdir(_DESCRIPTORS):
         try:
-            match = _SOCKET_LINK.fullmatch(os.readlink(f"{DESCRIPTORS}/{name}"))
+            match = _SOCKET_LINK.fullmatch(os.readlink(f"{_DESCRIPTORS}/{name}"))
         except OSError:
             continue  # Closed since it was listed.
         if match:

@@ -7,18 +7,29 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
 
 import msgspec
 
+from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
 from holdfast.api.checkpoint import Standing
-from holdfast.api.control import Assignment, Attached, FromWorker, RoundEnded, ToWorker
+from holdfast.api.control import (
+    CONTROL_VARIABLE,
+    RUN_DIRECTORY_VARIABLE,
+    Assignment,
+    Attached,
+    FromWorker,
+    RoundEnded,
+    ToWorker,
+)
 from holdfast.api.decoding import decode
-from holdfast.api.errors import Damaged, Malformed, Unavailable
+from holdfast.api.errors import Damaged, InvalidInput, Malformed, Problem, Unavailable
 from holdfast.api.membership import SaveWanted, Verified
+from holdfast.api.round import Endpoint, Restore, Tier
 from holdfast.trainer.stay import Stay
 from holdfast.wire.frame import FrameReader, frame
 from holdfast.wire.unixsocket import reachable
@@ -36,28 +47,91 @@ _READ_BYTES = 1 << 16
 _SEND_TIMEOUT = struct.pack("ll", 5, 0)  # struct timeval: seconds, microseconds
 
 
-class Host(Protocol):
-    """Assigns rounds, ends them, and is told what becomes of them."""
+class Mode(Enum):
+    ATTACHED = "attached"  # under a Holdfast launcher that assigns rounds
+    TORCHRUN = "torchrun"  # under any launcher that sets RANK and its companions: one round
+    PLAIN = "plain"  # `python train.py`: one process, one round
 
-    def next_assignment(self) -> Assignment:
-        """Wait for a part in a round. Raises Unavailable when none can come any more."""
-        ...
 
-    def attend(self, stay: Stay | None) -> None:
-        """`stay` is what this process lives now, and is to be ended with its round; None: it lives none."""
-        ...
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the environment says. Exactly one of `control_path` and `assignment` is set.
 
-    def say(self, message: FromWorker) -> None:
-        """Tell the launcher; any thread. Never raises: training goes on when nobody listens."""
-        ...
+    `corruptible` is where a drill leaves what it wants corrupted, None outside of drills.
+    """
 
-    def can_heal(self) -> bool:
-        """Whether a round broken by a peer will be followed by another one for this process."""
-        ...
+    mode: Mode
+    run_directory: Path | None = None
+    control_path: str | None = None
+    assignment: Assignment | None = None
+    corruptible: Path | None = None
+
+    def only_assignment(self) -> Assignment:
+        """The one round of a process without a Holdfast launcher."""
+        assert self.assignment is not None
+        return self.assignment
+
+
+def surroundings_of(environment: Mapping[str, str]) -> Surroundings:
+    """Read the mode out of `environment`. A Holdfast launcher wins over the variables of torchrun.
+
+    Raises InvalidInput when RANK is set and its companions are missing or are no numbers.
+    """
+    directory = environment.get(RUN_DIRECTORY_VARIABLE)
+    run_directory = Path(directory) if directory else None
+    corruptible = run_directory if environment.get(CORRUPTIBLE_VARIABLE) else None
+    if control_path := environment.get(CONTROL_VARIABLE):
+        return Surroundings(Mode.ATTACHED, run_directory, control_path=control_path, corruptible=corruptible)
+    mode = Mode.TORCHRUN if "RANK" in environment else Mode.PLAIN
+    if mode is Mode.TORCHRUN:
+        # The number of its round is the launcher's restart count, so it grows as rounds do.
+        assignment = Assignment(
+            job=environment.get("TORCHELASTIC_RUN_ID", "torchrun"),
+            round=_number(environment, "TORCHELASTIC_RESTART_COUNT", default=0),
+            rank=_number(environment, "RANK"),
+            local_rank=_number(environment, "LOCAL_RANK", default=0),
+            world_size=_number(environment, "WORLD_SIZE"),
+            local_size=_number(environment, "LOCAL_WORLD_SIZE", default=1),
+            endpoint=Endpoint(_text(environment, "MASTER_ADDR"), _number(environment, "MASTER_PORT")),
+            restore=Restore(tier=Tier.CHECKPOINT),
+            reason="started by torchrun",
+        )
+    else:
+        assignment = Assignment(
+            job="plain",
+            round=0,
+            rank=0,
+            local_rank=0,
+            world_size=1,
+            local_size=1,
+            endpoint=Endpoint("", 0),
+            restore=Restore(tier=Tier.CHECKPOINT),  # The newest, wherever its script keeps them.
+            reason="started without a launcher",
+        )
+    return Surroundings(mode, run_directory, assignment=assignment, corruptible=corruptible)
+
+
+def _text(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name)
+    if value is None:
+        raise InvalidInput(Problem(name, value, "set it beside RANK, as torchrun does"))
+    return value
+
+
+def _number(environment: Mapping[str, str], name: str, *, default: int | None = None) -> int:
+    if default is not None and name not in environment:
+        return default
+    value = _text(environment, name)
+    try:
+        return int(value)
+    except ValueError:
+        raise InvalidInput(Problem(name, value, "give a whole number")) from None
 
 
 class Alone:
-    """Plain python or stock torchrun: one round, given by the environment, ended by its training function."""
+    """Plain python or stock torchrun: one round, given by the environment, ended by its training function. Its
+    methods are those of a `Launcher` that is not there.
+    """
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
@@ -142,6 +216,7 @@ class Launcher:
         self.say(Attached(pid=pid))
 
     def next_assignment(self) -> Assignment:
+        """Wait for a part in a round. Raises Unavailable when none can come any more."""
         with self._changed:
             while self._assignment is None:
                 if self._lost is not None:
@@ -151,17 +226,20 @@ class Launcher:
             return assignment
 
     def attend(self, stay: Stay | None) -> None:
+        """`stay` is what this process lives now, and is to be ended with its round; None: it lives none."""
         with self._changed:
             self.stay = stay
             self._align()
 
     def say(self, message: FromWorker) -> None:
+        """Tell the launcher; any thread. Never raises: training goes on when nobody listens."""
         try:
             self.control.send(message)
         except ControlClosed as error:
             logger.warning("launcher does not listen message=%s error=%s", type(message).__name__, error)
 
     def can_heal(self) -> bool:
+        """Whether a round broken by a peer will be followed by another one for this process."""
         return self._lost is None
 
     def take(self, message: ToWorker) -> None:
@@ -204,56 +282,51 @@ class Launcher:
             stay.end(self._end_reason)
 
 
-class SideThread:
-    """It beats, listens to the launcher, and frees the training thread when its round is over.
+@contextmanager
+def side_thread(beat: Callable[[], None], launcher: Launcher | None) -> Iterator[None]:
+    """While the `with` block runs, a thread beats, listens to the launcher, and frees the training thread when its
+    round is over.
 
-    Runs while the `with` block does, and is the only other thread of a run. It never touches the training state:
-    all it does to the training thread is to close the connections that thread waits on. `beat` is called every
-    `BEAT_INTERVAL_S`; without a launcher it does nothing else.
+    It is the only other thread of a run. It never touches the training state: all it does to the training thread
+    is to close the connections that thread waits on. `beat` is called every `BEAT_INTERVAL_S`; without a launcher
+    it does nothing else.
     """
+    stop = os.eventfd(0, os.EFD_CLOEXEC)
+    thread = threading.Thread(target=_serve, args=(stop, beat, launcher), name="holdfast-side", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.eventfd_write(stop, 1)
+        thread.join()
+        os.close(stop)
 
-    def __init__(self, beat: Callable[[], None], launcher: Launcher | None) -> None:
-        self._beat = beat
-        self._launcher = launcher
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="holdfast-side", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.eventfd_write(self._stop, 1)
-        self._thread.join()
-        os.close(self._stop)
-
-    def _run(self) -> None:
-        launcher, poll = self._launcher, select.poll()
-        poll.register(self._stop, select.POLLIN)
+def _serve(stop: int, beat: Callable[[], None], launcher: Launcher | None) -> None:
+    poll = select.poll()
+    poll.register(stop, select.POLLIN)
+    if launcher is not None:
+        poll.register(launcher.control, select.POLLIN)
+    next_beat = time.monotonic()
+    while True:
+        stay = None if launcher is None else launcher.stay
+        pause_s = max(0.0, next_beat - time.monotonic())
+        if stay is not None and stay.is_over:
+            pause_s = min(pause_s, ABORT_INTERVAL_S)
+        ready = {descriptor for descriptor, _ in poll.poll(pause_s * 1000)}
+        if stop in ready:
+            return
         if launcher is not None:
-            poll.register(launcher.control, select.POLLIN)
-        next_beat = time.monotonic()
-        while True:
-            stay = None if launcher is None else launcher.stay
-            pause_s = max(0.0, next_beat - time.monotonic())
+            if ready:
+                try:
+                    for message in launcher.control.receive():
+                        launcher.take(message)
+                except ControlClosed as error:
+                    poll.unregister(launcher.control)
+                    launcher.lose(str(error))
+            stay = launcher.stay  # read once: the training thread may leave it meanwhile
             if stay is not None and stay.is_over:
-                pause_s = min(pause_s, ABORT_INTERVAL_S)
-            ready = {descriptor for descriptor, _ in poll.poll(pause_s * 1000)}
-            if self._stop in ready:
-                return
-            if launcher is not None:
-                if ready:
-                    try:
-                        for message in launcher.control.receive():
-                            launcher.take(message)
-                    except ControlClosed as error:
-                        poll.unregister(launcher.control)
-                        launcher.lose(str(error))
-                stay = launcher.stay  # read once: the training thread may leave it meanwhile
-                if stay is not None and stay.is_over:
-                    stay.group.abort()
-            if time.monotonic() >= next_beat:
-                self._beat()
-                next_beat = time.monotonic() + BEAT_INTERVAL_S
+                stay.group.abort()
+        if time.monotonic() >= next_beat:
+            beat()
+            next_beat = time.monotonic() + BEAT_INTERVAL_S

@@ -41,7 +41,7 @@ class HostCopy:
 
 
 class Stopwatch:
-    """One measure. What is timed may be in several pieces, each between `start` and `stop`, on the same thread."""
+    """One measure. What is timed may be in several pieces, each a `with` block, on the same thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -49,15 +49,14 @@ class Stopwatch:
         self._began_at = 0.0
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
-    def start(self) -> None:
-        """A piece begins."""
+    def __enter__(self) -> None:
         self._began_at = time.perf_counter()
         if self._device.type == "cuda":
             self._events.append((_timing_event(), _timing_event()))
             self._events[-1][0].record(torch.cuda.current_stream(self._device))
 
-    def stop(self) -> None:
-        """It has ended, or is queued."""
+    def __exit__(self, *_: object) -> None:
+        """The piece has ended, or is queued."""
         if self._device.type == "cuda":
             self._events[-1][1].record(torch.cuda.current_stream(self._device))
         self._host_s += time.perf_counter() - self._began_at
@@ -102,7 +101,11 @@ class Scalar:
             return None
         if type(value) is not float:
             if getattr(value, "is_cuda", False):
-                return self._take_device(step, value)  # type: ignore[arg-type]  # is_cuda: it is a tensor
+                if self._copies is None:
+                    self._copies = _DeviceCopies.on_cuda()
+                self._collect()
+                self._copies.start(step, value)  # type: ignore[arg-type]  # is_cuda: it is a tensor
+                return self._known
             item = getattr(value, "item", None)
             value = float(value) if item is None else float(item())
         if value - value != 0.0:
@@ -137,13 +140,6 @@ class Scalar:
             if arrived - arrived != 0.0:
                 self._tell(arrived_step, arrived)
 
-    def _take_device(self, step: int, value: Tensor) -> float | None:
-        if self._copies is None:
-            self._copies = _DeviceCopies(_cuda_slots())
-        self._collect()
-        self._copies.start(step, value)
-        return self._known
-
 
 @dataclass
 class _Slot:
@@ -151,11 +147,6 @@ class _Slot:
 
     host: Tensor
     event: Any  # torch.cuda.Event, whose methods have no types
-
-
-def _cuda_slots() -> list[_Slot]:
-    host = torch.empty(SLOTS, dtype=torch.float64, pin_memory=True)
-    return [_Slot(host[place], torch.cuda.Event()) for place in range(SLOTS)]  # type: ignore[no-untyped-call]
 
 
 class _DeviceCopies:
@@ -170,6 +161,11 @@ class _DeviceCopies:
         self._under_way: deque[tuple[int, _Slot]] = deque()
         self._held: Tensor | None = None
         self._discarded = 0  # of those under way, the oldest: of a round that is over
+
+    @classmethod
+    def on_cuda(cls) -> "_DeviceCopies":
+        host = torch.empty(SLOTS, dtype=torch.float64, pin_memory=True)
+        return cls([_Slot(host[place], torch.cuda.Event()) for place in range(SLOTS)])  # type: ignore[no-untyped-call]
 
     def start(self, step: int, value: Tensor) -> None:
         value = value.detach().reshape(())

@@ -68,10 +68,9 @@ class Pauses:
         if self._error is not None:
             raise self._error
         self._watch = Stopwatch(self._device)
-        self._watch.start()
-        held = [each for each in self._model.parameters() if _local(each).device == self._device]
-        self._open, self._step = _Content(held), step
-        self._watch.stop()
+        with self._watch:
+            held = [each for each in self._model.parameters() if _local(each).device == self._device]
+            self._open, self._step = _Content(held), step
 
     def skip(self) -> None:
         """The pause that begins now is not looked at."""
@@ -108,17 +107,12 @@ class Pauses:
             return
         self._open = None
         try:
-            self._end(content)
+            if content.is_in_place():
+                with self._watch:
+                    changed = HostCopy(content.change())
+                self._ended.append(Look(self._step, changed, self._watch))
         except Exception as error:  # the update goes on
             self._error = error
-
-    def _end(self, content: "_Content") -> None:
-        if not content.is_in_place():
-            return
-        self._watch.start()
-        changed = HostCopy(content.change())
-        self._watch.stop()
-        self._ended.append(Look(self._step, changed, self._watch))
 
 
 class _Content:
@@ -143,21 +137,18 @@ class _Content:
     def change(self) -> Tensor:
         """What it has become by now: a `Change`, as one number on the device."""
         by = _sums(self._words) - self._sums
-        count, size = (
-            (by != 0).sum(),
-            by.sum().abs(),
-        )  # of the sign bit it stays negative, and one bit all the same
+        count = (by != 0).sum()
+        size = by.sum().abs()  # of the sign bit it stays negative, and one bit all the same
         is_flip = (count == 1) & ((size & (size - 1)) == 0)
         return torch.where(is_flip, int(Change.FLIP), torch.where(count == 0, int(Change.NONE), int(Change.MORE)))
 
     def _marks_now(self) -> list[tuple[int, int, int, int]]:
-        return [_mark(each) for each in self._parameters]
-
-
-def _mark(parameter: Tensor) -> tuple[int, int, int, int]:
-    """Where a parameter lies and how often it was written to, by itself and as a local part."""
-    local = _local(parameter)
-    return local.data_ptr(), local.untyped_storage().nbytes(), parameter._version, local._version
+        """Where each parameter lies and how often it was written to, by itself and as a local part."""
+        both = [(each, _local(each)) for each in self._parameters]
+        return [
+            (local.data_ptr(), local.untyped_storage().nbytes(), parameter._version, local._version)
+            for parameter, local in both
+        ]
 
 
 def _local(parameter: Tensor) -> Tensor:

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 from torch.nn.utils import get_total_norm
+from torch.utils.hooks import RemovableHandle
 
 from holdfast.api.control import Assignment
 from holdfast.api.drill import Spoiler
@@ -25,7 +27,6 @@ from holdfast.trainer.block import FixedBlock, dtypes_of
 from holdfast.trainer.drill import Corruption, NanOutputs, device_spoiler
 from holdfast.trainer.fingerprint import Replica, Sketch
 from holdfast.trainer.hostcopy import HostCopy, Stopwatch
-from holdfast.trainer.localnorm import LocalNorm
 from holdfast.trainer.pause import Change, Pauses
 from holdfast.trainer.record import RankRecord
 
@@ -37,6 +38,7 @@ BLOCK_SHARE: Final = 0.0015
 LOOK_SHARE: Final = 0.003
 NORM_SHARE: Final = 0.0005
 _REMEMBERED: Final = 9  # measures, so that one that was held up by something else does not count
+_PARAMETERS_MAX: Final = 1 << 16  # whose gradients are measured
 
 
 def steps_between(cost_s: float, step_s: float, share: float) -> int:
@@ -86,6 +88,76 @@ class Budget:
         share = self.share
         needed = 1 if share is None else steps_between(share, 1.0, self._share)
         return wanted << max(0, math.ceil(math.log2(needed / wanted)))
+
+
+class LocalNorm:
+    """The norm of a rank's own gradient, before it is reduced over the ranks: of one model on one device, until it
+    is closed. It is measured in the steps for which it is `armed`.
+
+    A gradient that is reduced is the same on all ranks, whoever computed it wrong. The rank's own is there for a
+    moment: autograd has added it up and the framework has not yet sent it. DDP shows it in the parameter itself,
+    FSDP2 in the gathered parameter, which a module holds while it computes. Where neither is so (a pass that is
+    compiled as a whole, parameters without a gradient of their own) nothing is told.
+    """
+
+    def __init__(self, model: Module, device: torch.device) -> None:
+        self._device = device
+        self._watch = Stopwatch(device)
+        self.armed = False
+        self._hooked: dict[int, RemovableHandle] = {}  # by the id of a parameter, which the hook keeps alive
+        self._norms: dict[int, Tensor] = {}
+        self._error: Exception | None = None
+        self._handles = [each.register_forward_pre_hook(self._before_forward) for each in model.modules()]
+
+    def arm(self) -> None:
+        """Measure in the step that begins now: of several backward passes in it, the last."""
+        self.armed = True
+        self._watch = Stopwatch(self._device)
+
+    def take(self) -> tuple[HostCopy, Stopwatch] | None:
+        """The step is complete: its norm, and what that took; None where nothing was seen. Never waits.
+
+        Raises what went wrong in the step.
+        """
+        self.armed = False
+        if self._error is not None:
+            raise self._error
+        norms, self._norms = self._norms, {}
+        if not norms:
+            return None
+        with self._watch:
+            total = HostCopy(torch.linalg.vector_norm(torch.stack(list(norms.values()))))
+        return total, self._watch
+
+    def close(self) -> None:
+        """Look no more, and let go of the model."""
+        for handle in (*self._handles, *self._hooked.values()):
+            handle.remove()
+        self._handles, self._hooked, self._norms = [], {}, {}
+
+    def _before_forward(self, module: Module, args: tuple[Any, ...]) -> None:
+        """Now the module holds what it computes with: under FSDP2 that comes and goes."""
+        if torch.compiler.is_compiling() or not self.armed or len(self._hooked) >= _PARAMETERS_MAX:
+            return
+        try:
+            for parameter in module.parameters(recurse=False):
+                if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._hooked:
+                    hook = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+                    self._hooked[id(parameter)] = hook
+        except Exception as error:  # the step goes on
+            self._error = error
+
+    @torch.no_grad()
+    def _accumulated(self, parameter: Tensor) -> None:
+        try:
+            gradient = parameter.grad
+            if not self.armed or gradient is None or hasattr(gradient, "_local_tensor") or gradient.is_sparse:
+                return
+            if gradient.device == self._device:
+                with self._watch:
+                    self._norms[id(parameter)] = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+        except Exception as error:  # the pass goes on
+            self._error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +267,8 @@ class Proofs:
         is_first = self._answers == [] and not self.budgets["block"].is_warm
         is_due = is_first or step % self.budgets["block"].every(self._every) == 0
         if self._block is not None and is_due and len(self._answers) < _UNDER_WAY_MAX:
-            watch = Stopwatch(self._device)
-            watch.start()
-            likeness, sketch = self._block.likeness(), Sketch(self._block.run())
-            watch.stop()
+            with (watch := Stopwatch(self._device)):
+                likeness, sketch = self._block.likeness(), Sketch(self._block.run())
             self._answers.append(_Answer(step, self._looks, likeness, sketch, watch))
             self._publish_answers()
 

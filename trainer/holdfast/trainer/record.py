@@ -18,18 +18,7 @@ import msgspec
 
 from holdfast.api import rankrecord
 from holdfast.api.control import Assignment, record_file_name
-from holdfast.api.rankrecord import (
-    ANSWERS_KEPT,
-    FINGERPRINTS_KEPT,
-    UNKNOWN_INT,
-    DeviceAnswer,
-    Fingerprint,
-    HealthZone,
-    Odd,
-    Phase,
-    ProofZone,
-    ReplicaZone,
-)
+from holdfast.api.rankrecord import UNKNOWN_INT, DeviceAnswer, Fingerprint, HealthZone, Odd, Phase, ProofZone
 from holdfast.api.telemetry import NonFinite
 
 logger = logging.getLogger(__name__)
@@ -45,27 +34,36 @@ class RankRecord:
     def __init__(self, mapping: mmap.mmap) -> None:
         self._mapping = mapping
         self._step_sequence = _even(mapping, rankrecord.STEP_SEQUENCE_OFFSET)
-        self._pulse_sequence = _even(mapping, rankrecord.PULSE_SEQUENCE_OFFSET)
-        rare = (
+        others = (
+            rankrecord.PULSE_SEQUENCE_OFFSET,
             rankrecord.REPLICA_SEQUENCE_OFFSET,
             rankrecord.HEALTH_SEQUENCE_OFFSET,
             rankrecord.PROOF_SEQUENCE_OFFSET,
         )
-        self._rare_sequences = {offset: _even(mapping, offset) for offset in rare}
+        self._other_sequences = {offset: _even(mapping, offset) for offset in others}
         self._pid = os.getpid()
-        self._identity = (UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT, self._pid)
-        self._completed_ns = UNKNOWN_INT
-        self._fingerprints: tuple[Fingerprint, ...] = ()
-        self._loss: float | None = None
-        self._grad_norm: float | None = None
-        self._health = HealthZone(UNKNOWN_INT, UNKNOWN_INT)
-        self._forget()
-        self._publish(time.monotonic_ns())
-        self._publish_replica()
-        self._publish_health()
-        self._publish_proof()
+        self._publish_nothing(UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT, UNKNOWN_INT)
         self.beat(UNKNOWN_INT)
         mapping[: rankrecord.HEADER.size] = rankrecord.pack_header()
+
+    def _publish_nothing(self, round: int, rank: int, local_rank: int, world_size: int) -> None:
+        """That nothing is known of this rank yet."""
+        now = time.monotonic_ns()
+        self._identity = (round, rank, local_rank, world_size, self._pid)
+        self._step = self._step_time_ns = self._completed_ns = UNKNOWN_INT
+        self._tokens = self._snapshot_step = UNKNOWN_INT
+        self._loss: float | None = None
+        self._grad_norm: float | None = None
+        self._phase = Phase.STARTUP
+        self._phase_started_ns = now
+        self._publish(now)
+        self._group = 0
+        self._fingerprints: tuple[Fingerprint, ...] = ()
+        self._publish_replica()
+        self._health = HealthZone(round, rank)
+        self._publish_health()
+        self._proof = ProofZone(round, rank, device=0, answers=())
+        self._publish_proof()
 
     @property
     def last_step(self) -> int | None:
@@ -96,18 +94,8 @@ class RankRecord:
 
     def begin(self, assignment: Assignment) -> None:
         """From now on publish for `assignment`: nothing measured yet, phase STARTUP."""
-        self._identity = (
-            assignment.round,
-            assignment.rank,
-            assignment.local_rank,
-            assignment.world_size,
-            self._pid,
-        )
-        self._forget()
-        self._publish(time.monotonic_ns())
-        self._publish_replica()
-        self._publish_health()
-        self._publish_proof()
+        part = assignment
+        self._publish_nothing(part.round, part.rank, part.local_rank, part.world_size)
 
     def step(self, step: int, loss: float | None, grad_norm: float | None, tokens: int) -> None:
         """Step `step` is complete; the next one waits for its data. None: not measured."""
@@ -139,7 +127,7 @@ class RankRecord:
         """The parameters were worth `value` after step `step`; `group` is as in the replica zone."""
         self._group = group
         newest = Fingerprint(step, value, time.monotonic_ns())
-        self._fingerprints = (*self._fingerprints, newest)[-FINGERPRINTS_KEPT:]
+        self._fingerprints = (*self._fingerprints, newest)[-rankrecord.FINGERPRINTS_KEPT :]
         self._publish_replica()
 
     def not_finite(self, step: int, *, loss: Odd = Odd.FINITE, grad_norm: Odd = Odd.FINITE) -> None:
@@ -174,7 +162,7 @@ class RankRecord:
         """The device gave `value` for the fixed block after step `step`; the rest is as in the proof zone."""
         told = () if device != self._proof.device else self._proof.answers
         newest = DeviceAnswer(step, value, looks, time.monotonic_ns())
-        self._publish_proof(device=device, answers=(*told, newest)[-ANSWERS_KEPT:])
+        self._publish_proof(device=device, answers=(*told, newest)[-rankrecord.ANSWERS_KEPT :])
 
     def changed(self, step: int, *, is_flip: bool) -> None:
         """The parameters changed after step `step`, though nothing updated them: in one bit (`is_flip`), or in
@@ -189,25 +177,8 @@ class RankRecord:
 
     def beat(self, collective_sequence: int) -> None:
         """The process runs; its default group has issued `collective_sequence` collectives."""
-        sequence = self._pulse_sequence
-        _write_sequence(self._mapping, rankrecord.PULSE_SEQUENCE_OFFSET, sequence + 1)
-        _write_pulse(self._mapping, rankrecord.PULSE_OFFSET, time.monotonic_ns(), collective_sequence)
-        _write_sequence(self._mapping, rankrecord.PULSE_SEQUENCE_OFFSET, sequence + 2)
-        self._pulse_sequence = sequence + 2
-
-    def _forget(self) -> None:
-        self._step = UNKNOWN_INT
-        self._step_time_ns = UNKNOWN_INT
-        self._completed_ns = UNKNOWN_INT
-        self._loss = self._grad_norm = None
-        self._tokens = UNKNOWN_INT
-        self._snapshot_step = UNKNOWN_INT
-        self._group = 0
-        self._fingerprints = ()
-        self._health = HealthZone(*self._identity[:2])
-        self._proof = ProofZone(*self._identity[:2], device=0, answers=())
-        self._phase = Phase.STARTUP
-        self._phase_started_ns = time.monotonic_ns()
+        packed = rankrecord.PULSE.pack(time.monotonic_ns(), collective_sequence)
+        self._write_zone(rankrecord.PULSE_SEQUENCE_OFFSET, rankrecord.PULSE_OFFSET, packed)
 
     def _publish(self, now_ns: int) -> None:
         sequence = self._step_sequence
@@ -238,7 +209,7 @@ class RankRecord:
 
     def _publish_replica(self) -> None:
         round_, rank, *_ = self._identity
-        packed = rankrecord.pack_replica(ReplicaZone(round_, rank, self._group, self._fingerprints))
+        packed = rankrecord.pack_replica(rankrecord.ReplicaZone(round_, rank, self._group, self._fingerprints))
         self._write_zone(rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.REPLICA_OFFSET, packed)
 
     def _publish_health(self) -> None:
@@ -252,16 +223,15 @@ class RankRecord:
 
     def _write_zone(self, sequence_offset: int, offset: int, packed: bytes) -> None:
         """Publish a zone that is not written at every step."""
-        sequence = self._rare_sequences[sequence_offset]
+        sequence = self._other_sequences[sequence_offset]
         _write_sequence(self._mapping, sequence_offset, sequence + 1)
         self._mapping[offset : offset + len(packed)] = packed
         _write_sequence(self._mapping, sequence_offset, sequence + 2)
-        self._rare_sequences[sequence_offset] = sequence + 2
+        self._other_sequences[sequence_offset] = sequence + 2
 
 
 _write_sequence = rankrecord.SEQUENCE.pack_into
 _write_step = rankrecord.STEP.pack_into
-_write_pulse = rankrecord.PULSE.pack_into
 
 
 def open_record(run_directory: Path | None, local_rank: int) -> RankRecord:
@@ -272,20 +242,17 @@ def open_record(run_directory: Path | None, local_rank: int) -> RankRecord:
     """
     if run_directory is not None:
         try:
-            return RankRecord(_map_file(run_directory / record_file_name(local_rank)))
+            path = run_directory / record_file_name(local_rank)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                # Reserved, not only sized: a store into a hole of a full file system kills with SIGBUS.
+                os.posix_fallocate(descriptor, 0, rankrecord.SIZE)
+                return RankRecord(mmap.mmap(descriptor, rankrecord.SIZE))
+            finally:
+                os.close(descriptor)
         except OSError as error:
             logger.warning("rank record is not published directory=%s error=%s", run_directory, error)
     return RankRecord(mmap.mmap(-1, rankrecord.SIZE))
-
-
-def _map_file(path: Path) -> mmap.mmap:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        # Reserved, not only sized: a store into a hole of a full file system kills the process with SIGBUS.
-        os.posix_fallocate(descriptor, 0, rankrecord.SIZE)
-        return mmap.mmap(descriptor, rankrecord.SIZE)
-    finally:
-        os.close(descriptor)
 
 
 def _even(mapping: mmap.mmap, offset: int) -> int:

@@ -8,8 +8,9 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
+from functools import partial
 
+import torch
 from torch.nn import Module
 
 from holdfast.api.checkpoint import Standing, StoredCheckpoint
@@ -18,16 +19,14 @@ from holdfast.api.membership import CheckpointCommitted, CheckpointsStored, Coll
 from holdfast.api.rankrecord import UNKNOWN_INT, Phase, odd
 from holdfast.api.round import Reentry, Tier
 from holdfast.api.telemetry import NonFinite
+from holdfast.trainer import host
 from holdfast.trainer.drill import Drill
 from holdfast.trainer.frameworks import ANY_ROUND, forget_round, reenters
-from holdfast.trainer.group import Meeting, RoundGroup, default_backend, is_collective_failure, raised_from
-from holdfast.trainer.host import PATIENCE_S, Alone, Control, Host, Launcher, SideThread
+from holdfast.trainer.group import RoundGroup, is_collective_failure, raised_from
 from holdfast.trainer.hostcopy import Number, Scalar
 from holdfast.trainer.proofs import Watched
 from holdfast.trainer.record import open_record
-from holdfast.trainer.skipping import Skips
-from holdfast.trainer.stay import RoundEnded, Stay
-from holdfast.trainer.surroundings import Mode, surroundings_of
+from holdfast.trainer.stay import RoundEnded, Skips, Stay
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +34,6 @@ ERROR_TEXT_CHARACTERS = 2000
 GROUP_TIMEOUT_S = 600.0
 """How long a collective waits at most. Only a net below the watchdog, which notices a hang within seconds; the
 first collectives of a round may wait for the slowest rank to load its data."""
-
-
-class Departure(Enum):
-    """How a stay in a round came to its end."""
-
-    FINISHED = "finished"  # the training function returned on every rank
-    LEFT = "left"  # the round ended first; another will follow
 
 
 class Run:
@@ -69,29 +61,28 @@ class Run:
         reentry: Reentry | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        surroundings = surroundings_of(os.environ if environment is None else environment)
-        self._backend = backend or default_backend()
+        surroundings = host.surroundings_of(os.environ if environment is None else environment)
+        self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
         self._timeout_s = timeout_s
         self._reenters = None if reentry is None else Reenters(reentry, "the script says so")
         self._said_reenters = ANY_ROUND
-        self._sets_environment = environment is None and surroundings.mode is Mode.ATTACHED
-        is_torchrun = surroundings.mode is Mode.TORCHRUN
-        self._meeting = Meeting.ENVIRONMENT if is_torchrun else Meeting.ENDPOINT
+        self._sets_environment = environment is None and surroundings.mode is host.Mode.ATTACHED
+        self._is_torchrun = surroundings.mode is host.Mode.TORCHRUN
         self._run_directory = surroundings.run_directory
         self._corruptible = surroundings.corruptible
         self._watched: Watched | None = None
         self._record_rank = UNKNOWN_INT
         self._record = open_record(None, UNKNOWN_INT)
-        self._loss = Scalar(self._odd_loss)
-        self._grad_norm = Scalar(self._odd_grad_norm)
+        self._loss = Scalar(partial(self._not_finite, "loss"))
+        self._grad_norm = Scalar(partial(self._not_finite, "grad_norm"))
         self._skips = Skips(self._record)
         self._stay: Stay | None = None
         self._drill: Drill | None = None
         self._last_word: NonFinite | None = None  # of the round that was finished
         self._last_stay: Stay | None = None
         path = surroundings.control_path
-        self._launcher = Launcher(Control(path), pid=os.getpid()) if path else None
-        self._host: Host = self._launcher or Alone(surroundings.only_assignment())
+        self._launcher = host.Launcher(host.Control(path), pid=os.getpid()) if path else None
+        self._host = self._launcher or host.Alone(surroundings.only_assignment())
 
     # What the training loop says
 
@@ -291,21 +282,21 @@ class Run:
         # What is alive now stays alive. Passing over it makes the collection after each round cheap.
         gc.collect()
         gc.freeze()
-        with SideThread(self._beat, self._launcher):
-            while self._attend(self._host.next_assignment(), train) is Departure.LEFT:
+        with host.side_thread(self._beat, self._launcher):
+            while not self._attend(self._host.next_assignment(), train):
                 pass
         if self._launcher is not None:
             self._launcher.control.close()
 
-    def _attend(self, assignment: Assignment, train: Callable[[Assignment], object]) -> Departure:
+    def _attend(self, assignment: Assignment, train: Callable[[Assignment], object]) -> bool:
+        """Whether the training function returned on every rank; if not, the round ended first."""
         stay = self._begin(assignment)
         try:
-            departure = self._live(stay, train)
-            if departure is Departure.LEFT:
+            has_finished = self._live(stay, train)
+            if not has_finished:
                 stay.group.abort()  # Also for background threads of the script that wait in it.
         except BaseException:
             stay.group.drop()
-            stay.group.hold()
             raise
         finally:
             self._record.phase(Phase.IDLE)
@@ -314,15 +305,15 @@ class Run:
                 self._watched = None
             stay.group.close()
             self._host.attend(None)
-        if departure is Departure.FINISHED:
+        if has_finished:
             stay.end("finished")
             self._host.say(Finished(round=assignment.round, nonfinite=self._last_word))
-            return departure
-        self._host.say(RoundLeft(round=assignment.round, step=self._record.last_step))
-        # The model of the round is garbage in cycles, which hold its memory, and through its device meshes the
-        # process group's connections and threads.
-        gc.collect()
-        return departure
+        else:
+            self._host.say(RoundLeft(round=assignment.round, step=self._record.last_step))
+            # The model of the round is garbage in cycles, which hold its memory, and through its device meshes the
+            # process group's connections and threads.
+            gc.collect()
+        return has_finished
 
     def _begin(self, assignment: Assignment) -> Stay:
         if assignment.local_rank != self._record_rank:
@@ -337,7 +328,9 @@ class Run:
             os.environ.update(round_environment(assignment))
         if self._last_stay is not None:
             forget_round(assignment)
-        group = RoundGroup(assignment, backend=self._backend, timeout_s=self._timeout_s, meeting=self._meeting)
+        group = RoundGroup(
+            assignment, backend=self._backend, timeout_s=self._timeout_s, is_torchrun=self._is_torchrun
+        )
         stay = Stay(assignment, group)
         self._stay = stay
         if self._corruptible is not None:
@@ -345,7 +338,7 @@ class Run:
         self._host.attend(stay)
         return stay
 
-    def _live(self, stay: Stay, train: Callable[[Assignment], object]) -> Departure:
+    def _live(self, stay: Stay, train: Callable[[Assignment], object]) -> bool:
         try:
             stay.group.form(stay.check)
             if self._last_stay is not None:
@@ -357,10 +350,16 @@ class Run:
             self._say_what_it_reenters()
             train(stay.assignment)
             self._record.phase(Phase.IDLE)
-            self._last_word = self._conclude()
+            self._last_word, step = None, self._record.last_step
+            if step is not None:
+                self._loss.finish(step)
+                self._grad_norm.finish(step)
+                self._last_word = self._record.nonfinite()
+                if self._last_word is None and self._watched is not None and not self._watched.is_finite():
+                    self._last_word = NonFinite(step, 0.0, step, 1, parameters=True)
             stay.group.barrier()
             stay.check()
-            return Departure.FINISHED
+            return True
         except RoundEnded as ended:
             logger.info("round left round=%d reason=%s", ended.round, ended.reason)
             traceback.clear_frames(ended.__traceback__)
@@ -369,19 +368,7 @@ class Run:
             # Let go of what the frames it passed through still hold, the model first of all.
             for link in raised_from(error):
                 traceback.clear_frames(link.__traceback__)
-        return Departure.LEFT
-
-    def _conclude(self) -> NonFinite | None:
-        """What of this rank was not finite, now that it has trained its last step."""
-        step = self._record.last_step
-        if step is None:
-            return None
-        self._loss.finish(step)
-        self._grad_norm.finish(step)
-        told = self._record.nonfinite()
-        if told is None and self._watched is not None and not self._watched.is_finite():
-            return NonFinite(step, 0.0, step, 1, parameters=True)
-        return told
+        return False
 
     def _survive(self, stay: Stay, error: Exception) -> None:
         """Return once the round is over, when `error` came of a round that broke; otherwise raise `error`."""
@@ -397,18 +384,14 @@ class Run:
         text = str(error)[:ERROR_TEXT_CHARACTERS]
         age_s = time.monotonic() - raised_at
         self._host.say(CollectiveFailed(round=part.round, rank=part.rank, age_s=age_s, error=text))
-        deadline = raised_at + PATIENCE_S
+        deadline = raised_at + host.PATIENCE_S
         while not stay.await_end(0.5):
             if not self._host.can_heal() or time.monotonic() > deadline:
                 raise error
 
-    def _odd_loss(self, step: int, value: float) -> None:
+    def _not_finite(self, name: str, step: int, value: float) -> None:
         if step not in self._skips:
-            self._record.not_finite(step, loss=odd(value))
-
-    def _odd_grad_norm(self, step: int, value: float) -> None:
-        if step not in self._skips:
-            self._record.not_finite(step, grad_norm=odd(value))
+            self._record.not_finite(step, **{name: odd(value)})
 
     def _beat(self) -> None:
         stay = self._stay

@@ -26,21 +26,8 @@ from holdfast.api.control import Assignment
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.round import Endpoint
-from holdfast.trainer.storetable import (
-    Add,
-    Answer,
-    Append,
-    Await,
-    Check,
-    CompareSet,
-    Count,
-    Delete,
-    Hello,
-    Request,
-    Set,
-    StoreTable,
-    proof_of,
-)
+from holdfast.trainer import storetable
+from holdfast.trainer.storetable import Answer, Request, StoreTable
 from holdfast.wire.frame import FrameReader, frame
 from holdfast.wire.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES, open_files_max
 from holdfast.wire.strangers import HELLO_S, Strangers
@@ -87,7 +74,9 @@ class StoreServer:
         self._selector.register(self._stop, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
         while True:
-            ready = self._selector.select(self._pause_s())
+            wakeups = (self._table.next_wakeup(), self._strangers.next_wakeup(), self._accepts_again_at)
+            wakeup = min((at for at in wakeups if at is not None), default=None)
+            ready = self._selector.select(None if wakeup is None else max(0.0, wakeup - time.monotonic()))
             if any(key.fd == self._stop for key, _ in ready):
                 break
             for key, events in ready:
@@ -111,19 +100,20 @@ class StoreServer:
         self._listener.close()
         self._selector.close()
 
-    def _pause_s(self) -> float | None:
-        wakeups = (self._table.next_wakeup(), self._strangers.next_wakeup(), self._accepts_again_at)
-        wakeup = min((at for at in wakeups if at is not None), default=None)
-        return None if wakeup is None else max(0.0, wakeup - time.monotonic())
-
     def _admit(self) -> None:
         try:
             connection, source = self._listener.accept()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
-            if error.errno in OUT_OF_FILES:
-                self._rest(error)
-            return  # Otherwise the client gave up before it was accepted.
+            if error.errno not in OUT_OF_FILES:
+                return  # The client gave up before it was accepted.
+            if not self._is_short_of_files:
+                logger.warning("ranks wait for the round's store reason=%s", error.strerror)
+            self._is_short_of_files = True
+            # Callers wait outside for a moment: the selector would tell of them again and again.
+            self._selector.unregister(self._listener)
+            self._accepts_again_at = time.monotonic() + ACCEPT_AGAIN_S
+            return
         self._is_short_of_files = False
         descriptor = connection.fileno()
         client = self._clients[descriptor] = _Client(connection)
@@ -131,14 +121,6 @@ class StoreServer:
         gives_way = self._strangers.come(descriptor, source[0], time.monotonic())
         if gives_way is not None:
             self._drop(gives_way)
-
-    def _rest(self, error: OSError) -> None:
-        """Callers wait outside for a moment: the selector would tell of them again and again."""
-        if not self._is_short_of_files:
-            logger.warning("ranks wait for the round's store reason=%s", error.strerror)
-        self._is_short_of_files = True
-        self._selector.unregister(self._listener)
-        self._accepts_again_at = time.monotonic() + ACCEPT_AGAIN_S
 
     def _send(self, descriptor: int) -> None:
         """What the client takes now; the rest once it takes more. It must not keep the others waiting."""
@@ -208,7 +190,7 @@ class _Client:
         if not chunk:
             raise _Stranger
         requests = [decode(self._decoder, body) for body in self._reader.feed(chunk)]
-        if requests and not self.is_known and not isinstance(requests[0], Hello):
+        if requests and not self.is_known and not isinstance(requests[0], storetable.Hello):
             raise _Stranger
         return requests
 
@@ -259,7 +241,7 @@ class RoundStore(Store):
         """Raises Unavailable when the store is another round's, or went away."""
         try:
             job, round = assignment.job, assignment.round
-            self._ask(Hello(job, round, proof_of(assignment.restore.owner, job, round)))
+            self._ask(storetable.Hello(job, round, storetable.proof_of(assignment.restore.owner, job, round)))
         except dist.DistError as error:
             self._connection.close()
             raise Unavailable(f"the store of round {assignment.round} cannot be used: {error}") from error
@@ -272,32 +254,32 @@ class RoundStore(Store):
     # What torch calls. Positional, as torch's own stores take their arguments.
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._ask(Set(key, _bytes(value)))
+        self._ask(storetable.Set(key, _bytes(value)))
 
     def get(self, key: str) -> bytes:
-        return self._ask(Await((key,), self._timeout_s), self._timeout_s).value
+        return self._ask(storetable.Await((key,), self._timeout_s), self._timeout_s).value
 
     def add(self, key: str, value: int) -> int:
-        return self._ask(Add(key, value)).number
+        return self._ask(storetable.Add(key, value)).number
 
     def append(self, key: str, value: str | bytes) -> None:
-        self._ask(Append(key, _bytes(value)))
+        self._ask(storetable.Append(key, _bytes(value)))
 
     def compare_set(self, key: str, expected: str | bytes, value: str | bytes) -> bytes:
-        return self._ask(CompareSet(key, _bytes(expected), _bytes(value))).value
+        return self._ask(storetable.CompareSet(key, _bytes(expected), _bytes(value))).value
 
     def check(self, keys: Sequence[str]) -> bool:
-        return bool(self._ask(Check(tuple(keys))).number)
+        return bool(self._ask(storetable.Check(tuple(keys))).number)
 
     def delete_key(self, key: str) -> bool:
-        return bool(self._ask(Delete(key)).number)
+        return bool(self._ask(storetable.Delete(key)).number)
 
     def num_keys(self) -> int:
-        return self._ask(Count()).number
+        return self._ask(storetable.Count()).number
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         timeout_s = self._timeout_s if timeout is None else timeout.total_seconds()
-        self._ask(Await(tuple(keys), timeout_s), timeout_s)
+        self._ask(storetable.Await(tuple(keys), timeout_s), timeout_s)
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout_s = timeout.total_seconds()
@@ -350,27 +332,18 @@ def _connect(assignment: Assignment, *, timeout_s: float, check: Callable[[], No
     deadline = time.monotonic() + timeout_s
     while True:
         check()
-        connection = _try_to_connect(endpoint.host, endpoint.port)
-        if connection is not None:
-            return connection
+        with contextlib.suppress(OSError):
+            connection = socket.create_connection((endpoint.host, endpoint.port), timeout=_CONNECT_TIMEOUT_S)
+            if connection.getsockname() != connection.getpeername():
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection
+            # A port of the ephemeral range that nobody listens at yet can be given to the connection itself,
+            # which then meets itself. Reset, it leaves nothing behind that would keep rank 0 from listening.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            connection.close()
         if time.monotonic() > deadline:
             raise Unavailable(f"no store listens at {endpoint.host}:{endpoint.port} after {timeout_s:.0f} s")
         time.sleep(_RETRY_PAUSE_S)
-
-
-def _try_to_connect(host: str, port: int) -> socket.socket | None:
-    try:
-        connection = socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S)
-        if connection.getsockname() != connection.getpeername():
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connection
-    except OSError:
-        return None
-    # A port of the ephemeral range that nobody listens at yet can be given to the connection itself, which then
-    # meets itself. Reset, it leaves nothing behind that would keep rank 0 from listening.
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-    connection.close()
-    return None
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -141,19 +141,26 @@ class StoreTable:
 
     def _answer(self, request: Request) -> Answer:
         match request:
-            case Hello():
-                return self._greet(request)
+            case Hello(job, round, proof):
+                here = f"this is the store of {self.job} round {self.round}"
+                if (job, round) != (self.job, self.round):
+                    return Answer(refused=f"{here}, not of {job} round {round}")
+                if not hmac.compare_digest(proof, proof_of(self.owner, self.job, self.round)):
+                    return Answer(refused=f"{here}, in another life of the job")
             case Set(key, value):
                 self._values[key] = value
             case Append(key, value):
                 self._values[key] = self._values.get(key, b"") + value
             case CompareSet(key, expected, value):
-                return self._compare_set(key, expected, value)
+                held = self._values.get(key)
+                if held == expected or (held is None and not expected):
+                    self._values[key] = held = value
+                return Answer(value=expected if held is None else held)
             case Add(key, amount):
-                held = self._values.get(key, b"0")
-                if len(held) > len(str(-COUNT_MAX)) or not held.removeprefix(b"-").isdigit():
+                number = self._values.get(key, b"0")
+                if len(number) > len(str(-COUNT_MAX)) or not number.removeprefix(b"-").isdigit():
                     return Answer(refused=f"key {key} holds no number to add to")
-                total = int(held) + amount
+                total = int(number) + amount
                 if abs(total) > COUNT_MAX:
                     return Answer(refused=f"key {key} would count beyond {COUNT_MAX}")
                 self._values[key] = str(total).encode()
@@ -165,18 +172,3 @@ class StoreTable:
             case Count():
                 return Answer(number=len(self._values))
         return Answer()
-
-    def _greet(self, hello: Hello) -> Answer:
-        here, there = f"{self.job} round {self.round}", f"{hello.job} round {hello.round}"
-        if (hello.job, hello.round) != (self.job, self.round):
-            return Answer(refused=f"this is the store of {here}, not of {there}")
-        if not hmac.compare_digest(hello.proof, proof_of(self.owner, self.job, self.round)):
-            return Answer(refused=f"this is the store of {here}, in another life of the job")
-        return Answer()
-
-    def _compare_set(self, key: str, expected: bytes, value: bytes) -> Answer:
-        held = self._values.get(key)
-        if held == expected or (held is None and not expected):
-            self._values[key] = value
-            return Answer(value=value)
-        return Answer(value=expected if held is None else held)

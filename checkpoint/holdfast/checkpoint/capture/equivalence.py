@@ -13,11 +13,9 @@ one would not be more so, and steps would be lost to hide what a human should se
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import Module
@@ -39,16 +37,6 @@ BATCH_BYTES_MAX = 64 << 20  # It is stored with every checkpoint, once per rank.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1.3e-6, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}
 _TOLERANCE_MAX = 1.6e-2
 _PLAIN = (bool, int, float, str, bytes, type(None))
-
-
-class _Word(msgspec.Struct, frozen=True):
-    """What a rank says before the check (whether it can), or after it (what it found)."""
-
-    can_tell: bool = True
-    difference: str = ""
-
-
-_WORDS = msgspec.msgpack.Decoder(_Word)
 
 
 class Equivalence:
@@ -104,7 +92,7 @@ class Equivalence:
         on every rank alike.
         """
         found, self._found = self._found, {}
-        if not all(said.can_tell for said in _exchange(group, _Word(can_tell=bool(found)))):
+        if not all(group.exchange(b"can tell" if found else b"")):
             return
         batch = tree_map(
             lambda leaf: leaf.to(found["device"]) if isinstance(leaf, torch.Tensor) else leaf, found["batch"]
@@ -115,35 +103,28 @@ class Equivalence:
         # Compared as text first: a loss that is no number does not equal itself.
         is_same = before.hex() == now.hex() or abs(before - now) <= tolerance * max(abs(before), abs(now))
         difference = "" if is_same else f"{now!r} instead of {before!r}"
-        for rank, said in enumerate(_exchange(group, _Word(difference=difference))):
-            if said.difference:
+        for rank, said in enumerate(group.exchange(difference.encode())):
+            if said:
                 raise NotEquivalent(
                     f"rank {rank} computes another loss of the batch of step {found['step']} than when that was "
-                    f"saved: {said.difference}"
+                    f"saved: {said.decode()}"
                 )
 
     def _loss(self, batch: Any, step: int) -> float:
-        with _undisturbed(self._model, seed=step), torch.no_grad():
-            return float(self._loss_of(batch))
-
-
-def _exchange(group: SaveGroup, word: _Word) -> list[_Word]:
-    return [_WORDS.decode(each) for each in group.exchange(msgspec.msgpack.encode(word))]
-
-
-@contextmanager
-def _undisturbed(model: Module, *, seed: int) -> Iterator[None]:
-    """Random numbers as after `seed`; afterwards they, the model's buffers and its sharding are as they were."""
-    before = randomness.capture()
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    randomness.reseed(seed)
-    try:
-        yield
-    finally:
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()  # Or what is sharded stays whole until the next step.
-        with torch.no_grad():
-            for buffer, content in buffers:
-                buffer.copy_(content)
-        randomness.reinstate(before)
+        """With random numbers as after the seed `step`; afterwards they, the model's buffers and its sharding are
+        as they were.
+        """
+        before = randomness.capture()
+        buffers = [(buffer, buffer.detach().clone()) for buffer in self._model.buffers()]
+        randomness.reseed(step)
+        try:
+            with torch.no_grad():
+                return float(self._loss_of(batch))
+        finally:
+            for module in self._model.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()  # Or what is sharded stays whole until the next step.
+            with torch.no_grad():
+                for buffer, content in buffers:
+                    buffer.copy_(content)
+            randomness.reinstate(before)

@@ -58,7 +58,7 @@ class ImageWriter:
         self._copier = _TensorCopier()
         self._packed: dict[str, tuple[bytes, bytes]] = {}
         self._laid_out: tuple[int, Set[ChunkKey], _Layout] | None = None
-        self._moves: tuple[_Layout, Mapping[str, Shard], int, _Moves] | None = None
+        self._moves: tuple[_Layout, Mapping[str, Shard], int, _Moves] | None = None  # Of what is held.
         self._framed: weakref.WeakKeyDictionary[Room, _Layout] = weakref.WeakKeyDictionary()
 
     def write(
@@ -95,7 +95,10 @@ class ImageWriter:
             room.image[start : start + len(packed)] = packed
             start += len(packed)
         self._copier.copy(_moves_of(layout, look.given), image)
-        self._copier.copy(self._moves_of_held(layout, look), image)
+        known = self._moves
+        if known is None or known[0] is not layout or known[1] is not look.held or known[2] != look.revision:
+            known = self._moves = layout, look.held, look.revision, _moves_of(layout, look.held)
+        self._copier.copy(known[3], image)
         return Snapshot(
             step=step,
             batches=batches,
@@ -120,22 +123,28 @@ class ImageWriter:
         return known[1]
 
     def _layout(self, look: Look, share: Set[ChunkKey]) -> "_Layout":
+        """One archive after the other for those of the shards that are in `share`, laid out anew only when the
+        state has changed its shape.
+        """
         known = self._laid_out
         if known is not None and known[0] == look.generation and known[1] is share:
             return known[2]
-        layout = _lay_out(self._file, look.shards, look.paths, share)
+        slots: dict[str, _Slot] = {}
+        entries: dict[str, Stored] = {}
+        start = 0
+        for name, shard in look.shards.items():
+            if (name, shard.box.offsets) not in share:
+                continue
+            dtype = shard.local.dtype
+            frame = archive.frame(dtype, shard.box.sizes)
+            payload = start + len(frame.before)
+            slots[name] = _Slot(dtype, shard.box, start, payload, frame.payload_bytes)
+            chunk = StoredChunk(self._file, start, frame.length_bytes, payload, shard.box)
+            entries[name] = StoredTensor(str(dtype).removeprefix("torch."), shard.shape, (chunk,))
+            start += -(-frame.length_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        layout = _Layout(slots, start, entries, {name: look.paths[name] for name in slots})
         self._laid_out = look.generation, share, layout
         return layout
-
-    def _moves_of_held(self, layout: "_Layout", look: Look) -> "_Moves":
-        known = self._moves
-        if known is not None:
-            known_layout, held, revision, moves = known
-            if known_layout is layout and held is look.held and revision == look.revision:
-                return moves
-        moves = _moves_of(layout, look.held)
-        self._moves = layout, look.held, look.revision, moves
-        return moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,26 +179,6 @@ class _Layout:
             behind = slot.payload + slot.payload_bytes
             image[slot.start : slot.payload] = frame.before
             image[behind:end] = frame.after.ljust(end - behind, b"\0")
-
-
-def _lay_out(
-    file: str, shards: Mapping[str, Shard], paths: Mapping[str, tuple[str | int, ...]], share: Set[ChunkKey]
-) -> _Layout:
-    """One archive after the other for those of `shards` that are in `share`."""
-    slots: dict[str, _Slot] = {}
-    entries: dict[str, Stored] = {}
-    start = 0
-    for name, shard in shards.items():
-        if (name, shard.box.offsets) not in share:
-            continue
-        dtype = shard.local.dtype
-        frame = archive.frame(dtype, shard.box.sizes)
-        payload = start + len(frame.before)
-        slots[name] = _Slot(dtype, shard.box, start, payload, frame.payload_bytes)
-        chunk = StoredChunk(file, start, frame.length_bytes, payload, shard.box)
-        entries[name] = StoredTensor(str(dtype).removeprefix("torch."), shard.shape, (chunk,))
-        start += -(-frame.length_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-    return _Layout(slots, start, entries, {name: paths[name] for name in slots})
 
 
 def _pin(room: Room, memory: torch.Tensor) -> None:
@@ -257,23 +246,24 @@ class _TensorCopier:
         large = deque(moves.large)
         helping = self._helper.submit(_drain, large, base) if len(large) > 1 else None
         with torch.no_grad():
-            pairs = []
-            for slot, tensor in moves.others:
-                payload = image[slot.payload : slot.payload + slot.payload_bytes]
-                pairs.append((payload.view(slot.dtype).view(slot.box.sizes), tensor))
-            self._copy_others(pairs)
+            self._copy_others(moves.others, image)
         for target, source, size in moves.small:
             _move(base + target, source, size)
         _drain(large, base)
         if helping is not None:
             helping.result()
 
-    def _copy_others(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    def _copy_others(self, others: Sequence[tuple[_Slot, torch.Tensor]], image: torch.Tensor) -> None:
         """Those on a device by a stream of their own, after what was asked of the device before."""
-        for target, source in pairs:
-            if not source.is_cuda:
+        pairs = []
+        for slot, source in others:
+            payload = image[slot.payload : slot.payload + slot.payload_bytes]
+            target = payload.view(slot.dtype).view(slot.box.sizes)
+            if source.is_cuda:
+                pairs.append((target, source))
+            else:
                 target.copy_(source)
-        for device in {source.device for _, source in pairs if source.is_cuda}:
+        for device in {source.device for _, source in pairs}:
             if device not in self._streams:
                 self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             stream = self._streams[device]

@@ -27,10 +27,8 @@ _LOG = logging.getLogger(__name__)
 
 _MODEL, _STATE, _GROUPS = "model.", "optimizer.state.", groups.PREFIX
 _HELD = (_MODEL, _STATE)
-
 _Place = tuple[Any, Any]
 """A dictionary that is in use, and the key of a value in it."""
-
 
 ChunkKey = tuple[str, tuple[int, ...]]
 """A chunk's name and offsets."""
@@ -156,8 +154,21 @@ class _Plan:
         self.held = _Held()
         self._values: dict[str, _Place] = {}
         for name, value in flat.values.items():
-            if name.startswith(_HELD):
-                self._find(name, value, places[name])
+            if not name.startswith(_HELD):
+                continue
+            holder, key = places[name]
+            there = holder[key]
+            if not isinstance(value, torch.Tensor):
+                if there is not value:
+                    raise LookupError(name)
+                self._values[name] = places[name]
+                continue
+            # Two tensors are one, but for what autograd knows of them.
+            memory = value._local_tensor if isinstance(value, DTensor) else value
+            is_elsewhere = not isinstance(there, torch.Tensor) or _kinds([there]) != _kinds([value])
+            if is_elsewhere or (memory.data_ptr() == 0 and memory.numel() > 0):
+                raise LookupError(name)
+            self.held.add(name, places[name], shard_of(name, value))
         self.held.settle()
         self.paths = {name: path for name, path in flat.paths.items() if name.startswith((*_HELD, _GROUPS))}
         self._names = {
@@ -181,24 +192,6 @@ class _Plan:
         found = {name: holder[key] for name, (holder, key) in self._values.items()}
         return FlatState(values={**values, **self._names, **found}, paths={**self.paths, **paths})
 
-    def _find(self, name: str, value: object, place: _Place) -> None:
-        holder, key = place
-        there = holder[key]
-        if not isinstance(value, torch.Tensor):
-            if there is not value:
-                raise LookupError(name)
-            self._values[name] = place
-            return
-        # Two tensors are one, but for what autograd knows of them.
-        memory = value._local_tensor if isinstance(value, DTensor) else value
-        if (
-            not isinstance(there, torch.Tensor)
-            or _kinds([there]) != _kinds([value])
-            or (memory.data_ptr() == 0 and memory.numel() > 0)
-        ):
-            raise LookupError(name)
-        self.held.add(name, place, shard_of(name, value))
-
 
 class LiveState:
     """`look` belongs to the training thread."""
@@ -213,12 +206,9 @@ class LiveState:
 
     def look(self) -> Look:
         """The state as it is now. Raises InvalidInput for what cannot be stored."""
-        if self._plan is None or not self._plan.holds(self._state):
-            return self._look_anew()
-        rest, own = self._plan.rest(self._state.optimizer), self._state.own(self._rank)
-        return self._seen({**rest.values, **own.values}, {**rest.paths, **own.paths})
-
-    def _look_anew(self) -> Look:
+        if self._plan is not None and self._plan.holds(self._state):
+            rest, own = self._plan.rest(self._state.optimizer), self._state.own(self._rank)
+            return self._seen({**rest.values, **own.values}, {**rest.paths, **own.paths})
         flat = self._state.flat(self._rank)
         try:
             self._plan = _Plan(self._state, flat)

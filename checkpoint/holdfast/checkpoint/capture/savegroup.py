@@ -72,11 +72,17 @@ class SaveGroup:
         """Give `content`, which is not to change before the work is done, to a rank that receives it under the
         same tag. Between two ranks only; `receive` likewise.
         """
-        return _work(dist.isend(_over(content), dst=to, group=self._process_group, tag=tag))
+        tensor = torch.frombuffer(content, dtype=torch.uint8)
+        work = dist.isend(tensor, dst=to, group=self._process_group, tag=tag)
+        assert work is not None  # Only a rank outside of the group gets none.
+        return work
 
     def receive(self, memory: memoryview, *, source: int, tag: int) -> dist.Work:
         """Fill `memory` with what `source` sends."""
-        return _work(dist.irecv(_over(memory), src=source, group=self._process_group, tag=tag))
+        tensor = torch.frombuffer(memory, dtype=torch.uint8)
+        work = dist.irecv(tensor, src=source, group=self._process_group, tag=tag)
+        assert work is not None
+        return work
 
     def close(self) -> None:
         """Give the group back. Not a collective; afterwards nobody may speak."""
@@ -88,15 +94,6 @@ class SaveGroup:
         sizes = [torch.empty(1, dtype=torch.int64) for _ in range(self.world_size)]
         dist.all_gather(sizes, torch.tensor([len(words)]), group=self._process_group)
         return [int(size) for size in sizes]
-
-
-def _over(memory: memoryview) -> torch.Tensor:
-    return torch.frombuffer(memory, dtype=torch.uint8)
-
-
-def _work(work: dist.Work | None) -> dist.Work:
-    assert work is not None  # Only a rank outside of the group gets none.
-    return work
 
 
 def _blank(size: int) -> torch.Tensor:

@@ -59,37 +59,23 @@ def raised(last: Mark | None, *, owner: str, round: int, uri: str) -> Mark:
     return mark
 
 
-def current(storage: Tree) -> int:
-    """The number of the round that entered last, 0 when none has. Raises Damaged when nobody can tell."""
-    mark = _read(storage)
-    return mark.number if mark else 0
-
-
 def require(storage: Tree, number: int) -> None:
     """Call while holding `storage.exclusive()`. Raises Fenced when a newer round has entered, Damaged when
     nobody can tell.
     """
-    check(_read(storage), number, uri=storage.uri)
+    check(read(storage), number, uri=storage.uri)
 
 
-def admit(storage: Tree, *, owner: str, round: int) -> int:
-    """The number that `owner`'s `round` works under, to be given to `enter`. Raises as `require` does."""
-    return raised(_read(storage), owner=owner, round=round, uri=storage.uri).number
-
-
-def enter(storage: Tree, *, owner: str, round: int) -> None:
-    """Raise the fence. Call while holding `storage.exclusive()`; raises as `require` does."""
-    last = _read(storage)
-    mark = raised(last, owner=owner, round=round, uri=storage.uri)
-    if last == mark:
-        return
+def write(storage: Tree, mark: Mark) -> None:
+    """Call while holding `storage.exclusive()`."""
     words = (str(mark.number), str(mark.base), mark.owner, *mark.displaced)
     storage.write(_WRITING, [memoryview(f"{' '.join(words)}\n".encode())])
     storage.rename(_WRITING, FILE_NAME)
     storage.sync()
 
 
-def _read(storage: Tree) -> Mark | None:
+def read(storage: Tree) -> Mark | None:
+    """What was written last, None when nothing was. Raises Damaged when nobody can tell."""
     try:
         text = storage.read(FILE_NAME, 0, _BYTES_MAX)
     except FileNotFoundError:

@@ -4,17 +4,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 
-from holdfast.checkpoint.commit import fence
-from holdfast.checkpoint.commit.discovery import (
-    Found,
-    committed_name,
-    doomed_name,
-    is_doomed,
-    set_aside_from,
-    set_aside_name,
-    staged_by,
-    staged_name,
-)
+from holdfast.checkpoint.commit import discovery, fence
 from holdfast.checkpoint.commit.retention import Need, Retention, judged, leave_need, read_need
 from holdfast.checkpoint.commit.storage import Entered
 from holdfast.checkpoint.format.files import Tree
@@ -33,17 +23,20 @@ class FolderCommits:
         storage = self._storage
         storage.make()
         with storage.exclusive():
-            number = fence.admit(storage, owner=owner, round=round)
-            _delete(storage, _leftovers(storage, number))
-            fence.enter(storage, owner=owner, round=round)
-        return number
+            last = fence.read(storage)
+            mark = fence.raised(last, owner=owner, round=round, uri=storage.uri)
+            _delete(storage, _leftovers(storage, mark.number))
+            if mark != last:
+                fence.write(storage, mark)
+        return mark.number
 
     def entered(self) -> Entered:
-        return Entered(fence.current(self._storage), read_need(self._storage))
+        mark = fence.read(self._storage)
+        return Entered(mark.number if mark else 0, read_need(self._storage))
 
     def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
         """The same for every attempt: what was committed does not have this name any more."""
-        return staged_name(step, round=round, token=token)
+        return discovery.staged_name(step, round=round, token=token)
 
     def publish(self, folder: str, *, step: int, round: int) -> str:
         """A checkpoint of that step may be there already: of a round whose history this one gave up, or one that a
@@ -51,9 +44,9 @@ class FolderCommits:
         aside first and deleted last; a death between the two renames leaves it, and `enter` puts it back. An older
         one that cannot be deleted is no failure: the newer stands, and `retire` clears the older away.
         """
-        storage, final = self._storage, committed_name(step)
+        storage, final = self._storage, discovery.committed_name(step)
         # Fresh each time: what an earlier attempt has set aside and not deleted is not in the way.
-        aside = set_aside_name(final, secrets.token_hex(4))
+        aside = discovery.set_aside_name(final, secrets.token_hex(4))
         with storage.exclusive():
             fence.require(storage, round)
             replaces = final in storage.names()
@@ -75,7 +68,7 @@ class FolderCommits:
 
     def retire(
         self, retention: Retention, *, round: int, token: str, need: Need | None = None
-    ) -> tuple[Found, ...]:
+    ) -> tuple[discovery.Found, ...]:
         """Also deletes whatever could not be deleted before. For while `token` saves nothing. Readers see each
         checkpoint whole or not at all, also after a loss of power.
         """
@@ -85,8 +78,8 @@ class FolderCommits:
             doomed = _leftovers(storage, round, token)
             verdict = judged(storage, retention)
             for name in verdict.doomed:
-                storage.rename(name, doomed_name(name, token))
-                doomed.append(doomed_name(name, token))
+                storage.rename(name, discovery.doomed_name(name, token))
+                doomed.append(discovery.doomed_name(name, token))
             try:
                 _delete(storage, doomed)
             finally:
@@ -102,12 +95,12 @@ def _leftovers(storage: Tree, round: int, token: str = "") -> list[str]:
     names = storage.names()
     found: list[str] = []
     for name in tuple(names):
-        final, staged = set_aside_from(name), staged_by(name)
+        final, staged = discovery.set_aside_from(name), discovery.staged_by(name)
         is_dead = staged is not None and (staged[0] < round or staged == (round, token))
         if final is not None and final not in names:
             storage.rename(name, final)
             names.append(final)
-        elif final is not None or is_doomed(name) or is_dead:
+        elif final is not None or discovery.is_doomed(name) or is_dead:
             found.append(name)
     return found
 

@@ -93,12 +93,14 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """The round that deletes, by its number in the storage, and the step it had restored (None: it started
-    afresh). What is kept is of the history it goes on with, also before its first commit.
+    """The round that saves and deletes, by its number in the storage, the step it had restored (None: it started
+    afresh), and a token that no other process has. What is kept is of the history it goes on with, also before its
+    first commit.
     """
 
     round: int
     parent: int | None
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Looking at every block of a checkpoint, whether or not anybody needs it now."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from holdfast.checkpoint.format.files import Files
 from holdfast.checkpoint.format.manifest import BLOCK_BYTES
 from holdfast.checkpoint.format.verifiedfile import NoSource, Tally, VerifiedFile
 
-THREADS = 4  # A hash is taken at the speed of memory: a few keep a fast disk busy.
+_THREADS = 4  # A hash is taken at the speed of memory: a few keep a fast disk busy.
 _STRIDE_BLOCKS = 16
 
 
@@ -44,9 +44,7 @@ Progress = Callable[[int], None]
 """Called, from any thread, with the number of bytes that were just verified."""
 
 
-def verify(
-    files: Files, name: str, *, progress: Progress = lambda size: None, threads: int = THREADS
-) -> Verification:
+def verify(files: Files, name: str, *, progress: Progress = lambda size: None) -> Verification:
     """Compare every block of every file with its hash, and the index with the files.
 
     Raises OSError when the storage fails: that says nothing about the checkpoint.
@@ -64,9 +62,20 @@ def verify(
 
     def look(stride: tuple[str, range]) -> list[Flaw]:
         file, numbers = stride
-        return list(_damaged(name, file, whole[file], numbers, progress))
+        each, flaws = whole[file], []
+        memory = memoryview(bytearray(min(BLOCK_BYTES, each.record.size_bytes)))
+        with each.opened() as opened:
+            for number in numbers:
+                block = memory[: each.size_of(number)]
+                try:
+                    each.load(opened, number, block, NoSource(), Tally())
+                except Damaged:
+                    reason = "the block differs from what was written"
+                    flaws.append(Flaw(name, file, number * BLOCK_BYTES, reason))
+                progress(block.nbytes)
+        return flaws
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="holdfast-verify") as pool:
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-verify") as pool:
         flaws = [flaw for found in pool.map(look, strides) for flaw in found]
     if not any(flaw.file == index.FILE_NAME for flaw in flaws):
         try:
@@ -76,17 +85,3 @@ def verify(
             flaws.append(Flaw(name, index.FILE_NAME, None, str(damage)))
     size = sum(record.size_bytes for record in manifest.files.values())
     return Verification(name, size, tuple(flaws))
-
-
-def _damaged(
-    name: str, file: str, whole: VerifiedFile, numbers: Sequence[int], progress: Progress
-) -> Iterator[Flaw]:
-    memory = memoryview(bytearray(min(BLOCK_BYTES, whole.record.size_bytes)))
-    with whole.opened() as opened:
-        for number in numbers:
-            block = memory[: whole.size_of(number)]
-            try:
-                whole.load(opened, number, block, NoSource(), Tally())
-            except Damaged:
-                yield Flaw(name, file, number * BLOCK_BYTES, "the block differs from what was written")
-            progress(block.nbytes)

@@ -8,25 +8,17 @@ straight to its final place.
 import io
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO, Any
 
 import torch
+from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
 from torch.utils.serialization import config
 
-from holdfast.checkpoint.format.index import Index, Stored, StoredTensor
+from holdfast.checkpoint.format.index import Index, StoredTensor
 
 _RECORD = "data/0"
 _SETTINGS: Any = config  # torch installs its methods at run time, where no type checker sees them
@@ -83,35 +75,31 @@ METADATA_FILE = ".metadata"
 
 def encode_metadata(index: Index) -> bytes:
     """The index in the form torch.distributed.checkpoint reads: a pickle, which only stock readers open."""
-    metadata = Metadata(
-        state_dict_metadata={name: _metadata_of(stored) for name, stored in index.entries.items()},
-        planner_data=dict(index.paths),
-        storage_data=_places_of(index.entries),
-        storage_meta=StorageMeta(),
+    described: dict[str, metadata.TensorStorageMetadata | metadata.BytesStorageMetadata] = {}
+    places: dict[metadata.MetadataIndex, _StorageInfo] = {}
+    for name, stored in index.entries.items():
+        if not isinstance(stored, StoredTensor):
+            described[name] = metadata.BytesStorageMetadata()
+            places[metadata.MetadataIndex(name)] = _StorageInfo(stored.file, stored.start, stored.length_bytes)
+            continue
+        described[name] = metadata.TensorStorageMetadata(
+            properties=metadata.TensorProperties(dtype=getattr(torch, stored.dtype)),
+            size=torch.Size(stored.shape),
+            chunks=[
+                metadata.ChunkStorageMetadata(
+                    offsets=torch.Size(chunk.box.offsets), sizes=torch.Size(chunk.box.sizes)
+                )
+                for chunk in stored.chunks
+            ],
+        )
+        for number, chunk in enumerate(stored.chunks):
+            key = metadata.MetadataIndex(name, chunk.box.offsets, number)
+            places[key] = _StorageInfo(chunk.file, chunk.start, chunk.length_bytes)
+    return pickle.dumps(
+        metadata.Metadata(
+            state_dict_metadata=described,
+            planner_data=dict(index.paths),
+            storage_data=places,
+            storage_meta=metadata.StorageMeta(),
+        )
     )
-    return pickle.dumps(metadata)
-
-
-def _metadata_of(stored: Stored) -> TensorStorageMetadata | BytesStorageMetadata:
-    if not isinstance(stored, StoredTensor):
-        return BytesStorageMetadata()
-    return TensorStorageMetadata(
-        properties=TensorProperties(dtype=getattr(torch, stored.dtype)),
-        size=torch.Size(stored.shape),
-        chunks=[
-            ChunkStorageMetadata(offsets=torch.Size(chunk.box.offsets), sizes=torch.Size(chunk.box.sizes))
-            for chunk in stored.chunks
-        ],
-    )
-
-
-def _places_of(entries: Mapping[str, Stored]) -> dict[MetadataIndex, _StorageInfo]:
-    places: dict[MetadataIndex, _StorageInfo] = {}
-    for name, stored in entries.items():
-        if isinstance(stored, StoredTensor):
-            for number, chunk in enumerate(stored.chunks):
-                key = MetadataIndex(name, chunk.box.offsets, number)
-                places[key] = _StorageInfo(chunk.file, chunk.start, chunk.length_bytes)
-        else:
-            places[MetadataIndex(name)] = _StorageInfo(stored.file, stored.start, stored.length_bytes)
-    return places

@@ -165,10 +165,18 @@ def require_whole(found: Index, manifest: Manifest) -> None:
             if end > record.size_bytes:
                 raise Damaged(f"{name} would end at {end}, beyond the end of {each.file}")
             if isinstance(stored, StoredTensor) and isinstance(each, StoredChunk):
-                _require_payload(name, stored, each)
+                size = each.box.volume * ITEM_BYTES.get(stored.dtype, 1)
+                if not each.start <= each.payload <= end - size:
+                    raise Damaged(
+                        f"{name} has a payload of {size} bytes at {each.payload}, which is not in its archive"
+                    )
             spans.setdefault(each.file, []).append((each.start, end, name))
     for file, those in spans.items():
-        _require_apart(file, those)
+        reached, before = 0, ""
+        for start, end, name in sorted(those):
+            if start < reached:
+                raise Damaged(f"{before} and {name} lie in the same bytes of {file}")
+            reached, before = end, name
 
 
 def find_gap(entries: Mapping[str, Stored]) -> str | None:
@@ -177,21 +185,6 @@ def find_gap(entries: Mapping[str, Stored]) -> str | None:
         if isinstance(stored, StoredTensor) and not _is_tiled(stored.shape, [each.box for each in stored.chunks]):
             return name
     return None
-
-
-def _require_payload(name: str, stored: StoredTensor, chunk: StoredChunk) -> None:
-    size = chunk.box.volume * ITEM_BYTES.get(stored.dtype, 1)
-    if not chunk.start <= chunk.payload <= chunk.start + chunk.length_bytes - size:
-        raise Damaged(f"{name} has a payload of {size} bytes at {chunk.payload}, which is not in its archive")
-
-
-def _require_apart(file: str, spans: list[tuple[int, int, str]]) -> None:
-    spans.sort()
-    reached, before = 0, ""
-    for start, end, name in spans:
-        if start < reached:
-            raise Damaged(f"{before} and {name} lie in the same bytes of {file}")
-        reached, before = end, name
 
 
 def _is_tiled(shape: Sequence[int], boxes: Sequence[Box]) -> bool:

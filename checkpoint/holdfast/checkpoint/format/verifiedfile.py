@@ -78,7 +78,12 @@ class VerifiedFile:
         found = bytearray()
         for number in range(offset // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
             start = number * BLOCK_BYTES
-            found += self._block(number)[max(offset - start, 0) : end - start]
+            if self._kept is None or self._kept[0] != number:
+                memory = memoryview(bytearray(self.size_of(number)))
+                with self.opened() as file:
+                    self.load(file, number, memory, NoSource(), Tally())
+                self._kept = (number, memory)
+            found += self._kept[1][max(offset - start, 0) : end - start]
         return found
 
     def size_of(self, number: int) -> int:
@@ -111,11 +116,3 @@ class VerifiedFile:
             part[:], found = found[: part.nbytes], found[part.nbytes :]
         tally.healed.append(f"{self.name} at {number * BLOCK_BYTES}")
         _LOG.warning("damaged block had from elsewhere file=%s offset=%d", self.name, number * BLOCK_BYTES)
-
-    def _block(self, number: int) -> memoryview:
-        if self._kept is None or self._kept[0] != number:
-            memory = memoryview(bytearray(self.size_of(number)))
-            with self.opened() as file:
-                self.load(file, number, memory, NoSource(), Tally())
-            self._kept = (number, memory)
-        return self._kept[1]

@@ -40,14 +40,6 @@ class SavePoint(StrEnum):
 Reached = Callable[[SavePoint], object]
 
 
-class Lineage(msgspec.Struct, frozen=True):
-    """Whose checkpoints these are: the round, the step it had restored, and a token no other process has."""
-
-    round: int
-    parent: int | None
-    token: str
-
-
 class Part(msgspec.Struct, frozen=True, tag="part"):
     """What one rank wrote. `listing` is its `Listing`, packed: from save to save it is nearly always the same.
     `healthy` is as in `Snapshot`.
@@ -73,12 +65,6 @@ class _Verdict(msgspec.Struct, frozen=True):
     fenced: str = ""
 
 
-_PARTS = msgspec.msgpack.Decoder(Part | _Failure)
-_LISTINGS = msgspec.msgpack.Decoder(Listing)
-_VERDICTS = msgspec.msgpack.Decoder(_Verdict)
-_SIZES = msgspec.msgpack.Decoder(int)
-
-
 class Persister:
     """Saves one snapshot after the other. All ranks call `save` alike, each from one thread.
 
@@ -90,7 +76,7 @@ class Persister:
         self,
         storage: Storage,
         group: SaveGroup,
-        lineage: Lineage,
+        writer: Writer,
         *,
         retention: Callable[[], Retention],
         reached: Reached,
@@ -98,7 +84,7 @@ class Persister:
     ) -> None:
         self._storage = storage
         self._group = group
-        self._lineage = lineage
+        self._writer = writer
         self._retention = retention
         self._reached = reached
         self._stored = stored
@@ -114,12 +100,20 @@ class Persister:
         """
         self._attempts += 1
         folder = self._storage.commits.folder(
-            snapshot.step, round=self._lineage.round, token=self._lineage.token, attempt=self._attempts
+            snapshot.step, round=self._writer.round, token=self._writer.token, attempt=self._attempts
         )
         # The files of all ranks must fit, before the first of them is begun.
         sizes = self._group.gather(msgspec.msgpack.encode(snapshot.image.nbytes))
-        self._decide(lambda: self._make_room(sum(map(_SIZES.decode, sizes))))
-        parts = self._group.gather(msgspec.msgpack.encode(self._write(folder, snapshot)))
+        self._decide(lambda: self._make_room(sum(map(msgspec.msgpack.decode, sizes))))
+        try:  # This rank's file, durable.
+            self._storage.make(folder)
+            record = self._storage.write(f"{folder}/{snapshot.file}", [snapshot.image])
+            listing = Listing(entries=dict(snapshot.entries), paths=dict(snapshot.paths))
+            said: Part | _Failure = Part(snapshot.file, record, msgspec.msgpack.encode(listing), snapshot.healthy)
+            self._reached(SavePoint.FILE_WRITTEN)
+        except Exception as error:  # Whatever it is, the other ranks wait to be told.
+            said = _Failure(reason=f"rank {self._group.rank}: {self._explain(error)}")
+        parts = self._group.gather(msgspec.msgpack.encode(said))
         return self._decide(lambda: self._commit(folder, snapshot, parts))
 
     def tidy(self) -> None:
@@ -133,12 +127,11 @@ class Persister:
 
     def _clear(self) -> None:
         """Raises Fenced, and Damaged when nobody can tell."""
-        lineage = self._lineage
-        writer = Writer(lineage.round, lineage.parent)
+        writer = self._writer
         retention = replace(self._retention(), writer=writer)
         try:
             line: Sequence[Found] = self._storage.commits.retire(
-                retention, round=lineage.round, token=lineage.token, need=retention.need
+                retention, round=writer.round, token=writer.token, need=retention.need
             )
         except OSError as error:
             _LOG.warning("old checkpoints not deleted uri=%s reason=%s", self._storage.uri, error)
@@ -160,7 +153,8 @@ class Persister:
                 verdict = _Verdict(fenced=str(error))
             except Exception as error:  # Whatever it is, the other ranks wait to be told.
                 verdict = _Verdict(failed=self._explain(error))
-        heard = _VERDICTS.decode(self._group.broadcast(msgspec.msgpack.encode(verdict)))
+        said = self._group.broadcast(msgspec.msgpack.encode(verdict))
+        heard = msgspec.msgpack.decode(said, type=_Verdict)
         if heard.fenced:
             raise Fenced(heard.fenced)
         if heard.failed:
@@ -177,22 +171,10 @@ class Persister:
             )
         return ""
 
-    def _write(self, folder: str, snapshot: Snapshot) -> Part | _Failure:
-        """This rank's file, durable."""
-        try:
-            self._storage.make(folder)
-            record = self._storage.write(f"{folder}/{snapshot.file}", [snapshot.image])
-            listing = Listing(entries=dict(snapshot.entries), paths=dict(snapshot.paths))
-            part = Part(snapshot.file, record, msgspec.msgpack.encode(listing), snapshot.healthy)
-            self._reached(SavePoint.FILE_WRITTEN)
-        except Exception as error:  # Whatever it is, the other ranks wait to be told.
-            return _Failure(reason=f"rank {self._group.rank}: {self._explain(error)}")
-        return part
-
     def _commit(self, folder: str, snapshot: Snapshot, said: Sequence[bytes]) -> str:
         """What every rank has written becomes a checkpoint, whose name is returned; or nothing of it is left."""
         try:
-            heard = [_PARTS.decode(each) for each in said]
+            heard = [msgspec.msgpack.decode(each, type=Part | _Failure) for each in said]
             parts = [each for each in heard if isinstance(each, Part)]
             if len(parts) < len(heard):
                 raise SaveFailed("; ".join(each.reason for each in heard if isinstance(each, _Failure)))
@@ -208,8 +190,8 @@ class Persister:
             whole = Manifest(
                 format=manifest.FORMAT,
                 step=snapshot.step,
-                round=self._lineage.round,
-                parent=self._lineage.parent,
+                round=self._writer.round,
+                parent=self._writer.parent,
                 world_size=self._group.world_size,
                 batches=snapshot.batches,
                 files=files,
@@ -220,7 +202,7 @@ class Persister:
             self._storage.sync(folder)
             self._reached(SavePoint.MANIFEST_WRITTEN)
             self._reached(SavePoint.BEFORE_RENAME)
-            committed = self._storage.commits.publish(folder, step=snapshot.step, round=self._lineage.round)
+            committed = self._storage.commits.publish(folder, step=snapshot.step, round=self._writer.round)
             self._saved = snapshot.step
             self._reached(SavePoint.AFTER_RENAME)
         except Exception:
@@ -266,7 +248,7 @@ class Description:
         """Their content by name. Raises SaveFailed as `merge` does."""
         listings = tuple(part.listing for part in parts)
         if listings != self._listings:
-            whole = merge(map(_LISTINGS.decode, listings))
+            whole = merge(msgspec.msgpack.decode(each, type=Listing) for each in listings)
             self._files = {
                 archive.METADATA_FILE: archive.encode_metadata(whole),
                 index.FILE_NAME: index.encode(whole),
