@@ -7,6 +7,7 @@ import logging
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -99,13 +100,13 @@ class CopySender:
                 is_same_round = newest is not None and newest.age[0] == held.record.round
                 interval_s = now_s - newest.seen_s if newest is not None and is_same_round else None
                 newest = self._newest[slot] = _Newest(held.record.age, now_s, interval_s)
-            keepers = []
-            if held.copies < len(held.record.keepers):
-                keepers = [
-                    each
-                    for each in held.record.keepers
-                    if each not in newest.kept_by and self._paused_until_s.get(each, 0) <= now_s
-                ]
+            keepers = [
+                each
+                for each in held.record.keepers
+                if held.copies < len(held.record.keepers)
+                and each not in newest.kept_by
+                and self._paused_until_s.get(each, 0) <= now_s
+            ]
             if slot in self._running or newest.is_doubtful or (held.blocks is not None and not keepers):
                 continue
             sending_bytes = held.record.image_bytes * max(len(keepers), 1)
@@ -130,9 +131,8 @@ class CopySender:
     ) -> None:
         buffer, began_s = file.buffer, time.monotonic()
         self._hold(buffer, held)
-        opened = dict(
-            zip(keepers, await asyncio.gather(*(self._open(each, held) for each in keepers)), strict=True)
-        )
+        answers = await asyncio.gather(*(self._open(each, held) for each in keepers))
+        opened = dict(zip(keepers, answers, strict=True))
         newest.kept_by |= {keeper for keeper, peer in opened.items() if isinstance(peer, Kept)}
         sending = {keeper: peer for keeper, peer in opened.items() if isinstance(peer, Channel)}
         peers = list(sending.values())
@@ -161,28 +161,18 @@ class CopySender:
         """A connection over which `keeper` waits for the image, Kept when it has it, None when it will not."""
         try:
             peer = await channel.call(keeper, self._snapshots.owner, patience_s=self._patience_s)
-        except OSError as error:
-            self._pause(keeper, error)
-            return None
-        try:
-            await peer.say(Put(held.record))
-            answer = await peer.hear(
-                protocol.ANSWERS,
-                limit=protocol.GREETING_BYTES_MAX,
-                idle_s=held.record.image_bytes / _CLEARING_BYTES_S,
-            )
-            if isinstance(answer, Ready):
+            with ExitStack() as closing:
+                closing.callback(peer.close)
+                await peer.say(Put(held.record))
+                idle_s = held.record.image_bytes / _CLEARING_BYTES_S
+                answer = await peer.hear(protocol.ANSWERS, limit=protocol.GREETING_BYTES_MAX, idle_s=idle_s)
+                if not isinstance(answer, Ready):
+                    return protocol.require(answer, Kept)
+                closing.pop_all()  # It stays open for the image.
                 return peer
-            kept = protocol.require(answer, Kept)
         except OSError as error:
-            peer.close()
             self._pause(keeper, error)
             return None
-        except BaseException:
-            peer.close()
-            raise
-        peer.close()
-        return kept
 
     async def _send(
         self, buffer: SharedBuffer, held: HeldSnapshot, sending: dict[str, Channel], pace: Pace
@@ -194,21 +184,17 @@ class CopySender:
             await asyncio.sleep(pace.delay_s(block.nbytes * max(len(sending), 1), time.monotonic()))
             self._hold(buffer, held)
             blocks.append(hash_block(block))
-            failed = await asyncio.gather(*(self._pass(keeper, peer, block) for keeper, peer in sending.items()))
-            for keeper in filter(None, failed):
-                del sending[keeper]
+            sent = [peer.send(block) for peer in sending.values()]
+            results = await asyncio.gather(*sent, return_exceptions=True)
+            for keeper, result in zip(tuple(sending), results, strict=True):
+                if isinstance(result, OSError):
+                    self._pause(keeper, result)
+                    del sending[keeper]
+                elif result is not None:
+                    raise result
             if buffer.generation != held.generation:
                 break
         return tuple(blocks)
-
-    async def _pass(self, keeper: str, peer: Channel, block: memoryview) -> str | None:
-        """The keeper's name when it failed."""
-        try:
-            await peer.send(block)
-        except OSError as error:
-            self._pause(keeper, error)
-            return keeper
-        return None
 
     async def _end(self, keeper: str, peer: Channel, blocks: tuple[str, ...]) -> str | None:
         """The keeper's name when it has verified its copy."""

@@ -13,7 +13,7 @@ from holdfast.api.round import Tier
 from holdfast.checkpoint.commit.discovery import read_index, read_manifest
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format import archive
-from holdfast.checkpoint.format.files import Files
+from holdfast.checkpoint.format.files import Files, Readable
 from holdfast.checkpoint.format.index import Box, Index, StoredObject, StoredTensor
 from holdfast.checkpoint.format.manifest import Manifest, hash_block
 from holdfast.checkpoint.format.verifiedfile import VerifiedFile
@@ -26,7 +26,7 @@ class StoredCheckpoint:
     it cannot be read now.
     """
 
-    def __init__(self, files: Files, name: str, manifest: Manifest, index: Index) -> None:
+    def __init__(self, files: Readable, name: str, manifest: Manifest, index: Index) -> None:
         """`files` holds what the manifest lists below `name/`. Nothing is read yet."""
         self.name = name
         self.manifest = manifest
