@@ -15,7 +15,7 @@ from holdfast.checkpoint.memory.channel import PATIENCE_S
 from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots
 from holdfast.checkpoint.memory.protocol import parse_address
 from holdfast.checkpoint.memory.server import POLL_EVERY_S, TransferServer
-from holdfast.wire.openfiles import raise_open_files_max
+from holdfast.wire.door import raise_open_files_max
 
 _LOG = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from holdfast.checkpoint.memory.protocol import (
     Read,
     Refused,
 )
-from holdfast.wire.openfiles import ACCEPT_AGAIN_S
-from holdfast.wire.strangers import HELLO_S, Strangers
+from holdfast.wire.door import ACCEPT_AGAIN_S, HELLO_S, Strangers
 
 _LOG = logging.getLogger(__name__)
 

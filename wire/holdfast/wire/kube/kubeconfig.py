@@ -40,18 +40,22 @@ class Kubeconfig:
         await self.close()
         self._loaded_at = asyncio.get_running_loop().time()
         configuration = Configuration()
+        load, refresh = cast(Any, load_kube_config), cast(Any, refresh_token)  # the package leaves them untyped
+        load_pods_own = cast(Any, load_incluster_config)
         try:
             if self._path:
-                self._refreshing = await _load_file(self._path, configuration)
+                loader = await load(self._path, client_configuration=configuration, persist_config=False)
+                self._refreshing = asyncio.create_task(refresh(loader, configuration, REFRESH_S))
             else:
-                _load_service_account(configuration)
+                load_pods_own(configuration)
         except (ConfigException, OSError, ValueError, KeyError) as error:
-            where = self._path or "(in the cluster)"
-            raise InvalidInput(
-                Problem("--kubeconfig", where, f"name a kubeconfig that can be read: {error}")
-            ) from error
+            where, fix = self._path or "(in the cluster)", f"name a kubeconfig that can be read: {error}"
+            raise InvalidInput(Problem("--kubeconfig", where, fix)) from error
         self._configuration = configuration
-        self._proxy = configuration.proxy or _proxy_of_environment(self.server)
+        self._proxy = configuration.proxy
+        url = urlsplit(self.server)
+        if not self._proxy and not proxy_bypass(url.hostname or ""):
+            self._proxy = getproxies().get(url.scheme)  # What an administrator set for every program of the pod.
 
     async def reload(self) -> bool:
         """After a 401: read them again; False when that was done just now."""
@@ -92,21 +96,3 @@ class Kubeconfig:
         """What proves who we are."""
         settings: dict[str, Any] = dict(await self._configuration.auth_settings())
         return {each["key"]: each["value"] for each in settings.values() if each["value"]}
-
-
-def _proxy_of_environment(server: str) -> str | None:
-    """What an administrator set for every program of the pod."""
-    url = urlsplit(server)
-    if proxy_bypass(url.hostname or ""):
-        return None
-    return getproxies().get(url.scheme)
-
-
-async def _load_file(path: str, into: Configuration) -> "asyncio.Task[None]":
-    load, refresh = cast(Any, load_kube_config), cast(Any, refresh_token)  # the package leaves them untyped
-    loader = await load(path, client_configuration=into, persist_config=False)
-    return asyncio.create_task(refresh(loader, into, REFRESH_S))
-
-
-def _load_service_account(into: Configuration) -> None:
-    cast(Any, load_incluster_config)(into)
