@@ -143,7 +143,7 @@ class Door:
         taken = 0
         while True:
             try:
-                connection, source = await loop.sock_accept(self._listener)
+                connection, (source, *_) = await loop.sock_accept(self._listener)
             except OSError as error:
                 if error.errno in OUT_OF_FILES:
                     self._say("callers wait outside", str(error.strerror))
@@ -152,11 +152,9 @@ class Door:
             guest = _Guest(factory(), self._gone)
             self._guests[guest.inner] = guest
             guest.meet(connection, tls)
-            leaves = self._strangers.come(guest, source[0], time.monotonic())
+            leaves = self._strangers.come(guest, source, time.monotonic())
             if leaves is not None:
-                self._say(
-                    "connections of strangers give way to newer ones", f"too many, the newest from {source[0]}"
-                )
+                self._say("connections of strangers give way to newer ones", f"too many, the newest from {source}")
                 self._dropped()
                 leaves.leave()
             taken += 1

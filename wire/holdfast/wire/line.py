@@ -117,7 +117,8 @@ class Line(Generic[Heard]):
                 own = aiohttp.ClientSession(timeout=timeout, connector=watchdog_connector())
                 session = await stack.enter_async_context(own)
             while True:
-                await asyncio.sleep(await self._once(session))
+                pause_s = await self._once(session)
+                await asyncio.sleep(pause_s)
         raise AssertionError("the loop has no end")
 
     async def _once(self, session: aiohttp.ClientSession) -> float:
