@@ -11,9 +11,8 @@ import socket
 import sys
 from pathlib import Path
 
-from holdfast.checkpoint.memory.channel import PATIENCE_S
 from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots
-from holdfast.checkpoint.memory.protocol import parse_address
+from holdfast.checkpoint.memory.protocol import PATIENCE_S, parse_address
 from holdfast.checkpoint.memory.server import POLL_EVERY_S, TransferServer
 from holdfast.wire.door import raise_open_files_max
 

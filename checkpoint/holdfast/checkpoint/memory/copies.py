@@ -13,10 +13,9 @@ from functools import partial
 
 from holdfast.api.errors import InvalidInput
 from holdfast.checkpoint.format.manifest import hash_block
-from holdfast.checkpoint.memory import channel, protocol
-from holdfast.checkpoint.memory.channel import Channel
+from holdfast.checkpoint.memory import protocol
 from holdfast.checkpoint.memory.nodesnapshots import BufferFile, NodeSnapshots, copy_name
-from holdfast.checkpoint.memory.protocol import Kept, Put, Ready, Refused, Sealed, Which
+from holdfast.checkpoint.memory.protocol import Channel, Kept, Put, Ready, Refused, Sealed, Which
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer, block_count, capacity_for
 
@@ -160,7 +159,7 @@ class CopySender:
     async def _open(self, keeper: str, held: HeldSnapshot) -> Channel | Kept | None:
         """A connection over which `keeper` waits for the image, Kept when it has it, None when it will not."""
         try:
-            peer = await channel.call(keeper, self._snapshots.owner, patience_s=self._patience_s)
+            peer = await protocol.call(keeper, self._snapshots.owner, patience_s=self._patience_s)
             with ExitStack() as closing:
                 closing.callback(peer.close)
                 await peer.say(Put(held.record))

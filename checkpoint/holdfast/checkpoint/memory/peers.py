@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.checkpoint.format.manifest import hash_block
-from holdfast.checkpoint.memory import channel, protocol
+from holdfast.checkpoint.memory import protocol
 from holdfast.checkpoint.memory.protocol import (
     Block,
     Content,
@@ -29,7 +29,7 @@ class Peer:
     for `patience_s` (TimeoutError), or says no (ProtocolError).
     """
 
-    def __init__(self, address: str, key: str, *, patience_s: float = channel.PATIENCE_S) -> None:
+    def __init__(self, address: str, key: str, *, patience_s: float = protocol.PATIENCE_S) -> None:
         try:
             where = protocol.parse_address(address)
         except ValueError as error:

@@ -31,7 +31,9 @@ class Kubeconfig:
     def __init__(self, path: str) -> None:
         self._path = path
         self._configuration = Configuration()
-        self._proxy: str | None = None
+        self.server = ""
+        self.server_name: str | None = None
+        self.proxy: str | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._loaded_at = float("-inf")
 
@@ -52,10 +54,10 @@ class Kubeconfig:
             where, fix = self._path or "(in the cluster)", f"name a kubeconfig that can be read: {error}"
             raise InvalidInput(Problem("--kubeconfig", where, fix)) from error
         self._configuration = configuration
-        self._proxy = configuration.proxy
-        url = urlsplit(self.server)
-        if not self._proxy and not proxy_bypass(url.hostname or ""):
-            self._proxy = getproxies().get(url.scheme)  # What an administrator set for every program of the pod.
+        self.server, self.server_name = str(configuration.host).rstrip("/"), configuration.tls_server_name
+        self.proxy, url = configuration.proxy or None, urlsplit(self.server)
+        if not self.proxy and not proxy_bypass(url.hostname or ""):
+            self.proxy = getproxies().get(url.scheme)  # What an administrator set for every program of the pod.
 
     async def reload(self) -> bool:
         """After a 401: read them again; False when that was done just now."""
@@ -70,22 +72,6 @@ class Kubeconfig:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
             self._refreshing = None
-
-    @property
-    def server(self) -> str:
-        """The API server's URL."""
-        return str(self._configuration.host).rstrip("/")
-
-    @property
-    def server_name(self) -> str | None:
-        """The name its certificate is checked against, None for the one in the URL."""
-        name: str | None = self._configuration.tls_server_name
-        return name
-
-    @property
-    def proxy(self) -> str | None:
-        """The proxy of the kubeconfig, or of the environment (HTTPS_PROXY, NO_PROXY)."""
-        return self._proxy
 
     def tls(self) -> ssl.SSLContext:
         """Trust and client certificate, as they are now."""
