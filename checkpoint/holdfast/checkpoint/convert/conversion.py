@@ -9,7 +9,7 @@ import torch
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.checkpoint.catalogue import catalogue, choose
-from holdfast.checkpoint.commit.discovery import committed_step, read_index, read_manifest
+from holdfast.checkpoint.commit.discovery import committed_step
 from holdfast.checkpoint.convert.content import Contents, Origin, Shape, Source
 from holdfast.checkpoint.convert.dcp import DcpSource
 from holdfast.checkpoint.convert.folder import write_dcp, write_holdfast
@@ -28,14 +28,12 @@ class HoldfastSource:
     """A checkpoint of ours, every block verified before it is used. Raises Damaged when it cannot be opened."""
 
     def __init__(self, files: Files, name: str) -> None:
-        manifest = read_manifest(files, name)
-        index = read_index(files, name, manifest)
-        self._stored = StoredCheckpoint(files, name, manifest, index)
-        names = list(index.entries)
+        self._stored = stored = StoredCheckpoint.open(files, name)
+        names, manifest = stored.names(), stored.manifest
         self.contents = Contents(
-            tensors={name: Shape(*self._stored.shape_of(name)) for name in names if self._stored.has_tensor(name)},
-            objects=tuple(name for name in names if self._stored.has_object(name)),
-            paths=index.paths,
+            tensors={name: Shape(*stored.shape_of(name)) for name in names if stored.has_tensor(name)},
+            objects=tuple(name for name in names if stored.has_object(name)),
+            paths=stored.index.paths,
             origin=Origin(step=manifest.step, world_size=manifest.world_size, batches=manifest.batches),
         )
 

@@ -263,11 +263,10 @@ class Plan:
         """
         saved_world_size = self.checkpoint.manifest.world_size
         source = randomness.source_rank(rank, saved_world_size)
-        owners: list[tuple[str, Stateful | None]] = [(equivalence_name(source), state.equivalence)]
-        if state.data is not None and (world_size == saved_world_size or state.data.counts_globally):
-            self.takes_data = self.checkpoint.has_object(data_name(source))
-            owners.insert(0, (data_name(source), state.data))
-        for name, owner in owners:
+        knows_place = state.data is not None and (world_size == saved_world_size or state.data.counts_globally)
+        self.takes_data = knows_place and self.checkpoint.has_object(data_name(source))
+        data = state.data if knows_place else None
+        for owner, name in ((data, data_name(source)), (state.equivalence, equivalence_name(source))):
             if owner is not None and self.checkpoint.has_object(name):
                 self.loads.append((owner, name, self._add_object(name)))
         prefix = random_prefix(source)

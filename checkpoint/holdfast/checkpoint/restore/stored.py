@@ -33,7 +33,7 @@ class StoredCheckpoint:
         self._files = {
             file: VerifiedFile(files, f"{name}/{file}", record) for file, record in manifest.files.items()
         }
-        self._index = index
+        self.index = index
         self.map = BlockMap(manifest, index.entries)
 
     @classmethod
@@ -43,13 +43,13 @@ class StoredCheckpoint:
         return cls(files, name, manifest, read_index(files, name, manifest))
 
     def names(self, prefix: str = "") -> list[str]:
-        return [name for name in self._index.entries if name.startswith(prefix)]
+        return [name for name in self.index.entries if name.startswith(prefix)]
 
     def has_tensor(self, name: str) -> bool:
-        return isinstance(self._index.entries.get(name), StoredTensor)
+        return isinstance(self.index.entries.get(name), StoredTensor)
 
     def has_object(self, name: str) -> bool:
-        return isinstance(self._index.entries.get(name), StoredObject)
+        return isinstance(self.index.entries.get(name), StoredObject)
 
     def digest(self) -> str:
         """The same on two ranks if they see the same checkpoint."""
@@ -88,7 +88,7 @@ class StoredCheckpoint:
 
     def object_strips(self, name: str) -> list[tuple[str, Strip]]:
         """Where a packed object lies. Raises Unfit when there is no such object."""
-        stored = self._index.entries.get(name)
+        stored = self.index.entries.get(name)
         if stored is None or isinstance(stored, StoredTensor):
             raise Unfit(f"{self.name} holds no object {name}")
         return [self._within(stored.file, Strip(start=stored.start, row_bytes=stored.length_bytes, at=0))]
@@ -120,7 +120,7 @@ class StoredCheckpoint:
         return self._files[name]
 
     def _tensor(self, name: str) -> StoredTensor:
-        stored = self._index.entries.get(name)
+        stored = self.index.entries.get(name)
         if not isinstance(stored, StoredTensor):
             raise Unfit(f"{self.name} holds no tensor {name}")
         return stored

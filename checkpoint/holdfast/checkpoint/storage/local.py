@@ -42,15 +42,15 @@ class LocalFile:
         return self.read_across(offset, [memory])
 
     def read_across(self, offset: int, parts: Sequence[memoryview]) -> int:
-        done, left = 0, list(parts)
-        while left:
+        left, done, wanted = list(parts), 0, sum(part.nbytes for part in parts)
+        while done < wanted:
             count = os.preadv(self._descriptor, left, offset + done)
             if count == 0:
                 break
             done += count
-            while left and count >= left[0].nbytes:
-                count -= left.pop(0).nbytes
-            if count:  # The kernel may stop early, also in the middle of a part.
+            if done < wanted:  # The kernel may stop early, also in the middle of a part.
+                while count >= left[0].nbytes:
+                    count -= left.pop(0).nbytes
                 left[0] = left[0][count:]
         return done
 
