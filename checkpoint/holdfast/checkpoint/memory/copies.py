@@ -19,12 +19,27 @@ from holdfast.checkpoint.memory.protocol import Channel, Kept, Put, Ready, Refus
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer, block_count, capacity_for
 
+_LOG = logging.getLogger(__name__)
+
+HOLD_S = 5.0
+"""For how long the rank leaves a buffer alone after the last block that was read of it."""
+
+SENDING_S = 30.0
+"""How much longer a sender may be silent: it paces itself, and may wait for another keeper that hangs."""
+
+COPIES_MAX = 2
+"""Buffers for each rank that copies are kept of, so that the newest whole one is never overwritten."""
+
 MIB = 1 << 20
 # A copy is done when half the time to the next snapshot is over, which leaves room for a slow peer.
 _SHARE_OF_INTERVAL = 0.5
 _SLOWEST_BYTES_S = 64 * MIB
 # How far a bucket may run ahead after a pause: sending waits for whole blocks, not for single bytes.
 _BURST_S = 0.05
+_CLEARING_BYTES_S = 200e6  # A keeper makes room first: memory is cleared at 1 GB/s, more slowly on a busy node.
+_RANKS_MAX = 10**9 - 1  # As many digits as a copy's file name has.
+_IMAGE_BYTES_MAX = 1 << 46
+_SPARED_BYTES = 64 << 20  # The node's own workers need memory as well, not only for snapshots.
 
 
 def rate_for(image_bytes: int, interval_s: float | None, ceiling_bytes_s: float) -> float:
@@ -49,14 +64,6 @@ class Pace:
         start = max(self._ready_s, now_s - _BURST_S)
         self._ready_s = start + size_bytes / self.bytes_s
         return max(start - now_s, 0.0)
-
-
-_LOG = logging.getLogger(__name__)
-
-HOLD_S = 5.0
-"""For how long the rank leaves a buffer alone after the last block that was read of it."""
-
-_CLEARING_BYTES_S = 200e6  # A keeper makes room first: memory is cleared at 1 GB/s, more slowly on a busy node.
 
 
 @dataclass(slots=True)
@@ -212,18 +219,6 @@ class CopySender:
         if keeper not in self._paused_until_s:  # Said once, until it works again.
             _LOG.warning("no copies of snapshots keeper=%s reason=%s", keeper, error or type(error).__name__)
         self._paused_until_s[keeper] = time.monotonic() + self._patience_s / 2
-
-
-# The receiving side: two buffers a rank, so that the newest whole copy is never overwritten.
-
-COPIES_MAX = 2
-_RANKS_MAX = 10**9 - 1  # As many digits as a copy's file name has.
-_IMAGE_BYTES_MAX = 1 << 46
-# The node's own workers need memory as well, not only for snapshots.
-_SPARED_BYTES = 64 << 20
-
-SENDING_S = 30.0
-"""How much longer a sender may be silent: it paces itself, and may wait for another keeper that hangs."""
 
 
 class CopyReceiver:

@@ -27,7 +27,13 @@ from holdfast.checkpoint.restore.stored import StoredCheckpoint
 from holdfast.checkpoint.restore.strip import Target
 
 _SHOWN = 5  # Names of a kind: enough to see what they have in common.
-_ROOTS = ("model.", "optimizer.state.", "extra.")
+_MODEL, _PREFIX = "model.", "optimizer.state."
+_ROOTS = (_MODEL, _PREFIX, "extra.")
+_IMMUTABLE = (type(None), bool, int, float, str)
+
+_Path = tuple[str | int, ...]
+Place = Shard | _Path
+"""Where something belongs: into a tensor of this rank, or at a path of the nested state."""
 
 
 class Fitting:
@@ -96,9 +102,6 @@ def _some(names: Sequence[str]) -> str:
     return f"{len(names)} names: {shown}" + (", …" if len(names) > _SHOWN else "")
 
 
-Place = Shard | tuple[str | int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Regrouping:
     """Which saved group's settings a parameter group has back: those of its parameters, whatever its number.
@@ -151,13 +154,6 @@ class Regrouping:
                 raise Unfit(f"{name}: its parameters were saved with another kind of value, {one}")
             found.append((place, value))
         return found
-
-
-_MODEL, _PREFIX = "model.", "optimizer.state."
-
-_IMMUTABLE = (type(None), bool, int, float, str)
-
-_Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)

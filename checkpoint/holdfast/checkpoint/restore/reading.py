@@ -5,7 +5,7 @@ Memory stays bounded: two blocks for what a rank reads alone, and the slots of t
 
 import logging
 import mmap
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -24,7 +24,13 @@ from holdfast.checkpoint.restore.duties import Demand, Duties, Wave, share_out
 from holdfast.checkpoint.restore.stored import StoredCheckpoint
 from holdfast.checkpoint.restore.strip import Bytes
 
+_LOG = logging.getLogger(__name__)
+
+_THREADS = 2  # One hashes and copies while the other waits for the storage.
+_RUN_BLOCKS = 8  # So many are read with one open file, and fetched ahead.
 _SAID_BYTES = 1 << 20  # By each rank at a time, so that what is heard at once stays small.
+
+_Slots = dict[tuple[int, int], memoryview]  # By block and rank.
 
 
 class SmallEntries:
@@ -76,15 +82,6 @@ class SmallEntries:
         """The bytes of its file that a small entry has in a block."""
         small, (begin, end) = self._map.smalls[number], self._map.bounds(block)
         return max(small.start, begin), min(small.start + small.length_bytes, end)
-
-
-_LOG = logging.getLogger(__name__)
-
-_THREADS = 2  # One hashes and copies while the other waits for the storage.
-_RUN_BLOCKS = 8  # So many are read with one open file, and fetched ahead.
-
-
-_Slots = dict[tuple[int, int], memoryview]
 
 
 class FailedElsewhere(Exception):
@@ -153,14 +150,12 @@ class _Reading:
         return has_failed
 
     def _read_alone(self, threads: ThreadPoolExecutor) -> None:
-        left = deque(self._runs(self._duties.alone(self._group.rank)))
+        runs = iter(tuple(self._runs(self._duties.alone(self._group.rank))))  # Each thread takes what is next.
 
         def work(tally: Tally) -> None:
             memory = memoryview(mmap.mmap(-1, BLOCK_BYTES))
-            while self.error is None and left:
-                try:
-                    run = left.popleft()
-                except IndexError:  # The other thread was faster.
+            for run in runs:
+                if self.error is not None:
                     return
                 self._load(run, [memory] * len(run), tally, is_put=True)
 

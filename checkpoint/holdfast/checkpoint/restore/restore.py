@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -29,7 +30,7 @@ from holdfast.checkpoint.restore.opening import Opening
 from holdfast.checkpoint.restore.plan import Contents, Plan
 from holdfast.checkpoint.restore.reading import FailedElsewhere, read_together
 from holdfast.checkpoint.restore.recollect import LIMIT, recollect
-from holdfast.checkpoint.restore.stored import Candidate, committed
+from holdfast.checkpoint.restore.stored import Candidate, StoredCheckpoint
 
 _LOG = logging.getLogger(__name__)
 
@@ -236,7 +237,9 @@ def restore_newest(
 
     A round that may not go on from memory still has damaged blocks from there: their hashes say what they are.
     """
-    stored = [committed(storage, name) for name in opening.candidates] if storage is not None else []
+    stored = []
+    if storage is not None:
+        stored = [Candidate(name, partial(StoredCheckpoint.open, storage, name)) for name in opening.candidates]
     may_remember = assignment.restore.tier is Tier.MEMORY
     # A restore makes many small objects and few cycles. Python would look through all that the process holds for
     # them, torch's own hundreds of thousands again and again.

@@ -151,8 +151,3 @@ class Candidate:
     name: str
     open: Callable[[], StoredCheckpoint]
     tier: Tier = Tier.CHECKPOINT
-
-
-def committed(files: Files, name: str) -> Candidate:
-    """The checkpoint called `name` in storage."""
-    return Candidate(name=name, open=lambda: StoredCheckpoint.open(files, name))

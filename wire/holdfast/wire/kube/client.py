@@ -1,4 +1,4 @@
-"""The line to an API server: requests and watches, and who asks. Answers stay bytes; who asks decodes."""
+"""The line to an API server: requests and watches, and the login. Answers stay bytes; who asks decodes."""
 
 import asyncio
 import ssl
@@ -54,17 +54,12 @@ class TooLong(Unavailable):
 class Login(Protocol):
     """Asked anew for each request: tokens are replaced."""
 
-    @property
-    def server(self) -> str:
-        """The API server's URL."""
-
-    @property
-    def server_name(self) -> str | None:
-        """The name its certificate is checked against, None for the one in the URL."""
-
-    @property
-    def proxy(self) -> str | None:
-        """The proxy to take, None for none."""
+    server: str
+    """The API server's URL."""
+    server_name: str | None
+    """The name its certificate is checked against, None for the one in the URL."""
+    proxy: str | None
+    """The proxy to take, None for none."""
 
     def tls(self) -> ssl.SSLContext | bool:
         """Trust and client certificate, as they are now."""
@@ -88,8 +83,8 @@ class ServiceAccount:
     Raises Unavailable when made without a certificate to trust.
     """
 
-    server_name = None
-    proxy = None
+    server_name: str | None = None
+    proxy: str | None = None
 
     def __init__(self, server: str, folder: Path) -> None:
         self.server = server
