@@ -42,9 +42,7 @@ from holdfast.cli.watchdogclient import WatchdogClient
 from holdfast.watchdog import brain
 from holdfast.watchdog.journal.replay import Verdict, replay
 from holdfast.watchdog.store.sqlite import SqliteStore
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Access, Address, Credential
 
 REAL: Final = "bench/real"
 JOBS_MAX: Final = 12

@@ -34,9 +34,7 @@ from holdfast.api.status import JobPhase, JobStatus
 from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import StateDirectory
 from holdfast.cli.watchdogclient import WatchdogClient
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Access, Address, Credential
 
 JOB_FILE: Final = """
 apiVersion: holdfast.dev/v1alpha1

@@ -16,9 +16,7 @@ from holdfast.api.policy import MemoryPolicy, Policy
 from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import ListeningAt, StateDirectory
 from holdfast.cli.watchdogclient import WatchdogClient
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Access, Address, Credential
 
 JOB: Final = "bench/drill"
 LISTENING_WITHIN_S: Final = 20.0

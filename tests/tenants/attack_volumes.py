@@ -26,9 +26,7 @@ from holdfast.agent.settings import AgentSettings
 from holdfast.agent.tenants import KubeletPods, PodNames
 from holdfast.api.control import record_file_name
 from holdfast.api.telemetry import NodeReport
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Access, Address, Credential
 
 NODE = "node-1"
 

@@ -32,11 +32,8 @@ from holdfast.agent.settings import AgentSettings, Lifetime, parse_settings
 from holdfast.agent.tenants import KubeletPods, OneTenant, PodNames, Tenants
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.api.telemetry import AgentHello
-from holdfast.wire.address import Address
-from holdfast.wire.credential import read_token
-from holdfast.wire.door import Door, listen
-from holdfast.wire.openfiles import raise_open_files_max
-from holdfast.wire.strangers import HELLO_S
+from holdfast.wire.access import Address, read_token
+from holdfast.wire.door import HELLO_S, Door, listen, raise_open_files_max
 
 # Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 _PR_SET_PDEATHSIG: Final = 1

@@ -12,10 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
-from holdfast.wire.trust import Trust
+from holdfast.wire.access import Access, Address, Credential, Trust
 
 KERNEL_LOG: Final = "/dev/kmsg"
 _KERNEL_LOGS: Final[Mapping[str, str | None]] = {"auto": KERNEL_LOG, "off": None}

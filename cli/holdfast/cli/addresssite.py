@@ -7,10 +7,7 @@ from holdfast.cli.site import Answer, Document
 from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.watchdogclient import Line, WatchdogClient, job_statuses
 from holdfast.cli.watchdogsource import WatchdogSource, hand_in, no_server_check
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
-from holdfast.wire.trust import Trust
+from holdfast.wire.access import Access, Address, Credential, Trust
 
 DEFAULT_NAMESPACE = "default"
 

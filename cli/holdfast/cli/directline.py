@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from holdfast.api.errors import Unavailable
 from holdfast.api.standing import STANDING_HEADER
 from holdfast.cli.watchdogclient import MAX_ANSWER_BYTES
-from holdfast.wire.access import Access
-from holdfast.wire.leader import from_leader
-from holdfast.wire.refusal import refusal
-from holdfast.wire.trust import untrusted
+from holdfast.wire.access import Access, untrusted
+from holdfast.wire.answer import from_leader, refusal
 
 ANSWER_TIMEOUT_S = 5.0
 

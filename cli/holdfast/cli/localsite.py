@@ -26,9 +26,7 @@ from holdfast.cli.target import Target, only_one, split_job
 from holdfast.cli.view.journal import gone_text
 from holdfast.cli.watchdogclient import WatchdogClient
 from holdfast.cli.watchdogsource import WatchdogSource, hand_in, no_server_check, remark_end
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Access, Address, Credential
 
 if TYPE_CHECKING:
     from holdfast.watchdog.store.sqlite import SqliteStore

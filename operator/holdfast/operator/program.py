@@ -23,9 +23,7 @@ from holdfast.operator.decide.observed import Cordoning, Mode
 from holdfast.operator.metrics import Metrics
 from holdfast.operator.operation import Operation
 from holdfast.operator.settings import Settings
-from holdfast.wire.door import Door, listen
-from holdfast.wire.openfiles import raise_open_files_max
-from holdfast.wire.strangers import HELLO_S
+from holdfast.wire.door import HELLO_S, Door, listen, raise_open_files_max
 
 BODY_BYTES_MAX: Final = 1024
 

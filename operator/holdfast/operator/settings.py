@@ -5,7 +5,7 @@ from pathlib import Path
 
 from holdfast.api.errors import InvalidInput, Problem
 from holdfast.operator.decide.observed import Cordoning, Mode
-from holdfast.wire.address import Address
+from holdfast.wire.access import Address
 
 
 @dataclass(frozen=True)

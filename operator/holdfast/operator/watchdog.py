@@ -8,11 +8,8 @@ import msgspec
 from holdfast.api.decoding import decode_json
 from holdfast.api.intervention import InterventionOutcome, InterventionRequest
 from holdfast.api.policy import Policy
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Access, Address, Credential, Trust
 from holdfast.wire.http import WatchdogHttp
-from holdfast.wire.trust import Trust
 
 
 class Watchdog:

@@ -24,9 +24,7 @@ from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
 from holdfast.api.telemetry import AgentHello, FromAgent, Pace
 from holdfast.operator.jobline import JobLine
 from holdfast.operator.watchdog import Watchdog
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Access, Address, Credential
 from holdfast.wire.line import TurnedAway
 
 JOB = "research/gpt"

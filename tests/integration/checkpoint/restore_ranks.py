@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from holdfast.checkpoint.format.manifest import BLOCK_BYTES, hash_block
 from holdfast.checkpoint.format.verifiedfile import Tally
 from holdfast.checkpoint.restore.plan import Contents, Plan
 from holdfast.checkpoint.restore.restore import Restorer
-from holdfast.checkpoint.restore.stored import committed
+from holdfast.checkpoint.restore.stored import Candidate, StoredCheckpoint
 from holdfast.checkpoint.storage.local import LocalStorage
 
 PATIENCE_S = patient(60.0)
@@ -145,11 +146,10 @@ def restore(rank: int, world_size: int, task: Task) -> Answer:
         host=str(task.hosts[rank]) if task.hosts else None,
     )
     storage = LocalStorage(task.directory)
-    names = sorted(storage.names(), reverse=True)
+    names = [name for name in sorted(storage.names(), reverse=True) if name.startswith("step-")]
+    candidates = [Candidate(name, partial(StoredCheckpoint.open, storage, name)) for name in names]
     try:
-        found = restorer.restore(
-            [committed(storage, name) for name in names if name.startswith("step-")], skipped=()
-        )
+        found = restorer.restore(candidates, skipped=())
     except HoldfastError as error:
         return Answer(refusal=f"{type(error).__name__}: {error}")
     return Answer(found.step, digest(model, optimizer), found.skipped, found.healed, found.tally)

@@ -14,8 +14,8 @@ from holdfast.checkpoint.catalogue import Place, catalogue, choose
 from holdfast.checkpoint.commit.verification import verify
 from holdfast.checkpoint.convert.comparison import compare
 from holdfast.checkpoint.convert.content import Source
+from holdfast.checkpoint.convert.conversion import open_source
 from holdfast.checkpoint.convert.folder import write_holdfast
-from holdfast.checkpoint.convert.source import open_source
 from holdfast.checkpoint.storage.address import storage_at
 
 SEEDS = 6  # Of each kind: more than 200 in all.

@@ -14,8 +14,8 @@ from holdfast.api.errors import Damaged, InvalidInput
 from holdfast.checkpoint import NothingToRestore
 from holdfast.checkpoint.catalogue import Place, catalogue
 from holdfast.checkpoint.commit.verification import verify
+from holdfast.checkpoint.convert.conversion import open_source
 from holdfast.checkpoint.convert.folder import write_holdfast
-from holdfast.checkpoint.convert.source import open_source
 from holdfast.checkpoint.format.manifest import KEY_FILE_VARIABLE
 from holdfast.checkpoint.storage.address import storage_at
 

@@ -18,9 +18,8 @@ from holdfast.api.errors import Damaged, InvalidInput
 from holdfast.checkpoint import Checkpointer, Standalone
 from holdfast.checkpoint.convert.comparison import Compared, compare
 from holdfast.checkpoint.convert.content import Contents, Origin, Shape, Source
-from holdfast.checkpoint.convert.conversion import Converted, Kind, convert
+from holdfast.checkpoint.convert.conversion import Converted, Kind, convert, open_source
 from holdfast.checkpoint.convert.safetensorsfile import NAMES
-from holdfast.checkpoint.convert.source import open_source
 from holdfast.checkpoint.convert.torchfile import nest
 from holdfast.checkpoint.errors import Unfit
 

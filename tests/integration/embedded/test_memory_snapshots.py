@@ -23,9 +23,7 @@ from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer
 from holdfast.cli.directline import DirectLine
 from holdfast.cli.statedirectory import StateDirectory
 from holdfast.cli.watchdogclient import WatchdogClient
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Access, Address, Credential
 
 pytestmark = pytest.mark.timeout(300)  # The story of the first tests is one run of a minute.
 

@@ -17,9 +17,7 @@ from holdfast.api.membership import Join
 from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
 from holdfast.cli.directline import DirectLine
 from holdfast.watchdog.leadership import ServicePeer
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Access, Address, Credential
 from holdfast.wire.http import WatchdogHttp
 
 NAME, GONE, THERE = "watchdogs.test", "127.0.0.2", "127.0.0.1"

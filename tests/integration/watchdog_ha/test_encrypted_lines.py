@@ -29,10 +29,7 @@ from holdfast.watchdog.program import ServingCertificate
 from holdfast.watchdog.server.app import make_app
 from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import TlsFiles
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
-from holdfast.wire.trust import NOT_TRUSTED, WATCHDOG_CA_VARIABLE, Trust
+from holdfast.wire.access import NOT_TRUSTED, WATCHDOG_CA_VARIABLE, Access, Address, Credential, Trust
 
 
 @dataclass

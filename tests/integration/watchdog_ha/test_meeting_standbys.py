@@ -18,9 +18,7 @@ from holdfast.api.telemetry import AgentHello
 from holdfast.cli.directline import DirectLine
 from holdfast.operator.jobline import JobLine
 from holdfast.operator.watchdog import Watchdog
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Access, Address, Credential
 
 # A dozen clients of a kind: that none of them meets the standby first does not happen.
 CLIENTS = 12

@@ -5,10 +5,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from holdfast.agent.jobstream import Connection
 from holdfast.agent.readiness import BAD_FOR_S, GOOD_FOR_S, Readiness, asking
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
-from holdfast.wire.trust import Trust
+from holdfast.wire.access import Access, Address, Credential, Trust
 
 AWAY = "the watchdog does not answer"
 

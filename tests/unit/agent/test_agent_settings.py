@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.agent.settings import Cloud, Lifetime, Use, parse_settings
 from holdfast.api.errors import InvalidInput
-from holdfast.wire.address import Address
+from holdfast.wire.access import Address
 
 
 @pytest.fixture

@@ -73,9 +73,9 @@ from holdfast.watchdog.brain.reputation import Fleet
 from holdfast.watchdog.brain.state import JobState
 from holdfast.watchdog.leadership import Readiness
 from holdfast.watchdog.store.store import Journaled, Snapshot
+from holdfast.wire.answer import Explanation, explanation
 from holdfast.wire.frame import FrameReader, frame
 from holdfast.wire.kube.reply import Said
-from holdfast.wire.refusal import Explanation, explanation
 
 MESSAGES_LEFT_OVER_MIB = 64
 JOB_FILE = b"""

@@ -10,7 +10,7 @@ from holdfast.checkpoint.capture import groups
 from holdfast.checkpoint.capture.shard import Shard
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format.index import Box
-from holdfast.checkpoint.restore.regrouping import Place, Regrouping
+from holdfast.checkpoint.restore.plan import Place, Regrouping
 from holdfast.checkpoint.restore.strip import Target
 
 FIRST, SECOND = "optimizer.param_groups.0.params", "optimizer.param_groups.1.params"

@@ -18,7 +18,7 @@ from holdfast.agent.launch.flags import (
 from holdfast.agent.launch.settings import Entrypoint, Tee
 from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.errors import InvalidInput
-from holdfast.wire.address import Address
+from holdfast.wire.access import Address
 
 
 def flags(script: Path, **given: object) -> Flags:

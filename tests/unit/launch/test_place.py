@@ -11,7 +11,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 
 from holdfast.agent.launch.place import Bound, bound_to, place_of
 from holdfast.agent.launch.torchagent import HoldfastRendezvous, settings_of
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Credential
 
 
 def token_saying(claims: object) -> str:

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from holdfast.checkpoint.format.index import StoredObject
-from holdfast.checkpoint.memory.channel import Channel
 from holdfast.checkpoint.memory.copies import CopyReceiver
 from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots, copied_rank, copy_name, outdated, own_name
-from holdfast.checkpoint.memory.protocol import Kept, Put, Refused
+from holdfast.checkpoint.memory.protocol import Channel, Kept, Put, Refused
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import SharedBuffer
 

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.api.errors import InvalidInput
-from holdfast.wire.address import Address
+from holdfast.wire.access import Address
 
 
 @pytest.mark.parametrize(

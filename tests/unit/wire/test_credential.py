@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.errors import Unavailable
-from holdfast.wire.credential import Credential, Refusals, read_token
+from holdfast.wire.access import Credential, Refusals, read_token
 
 
 def test_a_launcher_that_was_never_welcome_gives_up_at_once() -> None:

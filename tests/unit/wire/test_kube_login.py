@@ -9,8 +9,7 @@ import pytest
 from aiohttp import web
 
 from holdfast.api.errors import Unavailable
-from holdfast.wire.kube.client import TRIES, KubeClient, Request
-from holdfast.wire.kube.login import ServiceAccount
+from holdfast.wire.kube.client import TRIES, KubeClient, Request, ServiceAccount
 from holdfast.wire.kube.reply import Declined
 
 GET = Request("GET", "/version", timeout_s=2.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.wire.leader import QUICK_S, QUICK_TRIES, SLOW_S, TRIES_MAX, LeaderSearch, ask_again_after_s
+from holdfast.wire.answer import QUICK_S, QUICK_TRIES, SLOW_S, TRIES_MAX, LeaderSearch, ask_again_after_s
 
 STANDBY = {"X-Holdfast-Standing": "standby"}
 

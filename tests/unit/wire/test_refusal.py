@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.api.errors import InvalidInput, Unavailable
-from holdfast.wire.refusal import explanation, refusal
+from holdfast.wire.answer import explanation, refusal
 
 WORDS = b'{"error": "there is no such rank"}'
 

@@ -1,6 +1,6 @@
 """Who gives way when more strangers come than there is room for, and when."""
 
-from holdfast.wire.strangers import Strangers
+from holdfast.wire.door import Strangers
 
 
 def test_of_a_source_with_too_many_the_oldest_gives_way() -> None:

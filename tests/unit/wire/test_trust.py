@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.api.errors import InvalidInput, Unavailable
-from holdfast.wire.trust import Trust
+from holdfast.wire.access import Trust
 
 
 def test_without_an_authority_nothing_is_encrypted() -> None:

@@ -28,9 +28,8 @@ from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.api.round import Endpoint
 from holdfast.trainer import storetable
 from holdfast.trainer.storetable import Answer, Request, StoreTable
+from holdfast.wire.door import ACCEPT_AGAIN_S, HELLO_S, OUT_OF_FILES, Strangers, open_files_max
 from holdfast.wire.frame import FrameReader, frame
-from holdfast.wire.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES, open_files_max
-from holdfast.wire.strangers import HELLO_S, Strangers
 
 logger = logging.getLogger(__name__)
 

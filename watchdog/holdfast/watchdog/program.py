@@ -34,9 +34,7 @@ from holdfast.watchdog.server.watchdog import Watchdog
 from holdfast.watchdog.settings import ListenAddress, TlsFiles, WatchdogSettings
 from holdfast.watchdog.store.sqlite import SqliteStore
 from holdfast.watchdog.store.store import Fence, Store
-from holdfast.wire.door import Door
-from holdfast.wire.openfiles import raise_open_files_max
-from holdfast.wire.strangers import HELLO_S
+from holdfast.wire.door import HELLO_S, Door, raise_open_files_max
 
 # Certificates are renewed days before they end.
 LOOK_EVERY_S = 60.0

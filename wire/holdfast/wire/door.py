@@ -1,15 +1,20 @@
-"""The way in to a server that anybody can reach: connections of strangers are few and leave room for others."""
+"""The way in to a server that anybody can reach: connections of strangers are few and leave room for others.
+
+A stranger is whoever has not said yet who it is, on any port. Who listens takes everybody in, and somebody always
+gives way when there are too many: the oldest of the source that has too many, or the most. So whoever speaks at
+once is heard, however many others come and say nothing.
+"""
 
 import asyncio
+import errno
 import logging
+import resource
 import socket
 import ssl
 import time
-from collections.abc import Callable
-from typing import Final, cast
-
-from holdfast.wire.openfiles import ACCEPT_AGAIN_S, OUT_OF_FILES
-from holdfast.wire.strangers import HELLO_S, Strangers
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar, cast
 
 logger = logging.getLogger(__name__)
 
@@ -17,6 +22,69 @@ _BACKLOG: Final = 4096
 _AT_ONCE: Final = 64  # Callers taken in before those that are in already are heard again.
 _SAY_AGAIN_S: Final = 60.0
 _OF_ONE_SOURCE_MAX: Final = 4096  # Some 60 MiB of them.
+
+HELLO_S: Final = 10.0
+"""What proves who calls is sent with the connection's first bytes; a node short of CPU is slower than a second."""
+
+# What Linux allows by default where it is not bounded otherwise. Source: man 5 proc, fs/nr_open
+_UNBOUNDED: Final = 1 << 20
+
+OUT_OF_FILES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+"""Errors of `accept` that come again at once: the caller still waits. After others, it is gone."""
+
+ACCEPT_AGAIN_S: Final = 0.2
+"""How long whoever listens waits after one of those."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(slots=True)
+class Strangers(Generic[K]):
+    """At most `at_most`, and of one source address `of_one_source`, each for `patience_s`. Keys: connections."""
+
+    at_most: int
+    of_one_source: int
+    patience_s: float = HELLO_S
+    _came: dict[K, tuple[str, float]] = field(default_factory=dict)  # in the order in which they came
+    _of: dict[str, dict[K, None]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._came)
+
+    def come(self, key: K, source: str, now: float) -> K | None:
+        """One more; returns who gives way to it, and is forgotten."""
+        self._came[key] = source, now
+        siblings = self._of.setdefault(source, {})
+        siblings[key] = None
+        if len(siblings) <= self.of_one_source:
+            if len(self._came) <= self.at_most:
+                return None
+            siblings = max(self._of.values(), key=len)
+        oldest = next(iter(siblings))
+        self.forget(oldest)
+        return oldest
+
+    def forget(self, key: K) -> None:
+        """It has proved who it is, or is gone."""
+        came = self._came.pop(key, None)
+        if came is not None:
+            siblings = self._of[came[0]]
+            del siblings[key]
+            if not siblings:
+                del self._of[came[0]]
+
+    def overdue(self, now: float) -> list[K]:
+        """Whose time is over."""
+        late: list[K] = []
+        for key, (_, at) in self._came.items():
+            if at + self.patience_s > now:
+                break
+            late.append(key)
+        return late
+
+    def next_wakeup(self) -> float | None:
+        """When the time of the oldest is over."""
+        return next((at + self.patience_s for _, at in self._came.values()), None)
 
 
 class Door:
@@ -75,27 +143,23 @@ class Door:
         taken = 0
         while True:
             try:
-                connection, source = await loop.sock_accept(self._listener)
+                connection, (source, *_) = await loop.sock_accept(self._listener)
             except OSError as error:
                 if error.errno in OUT_OF_FILES:
                     self._say("callers wait outside", str(error.strerror))
                     await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
-            self._take_in(_Guest(factory(), self._gone), connection, source[0], tls)
+            guest = _Guest(factory(), self._gone)
+            self._guests[guest.inner] = guest
+            guest.meet(connection, tls)
+            leaves = self._strangers.come(guest, source, time.monotonic())
+            if leaves is not None:
+                self._say("connections of strangers give way to newer ones", f"too many, the newest from {source}")
+                self._dropped()
+                leaves.leave()
             taken += 1
             if taken % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-
-    def _take_in(
-        self, guest: "_Guest", connection: socket.socket, source: str, tls: ssl.SSLContext | None
-    ) -> None:
-        self._guests[guest.inner] = guest
-        guest.meet(connection, tls)
-        leaves = self._strangers.come(guest, source, time.monotonic())
-        if leaves is not None:
-            self._say("connections of strangers give way to newer ones", f"too many, the newest from {source}")
-            self._dropped()
-            leaves.leave()
 
     def _gone(self, guest: "_Guest") -> None:
         self._guests.pop(guest.inner, None)
@@ -173,3 +237,19 @@ def listen(host: str, port: int) -> socket.socket:
     """Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+
+
+def open_files_max() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNBOUNDED if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_open_files_max() -> int:
+    """Take all that the hard limit allows; what there is then. Children inherit it.
+
+    Not for processes that start scripts of others: `select` cannot wait for a descriptor beyond 1023.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return open_files_max()

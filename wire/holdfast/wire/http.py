@@ -9,10 +9,8 @@ import aiohttp
 from aiohttp.abc import ResolveResult
 
 from holdfast.api.errors import Unavailable
-from holdfast.wire.access import Access
-from holdfast.wire.leader import TRIES_MAX, ask_again_after_s, is_standby
-from holdfast.wire.refusal import refusal
-from holdfast.wire.trust import untrusted
+from holdfast.wire.access import Access, untrusted
+from holdfast.wire.answer import TRIES_MAX, ask_again_after_s, is_standby, refusal
 
 CONNECT_TIMEOUT_S: Final = 3.0
 
@@ -70,18 +68,14 @@ class WatchdogHttp:
 
     async def _ask_once(self, method: str, path: str, body: bytes | None) -> tuple[aiohttp.ClientResponse, bytes]:
         """The answer of whichever watchdog is met."""
-        at = self._access.address
-        headers = {
-            "Authorization": f"Bearer {self._access.credential.read()}",
-            "Content-Type": "application/json",
-        }
+        at, token = self._access.address, self._access.credential.read()
         trusted = self._access.trust.context()
         try:
             async with self.session.request(
                 method,
                 self._access.url("http", path),
                 data=body,
-                headers=headers,
+                headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
                 ssl=True if trusted is None else trusted,
             ) as answer:
                 return answer, await answer.read()

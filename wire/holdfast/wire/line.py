@@ -19,12 +19,10 @@ import msgspec
 
 from holdfast.api.decoding import decode
 from holdfast.api.errors import HoldfastError, Malformed, Unavailable
-from holdfast.wire.access import Access
+from holdfast.wire.access import Access, Refusals, untrusted
+from holdfast.wire.answer import ONLY_STANDBYS, LeaderSearch
 from holdfast.wire.backoff import Backoff
-from holdfast.wire.credential import Refusals
 from holdfast.wire.http import watchdog_connector
-from holdfast.wire.leader import ONLY_STANDBYS, LeaderSearch
-from holdfast.wire.trust import untrusted
 
 logger = logging.getLogger(__name__)
 
@@ -116,9 +114,8 @@ class Line(Generic[Heard]):
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TCP_CONNECT_S_MAX)
         async with contextlib.AsyncExitStack() as stack:
             if session is None:
-                session = await stack.enter_async_context(
-                    aiohttp.ClientSession(timeout=timeout, connector=watchdog_connector())
-                )
+                own = aiohttp.ClientSession(timeout=timeout, connector=watchdog_connector())
+                session = await stack.enter_async_context(own)
             while True:
                 pause_s = await self._once(session)
                 await asyncio.sleep(pause_s)
@@ -220,23 +217,20 @@ class Line(Generic[Heard]):
             frame = await socket.receive()
             match frame.type:
                 case aiohttp.WSMsgType.BINARY:
-                    self._take(frame.data)
+                    try:
+                        shown = decode(self._decoder, frame.data)
+                    except Malformed as error:
+                        if self._manner.on_malformed is OnMalformed.RECONNECT:
+                            raise
+                        logger.error("the watchdog's message was not understood job=%s error=%s", self._job, error)
+                        continue
+                    if self._away:
+                        logger.info("the watchdog is back client=%s job=%s", self._manner.client, self._job)
+                    self._away, self._heard = False, True
+                    self._speaker.hear(shown)
                 case aiohttp.WSMsgType.CLOSE:
                     return f"closed by the watchdog with code {frame.data}: {frame.extra or 'no reason given'}"
                 case aiohttp.WSMsgType.CLOSING | aiohttp.WSMsgType.CLOSED | aiohttp.WSMsgType.ERROR:
                     return f"connection lost: {socket.exception() or frame.data or socket.close_code}"
                 case other:
                     logger.warning("message ignored reason=%s", f"frame of type {other.name}")
-
-    def _take(self, frame: bytes) -> None:
-        try:
-            shown = decode(self._decoder, frame)
-        except Malformed as error:
-            if self._manner.on_malformed is OnMalformed.RECONNECT:
-                raise
-            logger.error("the watchdog's message was not understood job=%s error=%s", self._job, error)
-            return
-        if self._away:
-            logger.info("the watchdog is back client=%s job=%s", self._manner.client, self._job)
-        self._away, self._heard = False, True
-        self._speaker.hear(shown)

@@ -16,10 +16,7 @@ from holdfast.agent.launch.settings import Entrypoint, LauncherSettings, Tee
 from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
 from holdfast.api.errors import InvalidInput, Problem, Unavailable
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential, read_token
-from holdfast.wire.trust import WATCHDOG_CA_VARIABLE, Trust
+from holdfast.wire.access import WATCHDOG_CA_VARIABLE, Access, Address, Credential, Trust, read_token
 
 _HEARTBEAT_INTERVAL_S_MAX: Final = 3600.0
 _LEAVE_GRACE_S_MAX: Final = 30 * 86400.0  # pods may be given days to end in

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.api.bounds import Name
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Malformed
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Credential
 
 MEMBER_VARIABLE: Final = "HOLDFAST_MEMBER"
 NODE_VARIABLE: Final = "HOLDFAST_NODE"

@@ -2,7 +2,7 @@
 
 Under pipeline parallelism every rank's optimizer has its own parameters, in groups that have the same numbers, and
 so the same names, on all ranks. What is saved of a group is one: its settings, which all ranks have alike, and the
-parameters of all ranks. For the way back see `regrouping`.
+parameters of all ranks. For the way back see `Regrouping`.
 """
 
 import re

@@ -1,11 +1,12 @@
 """Where two checkpoints differ, whatever their formats and layouts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
-from holdfast.checkpoint.convert.content import Shape, Source
+from holdfast.checkpoint.convert.content import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,64 +39,52 @@ class Compared:
 
 def compare(a: Source, b: Source) -> Compared:
     """Name by name, so that no more than one tensor of each is in memory. Raises as the sources do."""
-    ours, theirs = _names(a), _names(b)
-    common = [name for name in ours if name in set(theirs)]
-    differences = tuple(_differences(a, b, common))
+    ours = [*a.contents.tensors, *a.contents.objects]
+    theirs = [*b.contents.tensors, *b.contents.objects]
+    common = set(ours).intersection(theirs)
+    found = (_difference(name, a, b) for name in ours if name in common)
+    differences = tuple(each for each in found if each is not None)
     return Compared(
-        only_in_a=tuple(name for name in ours if name not in set(common)),
-        only_in_b=tuple(name for name in theirs if name not in set(common)),
+        only_in_a=tuple(name for name in ours if name not in common),
+        only_in_b=tuple(name for name in theirs if name not in common),
         differences=differences,
         equal=len(common) - len(differences),
     )
 
 
-def _names(source: Source) -> list[str]:
-    return [*source.contents.tensors, *source.contents.objects]
-
-
-def _differences(a: Source, b: Source, names: list[str]) -> Iterator[Difference]:
-    for name in names:
-        ours, theirs = a.contents.tensors.get(name), b.contents.tensors.get(name)
-        if ours != theirs:
-            yield Difference(name, f"{_kind(ours)} in the one, {_kind(theirs)} in the other")
-        elif ours is not None:
-            difference = _values(name, a.tensor(name), b.tensor(name))
-            if difference is not None:
-                yield difference
-        elif not _is_same(a.value(name), b.value(name)):
-            yield Difference(name, "the objects differ")
-
-
-def _kind(shape: Shape | None) -> str:
-    return "an object" if shape is None else str(shape)
-
-
-def _values(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> Difference | None:
+def _difference(name: str, a: Source, b: Source) -> Difference | None:
     """None when every bit is the same, so NaN equals NaN and 0.0 is not -0.0."""
+    shapes = a.contents.tensors.get(name), b.contents.tensors.get(name)
+    if shapes[0] != shapes[1]:
+        first, second = ("an object" if shape is None else str(shape) for shape in shapes)
+        return Difference(name, f"{first} in the one, {second} in the other")
+    if shapes[0] is None:
+        return None if _is_same(a.value(name), b.value(name)) else Difference(name, "the objects differ")
+    ours, theirs = a.tensor(name), b.tensor(name)
     raw_ours, raw_theirs = _raw(ours), _raw(theirs)
     if torch.equal(raw_ours, raw_theirs):
         return None
     width = ours.dtype.itemsize
     differs = (raw_ours.reshape(-1, width) != raw_theirs.reshape(-1, width)).any(dim=1)
-    place = int(differs.to(torch.uint8).argmax())
-    first = tuple(int(each) for each in torch.unravel_index(torch.tensor(place), ours.shape))
-    return Difference(name, "the values differ", int(differs.sum()), first, _largest(ours, theirs, differs))
-
-
-def _largest(ours: torch.Tensor, theirs: torch.Tensor, differs: torch.Tensor) -> float | None:
-    """Of what differs only: as few elements as that are made wide."""
+    place = differs.to(torch.uint8).argmax()
+    indices = tuple(int(each) for each in torch.unravel_index(place, ours.shape))
+    largest = None
+    # Of what differs only: as few elements as that are made wide.
     wide = torch.complex128 if ours.dtype.is_complex else torch.float64
-    try:
+    with suppress(RuntimeError, NotImplementedError):  # Packed dtypes have no numbers torch could take apart.
         gaps = (ours.reshape(-1)[differs].to(wide) - theirs.reshape(-1)[differs].to(wide)).abs()
-    except (RuntimeError, NotImplementedError):  # Packed dtypes have no numbers torch could take apart.
-        return None
-    return None if bool(gaps.isnan().any()) else float(gaps.max())
+        largest = None if bool(gaps.isnan().any()) else float(gaps.max())
+    return Difference(name, "the values differ", int(differs.sum()), indices, largest)
 
 
 def _is_same(ours: object, theirs: object) -> bool:
     """Bit for bit, and type for type."""
     if isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor):
-        return _is_same_tensor(ours, theirs)
+        if (ours.dtype, ours.shape, ours.layout) != (theirs.dtype, theirs.shape, theirs.layout):
+            return False
+        if ours.layout is not torch.strided or ours.is_quantized:
+            return torch.equal(ours.to_dense(), theirs.to_dense())
+        return torch.equal(_raw(ours), _raw(theirs))
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         return ours.keys() == theirs.keys() and all(_is_same(ours[key], theirs[key]) for key in ours)
     if type(ours) is not type(theirs):
@@ -105,14 +94,6 @@ def _is_same(ours: object, theirs: object) -> bool:
     if isinstance(ours, float) and isinstance(theirs, float):
         return ours.hex() == theirs.hex()
     return bool(ours == theirs)
-
-
-def _is_same_tensor(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    if (ours.dtype, ours.shape, ours.layout) != (theirs.dtype, theirs.shape, theirs.layout):
-        return False
-    if ours.layout is not torch.strided or ours.is_quantized:
-        return torch.equal(ours.to_dense(), theirs.to_dense())
-    return torch.equal(_raw(ours), _raw(theirs))
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,18 @@
-"""What a checkpoint of whatever format holds."""
+"""What a checkpoint of whatever format holds, and the new file or folder that it is written to."""
 
-from collections.abc import Mapping
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+
+from holdfast.api.errors import InvalidInput, Problem
+from holdfast.checkpoint.storage.local import sync_folder
 
 NamePath = tuple[str | int, ...]
 
@@ -70,3 +78,44 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
         return memoryview(b"")
     content: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()  # numpy's stubs do not call it a buffer
     return memoryview(content)
+
+
+@contextmanager
+def fresh(target: Path) -> Iterator[Path]:
+    """A path beside `target`, which becomes it when the block ends well and is deleted when it does not.
+
+    A file is to be made durable within the block; its name is on return. Raises InvalidInput when `target` exists,
+    before and after the block.
+    """
+    _refuse(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
+    try:
+        yield unfinished
+        if unfinished.is_dir():
+            _refuse(target)
+            os.rename(unfinished, target)
+        else:
+            try:
+                os.link(unfinished, target)
+            except FileExistsError:
+                _refuse(target)
+        sync_folder(target.parent)
+    finally:
+        if unfinished.is_dir():
+            shutil.rmtree(unfinished)
+        unfinished.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A new file, durable but for its name. Raises OSError."""
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _refuse(target: Path) -> None:
+    if target.exists():
+        fix = "it exists and is not overwritten: name another, or delete it first"
+        raise InvalidInput(Problem(field="destination", value=str(target), fix=fix))

@@ -8,10 +8,68 @@ from pathlib import Path
 import torch
 
 from holdfast.api.errors import InvalidInput, Problem
-from holdfast.checkpoint.convert.content import Contents, Source
+from holdfast.checkpoint.catalogue import catalogue, choose
+from holdfast.checkpoint.commit.discovery import committed_step
+from holdfast.checkpoint.convert.content import Contents, Origin, Shape, Source
+from holdfast.checkpoint.convert.dcp import DcpSource
 from holdfast.checkpoint.convert.folder import write_dcp, write_holdfast
-from holdfast.checkpoint.convert.safetensorsfile import write_safetensors
-from holdfast.checkpoint.convert.torchfile import write_torch
+from holdfast.checkpoint.convert.safetensorsfile import SafetensorsSource, write_safetensors
+from holdfast.checkpoint.convert.torchfile import TorchSource, write_torch
+from holdfast.checkpoint.format.archive import METADATA_FILE
+from holdfast.checkpoint.format.files import Files
+from holdfast.checkpoint.restore.stored import StoredCheckpoint
+from holdfast.checkpoint.storage.address import is_local, read_address
+from holdfast.checkpoint.storage.local import parse_uri
+
+_SAFETENSORS = ".safetensors"
+
+
+class HoldfastSource:
+    """A checkpoint of ours, every block verified before it is used. Raises Damaged when it cannot be opened."""
+
+    def __init__(self, files: Files, name: str) -> None:
+        self._stored = stored = StoredCheckpoint.open(files, name)
+        names, manifest = stored.names(), stored.manifest
+        self.contents = Contents(
+            tensors={name: Shape(*stored.shape_of(name)) for name in names if stored.has_tensor(name)},
+            objects=tuple(name for name in names if stored.has_object(name)),
+            paths=stored.index.paths,
+            origin=Origin(step=manifest.step, world_size=manifest.world_size, batches=manifest.batches),
+        )
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._stored.read_tensor(name)
+
+    def value(self, name: str) -> object:
+        return self._stored.read_object(name)
+
+
+def open_source(uri: str, step: int | None = None) -> Source:
+    """A Holdfast directory or object store (its newest checkpoint, or that of `step`) or one `step-…` in it, a
+    directory of torch.distributed.checkpoint, a safetensors file or a directory of them, or a file of torch.save.
+
+    Raises InvalidInput when it is none of these, or has no steps to choose from.
+    """
+    path = parse_uri(uri) if is_local(uri) else None
+    names = {each.name for each in path.iterdir()} if path is not None and path.is_dir() else set()
+    if path is None or (path.is_dir() and any(committed_step(name) is not None for name in (path.name, *names))):
+        address = read_address(uri)
+        chosen = choose(catalogue(address.storage).entries, address.narrowed(step))
+        return HoldfastSource(address.storage, chosen.name)
+    if step is not None:
+        fix = f"{uri} is no directory of checkpoints: leave the step out"
+        raise InvalidInput(Problem(field="--step", value=step, fix=fix))
+    if path.is_file():
+        return SafetensorsSource([path]) if path.suffix == _SAFETENSORS else TorchSource(path)
+    if not path.is_dir():
+        raise InvalidInput(Problem(field="source", value=uri, fix="name a file or directory that exists"))
+    if METADATA_FILE in names:
+        return DcpSource(path)
+    parts = sorted(path / name for name in names if Path(name).suffix == _SAFETENSORS)
+    if parts:
+        return SafetensorsSource(parts)
+    fix = "name a checkpoint of Holdfast or torch.distributed.checkpoint, safetensors, or a file of torch.save"
+    raise InvalidInput(Problem(field="source", value=uri, fix=fix))
 
 
 class Kind(StrEnum):

@@ -60,16 +60,6 @@ class Described:
     paths: Mapping[str, content.NamePath]
 
 
-def read_metadata(document: bytes) -> Described:
-    """Raises Unfit when it names anything but plain metadata, Damaged when it makes no sense."""
-    try:
-        return _describe(_Reader(io.BytesIO(document)).load())
-    except (Unfit, Damaged):
-        raise
-    except Exception as error:  # Damage can make a pickle do anything that its few classes can refuse.
-        raise Damaged(f"{METADATA_FILE} cannot be read: {type(error).__name__}: {error}") from error
-
-
 class _Reader(pickle._Unpickler):
     """The one in Python: where a damaged pickle names a huge place in its memo, the other one takes the memory."""
 
@@ -82,24 +72,40 @@ class _Reader(pickle._Unpickler):
         raise Unfit(f"{METADATA_FILE} names {module}.{name}, which is no metadata: it is not read")
 
 
+def read_metadata(document: bytes) -> Described:
+    """Raises Unfit when it names anything but plain metadata, Damaged when it makes no sense."""
+    try:
+        return _describe(_Reader(io.BytesIO(document)).load())
+    except (Unfit, Damaged):
+        raise
+    except Exception as error:  # Damage can make a pickle do anything that its few classes can refuse.
+        raise Damaged(f"{METADATA_FILE} cannot be read: {type(error).__name__}: {error}") from error
+
+
 def _describe(found: Any) -> Described:
     """Whatever is not as it should be raises something."""
     shapes: dict[str, Shape] = {}
     chunks: dict[str, tuple[tuple[Box, Place], ...]] = {}
     objects: dict[str, Place] = {}
     for name, each in found.state_dict_metadata.items():
-        if isinstance(each, TensorStorageMetadata):
-            dtype = each.properties.dtype
-            if not isinstance(dtype, torch.dtype):
-                raise Damaged(f"{METADATA_FILE} has {dtype!r} for a dtype")
-            shapes[_text(name)] = Shape(dtype, tuple(map(_count, each.size)))
-            boxes = [Box(tuple(map(_count, one.offsets)), tuple(map(_count, one.sizes))) for one in each.chunks]
-            chunks[name] = tuple(
-                (box, _place(found.storage_data[MetadataIndex(name, box.offsets)])) for box in boxes
-            )
-            _require_whole(name, shapes[name], chunks[name])
-        else:
+        if not isinstance(each, TensorStorageMetadata):
             objects[_text(name)] = _place(found.storage_data[MetadataIndex(name)])
+            continue
+        dtype, sizes = each.properties.dtype, tuple(map(_count, each.size))
+        if not isinstance(dtype, torch.dtype):
+            raise Damaged(f"{METADATA_FILE} has {dtype!r} for a dtype")
+        shapes[_text(name)] = Shape(dtype, sizes)
+        boxes = [Box(tuple(map(_count, one.offsets)), tuple(map(_count, one.sizes))) for one in each.chunks]
+        chunks[name] = tuple((box, _place(found.storage_data[MetadataIndex(name, box.offsets)])) for box in boxes)
+        for box, place in chunks[name]:
+            if not place.transformed and box.volume * dtype.itemsize > place.length_bytes:
+                raise Damaged(
+                    f"{METADATA_FILE} has a chunk of {name} that is larger than its place in {place.file}"
+                )
+            if len(box.ends) != len(sizes) or any(end > size for end, size in zip(box.ends, sizes, strict=True)):
+                raise Damaged(f"{METADATA_FILE} has a chunk of {name} that does not lie within it")
+        if sum(box.volume for box in boxes) != torch.Size(sizes).numel():
+            raise Damaged(f"{METADATA_FILE} has chunks of {name} that do not add up to it")
     planned = found.planner_data if isinstance(found.planner_data, dict) else {}
     paths = {
         _text(name): tuple(step if isinstance(step, int) else _text(step) for step in path)
@@ -112,17 +118,6 @@ def _place(info: Any) -> Place:
     transformed = getattr(info, "transform_descriptors", None) or ()
     file = PurePath(_text(info.relative_path)).name
     return Place(file, _count(info.offset), _count(info.length), ", ".join(map(str, transformed)))
-
-
-def _require_whole(name: str, shape: Shape, chunks: tuple[tuple[Box, Place], ...]) -> None:
-    sizes = shape.sizes
-    for box, place in chunks:
-        if not place.transformed and box.volume * shape.dtype.itemsize > place.length_bytes:
-            raise Damaged(f"{METADATA_FILE} has a chunk of {name} that is larger than its place in {place.file}")
-        if len(box.ends) != len(sizes) or any(end > size for end, size in zip(box.ends, sizes, strict=True)):
-            raise Damaged(f"{METADATA_FILE} has a chunk of {name} that does not lie within it")
-    if sum(box.volume for box, _ in chunks) != torch.Size(sizes).numel():
-        raise Damaged(f"{METADATA_FILE} has chunks of {name} that do not add up to it")
 
 
 def _text(value: object) -> str:
@@ -161,10 +156,8 @@ class DcpSource:
         whole = torch.empty(shape.sizes, dtype=shape.dtype)
         for box, place in self._described.chunks[name]:
             found = self._load(name, place)
-            if not isinstance(found, torch.Tensor) or (found.dtype, tuple(found.shape)) != (
-                whole.dtype,
-                box.sizes,
-            ):
+            kind = whole.dtype, box.sizes
+            if not isinstance(found, torch.Tensor) or (found.dtype, tuple(found.shape)) != kind:
                 raise Damaged(f"{self._folder} holds something else than a chunk of {name}")
             slices = tuple(slice(start, end) for start, end in zip(box.offsets, box.ends, strict=True))
             whole[slices] = found

@@ -13,8 +13,7 @@ from typing import Any, Final
 import torch
 
 from holdfast.api.errors import Damaged, InvalidInput, Problem, Unavailable
-from holdfast.checkpoint.convert.content import Contents, NamePath, Shape, Source, bytes_of
-from holdfast.checkpoint.convert.fresh import fresh
+from holdfast.checkpoint.convert.content import Contents, NamePath, Shape, Source, bytes_of, fresh
 from holdfast.checkpoint.errors import Unfit
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
@@ -52,31 +51,16 @@ def order(tensors: Mapping[str, Shape]) -> list[str]:
 
 def header(contents: Contents) -> bytes:
     """The file's beginning. Names that are not simply nested keep their path in the file's own metadata."""
-    entries: dict[str, object] = {_METADATA: {"format": "pt", _PATHS: _encode_paths(contents)}}
+    paths = {name: contents.path_of(name) for name in contents.tensors if name in contents.paths}
+    entries: dict[str, object] = {_METADATA: {"format": "pt", _PATHS: json.dumps(paths)}}
     end = 0
     for name in order(contents.tensors):
         shape = contents.tensors[name]
         start, end = end, end + shape.size_bytes
-        entries[name] = {
-            "dtype": NAMES[shape.dtype],
-            "shape": list(shape.sizes),
-            "data_offsets": [start, end],
-        }
+        entries[name] = {"dtype": NAMES[shape.dtype], "shape": list(shape.sizes), "data_offsets": [start, end]}
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % _ALIGNMENT_BYTES)
     return len(text).to_bytes(8, "little") + text
-
-
-def paths_in(metadata: Mapping[str, str] | None) -> dict[str, NamePath]:
-    """The paths a file of ours has; none in others. Raises ValueError when they cannot be read."""
-    found = json.loads((metadata or {}).get(_PATHS, "{}"))
-    if not isinstance(found, dict):
-        raise ValueError(f"{_PATHS} is no object")
-    return {name: tuple(path) for name, path in found.items()}
-
-
-def _encode_paths(contents: Contents) -> str:
-    return json.dumps({name: contents.path_of(name) for name in contents.tensors if name in contents.paths})
 
 
 _REMARK = "a safetensors file has no hashes: nobody can tell whether it is intact"
@@ -93,10 +77,19 @@ class SafetensorsSource:
         self._homes: dict[str, Any] = {}
         tensors: dict[str, Shape] = {}
         paths: dict[str, NamePath] = {}
+        try:
+            from safetensors import SafetensorError, safe_open
+        except ModuleNotFoundError as error:
+            raise Unavailable("safetensors is not installed; pip install 'holdfast[torch]' installs it") from error
         for file in files:
-            opened = _open(file)
             try:
-                paths |= paths_in(opened.metadata())
+                opened: Any = safe_open(str(file), framework="pt")
+                found = json.loads((opened.metadata() or {}).get(_PATHS, "{}"))  # There are none in others' files.
+                if not isinstance(found, dict):
+                    raise ValueError(f"{_PATHS} is no object")
+                paths |= {name: tuple(path) for name, path in found.items()}
+            except SafetensorError as error:
+                raise Damaged(f"{file} is no whole safetensors file: {error}") from error
             except ValueError as error:
                 raise Damaged(f"{file} says nothing readable of how its names are nested: {error}") from error
             for name in opened.keys():  # noqa: SIM118 - it is no mapping
@@ -117,17 +110,6 @@ class SafetensorsSource:
 
     def value(self, name: str) -> object:
         raise KeyError(name)  # There are none.
-
-
-def _open(file: Path) -> Any:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ModuleNotFoundError as error:
-        raise Unavailable("safetensors is not installed; pip install 'holdfast[torch]' installs it") from error
-    try:
-        return safe_open(str(file), framework="pt")
-    except SafetensorError as error:
-        raise Damaged(f"{file} is no whole safetensors file: {error}") from error
 
 
 def write_safetensors(source: Source, target: Path) -> None:
@@ -151,6 +133,6 @@ def write_safetensors(source: Source, target: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _some(names: "list[str] | tuple[str, ...]") -> str:
+def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more

@@ -17,8 +17,7 @@ import torch
 from torch.utils.serialization import config
 
 from holdfast.api.errors import Damaged, InvalidInput, Problem
-from holdfast.checkpoint.convert.content import Contents, NamePath, Shape, Source, bytes_of
-from holdfast.checkpoint.convert.fresh import fresh
+from holdfast.checkpoint.convert.content import Contents, NamePath, Shape, Source, bytes_of, fresh
 from holdfast.checkpoint.errors import Unfit
 
 
@@ -40,15 +39,28 @@ def flatten(state: Mapping[Any, object]) -> tuple[dict[str, object], dict[str, N
     return values, paths, has_renamed
 
 
+_CONTRADICTION = "its path in the checkpoint contradicts another's; the checkpoint was written by something else"
+
+
 def nest(values: Mapping[str, object], paths: Mapping[str, NamePath]) -> dict[str, Any]:
     """The reverse: numbers in paths are places in lists. Raises InvalidInput when paths contradict each other."""
     root: dict[str, Any] = {}
     for name, value in values.items():
         path = paths.get(name, (name,))
         holder: Any = root
-        for key, below in pairwise(path):
-            holder = _child(holder, key, [] if isinstance(below, int) else {}, name)
-        _child(holder, path[-1], value, name, is_leaf=True)
+        for key, below in (*pairwise(path), (path[-1], None)):
+            found = value if below is None else [] if isinstance(below, int) else {}
+            if isinstance(holder, list) and isinstance(key, int) and 0 <= key <= len(holder):
+                fits = key == len(holder) or below is not None
+                holder += [found] if key == len(holder) else []
+            elif isinstance(holder, dict) and isinstance(key, str):
+                fits = key not in holder or below is not None
+                holder.setdefault(key, found)
+            else:
+                fits = False
+            if not fits:
+                raise InvalidInput(Problem(field="name", value=name, fix=_CONTRADICTION))
+            holder = holder[key]
     return root
 
 
@@ -68,27 +80,6 @@ def _is_nested(value: object) -> bool:
     return isinstance(value, Mapping | torch.Tensor) or (isinstance(value, list) and any(map(_is_nested, value)))
 
 
-def _child(holder: Any, key: str | int, value: Any, name: str, *, is_leaf: bool = False) -> Any:
-    """What `holder` has at `key`, `value` if it has nothing yet."""
-    if isinstance(holder, list) and isinstance(key, int) and 0 <= key <= len(holder):
-        is_new = key == len(holder)
-        if is_new:
-            holder.append(value)
-    elif isinstance(holder, dict) and isinstance(key, str):
-        is_new = key not in holder
-        holder.setdefault(key, value)
-    else:
-        raise _contradiction(name)
-    if is_leaf and not is_new:
-        raise _contradiction(name)
-    return holder[key]
-
-
-def _contradiction(name: str) -> InvalidInput:
-    fix = "its path in the checkpoint contradicts another's; the checkpoint was written by something else"
-    return InvalidInput(Problem(field="name", value=name, fix=fix))
-
-
 _RENAMED = "keys that are numbers have become text, as torch.distributed.checkpoint does it"
 
 
@@ -98,7 +89,15 @@ class TorchSource:
     """
 
     def __init__(self, path: Path) -> None:
-        state = _load(path)
+        try:
+            try:  # Mapped, where the file is not of the oldest kind: a tensor takes memory while it is copied.
+                state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            except RuntimeError:
+                state = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise Unfit(f"{path} is not made of plain values and tensors: {error}") from error
+        except (RuntimeError, EOFError) as error:
+            raise Damaged(f"{path} is no whole file of torch.save: {error}") from error
         if not isinstance(state, Mapping):
             fix = "save a dictionary: what has no name cannot be converted"
             raise InvalidInput(Problem(field="source", value=str(path), fix=fix))
@@ -106,7 +105,11 @@ class TorchSource:
         tensors = {
             name: Shape(value.dtype, tuple(value.shape))
             for name, value in self._values.items()
-            if isinstance(value, torch.Tensor) and _is_dense(value)
+            # Others are stored as the objects they are.
+            if type(value) in (torch.Tensor, torch.nn.Parameter)
+            and isinstance(value, torch.Tensor)
+            and value.layout is torch.strided
+            and not value.is_quantized
         }
         objects = tuple(name for name in self._values if name not in tensors)
         self.contents = Contents(tensors, objects, paths, remarks=(_RENAMED,) if has_renamed else ())
@@ -118,25 +121,6 @@ class TorchSource:
 
     def value(self, name: str) -> object:
         return self._values[name]
-
-
-def _load(path: Path) -> object:
-    """Mapped, where the file is not of the oldest kind: then a tensor takes memory only while it is copied."""
-    try:
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError:
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise Unfit(f"{path} is not made of plain values and tensors: {error}") from error
-    except (RuntimeError, EOFError) as error:
-        raise Damaged(f"{path} is no whole file of torch.save: {error}") from error
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Others are stored as the objects they are."""
-    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    return is_plain and tensor.layout is torch.strided and not tensor.is_quantized
 
 
 _SETTINGS: Any = config  # torch installs its methods at run time, where no type checker sees them
@@ -156,37 +140,28 @@ def write_torch(source: Source, target: Path) -> None:
     with fresh(target) as path:
         with _SETTINGS.patch({"save.compute_crc32": False}), torch.serialization.skip_data():
             torch.save(state, path)
-        archive = _open_archive(str(path))
+        archive, order = _open_archive(str(path)), _Order(io.BytesIO(), protocol=2)
+        order.dump(state)
         with open(path, "r+b") as file:
-            for number, storage in enumerate(_storages_in(state)):
+            for number, storage in enumerate(order.found.values()):
                 name = names.get(storage._cdata)
+                whole = torch.empty(0, dtype=torch.uint8).set_(storage) if name is None else source.tensor(name)
                 file.seek(archive.get_record_offset(f"data/{number}"))
-                file.write(_bytes_of(storage) if name is None else bytes_of(source.tensor(name)))
+                file.write(bytes_of(whole))
             file.flush()
             os.fsync(file.fileno())
 
 
-def _storages_in(state: object) -> list[torch.UntypedStorage]:
-    """Every storage once, in the order that torch.save numbers them."""
-    order = _Order(io.BytesIO(), protocol=2)
-    order.dump(state)
-    return list(order.found.values())
-
-
 class _Order(pickle.Pickler):
-    """Pickles as torch.save does, and remembers what it meets."""
+    """Pickles as torch.save does, and remembers every storage, once, in the order that torch.save numbers them."""
 
     def __init__(self, file: io.BytesIO, protocol: int) -> None:
         super().__init__(file, protocol)
         self.found: dict[int, torch.UntypedStorage] = {}
 
     def persistent_id(self, obj: Any) -> str | None:
-        if not isinstance(obj, torch.storage.TypedStorage) and not torch.is_storage(obj):
-            return None
         storage = obj._untyped_storage if isinstance(obj, torch.storage.TypedStorage) else obj
+        if not isinstance(storage, torch.UntypedStorage):
+            return None
         self.found.setdefault(storage._cdata, storage)
         return str(storage._cdata)
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> memoryview:
-    return bytes_of(torch.empty(0, dtype=torch.uint8).set_(storage))

@@ -12,7 +12,17 @@ from holdfast.checkpoint.format.manifest import FileRecord, Keyring
 PARTS_MAX = 1024  # Source: UIO_MAXIOV, linux/include/uapi/linux/uio.h
 
 
-class Files(Protocol):
+class Readable(Protocol):
+    """What a checkpoint can be restored from."""
+
+    def open(self, name: str) -> "OpenFile":
+        """The file, to be read piece by piece into memory that is there already: fresh memory for every piece
+        would cost more than reading it from the page cache. Raises FileNotFoundError when there is none, at the
+        latest when it is read.
+        """
+
+
+class Files(Readable, Protocol):
     """The bytes. Object stores can do all of it."""
 
     def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
@@ -31,12 +41,6 @@ class Files(Protocol):
 
     def free_bytes(self) -> int:
         """How much can still be written."""
-
-    def open(self, name: str) -> "OpenFile":
-        """The file, to be read piece by piece into memory that is there already: fresh memory for every piece
-        would cost more than reading it from the page cache. Raises FileNotFoundError when there is none, at the
-        latest when it is read.
-        """
 
     def modified_at(self, name: str) -> float:
         """When it was stored: Unix time in seconds, by the clock of the storage."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.api.errors import Damaged
-from holdfast.checkpoint.format.files import Files, OpenFile, Scattering
+from holdfast.checkpoint.format.files import OpenFile, Readable, Scattering
 from holdfast.checkpoint.format.manifest import BLOCK_BYTES, FileRecord, is_hash_of
 
 _LOG = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Tally:
 class VerifiedFile:
     """One file of a checkpoint."""
 
-    def __init__(self, files: Files, name: str, record: FileRecord) -> None:
+    def __init__(self, files: Readable, name: str, record: FileRecord) -> None:
         self._files = files
         self.name = name
         self.record = record

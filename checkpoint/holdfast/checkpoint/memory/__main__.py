@@ -11,11 +11,10 @@ import socket
 import sys
 from pathlib import Path
 
-from holdfast.checkpoint.memory.channel import PATIENCE_S
 from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots
-from holdfast.checkpoint.memory.protocol import parse_address
+from holdfast.checkpoint.memory.protocol import PATIENCE_S, parse_address
 from holdfast.checkpoint.memory.server import POLL_EVERY_S, TransferServer
-from holdfast.wire.openfiles import raise_open_files_max
+from holdfast.wire.door import raise_open_files_max
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
     key = (sys.stdin.read() if options.key_file is None else options.key_file.read_text()).strip()
     if not key:
         raise SystemExit("the key is empty: give the job's owner token in a file or on standard input")
-    _yield_to_training()
+    # Run when training leaves a core idle, or nearly so; a node that forbids it is served all the same.
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     raise_open_files_max()
     options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     # One server a folder: wait until the one of a launcher that died has gone. Closing frees the lock.
@@ -78,14 +81,6 @@ def _address(text: str) -> tuple[str, int]:
         return parse_address(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _yield_to_training() -> None:
-    """Run when training leaves a core idle, or nearly so; a node that forbids it is served all the same."""
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 async def _serve(server: TransferServer, listener: socket.socket, port_file: Path | None, *, parent: int) -> None:

@@ -7,17 +7,28 @@ import logging
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
 from holdfast.api.errors import InvalidInput
 from holdfast.checkpoint.format.manifest import hash_block
-from holdfast.checkpoint.memory import channel, protocol
-from holdfast.checkpoint.memory.channel import Channel
+from holdfast.checkpoint.memory import protocol
 from holdfast.checkpoint.memory.nodesnapshots import BufferFile, NodeSnapshots, copy_name
-from holdfast.checkpoint.memory.protocol import Kept, Put, Ready, Refused, Sealed, Which
+from holdfast.checkpoint.memory.protocol import Channel, Kept, Put, Ready, Refused, Sealed, Which
 from holdfast.checkpoint.memory.record import SnapshotRecord
 from holdfast.checkpoint.memory.sharedbuffer import HeldSnapshot, SharedBuffer, block_count, capacity_for
+
+_LOG = logging.getLogger(__name__)
+
+HOLD_S = 5.0
+"""For how long the rank leaves a buffer alone after the last block that was read of it."""
+
+SENDING_S = 30.0
+"""How much longer a sender may be silent: it paces itself, and may wait for another keeper that hangs."""
+
+COPIES_MAX = 2
+"""Buffers for each rank that copies are kept of, so that the newest whole one is never overwritten."""
 
 MIB = 1 << 20
 # A copy is done when half the time to the next snapshot is over, which leaves room for a slow peer.
@@ -25,6 +36,10 @@ _SHARE_OF_INTERVAL = 0.5
 _SLOWEST_BYTES_S = 64 * MIB
 # How far a bucket may run ahead after a pause: sending waits for whole blocks, not for single bytes.
 _BURST_S = 0.05
+_CLEARING_BYTES_S = 200e6  # A keeper makes room first: memory is cleared at 1 GB/s, more slowly on a busy node.
+_RANKS_MAX = 10**9 - 1  # As many digits as a copy's file name has.
+_IMAGE_BYTES_MAX = 1 << 46
+_SPARED_BYTES = 64 << 20  # The node's own workers need memory as well, not only for snapshots.
 
 
 def rate_for(image_bytes: int, interval_s: float | None, ceiling_bytes_s: float) -> float:
@@ -49,14 +64,6 @@ class Pace:
         start = max(self._ready_s, now_s - _BURST_S)
         self._ready_s = start + size_bytes / self.bytes_s
         return max(start - now_s, 0.0)
-
-
-_LOG = logging.getLogger(__name__)
-
-HOLD_S = 5.0
-"""For how long the rank leaves a buffer alone after the last block that was read of it."""
-
-_CLEARING_BYTES_S = 200e6  # A keeper makes room first: memory is cleared at 1 GB/s, more slowly on a busy node.
 
 
 @dataclass(slots=True)
@@ -99,13 +106,13 @@ class CopySender:
                 is_same_round = newest is not None and newest.age[0] == held.record.round
                 interval_s = now_s - newest.seen_s if newest is not None and is_same_round else None
                 newest = self._newest[slot] = _Newest(held.record.age, now_s, interval_s)
-            keepers = []
-            if held.copies < len(held.record.keepers):
-                keepers = [
-                    each
-                    for each in held.record.keepers
-                    if each not in newest.kept_by and self._paused_until_s.get(each, 0) <= now_s
-                ]
+            keepers = [
+                each
+                for each in held.record.keepers
+                if held.copies < len(held.record.keepers)
+                and each not in newest.kept_by
+                and self._paused_until_s.get(each, 0) <= now_s
+            ]
             if slot in self._running or newest.is_doubtful or (held.blocks is not None and not keepers):
                 continue
             sending_bytes = held.record.image_bytes * max(len(keepers), 1)
@@ -130,9 +137,8 @@ class CopySender:
     ) -> None:
         buffer, began_s = file.buffer, time.monotonic()
         self._hold(buffer, held)
-        opened = dict(
-            zip(keepers, await asyncio.gather(*(self._open(each, held) for each in keepers)), strict=True)
-        )
+        answers = await asyncio.gather(*(self._open(each, held) for each in keepers))
+        opened = dict(zip(keepers, answers, strict=True))
         newest.kept_by |= {keeper for keeper, peer in opened.items() if isinstance(peer, Kept)}
         sending = {keeper: peer for keeper, peer in opened.items() if isinstance(peer, Channel)}
         peers = list(sending.values())
@@ -160,29 +166,19 @@ class CopySender:
     async def _open(self, keeper: str, held: HeldSnapshot) -> Channel | Kept | None:
         """A connection over which `keeper` waits for the image, Kept when it has it, None when it will not."""
         try:
-            peer = await channel.call(keeper, self._snapshots.owner, patience_s=self._patience_s)
-        except OSError as error:
-            self._pause(keeper, error)
-            return None
-        try:
-            await peer.say(Put(held.record))
-            answer = await peer.hear(
-                protocol.ANSWERS,
-                limit=protocol.GREETING_BYTES_MAX,
-                idle_s=held.record.image_bytes / _CLEARING_BYTES_S,
-            )
-            if isinstance(answer, Ready):
+            peer = await protocol.call(keeper, self._snapshots.owner, patience_s=self._patience_s)
+            with ExitStack() as closing:
+                closing.callback(peer.close)
+                await peer.say(Put(held.record))
+                idle_s = held.record.image_bytes / _CLEARING_BYTES_S
+                answer = await peer.hear(protocol.ANSWERS, limit=protocol.GREETING_BYTES_MAX, idle_s=idle_s)
+                if not isinstance(answer, Ready):
+                    return protocol.require(answer, Kept)
+                closing.pop_all()  # It stays open for the image.
                 return peer
-            kept = protocol.require(answer, Kept)
         except OSError as error:
-            peer.close()
             self._pause(keeper, error)
             return None
-        except BaseException:
-            peer.close()
-            raise
-        peer.close()
-        return kept
 
     async def _send(
         self, buffer: SharedBuffer, held: HeldSnapshot, sending: dict[str, Channel], pace: Pace
@@ -194,21 +190,17 @@ class CopySender:
             await asyncio.sleep(pace.delay_s(block.nbytes * max(len(sending), 1), time.monotonic()))
             self._hold(buffer, held)
             blocks.append(hash_block(block))
-            failed = await asyncio.gather(*(self._pass(keeper, peer, block) for keeper, peer in sending.items()))
-            for keeper in filter(None, failed):
-                del sending[keeper]
+            sent = [peer.send(block) for peer in sending.values()]
+            results = await asyncio.gather(*sent, return_exceptions=True)
+            for keeper, result in zip(tuple(sending), results, strict=True):
+                if isinstance(result, OSError):
+                    self._pause(keeper, result)
+                    del sending[keeper]
+                elif result is not None:
+                    raise result
             if buffer.generation != held.generation:
                 break
         return tuple(blocks)
-
-    async def _pass(self, keeper: str, peer: Channel, block: memoryview) -> str | None:
-        """The keeper's name when it failed."""
-        try:
-            await peer.send(block)
-        except OSError as error:
-            self._pause(keeper, error)
-            return keeper
-        return None
 
     async def _end(self, keeper: str, peer: Channel, blocks: tuple[str, ...]) -> str | None:
         """The keeper's name when it has verified its copy."""
@@ -227,18 +219,6 @@ class CopySender:
         if keeper not in self._paused_until_s:  # Said once, until it works again.
             _LOG.warning("no copies of snapshots keeper=%s reason=%s", keeper, error or type(error).__name__)
         self._paused_until_s[keeper] = time.monotonic() + self._patience_s / 2
-
-
-# The receiving side: two buffers a rank, so that the newest whole copy is never overwritten.
-
-COPIES_MAX = 2
-_RANKS_MAX = 10**9 - 1  # As many digits as a copy's file name has.
-_IMAGE_BYTES_MAX = 1 << 46
-# The node's own workers need memory as well, not only for snapshots.
-_SPARED_BYTES = 64 << 20
-
-SENDING_S = 30.0
-"""How much longer a sender may be silent: it paces itself, and may wait for another keeper that hangs."""
 
 
 class CopyReceiver:

@@ -93,12 +93,11 @@ class NodeSnapshots:
 
     def strays(self) -> list[BufferFile]:
         """What counts for nobody: another owner's, and copies that never were complete."""
-        found = []
-        for file in self._found.values():
-            held = file.held()
-            if file.is_copy if held is None else held.record.owner != self.owner:
-                found.append(file)
-        return found
+        return [
+            file
+            for file in self._found.values()
+            if (file.is_copy if (held := file.held()) is None else held.record.owner != self.owner)
+        ]
 
     def find(self, which: Which) -> tuple[BufferFile, HeldSnapshot] | None:
         for file, held in self.all():

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.checkpoint.format.manifest import hash_block
-from holdfast.checkpoint.memory import channel, protocol
+from holdfast.checkpoint.memory import protocol
 from holdfast.checkpoint.memory.protocol import (
     Block,
     Content,
@@ -29,7 +29,7 @@ class Peer:
     for `patience_s` (TimeoutError), or says no (ProtocolError).
     """
 
-    def __init__(self, address: str, key: str, *, patience_s: float = channel.PATIENCE_S) -> None:
+    def __init__(self, address: str, key: str, *, patience_s: float = protocol.PATIENCE_S) -> None:
         try:
             where = protocol.parse_address(address)
         except ValueError as error:
@@ -109,18 +109,21 @@ class Peers:
 
     def ask(self, address: str, question: Callable[[Peer], T]) -> T:
         """The answer. Raises OSError; after that nobody at this address is asked for a while."""
-        peer = self._take(address)
+        with self._lock:
+            if self._avoided_until_s.get(address, 0.0) > time.monotonic():
+                raise ConnectionError(f"{address} did not answer a moment ago")
+            idle = self._idle.get(address)
+            peer = idle.pop() if idle else None
         try:
+            peer = peer or Peer(address, self._key, patience_s=self._patience_s)
             answer = question(peer)
-        except ProtocolError:  # It is there and well, but has not what was asked for.
-            peer.close()
-            raise
-        except OSError:
-            peer.close()
-            self._avoid(address)
-            raise
-        except BaseException:
-            peer.close()
+        except BaseException as error:
+            if peer is not None:
+                peer.close()
+            # One that says no is there and well, but has not what was asked for.
+            if isinstance(error, OSError) and (peer is None or not isinstance(error, ProtocolError)):
+                with self._lock:
+                    self._avoided_until_s[address] = time.monotonic() + _AVOIDED_S
             raise
         with self._lock:
             self._idle.setdefault(address, []).append(peer)
@@ -146,19 +149,3 @@ class Peers:
         for peers in idle.values():
             for peer in peers:
                 peer.close()
-
-    def _take(self, address: str) -> Peer:
-        with self._lock:
-            if self._avoided_until_s.get(address, 0.0) > time.monotonic():
-                raise ConnectionError(f"{address} did not answer a moment ago")
-            if self._idle.get(address):
-                return self._idle[address].pop()
-        try:
-            return Peer(address, self._key, patience_s=self._patience_s)
-        except OSError:
-            self._avoid(address)
-            raise
-
-    def _avoid(self, address: str) -> None:
-        with self._lock:
-            self._avoided_until_s[address] = time.monotonic() + _AVOIDED_S

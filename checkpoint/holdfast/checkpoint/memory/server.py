@@ -7,11 +7,12 @@ import time
 from functools import partial
 
 from holdfast.checkpoint.memory import protocol
-from holdfast.checkpoint.memory.channel import PATIENCE_S, Channel, welcome
 from holdfast.checkpoint.memory.copies import CopyReceiver, CopySender
 from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots, outdated
 from holdfast.checkpoint.memory.protocol import (
+    PATIENCE_S,
     Block,
+    Channel,
     Content,
     Listing,
     ProtocolError,
@@ -19,9 +20,9 @@ from holdfast.checkpoint.memory.protocol import (
     Question,
     Read,
     Refused,
+    welcome,
 )
-from holdfast.wire.openfiles import ACCEPT_AGAIN_S
-from holdfast.wire.strangers import HELLO_S, Strangers
+from holdfast.wire.door import ACCEPT_AGAIN_S, HELLO_S, Strangers
 
 _LOG = logging.getLogger(__name__)
 

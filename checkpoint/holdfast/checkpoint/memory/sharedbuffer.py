@@ -18,6 +18,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -228,14 +229,10 @@ class SharedBuffer:
     def close(self) -> None:
         """Give the mapping back. Memory that others still use (a tensor over it) goes with its last user."""
         for view in (self.image, self._record, self._seal, self._words):
-            try:
+            with suppress(BufferError):
                 view.release()
-            except BufferError:
-                continue
-        try:
+        with suppress(BufferError):
             self._memory.close()
-        except BufferError:
-            return
 
     def _region(self, region: memoryview, at_length: int, at_digest: int, generation: int) -> bytes | None:
         length = self._words[at_length]
@@ -343,29 +340,24 @@ _V1: Final = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_ac
 
 def allowance_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int | None:
     """May be negative. None: there is no limit, or nothing can be told of it."""
-    left = [each for folder, names in _limited(groups, own) if (each := _left(folder, names)) is not None]
-    return min(left, default=None)
-
-
-def _limited(groups: Path, own: Path) -> Iterator[tuple[Path, _Names]]:
-    """Every group this process is in. A container may see its own at the top, whatever path it is told."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
-        return
+        return None
+    left = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         top, names = (groups / "memory", _V1) if controllers else (groups, _V2)
         folder = top / path.lstrip("/")
-        yield from ((each, names) for each in (folder, *folder.parents) if each.is_relative_to(top))
-
-
-def _left(folder: Path, names: _Names) -> int | None:
-    try:
-        limit, used = (int((folder / name).read_text()) for name in (names.limit, names.used))
-        stat = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines())
-        return limit - used + sum(int(stat.get(name, 0)) for name in names.reclaimable) - _SPARED_BYTES
-    except (OSError, ValueError):  # "max", which is no limit, is no number either.
-        return None
+        # Every group this process is in. A container may see its own at the top, whatever path it is told.
+        for each in (folder, *folder.parents):
+            if not each.is_relative_to(top):
+                break
+            with suppress(OSError, ValueError):  # "max", which is no limit, is no number either.
+                limit, used = (int((each / name).read_text()) for name in (names.limit, names.used))
+                stat = dict(said.split(" ", 1) for said in (each / "memory.stat").read_text().splitlines())
+                freed = sum(int(stat.get(name, 0)) for name in names.reclaimable)
+                left.append(limit - used + freed - _SPARED_BYTES)
+    return min(left, default=None)

@@ -10,6 +10,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from holdfast.checkpoint.capture.savegroup import SaveGroup
@@ -42,20 +43,33 @@ class BlockPool:
         cannot be shared after all.
         """
         neighbours = [rank for rank, host in enumerate(hosts) if host == hosts[group.rank]]
-        own, path, reason = _create(folder, is_shared=len(neighbours) > 1)
-        memories: dict[int, mmap.mmap] = {} if own is None else {group.rank: own}
-        try:
-            said = group.exchange(path.encode())
+        size_bytes = 2 * SLOTS * BLOCK_BYTES
+        memories: dict[int, mmap.mmap] = {}
+        shared = reason = ""
+        with ExitStack() as opened:
+            try:
+                if len(neighbours) == 1:
+                    memories[group.rank] = mmap.mmap(-1, size_bytes)
+                else:
+                    descriptor, path = tempfile.mkstemp(prefix=".holdfast-restore-", dir=folder)
+                    opened.callback(Path(path).unlink, missing_ok=True)
+                    opened.callback(os.close, descriptor)
+                    os.posix_fallocate(descriptor, 0, size_bytes)
+                    memories[group.rank] = mmap.mmap(descriptor, size_bytes)
+                    shared = path
+            except OSError as error:
+                reason = str(error)
+            said = group.exchange(shared.encode())
             try:
                 for rank in neighbours:
                     if rank != group.rank and not reason:
-                        memories[rank] = _open(said[rank].decode())
+                        if not said[rank]:
+                            raise FileNotFoundError("a neighbour has no memory to share")
+                        with open(said[rank].decode(), "r+b") as file:
+                            memories[rank] = mmap.mmap(file.fileno(), size_bytes)
             except OSError as error:
                 reason = str(error)
             told = [each.decode() for each in group.exchange(reason.encode())]
-        finally:
-            if path:
-                Path(path).unlink(missing_ok=True)
         if any(told):
             raise OSError(f"ranks of one host cannot share memory: {'; '.join(sorted(set(filter(None, told))))}")
         return cls(memories)
@@ -68,32 +82,3 @@ class BlockPool:
         """A slot of a rank of this host."""
         start = (half * SLOTS + number) * BLOCK_BYTES
         return memoryview(self._memories[rank])[start : start + BLOCK_BYTES]
-
-
-def _create(folder: Path, *, is_shared: bool) -> tuple[mmap.mmap | None, str, str]:
-    """The memory, the file it is in, and why there is neither."""
-    size = 2 * SLOTS * BLOCK_BYTES
-    if not is_shared:
-        return mmap.mmap(-1, size), "", ""
-    try:
-        descriptor, path = tempfile.mkstemp(prefix=".holdfast-restore-", dir=folder)
-    except OSError as error:
-        return None, "", str(error)
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-        return mmap.mmap(descriptor, size), path, ""
-    except OSError as error:
-        os.unlink(path)
-        return None, "", str(error)
-    finally:
-        os.close(descriptor)
-
-
-def _open(path: str) -> mmap.mmap:
-    if not path:
-        raise FileNotFoundError("a neighbour has no memory to share")
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        return mmap.mmap(descriptor, 2 * SLOTS * BLOCK_BYTES)
-    finally:
-        os.close(descriptor)

@@ -35,15 +35,12 @@ class BlockMap:
         self._files = sorted(file for file in manifest.files if file != index.FILE_NAME)
         counts = [len(manifest.files[file].blocks) for file in self._files]
         self._firsts = [0, *accumulate(counts)]
+        self.count = self._firsts[-1]
         self._first_of = dict(zip(self._files, self._firsts, strict=False))
         self.smalls = sorted(
             each for stored in entries.values() for each in _smalls(stored) if each.file in self._first_of
         )
         self.small_numbers = {small: number for number, small in enumerate(self.smalls)}
-
-    @property
-    def count(self) -> int:
-        return self._firsts[-1]
 
     def locate(self, block: int) -> tuple[str, int]:
         """The file, and which of its blocks it is."""

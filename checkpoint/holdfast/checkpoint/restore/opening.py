@@ -46,7 +46,14 @@ def open_together(storage: Storage, group: SaveGroup, *, round: int, restore: Re
     Raises, on every rank alike, Fenced when a newer round has entered, Damaged when nobody can tell which rounds
     have, and Unavailable when the storage fails.
     """
-    said = _open(storage, round, restore) if group.rank == 0 else None
+    said: Opening | _Refusal | None = None
+    if group.rank == 0:
+        try:
+            said = _open(storage, round, restore)
+        except (Fenced, Damaged) as error:
+            said = _Refusal(type(error).__name__, str(error))
+        except OSError as error:
+            said = _Refusal(Unavailable.__name__, f"{storage.uri} cannot be opened: {error}")
     brief = msgspec.structs.replace(said, line=()) if isinstance(said, Opening) else said
     heard: Opening | _Refusal = _DECODER.decode(group.broadcast(msgspec.msgpack.encode(brief)))
     if isinstance(heard, _Refusal):
@@ -54,21 +61,13 @@ def open_together(storage: Storage, group: SaveGroup, *, round: int, restore: Re
     return said if isinstance(said, Opening) else heard
 
 
-def _open(storage: Storage, round: int, restore: Restore) -> Opening | _Refusal:
+def _open(storage: Storage, round: int, restore: Restore) -> Opening:
     token = secrets.token_hex(4)
-    try:
-        # Without a watchdog every start is a life of its own.
-        owner = restore.owner or token
-        number = storage.commits.enter(owner=owner, round=round)
-        if restore.tier is Tier.NONE:
-            return Opening(token=token, number=number)
-        found, unreadable = discover(storage)
-    except Fenced as error:
-        return _Refusal(Fenced.__name__, str(error))
-    except Damaged as error:
-        return _Refusal(Damaged.__name__, str(error))
-    except OSError as error:
-        return _Refusal(Unavailable.__name__, f"{storage.uri} cannot be opened: {error}")
+    # Without a watchdog every start is a life of its own.
+    number = storage.commits.enter(owner=restore.owner or token, round=round)
+    if restore.tier is Tier.NONE:
+        return Opening(token=token, number=number)
+    found, unreadable = discover(storage)
     line = lineage(found, limit=restore.step)
     order = restore_order(line, restore.unhealthy_from)
     if restore.otherwise is not None:
@@ -81,9 +80,10 @@ def _open(storage: Storage, round: int, restore: Restore) -> Opening | _Refusal:
         for each in unreadable
         if restore.step is None or (committed_step(each.name) or 0) <= restore.step
     ]
-    refused = [each for each in line if is_refused(each.step, restore.unhealthy_from)]
     passed += [
-        f"{each.name}: not healthy, as nothing is from step {restore.unhealthy_from} on" for each in refused
+        f"{each.name}: not healthy, as nothing is from step {restore.unhealthy_from} on"
+        for each in line
+        if is_refused(each.step, restore.unhealthy_from)
     ]
     return Opening(
         token=token,

@@ -1,6 +1,6 @@
 """What a rank restores of one checkpoint, where each piece of it belongs, and what does not fit."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,17 +12,28 @@ from torch.optim import Optimizer
 
 from holdfast.checkpoint.capture import groups, randomness
 from holdfast.checkpoint.capture.shard import Boxes, Shard, shard_of
-from holdfast.checkpoint.capture.state import TrainingState, data_name, equivalence_name, random_prefix
+from holdfast.checkpoint.capture.state import (
+    Stateful,
+    TrainingState,
+    data_name,
+    equivalence_name,
+    random_prefix,
+)
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format import archive
 from holdfast.checkpoint.format.index import Box
 from holdfast.checkpoint.restore.blocks import Wants
-from holdfast.checkpoint.restore.regrouping import Place, Regrouping
 from holdfast.checkpoint.restore.stored import StoredCheckpoint
 from holdfast.checkpoint.restore.strip import Target
 
 _SHOWN = 5  # Names of a kind: enough to see what they have in common.
-_ROOTS = ("model.", "optimizer.state.", "extra.")
+_MODEL, _PREFIX = "model.", "optimizer.state."
+_ROOTS = (_MODEL, _PREFIX, "extra.")
+_IMMUTABLE = (type(None), bool, int, float, str)
+
+_Path = tuple[str | int, ...]
+Place = Shard | _Path
+"""Where something belongs: into a tensor of this rank, or at a path of the nested state."""
 
 
 class Fitting:
@@ -38,25 +49,34 @@ class Fitting:
 
     def tensor(self, name: str, shard: Shard) -> bool:
         """Whether there is such a tensor, of that dtype and whole shape."""
-        self._seen.add(name)
-        if not self._checkpoint.has_tensor(name):
-            self._misfits_or_missing(name, "a tensor")
+        if not self._holds(name, self._checkpoint.has_tensor, "a tensor"):
             return False
-        dtype, shape = self._checkpoint.shape_of(name)
-        if (dtype, shape) == (shard.local.dtype, shard.shape):
+        (dtype, shape), wanted = self._checkpoint.shape_of(name), shard.local.dtype
+        if (dtype, shape) == (wanted, shard.shape):
             return True
-        theirs, ours = _kind_text(dtype, shape), _kind_text(shard.local.dtype, shard.shape)
-        which = _differences(dtype, shape, shard)
+        which = "number of dims"
+        if len(shape) == len(shard.shape):
+            sizes = zip(shape, shard.shape, strict=True)
+            dims = [str(dim) for dim, (their, our) in enumerate(sizes) if their != our]
+            differing = [f"dim {', '.join(dims)}"] if dims else []
+            which = " and ".join(differing + (["dtype"] if dtype != wanted else []))
+        theirs, ours = _kind_text(dtype, shape), _kind_text(wanted, shard.shape)
         self._misfits.append(f"{name}: the checkpoint has {theirs}, the model wants {ours} ({which})")
         return False
 
     def object(self, name: str) -> bool:
         """Whether there is such an object."""
+        return self._holds(name, self._checkpoint.has_object, "an object")
+
+    def _holds(self, name: str, has: Callable[[str], bool], wanted: str) -> bool:
         self._seen.add(name)
-        if not self._checkpoint.has_object(name):
-            self._misfits_or_missing(name, "an object")
-            return False
-        return True
+        if has(name):
+            return True
+        if self._checkpoint.has_tensor(name) or self._checkpoint.has_object(name):
+            self._misfits.append(f"{name}: the model wants {wanted}, the checkpoint has none of that name")
+        else:
+            self._missing.append(name)
+        return False
 
     def finish(self) -> None:
         """Raises Unfit, with all that was found."""
@@ -72,23 +92,9 @@ class Fitting:
             said.append(f"it holds, and the model does not ask for, {_some(others)}")
         raise Unfit("; ".join(said))
 
-    def _misfits_or_missing(self, name: str, wanted: str) -> None:
-        if self._checkpoint.has_tensor(name) or self._checkpoint.has_object(name):
-            self._misfits.append(f"{name}: the model wants {wanted}, the checkpoint has none of that name")
-        else:
-            self._missing.append(name)
-
 
 def _kind_text(dtype: torch.dtype, shape: Iterable[int]) -> str:
     return f"{list(shape)} {str(dtype).removeprefix('torch.')}"
-
-
-def _differences(dtype: torch.dtype, shape: Sequence[int], shard: Shard) -> str:
-    if len(shape) != len(shard.shape):
-        return "number of dims"
-    dims = [str(dim) for dim, sizes in enumerate(zip(shape, shard.shape, strict=True)) if sizes[0] != sizes[1]]
-    named = [f"dim {', '.join(dims)}"] if dims else []
-    return " and ".join(named + (["dtype"] if dtype != shard.local.dtype else []))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -96,28 +102,76 @@ def _some(names: Sequence[str]) -> str:
     return f"{len(names)} names: {shown}" + (", …" if len(names) > _SHOWN else "")
 
 
-_MODEL, _PREFIX = "model.", "optimizer.state."
+@dataclass(frozen=True, slots=True)
+class Regrouping:
+    """Which saved group's settings a parameter group has back: those of its parameters, whatever its number.
 
-_IMMUTABLE = (type(None), bool, int, float, str)
+    A group keeps its own parameters. Where they were is known once the saved lists were read, so all saved groups
+    are read, beside the state; they are small. `members` are the lists of this rank, `own` the places of all else
+    that its groups have; `lists` and `saved` are those of the checkpoint, to be read.
+    """
 
-_Path = tuple[str | int, ...]
+    members: dict[str, Sequence[str]] = field(default_factory=dict)
+    own: dict[str, Place] = field(default_factory=dict)
+    lists: dict[str, Target] = field(default_factory=dict)
+    saved: dict[str, Target | torch.Tensor] = field(default_factory=dict)
+
+    def settle(self, unpack: Callable[[str, Target], object]) -> list[tuple[Place, object]]:
+        """Where what belongs, once all was read. Raises Unfit when parameters that are in one group were saved in
+        several that differ, or in one that has not got a setting.
+        """
+        # Each parameter with the number of the group it was saved in.
+        homes: dict[str, str] = {}
+        for name, target in self.lists.items():
+            parameters = unpack(name, target)
+            if isinstance(parameters, list | tuple):
+                homes |= dict.fromkeys(parameters, groups.number_of(name))
+        sources = {
+            groups.number_of(name): list(dict.fromkeys(homes[each] for each in parameters if each in homes))
+            for name, parameters in self.members.items()
+        }
+        values = {
+            name: unpack(name, each) if isinstance(each, Target) else each for name, each in self.saved.items()
+        }
+        found = []
+        for name, place in self.own.items():
+            number = groups.number_of(name)
+            # Where nobody has saved the list of another stage of a pipeline, there is only the number to go by.
+            first, *others = (groups.named_in(source, name) for source in sources.get(number) or [number])
+            for each in (first, *others):
+                if each not in values:
+                    raise Unfit(f"{name}: its parameters were saved in a group without it, there is no {each}")
+            value, one = values[first], groups.as_text(values[first])
+            for other in others:
+                two = groups.as_text(values[other])
+                if one != two:
+                    raise Unfit(
+                        f"{name}: its parameters were saved in groups that differ, {first} is {one} and {other} "
+                        f"is {two}; give the optimizer the parameter groups it was saved with"
+                    )
+            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else None
+            if shape != (place.shape if isinstance(place, Shard) else None):
+                raise Unfit(f"{name}: its parameters were saved with another kind of value, {one}")
+            found.append((place, value))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The objects of a plan, unpacked, and the `settings` of the optimizer's groups."""
+    """The objects of a plan, unpacked: those of the nested state, the `settings` of the optimizer's groups, and
+    what each of the `loads` is given.
+    """
 
     objects: list[tuple[_Path, object]]
     settings: list[tuple[Place, object]]
-    singles: Mapping[str, Any]
-    data: Any
-    equivalence: Any
+    loads: list[tuple[Stateful, Any]]
 
 
 @dataclass(slots=True)
 class Plan:
     """Tensors are read where they belong; objects are read packed, and nothing of them is applied before `unpack`
-    has succeeded on every rank. `random` is fresh memory for the random state that this rank follows.
+    has succeeded on every rank. `loads` are for those who take their state as one object. `random` is fresh memory
+    for the random state that this rank follows.
     """
 
     checkpoint: StoredCheckpoint
@@ -125,9 +179,8 @@ class Plan:
     sharded: dict[str, Any]
     objects: list[tuple[_Path, str, Target]] = field(default_factory=list)
     regrouping: Regrouping = field(default_factory=Regrouping)
-    singles: dict[str, Target] = field(default_factory=dict)
-    data: tuple[str, Target] | None = None
-    equivalence: tuple[str, Target] | None = None
+    loads: list[tuple[Stateful, str, Target]] = field(default_factory=list)
+    takes_data: bool = False
     random: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -139,10 +192,9 @@ class Plan:
         plan = cls(checkpoint=checkpoint, wants=Wants(checkpoint.map), sharded=state.sharded())
         fitting = Fitting(checkpoint)
         plan._add_sharded(fitting)
-        plan._add_groups()
-        for name in state.singles:
+        for name, single in state.singles.items():
             if fitting.object(name):
-                plan.singles[name] = plan._add_object(name)
+                plan.loads.append((single, name, plan._add_object(name)))
         fitting.finish()
         plan._add_own(state, rank, world_size)
         return plan
@@ -157,9 +209,7 @@ class Plan:
         return Contents(
             objects=[(path, unpack(name, target)) for path, name, target in self.objects],
             settings=self.regrouping.settle(unpack),
-            singles={name: unpack(name, target) for name, target in self.singles.items()},
-            data=None if self.data is None else unpack(*self.data),
-            equivalence=None if self.equivalence is None else unpack(*self.equivalence),
+            loads=[(taker, unpack(name, target)) for taker, name, target in self.loads],
         )
 
     def apply(self, contents: Contents, state: TrainingState) -> None:
@@ -172,12 +222,8 @@ class Plan:
             elif isinstance(value, torch.Tensor):
                 place.local.copy_(value[place.box.within(_whole(place.shape))])
         state.load_sharded(self.sharded)
-        for name, single in state.singles.items():
-            single.load_state_dict(contents.singles[name])
-        if state.data is not None and contents.data is not None:
-            state.data.load_state_dict(contents.data)
-        if state.equivalence is not None and contents.equivalence is not None:
-            state.equivalence.load_state_dict(contents.equivalence)
+        for taker, value in contents.loads:
+            taker.load_state_dict(value)
 
     def _add_sharded(self, fitting: Fitting) -> None:
         wanted, paths = flatten_state_dict(self.sharded)
@@ -198,9 +244,7 @@ class Plan:
                 self.wants.add(Target(shard.local), self.checkpoint.tensor_strips(name, shard.box))
             else:
                 self.objects.append((paths[name], name, self._add_object(name)))
-
-    def _add_groups(self) -> None:
-        """Of all saved groups what this rank's have: any of them may be that of its parameters."""
+        # Of all saved groups what this rank's have: any of them may be that of its parameters.
         asked = {groups.setting_of(name) for name in self.regrouping.own}
         for name in self.checkpoint.names(groups.PREFIX):
             if groups.is_list(name):
@@ -213,15 +257,14 @@ class Plan:
         """Of what was saved per rank, that of the rank this one follows, but no place in the data that is another
         rank's.
         """
-        is_same_world = world_size == self.checkpoint.manifest.world_size
-        source = randomness.source_rank(rank, self.checkpoint.manifest.world_size)
-        name = data_name(source)
-        takes_data = state.data is not None and (is_same_world or state.data.counts_globally)
-        if takes_data and self.checkpoint.has_object(name):
-            self.data = name, self._add_object(name)
-        name = equivalence_name(source)
-        if state.equivalence is not None and self.checkpoint.has_object(name):
-            self.equivalence = name, self._add_object(name)
+        saved_world_size = self.checkpoint.manifest.world_size
+        source = randomness.source_rank(rank, saved_world_size)
+        knows_place = state.data is not None and (world_size == saved_world_size or state.data.counts_globally)
+        self.takes_data = knows_place and self.checkpoint.has_object(data_name(source))
+        data = state.data if knows_place else None
+        for owner, name in ((data, data_name(source)), (state.equivalence, equivalence_name(source))):
+            if owner is not None and self.checkpoint.has_object(name):
+                self.loads.append((owner, name, self._add_object(name)))
         prefix = random_prefix(source)
         for name in self.checkpoint.names(prefix):
             self.random[name.removeprefix(prefix)] = self._add_tensor(name)

@@ -5,15 +5,17 @@ Memory stays bounded: two blocks for what a rank reads alone, and the slots of t
 
 import logging
 import mmap
-from collections import deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from holdfast.api.errors import Damaged
 from holdfast.checkpoint.capture.savegroup import SaveGroup
-from holdfast.checkpoint.format.files import OpenFile, Scattering
+from holdfast.checkpoint.format.files import Scattering
 from holdfast.checkpoint.format.manifest import BLOCK_BYTES
 from holdfast.checkpoint.format.verifiedfile import BlockSource, Tally
 from holdfast.checkpoint.restore.blockpool import SLOTS, BlockPool
@@ -22,7 +24,13 @@ from holdfast.checkpoint.restore.duties import Demand, Duties, Wave, share_out
 from holdfast.checkpoint.restore.stored import StoredCheckpoint
 from holdfast.checkpoint.restore.strip import Bytes
 
+_LOG = logging.getLogger(__name__)
+
+_THREADS = 2  # One hashes and copies while the other waits for the storage.
+_RUN_BLOCKS = 8  # So many are read with one open file, and fetched ahead.
 _SAID_BYTES = 1 << 20  # By each rank at a time, so that what is heard at once stays small.
+
+_Slots = dict[tuple[int, int], memoryview]  # By block and rank.
 
 
 class SmallEntries:
@@ -54,7 +62,13 @@ class SmallEntries:
         if not self._common:
             return
         pinned = [self._pinned[place] for place in sorted(self._pinned)]
-        heard = _exchange_all(group, np.concatenate(pinned).tobytes() if pinned else b"")
+        words = np.concatenate(pinned).tobytes() if pinned else b""
+        heard = [bytearray() for _ in range(group.world_size)]
+        start = 0
+        while group.any(start < len(words)):
+            for whole, part in zip(heard, group.exchange(words[start : start + _SAID_BYTES]), strict=True):
+                whole += part
+            start += _SAID_BYTES
         done = [0] * len(heard)
         for number in self._common:
             parts = []
@@ -70,23 +84,6 @@ class SmallEntries:
         return max(small.start, begin), min(small.start + small.length_bytes, end)
 
 
-def _exchange_all(group: SaveGroup, words: bytes) -> list[bytes]:
-    """What every rank says, however much, heard bit by bit."""
-    heard = [bytearray() for _ in range(group.world_size)]
-    start = 0
-    while group.any(start < len(words)):
-        for whole, part in zip(heard, group.exchange(words[start : start + _SAID_BYTES]), strict=True):
-            whole += part
-        start += _SAID_BYTES
-    return [bytes(each) for each in heard]
-
-
-_LOG = logging.getLogger(__name__)
-
-_THREADS = 2  # One hashes and copies while the other waits for the storage.
-_RUN_BLOCKS = 8  # So many are read with one open file, and fetched ahead.
-
-
 class FailedElsewhere(Exception):
     """Another rank could not read what it was to read, and says why."""
 
@@ -97,32 +94,25 @@ def read_together(
     """Fill the targets of `wants`. Collective; `demands` are those of all ranks. Returns what it cost, and None
     when the targets are filled on all ranks, otherwise why not: Damaged, an OSError or FailedElsewhere.
     """
-    duties, pool = _open_pool(checkpoint, group, demands)
+    smalls = [checkpoint.map.blocks_of(small) for small in checkpoint.map.smalls]
+    share = partial(share_out, blocks=checkpoint.map.count, smalls=smalls, slots=SLOTS)
+    duties, pool = share(demands), None
+    if duties.waves:
+        try:
+            pool = BlockPool.open(group, [demand.host for demand in demands])
+        except OSError as error:  # On every rank alike: then each is a host of its own.
+            _LOG.warning("every rank restores in memory of its own, which takes longer reason=%s", error)
+            hosts = [str(rank) for rank in range(len(demands))]
+            duties = share([replace(demand, host=host) for demand, host in zip(demands, hosts, strict=True)])
+            pool = BlockPool.open(group, hosts)
     wants.settle(duties.common)
     reading = _Reading(checkpoint, group, wants, duties, blocks)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-restore") as threads:
         reading.read(pool, threads)
-    return reading.tally, reading.error
-
-
-def _open_pool(
-    checkpoint: StoredCheckpoint, group: SaveGroup, demands: Sequence[Demand]
-) -> tuple[Duties, BlockPool | None]:
-    smalls = [checkpoint.map.blocks_of(small) for small in checkpoint.map.smalls]
-    hosts = [demand.host for demand in demands]
-    duties = share_out(demands, blocks=checkpoint.map.count, smalls=smalls, slots=SLOTS)
-    if not duties.waves:
-        return duties, None
-    try:
-        return duties, BlockPool.open(group, hosts)
-    except OSError as error:  # On every rank alike: then each is a host of its own.
-        _LOG.warning("every rank restores in memory of its own, which takes longer reason=%s", error)
-        hosts = [str(rank) for rank in range(len(demands))]
-        apart = [
-            Demand(host, each.blocks, each.bulk, each.smalls) for host, each in zip(hosts, demands, strict=True)
-        ]
-        duties = share_out(apart, blocks=checkpoint.map.count, smalls=smalls, slots=SLOTS)
-        return duties, BlockPool.open(group, hosts)
+    total = Tally(needed=wants.needed_bytes)
+    for tally in reading.tallies:
+        total.add(tally)
+    return total, reading.error
 
 
 class _Reading:
@@ -139,16 +129,8 @@ class _Reading:
         self._duties = duties
         self._blocks = blocks
         self._small = SmallEntries(checkpoint.map, duties, group.rank)
-        self._tallies: list[Tally] = []
+        self.tallies: list[Tally] = []
         self.error: Exception | None = None
-
-    @property
-    def tally(self) -> Tally:
-        """What all threads have read."""
-        total = Tally(needed=self._wants.needed_bytes)
-        for each in self._tallies:
-            total.add(each)
-        return total
 
     def read(self, pool: BlockPool | None, threads: ThreadPoolExecutor) -> None:
         self._read_alone(threads)
@@ -168,14 +150,12 @@ class _Reading:
         return has_failed
 
     def _read_alone(self, threads: ThreadPoolExecutor) -> None:
-        left = deque(self._runs(self._duties.alone(self._group.rank)))
+        runs = iter(tuple(self._runs(self._duties.alone(self._group.rank))))  # Each thread takes what is next.
 
         def work(tally: Tally) -> None:
             memory = memoryview(mmap.mmap(-1, BLOCK_BYTES))
-            while self.error is None and left:
-                try:
-                    run = left.popleft()
-                except IndexError:  # The other thread was faster.
+            for run in runs:
+                if self.error is not None:
                     return
                 self._load(run, [memory] * len(run), tally, is_put=True)
 
@@ -185,33 +165,43 @@ class _Reading:
     def _read_waves(self, pool: BlockPool, threads: ThreadPoolExecutor) -> bool:
         """False when it failed on any rank."""
         waves = self._duties.waves
-        ahead = self._read_wave(pool, threads, 0)
+        slots = self._slots(pool, 0)
+        ahead = self._read_wave(threads, waves[0], slots)
         for number, wave in enumerate(waves):
             ahead.result()
-            slots = _WaveSlots(pool, wave, number % 2)
-            self._transfer(slots)
+            self._transfer(wave, slots)
             if self._has_failed():
                 return False
+            there = slots
             # All ranks have put the wave before this one to use: its half may be filled again.
             if number + 1 < len(waves):
-                ahead = self._read_wave(pool, threads, number + 1)
-            for each in wave:
-                for carrier in filter(pool.is_near, each.carriers):  # None where nobody on this host needs it.
-                    array = np.frombuffer(self._seen(slots, each.block, carrier), dtype=np.uint8)
-                    self._wants.put(each.block, array)
-                    self._small.pin(each.block, array)
+                slots = self._slots(pool, number + 1)
+                ahead = self._read_wave(threads, waves[number + 1], slots)
+            for (block, _), content in there.items():
+                array = np.frombuffer(content, dtype=np.uint8)
+                self._wants.put(block, array)
+                self._small.pin(block, array)
         return True
 
-    def _read_wave(self, pool: BlockPool, threads: ThreadPoolExecutor, number: int) -> "Future[None]":
+    def _slots(self, pool: BlockPool, number: int) -> _Slots:
+        """Where the blocks of a wave are on this host, if anybody here needs them, by block and carrier."""
+        found: _Slots = {}
+        taken: Counter[int] = Counter()
+        for each in self._duties.waves[number]:
+            file, place = self._checkpoint.locate(each.block)
+            for rank in filter(pool.is_near, each.carriers):
+                found[each.block, rank] = pool.slot(rank, number % 2, taken[rank])[: file.size_of(place)]
+                taken[rank] += 1
+        return found
+
+    def _read_wave(self, threads: ThreadPoolExecutor, wave: Wave, slots: _Slots) -> "Future[None]":
         """Begin to read this rank's blocks of the wave."""
-        slots = _WaveSlots(pool, self._duties.waves[number], number % 2)
         rank = self._group.rank
-        own = [each.block for each in slots.wave if rank == each.reader or rank in each.rereaders]
+        own = [each.block for each in wave if rank == each.reader or rank in each.rereaders]
 
         def work(tally: Tally) -> None:
             for run in self._runs(own):
-                memories = [slots.memory(block, rank) for block in run]
-                self._load(run, memories, tally, is_put=False)
+                self._load(run, [slots[block, rank] for block in run], tally, is_put=False)
 
         return threads.submit(work, self._open_tally())
 
@@ -220,55 +210,46 @@ class _Reading:
         file, first = self._checkpoint.locate(run[0])
         try:
             with file.opened() as source:
+                scattering = source if isinstance(source, Scattering) else None
                 source.expect(first * BLOCK_BYTES, len(run) * BLOCK_BYTES)
-                for offset, (block, memory) in enumerate(zip(run, memories, strict=True)):
-                    content = memory[: file.size_of(first + offset)]
-                    if is_put:
-                        self._land(source, block, content, tally)
+                for number, (block, memory) in enumerate(zip(run, memories, strict=True), start=first):
+                    content = memory[: file.size_of(number)]
+                    # Where it belongs, at once where that is possible.
+                    landing = self._wants.landing(block, content) if is_put and scattering else None
+                    if scattering is not None and landing is not None:
+                        file.load_across(scattering, number, landing, self._blocks, tally)
                     else:
-                        file.load(source, first + offset, content, self._blocks, tally)
+                        file.load(source, number, content, self._blocks, tally)
+                    if is_put:
+                        array = np.frombuffer(content, dtype=np.uint8)
+                        if landing is None:
+                            self._wants.put(block, array)
+                        self._small.pin(block, array)
         except (Damaged, OSError) as error:
             # Its frames would keep the blocks' memory, while the next candidate needs as much again.
             self.error = error.with_traceback(None)
 
-    def _land(self, source: OpenFile, block: int, beside: memoryview, tally: Tally) -> None:
-        """Read a block to where it belongs, at once where that is possible, else from `beside`."""
-        file, number = self._checkpoint.locate(block)
-        landing = self._wants.landing(block, beside)
-        if landing is not None and isinstance(source, Scattering):
-            file.load_across(source, number, landing, self._blocks, tally)
-        else:
-            file.load(source, number, beside, self._blocks, tally)
-            self._wants.put(block, np.frombuffer(beside, dtype=np.uint8))
-        self._small.pin(block, np.frombuffer(beside, dtype=np.uint8))
-
-    def _transfer(self, slots: "_WaveSlots") -> None:
+    def _transfer(self, wave: Wave, slots: _Slots) -> None:
         """Send and receive what goes from host to host."""
         group, tally = self._group, self._open_tally()
-        received = [each for each in slots.wave if group.rank in each.receivers]
+        received = [each for each in wave if group.rank in each.receivers]
         works = [
-            group.receive(self._seen(slots, each.block, group.rank), source=each.reader, tag=each.block)
-            for each in received
+            group.receive(slots[each.block, group.rank], source=each.reader, tag=each.block) for each in received
         ]
-        for each in slots.wave:
+        for each in wave:
             if each.reader == group.rank:
-                content = self._seen(slots, each.block, group.rank)
+                content = slots[each.block, group.rank]
                 works += [group.send(content, to=rank, tag=each.block) for rank in each.receivers]
         for work in works:
             work.wait()
         for each in received:
-            content = self._seen(slots, each.block, group.rank)
+            content = slots[each.block, group.rank]
             file, number = self._checkpoint.locate(each.block)
             tally.received += content.nbytes
             try:
                 file.verify(number, [content], self._blocks, tally)
             except Damaged as damage:
                 self.error = damage.with_traceback(None)
-
-    def _seen(self, slots: "_WaveSlots", block: int, carrier: int) -> memoryview:
-        """The block where its carrier has it."""
-        file, number = self._checkpoint.locate(block)
-        return slots.memory(block, carrier)[: file.size_of(number)]
 
     def _runs(self, blocks: Iterable[int]) -> Iterator[list[int]]:
         """Adjacent blocks of one file together, `_RUN_BLOCKS` at the most."""
@@ -284,24 +265,5 @@ class _Reading:
 
     def _open_tally(self) -> Tally:
         """One for each thread: they do not add up to each other's."""
-        self._tallies.append(Tally())
-        return self._tallies[-1]
-
-
-class _WaveSlots:
-    """Where the blocks of a wave are."""
-
-    def __init__(self, pool: BlockPool, wave: Wave, half: int) -> None:
-        self.wave = wave
-        self._pool = pool
-        self._half = half
-        self._numbers: dict[tuple[int, int], int] = {}
-        taken: dict[int, int] = {}
-        for each in wave:
-            for rank in each.carriers:
-                self._numbers[each.block, rank] = taken.get(rank, 0)
-                taken[rank] = taken.get(rank, 0) + 1
-
-    def memory(self, block: int, rank: int) -> memoryview:
-        """The slot of the block at a rank of this host."""
-        return self._pool.slot(rank, self._half, self._numbers[block, rank])
+        self.tallies.append(Tally())
+        return self.tallies[-1]

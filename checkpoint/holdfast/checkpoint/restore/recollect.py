@@ -1,6 +1,5 @@
 """Finding the newest step of which every rank's snapshot is in some node's memory, and reading its images."""
 
-import errno
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from holdfast.checkpoint.commit.discovery import Found, committed_name, lineage
 from holdfast.checkpoint.errors import SaveFailed
 from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.format.index import Listing, merge
-from holdfast.checkpoint.format.manifest import NO_KEYS, FileRecord, Keyring, Manifest, hash_block
+from holdfast.checkpoint.format.manifest import FileRecord, Manifest, hash_block
 from holdfast.checkpoint.memory.nodesnapshots import NodeSnapshots
 from holdfast.checkpoint.memory.peers import RESTORE_PATIENCE_S, Peers
 from holdfast.checkpoint.memory.protocol import Item, Which
@@ -31,90 +30,35 @@ LIMIT = 2
 """So many steps are described to all ranks. When both turn out damaged, something is wrong with the memory."""
 
 
-class Images:
-    """The images of one step as if they were the files of a checkpoint: a `Files` that only reads, from the node's
-    own memory, else from the peers that hold the image.
+@dataclass(frozen=True, slots=True)
+class _ImageFile:
+    """An `OpenFile`: the image `which` under a checkpoint's file `name`, from the node's own memory, else from the
+    peers that hold it, the nearest first.
 
     What no peer gives is lost with the node that held it, not away for a while: it raises Damaged, so that an
     older candidate is tried.
     """
 
-    def __init__(
-        self,
-        snapshots: NodeSnapshots,
-        peers: Peers,
-        by_file: Mapping[str, Which],
-        servers: Mapping[str, Sequence[str]],
-    ) -> None:
-        """`by_file` and `servers` by file: whose image it is, and which servers hold it, the nearest first."""
-        self._snapshots = snapshots
-        self._peers = peers
-        self._by_file = by_file
-        self._servers = servers
-
-    def read(self, name: str, offset: int, length_bytes: int) -> bytes:
-        own = self.view(name, offset, length_bytes)
-        if own is not None:
-            return bytes(own)
-        found = bytearray(length_bytes)
-        return bytes(found[: self.read_into(name, offset, memoryview(found))])
-
-    def view(self, name: str, offset: int, length_bytes: int) -> memoryview | None:
-        """The bytes where they lie in this node's memory; None when the image is elsewhere."""
-        found = self._snapshots.find(self._by_file[_file_of(name)])
-        if found is None:
-            return None
-        file, held = found
-        return file.buffer.image[: held.record.image_bytes][offset : offset + length_bytes]
-
-    def read_into(self, name: str, offset: int, into: memoryview) -> int:
-        """Fill `into`; how many bytes there were."""
-        own = self.view(name, offset, into.nbytes)
-        if own is not None:
-            into[: own.nbytes] = own
-            return own.nbytes
-        which, reasons = self._by_file[_file_of(name)], []
-        for server in self._servers[_file_of(name)]:
-            try:
-                return self._peers.ask(server, lambda peer: peer.read(which, offset, into))
-            except OSError as error:
-                reasons.append(f"{server}: {error or type(error).__name__}")
-        raise Damaged(f"{name} is out of reach ({'; '.join(reasons) or 'no server is known'})")
-
-    def open(self, name: str) -> "_ImageFile":
-        """For reading into memory that is there already."""
-        return _ImageFile(self, name)
-
-    def size_bytes(self, name: str) -> int:
-        raise _read_only(name)
-
-    def names(self, folder: str = "") -> list[str]:
-        return sorted(self._by_file)
-
-    def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
-        raise _read_only(name)
-
-    def free_bytes(self) -> int:
-        return 0
-
-    def modified_at(self, name: str) -> float:
-        raise _read_only(name)
-
-    @property
-    def keys(self) -> Keyring:
-        """What lies in memory is not signed."""
-        return NO_KEYS
-
-
-class _ImageFile:
-    """An `OpenFile`."""
-
-    def __init__(self, images: Images, name: str) -> None:
-        self._images = images
-        self._name = name
+    name: str
+    which: Which
+    servers: Sequence[str]
+    snapshots: NodeSnapshots
+    peers: Peers
 
     def read_into(self, offset: int, memory: memoryview) -> int:
-        return self._images.read_into(self._name, offset, memory)
+        found = self.snapshots.find(self.which)
+        if found is not None:
+            file, held = found
+            own = file.buffer.image[: held.record.image_bytes][offset : offset + memory.nbytes]
+            memory[: own.nbytes] = own
+            return own.nbytes
+        reasons = []
+        for server in self.servers:
+            try:
+                return self.peers.ask(server, lambda peer: peer.read(self.which, offset, memory))
+            except OSError as error:
+                reasons.append(f"{server}: {error or type(error).__name__}")
+        raise Damaged(f"{self.name} is out of reach ({'; '.join(reasons) or 'no server is known'})")
 
     def expect(self, offset: int, length_bytes: int) -> None:
         """It is in memory already, here or there."""
@@ -123,12 +67,16 @@ class _ImageFile:
         """Connections are kept for the next one."""
 
 
-def _file_of(name: str) -> str:
-    return name.rpartition("/")[2]
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """The images of one step as if they were the files of a checkpoint: whose each is, and who serves it."""
 
+    by_file: Mapping[str, tuple[Which, Sequence[str]]]
+    snapshots: NodeSnapshots
+    peers: Peers
 
-def _read_only(name: str) -> OSError:
-    return OSError(errno.EROFS, "images in memory are only read", name)
+    def open(self, name: str) -> _ImageFile:
+        return _ImageFile(name, *self.by_file[name.rpartition("/")[2]], self.snapshots, self.peers)
 
 
 class _Node(msgspec.Struct, frozen=True):
@@ -206,24 +154,22 @@ class Recollection:
         """None when an image's description is missing, or they do not add up to one state."""
         by_rank = {each.record.rank: each for each in described}
         records: list[_Description] = []
-        by_file: dict[str, Which] = {}
-        servers: dict[str, tuple[str, ...]] = {}
+        by_file: dict[str, tuple[Which, Sequence[str]]] = {}
         for which, places in whole.ranks():
             one = by_rank.get(which.rank)
             if one is None or (one.record.round, one.record.step) != (which.round, which.step):
                 return None
             records.append(one)
-            by_file[one.record.file] = which
             # An image's own node is asked first.
             nearest = sorted(places, key=lambda place: (place.item.is_copy, place.speaker))
-            servers[one.record.file] = tuple(place.server for place in nearest if place.server)
+            by_file[one.record.file] = which, [place.server for place in nearest if place.server]
         found = whole.manifest(records)
         try:
             index = merge(Listing(each.record.entries, each.record.paths) for each in records)
         except SaveFailed as error:
             _LOG.warning("a step in memory is not whole step=%d reason=%s", whole.step, error)
             return None
-        images = Images(self._snapshots, self._peers, by_file, servers)
+        images = _Images(by_file, self._snapshots, self._peers)
         name = _name(whole.round, whole.step)
         return Candidate(name, lambda: StoredCheckpoint(images, name, found, index), Tier.MEMORY)
 
@@ -264,7 +210,15 @@ def recollect(
     recollection = Recollection(snapshots, Peers(owner, patience_s=patience_s), tuple(servers))
     candidates = []
     for whole in _wholes(nodes, after, assignment.restore.unhealthy_from)[:limit]:
-        mine = tuple(_describe(snapshots, whole, group.rank))
+        mine = []
+        for which, places in whole.ranks():
+            # Hashes taken long ago come before those taken now, a rank's own before a copy.
+            speaks = min(places, key=lambda place: (not place.item.is_sealed, place.item.is_copy, place.speaker))
+            found = snapshots.find(which) if speaks.speaker == group.rank else None
+            if found is not None:  # If it is gone since, nobody else speaks for it: no rank has this step then.
+                file, held = found
+                blocks = held.blocks or tuple(hashes(file.buffer, held.record.image_bytes))
+                mine.append(_Description(held.record, blocks))
         heard = group.exchange(msgspec.msgpack.encode(mine))
         described = [each for words in heard for each in _DESCRIPTIONS.decode(words)]
         candidate = recollection.candidate(whole, described)
@@ -274,9 +228,7 @@ def recollect(
     return recollection
 
 
-def _wholes(
-    nodes: Sequence[_Node], after: tuple[int, int] | None, unhealthy_from: int | None = None
-) -> list[_Whole]:
+def _wholes(nodes: Sequence[_Node], after: tuple[int, int] | None, unhealthy_from: int | None) -> list[_Whole]:
     """The steps of which every rank's healthy image is somewhere, newest first along one line of descent."""
     since_round = max((node.since_round for node in nodes), default=0)
     steps: dict[tuple[int, int, int], dict[int, list[_Place]]] = {}
@@ -293,20 +245,6 @@ def _wholes(
     }
     line = lineage([Found(name=name, manifest=whole.manifest()) for name, whole in wholes.items()])
     return [wholes[each.name] for each in line]
-
-
-def _describe(snapshots: NodeSnapshots, whole: _Whole, rank: int) -> Iterator[_Description]:
-    """Those images of the step that this rank speaks for."""
-    for which, places in whole.ranks():
-        # Hashes taken long ago come before those taken now, a rank's own before a copy.
-        speaks = min(places, key=lambda place: (not place.item.is_sealed, place.item.is_copy, place.speaker))
-        if speaks.speaker != rank:
-            continue
-        found = snapshots.find(which)
-        if found is None:  # Gone since; nobody else speaks for it, so this step is left out on all ranks.
-            continue
-        file, held = found
-        yield _Description(held.record, held.blocks or tuple(hashes(file.buffer, held.record.image_bytes)))
 
 
 def _name(round: int, step: int) -> str:

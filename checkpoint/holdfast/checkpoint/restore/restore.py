@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -29,7 +30,7 @@ from holdfast.checkpoint.restore.opening import Opening
 from holdfast.checkpoint.restore.plan import Contents, Plan
 from holdfast.checkpoint.restore.reading import FailedElsewhere, read_together
 from holdfast.checkpoint.restore.recollect import LIMIT, recollect
-from holdfast.checkpoint.restore.stored import Candidate, committed
+from holdfast.checkpoint.restore.stored import Candidate, StoredCheckpoint
 
 _LOG = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ class Restorer:
         position = Position(
             step=found.step,
             batches=batches,
-            to_drop=batches if taken.data is None else 0,
+            to_drop=0 if plan.takes_data else batches,
             skipped=tuple(passed_over),
             tier=tier,
             healed=tuple(sorted({block for each in heard for block in each.healed})),
@@ -195,7 +196,7 @@ class Restorer:
                 "data goes on in a world of another size saved_world_size=%d world_size=%d by=%s batches=%d",
                 found.world_size,
                 self._group.world_size,
-                "passing batches over" if taken.data is None else "its own global count",
+                "its own global count" if plan.takes_data else "passing batches over",
                 batches,
             )
         return position, None
@@ -217,16 +218,14 @@ def _attempt(name: str, work: Callable[[], Answer]) -> Answer | _Word:
 
 def _agree(words: Sequence[_Word]) -> str | None:
     """None when every rank found the candidate intact, otherwise the first reason why not."""
-
-    def reasons(finding: _Finding) -> list[str]:
-        return [f"rank {rank}: {said.reason}" for rank, said in enumerate(words) if said.finding is finding]
-
-    for reason in reasons(_Finding.UNAVAILABLE):
-        raise Unavailable(reason)
-    for reason in reasons(_Finding.DAMAGED):
-        return reason
-    for reason in reasons(_Finding.UNFIT):
-        raise Unfit(reason)
+    for finding in (_Finding.UNAVAILABLE, _Finding.DAMAGED, _Finding.UNFIT):
+        for rank, said in enumerate(words):
+            if said.finding is not finding:
+                continue
+            reason = f"rank {rank}: {said.reason}"
+            if finding is _Finding.DAMAGED:
+                return reason
+            raise (Unavailable if finding is _Finding.UNAVAILABLE else Unfit)(reason)
     return None
 
 
@@ -238,7 +237,9 @@ def restore_newest(
 
     A round that may not go on from memory still has damaged blocks from there: their hashes say what they are.
     """
-    stored = [committed(storage, name) for name in opening.candidates] if storage is not None else []
+    stored = []
+    if storage is not None:
+        stored = [Candidate(name, partial(StoredCheckpoint.open, storage, name)) for name in opening.candidates]
     may_remember = assignment.restore.tier is Tier.MEMORY
     # A restore makes many small objects and few cycles. Python would look through all that the process holds for
     # them, torch's own hundreds of thousands again and again.

@@ -13,7 +13,7 @@ from holdfast.api.round import Tier
 from holdfast.checkpoint.commit.discovery import read_index, read_manifest
 from holdfast.checkpoint.errors import Unfit
 from holdfast.checkpoint.format import archive
-from holdfast.checkpoint.format.files import Files
+from holdfast.checkpoint.format.files import Files, Readable
 from holdfast.checkpoint.format.index import Box, Index, StoredObject, StoredTensor
 from holdfast.checkpoint.format.manifest import Manifest, hash_block
 from holdfast.checkpoint.format.verifiedfile import VerifiedFile
@@ -26,14 +26,14 @@ class StoredCheckpoint:
     it cannot be read now.
     """
 
-    def __init__(self, files: Files, name: str, manifest: Manifest, index: Index) -> None:
+    def __init__(self, files: Readable, name: str, manifest: Manifest, index: Index) -> None:
         """`files` holds what the manifest lists below `name/`. Nothing is read yet."""
         self.name = name
         self.manifest = manifest
         self._files = {
             file: VerifiedFile(files, f"{name}/{file}", record) for file, record in manifest.files.items()
         }
-        self._index = index
+        self.index = index
         self.map = BlockMap(manifest, index.entries)
 
     @classmethod
@@ -43,13 +43,13 @@ class StoredCheckpoint:
         return cls(files, name, manifest, read_index(files, name, manifest))
 
     def names(self, prefix: str = "") -> list[str]:
-        return [name for name in self._index.entries if name.startswith(prefix)]
+        return [name for name in self.index.entries if name.startswith(prefix)]
 
     def has_tensor(self, name: str) -> bool:
-        return isinstance(self._index.entries.get(name), StoredTensor)
+        return isinstance(self.index.entries.get(name), StoredTensor)
 
     def has_object(self, name: str) -> bool:
-        return isinstance(self._index.entries.get(name), StoredObject)
+        return isinstance(self.index.entries.get(name), StoredObject)
 
     def digest(self) -> str:
         """The same on two ranks if they see the same checkpoint."""
@@ -88,7 +88,7 @@ class StoredCheckpoint:
 
     def object_strips(self, name: str) -> list[tuple[str, Strip]]:
         """Where a packed object lies. Raises Unfit when there is no such object."""
-        stored = self._index.entries.get(name)
+        stored = self.index.entries.get(name)
         if stored is None or isinstance(stored, StoredTensor):
             raise Unfit(f"{self.name} holds no object {name}")
         return [self._within(stored.file, Strip(start=stored.start, row_bytes=stored.length_bytes, at=0))]
@@ -120,7 +120,7 @@ class StoredCheckpoint:
         return self._files[name]
 
     def _tensor(self, name: str) -> StoredTensor:
-        stored = self._index.entries.get(name)
+        stored = self.index.entries.get(name)
         if not isinstance(stored, StoredTensor):
             raise Unfit(f"{self.name} holds no tensor {name}")
         return stored
@@ -151,8 +151,3 @@ class Candidate:
     name: str
     open: Callable[[], StoredCheckpoint]
     tier: Tier = Tier.CHECKPOINT
-
-
-def committed(files: Files, name: str) -> Candidate:
-    """The checkpoint called `name` in storage."""
-    return Candidate(name=name, open=lambda: StoredCheckpoint.open(files, name))

@@ -46,9 +46,13 @@ def strips_of(chunk: Box, wanted: Box, *, payload: int, itemsize: int) -> Iterat
     if common is None:
         return
     theirs, ours = _strides(chunk, itemsize), _strides(wanted, itemsize)
-    split = _first_contiguous(common, chunk, wanted)
-    start = payload + _distance(common, chunk, theirs)
-    at = _distance(common, wanted, ours)
+    # From this dimension on what is common lies in one piece, both there and here.
+    split = len(common.sizes)
+    while split and common.sizes[split - 1] == chunk.sizes[split - 1] == wanted.sizes[split - 1]:
+        split -= 1
+    split = max(split - 1, 0)
+    start = payload + _dot(common.offsets, theirs) - _dot(chunk.offsets, theirs)
+    at = _dot(common.offsets, ours) - _dot(wanted.offsets, ours)
     row_bytes = itemsize * prod(common.sizes[split:])
     if split == 0:
         yield Strip(start=start, row_bytes=row_bytes, at=at)
@@ -78,19 +82,13 @@ def cut(strip: Strip, begin: int, end: int) -> Iterator[Strip]:
     whole_first = max(0, -((strip.start - begin) // strip.stride))
     whole_last = min(strip.rows, (end - strip.start - strip.row_bytes) // strip.stride + 1)
     if whole_first >= whole_last:
-        for number in range(first, last):
-            yield from cut(_row(strip, number), begin, end)
-        return
+        whole_first = whole_last = last
     for number in range(first, whole_first):
         yield from cut(_row(strip, number), begin, end)
-    yield Strip(
-        start=strip.start + whole_first * strip.stride,
-        row_bytes=strip.row_bytes,
-        at=strip.at + whole_first * strip.at_stride,
-        rows=whole_last - whole_first,
-        stride=strip.stride,
-        at_stride=strip.at_stride,
-    )
+    if whole_first < whole_last:
+        yield _row(strip, whole_first)._replace(
+            rows=whole_last - whole_first, stride=strip.stride, at_stride=strip.at_stride
+        )
     for number in range(whole_last, last):
         yield from cut(_row(strip, number), begin, end)
 
@@ -100,25 +98,12 @@ def _row(strip: Strip, number: int) -> Strip:
     return Strip(start=start, row_bytes=strip.row_bytes, at=at)
 
 
-def _first_contiguous(common: Box, chunk: Box, wanted: Box) -> int:
-    """From which dimension on what is common lies in one piece, both there and here."""
-    split = len(common.sizes)
-    while split and common.sizes[split - 1] == chunk.sizes[split - 1] == wanted.sizes[split - 1]:
-        split -= 1
-    return max(split - 1, 0)
-
-
 def _strides(box: Box, itemsize: int) -> list[int]:
     """Bytes from one place to the next, by dimension."""
     return [itemsize * prod(box.sizes[dimension + 1 :]) for dimension in range(len(box.sizes))]
 
 
-def _distance(inner: Box, outer: Box, strides: list[int]) -> int:
-    offsets = [mine - its for mine, its in zip(inner.offsets, outer.offsets, strict=True)]
-    return _dot(offsets, strides)
-
-
-def _dot(places: list[int] | tuple[int, ...], strides: list[int]) -> int:
+def _dot(places: tuple[int, ...], strides: list[int]) -> int:
     return sum(place * stride for place, stride in zip(places, strides, strict=False))
 
 

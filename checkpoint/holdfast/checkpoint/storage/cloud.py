@@ -30,20 +30,16 @@ class CloudBucket:
         self, uri: str, *, tries_again_max: int = _TRIES_AGAIN_MAX, answer_within: timedelta = _ANSWER_WITHIN
     ) -> None:
         """Raises ValueError for a uri that names no bucket."""
-        self._uri = uri.rstrip("/")
+        self.uri = uri.rstrip("/")
         try:
             self._store = from_url(
-                self._uri,
+                self.uri,
                 # Without encryption only where the endpoint that is given says http.
                 client_options={"timeout": answer_within, "allow_http": True},
                 retry_config={"max_retries": tries_again_max, "retry_timeout": _TRIES_AGAIN_FOR},
             )
         except BaseError as error:
             raise ValueError(_first_line(error)) from error
-
-    @property
-    def uri(self) -> str:
-        return self._uri
 
     def put(self, name: str, parts: Sequence[memoryview]) -> None:
         """In several parts where it is large. One that fails leaves no object; what was uploaded of it by then is

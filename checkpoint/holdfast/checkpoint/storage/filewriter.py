@@ -13,7 +13,6 @@ import mmap
 import os
 import threading
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -40,39 +39,77 @@ def write_file(path: Path, parts: Sequence[memoryview], hashing: Hashing = FAST)
 
     Raises OSError when any of it fails; then a part of the file may be left, but no thread.
     """
-    content = _Content(parts)
-    descriptor, is_direct = _open(path, is_large=content.size_bytes > BLOCK_BYTES)
+    size_bytes = sum(part.nbytes for part in parts)
+    is_large = is_direct = size_bytes > BLOCK_BYTES  # Then it bypasses the page cache, where the disk allows that.
     try:
-        if content.size_bytes > BLOCK_BYTES:
-            reserve(descriptor, content.size_bytes)
-        blocks = _Writing(descriptor, content, hashing, is_direct).run()
-        os.ftruncate(descriptor, content.size_bytes)  # The last stride may have been padded.
+        descriptor = os.open(path, _FLAGS | os.O_DIRECT if is_direct else _FLAGS, 0o666)
+    except OSError as error:
+        if not is_direct or error.errno not in _REFUSALS:
+            raise
+        descriptor, is_direct = os.open(path, _FLAGS, 0o666), False
+    try:
+        if is_large:
+            reserve(descriptor, size_bytes)
+        blocks = _Writing(descriptor, parts, hashing, is_direct).run()
+        os.ftruncate(descriptor, size_bytes)  # The last stride may have been padded.
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return FileRecord(size_bytes=content.size_bytes, blocks=blocks)
+    return FileRecord(size_bytes=size_bytes, blocks=blocks)
 
 
-def _open(path: Path, *, is_large: bool) -> tuple[int, bool]:
-    """The file, and whether it bypasses the page cache."""
-    if is_large:
-        try:
-            return os.open(path, _FLAGS | os.O_DIRECT, 0o666), True
-        except OSError as error:
-            if error.errno not in _REFUSALS:
-                raise
-    return os.open(path, _FLAGS, 0o666), False
+class _Writing:
+    """One file on its way to the disk."""
 
-
-class _Content:
-    """Parts as one run of bytes."""
-
-    def __init__(self, parts: Sequence[memoryview]) -> None:
+    def __init__(self, descriptor: int, parts: Sequence[memoryview], hashing: Hashing, is_direct: bool) -> None:
+        self._descriptor = descriptor
+        self._hashing = hashing
+        self._is_direct = is_direct
         self._views = [part.cast("B") for part in parts if part.nbytes]
         self._ends = list(accumulate(view.nbytes for view in self._views))
-        self.size_bytes = self._ends[-1] if self._ends else 0
+        self._size_bytes = self._ends[-1] if self._ends else 0
+        self._strides = iter(range(0, self._size_bytes, STRIDE_BYTES))  # Of both threads: one takes what is next.
+        self._blocks: dict[int, str] = {}
+        self._errors: list[Exception] = []
 
-    def pieces(self, start: int, end: int) -> list[memoryview]:
+    def run(self) -> tuple[str, ...]:
+        """The hash of each block. Raises what went wrong first, in whichever thread."""
+        helper = threading.Thread(target=self._work, name="holdfast-writer", daemon=True)
+        if self._size_bytes > STRIDE_BYTES:
+            helper.start()
+        self._work()
+        if helper.ident is not None:
+            helper.join()
+        if self._errors:
+            raise self._errors[0]
+        return tuple(self._blocks[start] for start in sorted(self._blocks))
+
+    def _work(self) -> None:
+        """Write one stride after the other, until none is left or any thread has failed."""
+        bounce: memoryview | None = None  # Aligned memory for what is in pieces, or not aligned itself.
+        try:
+            for start in self._strides:
+                if self._errors:
+                    return
+                pieces = self._pieces(start, min(start + STRIDE_BYTES, self._size_bytes))
+                stride = padded = pieces[0]
+                if len(pieces) > 1 or (self._is_direct and not _is_aligned(stride)):
+                    bounce = bounce or memoryview(mmap.mmap(-1, STRIDE_BYTES))
+                    end = 0
+                    for piece in pieces:
+                        bounce[end : end + piece.nbytes] = piece
+                        end += piece.nbytes
+                    padding = -end % _ALIGNMENT_BYTES
+                    bounce[end : end + padding] = bytes(padding)
+                    stride, padded = bounce[:end], bounce[: end + padding]
+                for offset in range(0, stride.nbytes, BLOCK_BYTES):
+                    digest = self._hashing(stride[offset : offset + BLOCK_BYTES])
+                    self._blocks[start + offset] = digest.hexdigest()
+                self._write(padded, start)
+        except Exception as error:  # The helper has nobody above it; `run` hands the error on.
+            self._errors.append(error)
+
+    def _pieces(self, start: int, end: int) -> list[memoryview]:
         """The bytes from `start` to `end`, not copied."""
         found: list[memoryview] = []
         number = bisect_right(self._ends, start)
@@ -84,55 +121,6 @@ class _Content:
             number += 1
         return found
 
-
-class _Writing:
-    """One file on its way to the disk."""
-
-    def __init__(self, descriptor: int, content: _Content, hashing: Hashing, is_direct: bool) -> None:
-        self._descriptor = descriptor
-        self._content = content
-        self._hashing = hashing
-        self._is_direct = is_direct
-        self._left = deque(range(0, content.size_bytes, STRIDE_BYTES))
-        self._blocks: dict[int, str] = {}
-        self._errors: list[Exception] = []
-
-    def run(self) -> tuple[str, ...]:
-        """The hash of each block. Raises what went wrong first, in whichever thread."""
-        helper = threading.Thread(target=self._work, name="holdfast-writer", daemon=True)
-        if len(self._left) > 1:
-            helper.start()
-        self._work()
-        if helper.ident is not None:
-            helper.join()
-        if self._errors:
-            raise self._errors[0]
-        return tuple(self._blocks[start] for start in sorted(self._blocks))
-
-    def _work(self) -> None:
-        """Write one stride after the other, until none is left or any thread has failed."""
-        try:
-            bounce = _Bounce()
-            while not self._errors and (start := self._take()) is not None:
-                self._put(start, bounce)
-        except Exception as error:  # The helper has nobody above it; `run` hands the error on.
-            self._errors.append(error)
-
-    def _take(self) -> int | None:
-        try:
-            return self._left.popleft()  # Safe between threads.
-        except IndexError:
-            return None
-
-    def _put(self, start: int, bounce: "_Bounce") -> None:
-        pieces = self._content.pieces(start, min(start + STRIDE_BYTES, self._content.size_bytes))
-        stride = padded = pieces[0]
-        if len(pieces) > 1 or (self._is_direct and not _is_aligned(stride)):
-            stride, padded = bounce.gather(pieces)
-        for offset in range(0, stride.nbytes, BLOCK_BYTES):
-            self._blocks[start + offset] = self._hashing(stride[offset : offset + BLOCK_BYTES]).hexdigest()
-        self._write(padded, start)
-
     def _write(self, stride: memoryview, offset: int) -> None:
         while stride.nbytes:
             was_direct = self._is_direct  # Another thread may find out meanwhile that the disk refuses that.
@@ -141,38 +129,16 @@ class _Writing:
             except OSError as error:
                 if not was_direct or error.errno not in _REFUSALS:
                     raise
-                self._stop_bypassing()
+                # The disk wants more than it was given, or this is what is left of a stride that was cut short.
+                flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+                fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+                self._is_direct = False
                 continue
             if not written:
                 raise OSError(errno.EIO, "the file system takes nothing and does not say why")
             if not was_direct:
                 start_writing(self._descriptor, offset, written)
             stride, offset = stride[written:], offset + written
-
-    def _stop_bypassing(self) -> None:
-        """For a disk that wants more than it was given, or for what is left of a stride that was cut short."""
-        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
-        self._is_direct = False
-
-
-class _Bounce:
-    """Aligned memory for what is in pieces, or not aligned itself."""
-
-    def __init__(self) -> None:
-        self._memory: memoryview | None = None
-
-    def gather(self, pieces: Sequence[memoryview]) -> tuple[memoryview, memoryview]:
-        """The pieces in one piece, and the same with zeros up to an aligned length. Both until the next call."""
-        if self._memory is None:
-            self._memory = memoryview(mmap.mmap(-1, STRIDE_BYTES))
-        end = 0
-        for piece in pieces:
-            self._memory[end : end + piece.nbytes] = piece
-            end += piece.nbytes
-        padding = -end % _ALIGNMENT_BYTES
-        self._memory[end : end + padding] = bytes(padding)
-        return self._memory[:end], self._memory[: end + padding]
 
 
 def _is_aligned(memory: memoryview) -> bool:

@@ -17,13 +17,9 @@ class FsspecBucket:
 
     def __init__(self, uri: str) -> None:
         """Raises ValueError for a uri that no driver is known for, ImportError for a driver that is not there."""
-        self._uri = uri.rstrip("/")
+        self.uri = uri.rstrip("/")
         # Whatever a driver remembers of listings is older than what other nodes have put since.
-        self._driver, self._root = fsspec.core.url_to_fs(self._uri, use_listings_cache=False)
-
-    @property
-    def uri(self) -> str:
-        return self._uri
+        self._driver, self._root = fsspec.core.url_to_fs(self.uri, use_listings_cache=False)
 
     def put(self, name: str, parts: Sequence[memoryview]) -> None:
         with _as_os_errors():

@@ -34,28 +34,12 @@ _DELETED_AT_ONCE = 20
 _ENTRY_BYTES_MAX = 1 << 20
 
 JOURNAL = "journal"
-_SAVE = re.compile(r"step-\d{8,}\.(\d+)-(\w+)_\d+")
+_SAVE = re.compile(r"step-\d{8,}\.(\d+)-(\w+)_\d+")  # The round and the token of whose it is.
 _ENTRY = re.compile(r"(\d{12})\.json")
-
-
-def save_name(step: int, *, round: int, token: str, attempt: int) -> str:
-    return f"{committed_name(step)}.{round}-{token}_{attempt}"
-
-
-def saved_by(name: str) -> tuple[int, str] | None:
-    """The round and the token of whose save it is, None for any other name."""
-    match = _SAVE.fullmatch(name)
-    return (int(match[1]), match[2]) if match else None
 
 
 def entry_name(number: int) -> str:
     return f"{number:012d}.json"
-
-
-def entry_number(name: str) -> int | None:
-    """Which of the journal's entries has this name, None for any other name."""
-    match = _ENTRY.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -93,7 +77,7 @@ class Journal:
 
         After an OSError nobody knows whether it did; the next `append` of that number will tell.
         """
-        document = msgspec.json.encode(msgspec.structs.replace(head, writer=secrets.token_hex(8)))
+        document = msgspec.json.encode(replace(head, writer=secrets.token_hex(8)))
         name = f"{JOURNAL}/{entry_name(number)}"
         # The store may have heard of it twice, where the first answer was lost.
         if not self._bucket.create(name, document) and read(self._bucket, name, 0, _ENTRY_BYTES_MAX) != document:
@@ -123,8 +107,8 @@ class Journal:
             )
 
     def _numbers(self) -> list[int]:
-        found = (entry_number(name) for name in self._bucket.names(JOURNAL))
-        return sorted(number for number in found if number is not None)
+        found = map(_ENTRY.fullmatch, self._bucket.names(JOURNAL))
+        return sorted(int(match[1]) for match in found if match)
 
 
 _TRIES_MAX = 50  # Each one lost is one that somebody else has won.
@@ -147,10 +131,9 @@ class JournalCommits:
         """Always writes, also where the round has entered before: what an earlier process of it still wants to
         write after the newest entry is refused from now on.
         """
+        uri = self._bucket.uri
         head = self._change(
-            lambda head: replace(
-                head, mark=fence.raised(head.mark, owner=owner, round=round, uri=self._bucket.uri)
-            )
+            lambda head: replace(head, mark=fence.raised(head.mark, owner=owner, round=round, uri=uri))
         )
         self._journal.require_order()
         number = head.mark.number if head.mark else 0
@@ -163,7 +146,7 @@ class JournalCommits:
         return Entered(head.mark.number if head.mark else 0, head.need)
 
     def folder(self, step: int, *, round: int, token: str, attempt: int) -> str:
-        return save_name(step, round=round, token=token, attempt=attempt)
+        return f"{committed_name(step)}.{round}-{token}_{attempt}"
 
     def publish(self, folder: str, *, step: int, round: int) -> str:
         def put_in(head: Head) -> Head:
@@ -223,10 +206,11 @@ class JournalCommits:
     def _sweep(self, head: Head, *, round: int, token: str = "") -> None:
         """Delete what is no checkpoint, is nobody's save in flight, and is surely not to become one."""
         for name in self._bucket.names(""):
-            by = saved_by(name)
-            if by is None or name in head.committed:
+            match = _SAVE.fullmatch(name)
+            if match is None or name in head.committed:
                 continue
-            if name in head.leaving or by[0] < round or by == (round, token):
+            saved_by = int(match[1]), match[2]
+            if name in head.leaving or saved_by[0] < round or saved_by == (round, token):
                 try:
                     self._bucket.delete(name)
                 except OSError as error:

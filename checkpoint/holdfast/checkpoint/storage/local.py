@@ -5,7 +5,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -39,22 +39,19 @@ class LocalFile:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read_into(self, offset: int, memory: memoryview) -> int:
-        done = 0
-        while done < memory.nbytes:
-            count = os.preadv(self._descriptor, [memory[done:]], offset + done)
-            if count == 0:
-                break
-            done += count
-        return done
+        return self.read_across(offset, [memory])
 
     def read_across(self, offset: int, parts: Sequence[memoryview]) -> int:
-        wanted = sum(part.nbytes for part in parts)
-        done = os.preadv(self._descriptor, parts, offset)
-        while 0 < done < wanted:  # The kernel may stop early, also in the middle of a part.
-            count = os.preadv(self._descriptor, _behind(parts, done), offset + done)
+        left, done, wanted = list(parts), 0, sum(part.nbytes for part in parts)
+        while done < wanted:
+            count = os.preadv(self._descriptor, left, offset + done)
             if count == 0:
                 break
             done += count
+            if done < wanted:  # The kernel may stop early, also in the middle of a part.
+                while count >= left[0].nbytes:
+                    count -= left.pop(0).nbytes
+                left[0] = left[0][count:]
         return done
 
     def expect(self, offset: int, length_bytes: int) -> None:
@@ -64,46 +61,25 @@ class LocalFile:
         os.close(self._descriptor)
 
 
-def _behind(parts: Sequence[memoryview], done: int) -> list[memoryview]:
-    """What of `parts` lies behind the first `done` bytes."""
-    left = []
-    for part in parts:
-        if done < part.nbytes:
-            left.append(part[done:])
-        done = max(0, done - part.nbytes)
-    return left
-
-
 class LocalStorage:
     """A `Storage` below one folder. The folder is created with the first `make`."""
 
     def __init__(self, root: Path, keys: Keyring = NO_KEYS) -> None:
         self._root = root
         self.keys = keys
+        self.commits = FolderCommits(self)
 
     @property
     def uri(self) -> str:
         return self._root.as_uri()
 
-    @property
-    def commits(self) -> FolderCommits:
-        return FolderCommits(self)
-
     def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
         return write_file(self._root / name, parts, hashing_with(self.keys))
 
     def read(self, name: str, offset: int, length_bytes: int) -> bytes:
-        descriptor = os.open(self._root / name, os.O_RDONLY)
-        try:
-            found = os.pread(descriptor, length_bytes, offset)
-            while len(found) < length_bytes:
-                more = os.pread(descriptor, length_bytes - len(found), offset + len(found))
-                if not more:
-                    break
-                found += more
-            return found
-        finally:
-            os.close(descriptor)
+        with open(self._root / name, "rb") as file:
+            file.seek(offset)
+            return file.read(length_bytes)
 
     def open(self, name: str) -> LocalFile:
         return LocalFile(self._root / name)
@@ -136,14 +112,12 @@ class LocalStorage:
     def remove(self, folder: str) -> None:
         for tries_left in reversed(range(_REMOVALS)):
             try:
-                shutil.rmtree(self._root / folder)
-            except FileNotFoundError:
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(self._root / folder)
                 return
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY or not tries_left:
                     raise
-            else:
-                return
 
     def sync(self, folder: str = "") -> None:
         sync_folder(self._root / folder)

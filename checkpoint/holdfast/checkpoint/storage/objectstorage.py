@@ -52,13 +52,10 @@ class ObjectStorage:
 
     def __init__(self, bucket: Bucket, keys: Keyring = NO_KEYS) -> None:
         self._bucket = bucket
+        self.uri = bucket.uri
         self.keys = keys
         self._readers = ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="holdfast-objects")
         self.commits = JournalCommits(bucket, self)
-
-    @property
-    def uri(self) -> str:
-        return self._bucket.uri
 
     def write(self, name: str, parts: Sequence[memoryview]) -> FileRecord:
         self._bucket.put(name, parts)

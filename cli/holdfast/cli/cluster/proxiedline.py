@@ -11,9 +11,8 @@ from typing import Final
 from holdfast.api.errors import HoldfastError, InvalidInput, Problem, Unavailable
 from holdfast.cli.cluster.kubeapi import Forbidden, KubeApi, refusal_of
 from holdfast.cli.cluster.rights import create_namespace_token, create_token, get_watchdog
+from holdfast.wire.answer import explanation, from_leader, refusal
 from holdfast.wire.kube.reply import Reply
-from holdfast.wire.leader import from_leader
-from holdfast.wire.refusal import explanation, refusal
 
 TOKEN_HEADER: Final = "X-Holdfast-Token"
 TOKEN_LIFE_S: Final = 600  # the least the API server gives

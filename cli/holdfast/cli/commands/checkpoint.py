@@ -185,7 +185,7 @@ def diff(a: str, b: str, form: Format) -> ExitCode:
     """
     with _torch():
         from holdfast.checkpoint.convert.comparison import compare
-        from holdfast.checkpoint.convert.source import open_source
+        from holdfast.checkpoint.convert.conversion import open_source
 
     found = compare(open_source(a), open_source(b))
     value = _compared_shown(found)
@@ -218,9 +218,8 @@ def convert(
     safetensors, or a file of torch.save. No code from it is run.
     """
     with _torch():
-        from holdfast.checkpoint.convert.conversion import Kind
+        from holdfast.checkpoint.convert.conversion import Kind, open_source
         from holdfast.checkpoint.convert.conversion import convert as write
-        from holdfast.checkpoint.convert.source import open_source
         from holdfast.checkpoint.storage.address import is_local
         from holdfast.checkpoint.storage.local import parse_uri
 

@@ -21,9 +21,7 @@ from holdfast.api.plan import FromOperator, NodeObserved, OperatorHello, Plan, T
 from holdfast.api.policy import Policy
 from holdfast.api.status import JobStatus, RankStatus
 from holdfast.cli.watchdogclient import INCIDENTS
-from holdfast.wire.access import Access
-from holdfast.wire.address import Address
-from holdfast.wire.credential import Credential
+from holdfast.wire.access import Access, Address, Credential
 from holdfast.wire.http import WatchdogHttp
 from holdfast.wire.line import Line, Manner, OnMalformed
 

@@ -45,7 +45,7 @@ from holdfast.operator.kube.objects import (
     Metadata,
     Pod,
 )
-from holdfast.wire.trust import WATCHDOG_CA_VARIABLE
+from holdfast.wire.access import WATCHDOG_CA_VARIABLE
 
 Manifest = dict[str, Any]
 

@@ -14,7 +14,7 @@ from holdfast.api.errors import Problem
 from holdfast.api.section import MISSING
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.kube.objects import OUR_PREFIX, SHM_SIZE
-from holdfast.wire.trust import WATCHDOG_CA_VARIABLE
+from holdfast.wire.access import WATCHDOG_CA_VARIABLE
 
 # What Holdfast adds to a pod, by the names that are therefore taken.
 LAUNCHER: Final = "holdfast-launcher"

@@ -20,8 +20,7 @@ from holdfast.watchdog.access.auth import Caller, GrantsFile, Identity
 from holdfast.watchdog.access.readership import GROUP, RESOURCE, Read
 from holdfast.watchdog.access.verdicts import LAST_RESORT_S, Verdict, Verdicts
 from holdfast.watchdog.settings import KubernetesAuth
-from holdfast.wire.kube.client import KubeClient, Request
-from holdfast.wire.kube.login import ServiceAccount
+from holdfast.wire.kube.client import KubeClient, Request, ServiceAccount
 
 logger = logging.getLogger(__name__)
 

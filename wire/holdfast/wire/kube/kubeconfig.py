@@ -31,7 +31,9 @@ class Kubeconfig:
     def __init__(self, path: str) -> None:
         self._path = path
         self._configuration = Configuration()
-        self._proxy: str | None = None
+        self.server = ""
+        self.server_name: str | None = None
+        self.proxy: str | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._loaded_at = float("-inf")
 
@@ -40,18 +42,22 @@ class Kubeconfig:
         await self.close()
         self._loaded_at = asyncio.get_running_loop().time()
         configuration = Configuration()
+        load, refresh = cast(Any, load_kube_config), cast(Any, refresh_token)  # the package leaves them untyped
+        load_pods_own = cast(Any, load_incluster_config)
         try:
             if self._path:
-                self._refreshing = await _load_file(self._path, configuration)
+                loader = await load(self._path, client_configuration=configuration, persist_config=False)
+                self._refreshing = asyncio.create_task(refresh(loader, configuration, REFRESH_S))
             else:
-                _load_service_account(configuration)
+                load_pods_own(configuration)
         except (ConfigException, OSError, ValueError, KeyError) as error:
-            where = self._path or "(in the cluster)"
-            raise InvalidInput(
-                Problem("--kubeconfig", where, f"name a kubeconfig that can be read: {error}")
-            ) from error
+            where, fix = self._path or "(in the cluster)", f"name a kubeconfig that can be read: {error}"
+            raise InvalidInput(Problem("--kubeconfig", where, fix)) from error
         self._configuration = configuration
-        self._proxy = configuration.proxy or _proxy_of_environment(self.server)
+        self.server, self.server_name = str(configuration.host).rstrip("/"), configuration.tls_server_name
+        self.proxy, url = configuration.proxy or None, urlsplit(self.server)
+        if not self.proxy and not proxy_bypass(url.hostname or ""):
+            self.proxy = getproxies().get(url.scheme)  # What an administrator set for every program of the pod.
 
     async def reload(self) -> bool:
         """After a 401: read them again; False when that was done just now."""
@@ -67,22 +73,6 @@ class Kubeconfig:
             await asyncio.gather(self._refreshing, return_exceptions=True)
             self._refreshing = None
 
-    @property
-    def server(self) -> str:
-        """The API server's URL."""
-        return str(self._configuration.host).rstrip("/")
-
-    @property
-    def server_name(self) -> str | None:
-        """The name its certificate is checked against, None for the one in the URL."""
-        name: str | None = self._configuration.tls_server_name
-        return name
-
-    @property
-    def proxy(self) -> str | None:
-        """The proxy of the kubeconfig, or of the environment (HTTPS_PROXY, NO_PROXY)."""
-        return self._proxy
-
     def tls(self) -> ssl.SSLContext:
         """Trust and client certificate, as they are now."""
         context: ssl.SSLContext = RESTClientObject(self._configuration).ssl_context
@@ -92,21 +82,3 @@ class Kubeconfig:
         """What proves who we are."""
         settings: dict[str, Any] = dict(await self._configuration.auth_settings())
         return {each["key"]: each["value"] for each in settings.values() if each["value"]}
-
-
-def _proxy_of_environment(server: str) -> str | None:
-    """What an administrator set for every program of the pod."""
-    url = urlsplit(server)
-    if proxy_bypass(url.hostname or ""):
-        return None
-    return getproxies().get(url.scheme)
-
-
-async def _load_file(path: str, into: Configuration) -> "asyncio.Task[None]":
-    load, refresh = cast(Any, load_kube_config), cast(Any, refresh_token)  # the package leaves them untyped
-    loader = await load(path, client_configuration=into, persist_config=False)
-    return asyncio.create_task(refresh(loader, into, REFRESH_S))
-
-
-def _load_service_account(into: Configuration) -> None:
-    cast(Any, load_incluster_config)(into)

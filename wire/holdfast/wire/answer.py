@@ -1,7 +1,8 @@
-"""How a client finds the watchdog that leads: the service in front of all replicas leads to standbys as well.
+"""What a watchdog's answer means to a client: another one leads, or this one refuses.
 
-A standby refuses what only a leader can answer, and says so in a header. That is no fault, and nothing is
-overloaded: whoever meets one asks again at once, over a new connection.
+The service in front of all replicas leads to standbys as well. A standby refuses what only a leader can answer,
+and says so in a header. That is no fault, and nothing is overloaded: whoever meets one asks again at once, over a
+new connection.
 """
 
 import random
@@ -9,6 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeVar
 
+import msgspec
+
+from holdfast.api.decoding import decode_json
+from holdfast.api.errors import HoldfastError, InvalidInput, Malformed, Problem, Unavailable
 from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
 
 # With two replicas six tries in a row miss the leader once in sixty-four times.
@@ -19,6 +24,7 @@ SLOW_S: Final = 0.4
 # For those who give up in the end: a little longer than a leader that died is missed for (3 s by default).
 TRIES_MAX: Final = 18
 ONLY_STANDBYS: Final = "no watchdog leads; those that answer stand by"
+TEXT_LENGTH_MAX: Final = 500
 
 
 def is_standby(status: int, headers: Mapping[str, str] | None) -> bool:
@@ -78,3 +84,34 @@ def from_leader(ask: Callable[[], Given]) -> Given:
         time.sleep(ask_again_after_s(standbys_met, random.random()))
         given = ask()
     return given
+
+
+class Explanation(msgspec.Struct):
+    """How the watchdog words a refusal."""
+
+    error: str = ""
+
+
+def explanation(content: bytes) -> str:
+    """The sentence in a refusal's body, empty when there is none."""
+    try:
+        return decode_json(content, Explanation).error
+    except Malformed:
+        return ""
+
+
+def refusal(status: int, content: bytes, subject: str, token_of: str) -> HoldfastError:
+    """The error a watchdog's refusal is. `subject` is what was asked about, `token_of` whose token was shown.
+
+    Not being let in is a matter of the installation, which changes (Unavailable); a request that was refused for
+    what it says never gets better (InvalidInput).
+    """
+    said = explanation(content)
+    if status in (401, 403):
+        return Unavailable(f"the watchdog refused the token of {token_of}: {said or status}")
+    if status == 404:
+        return InvalidInput(Problem("job", subject, said or "the watchdog does not know it"))
+    said = said or content[:TEXT_LENGTH_MAX].decode("utf-8", "replace").strip()
+    if status < 500 and status not in (408, 429):
+        return InvalidInput(Problem("request", subject, said or f"the watchdog answered {status}"))
+    return Unavailable(f"the watchdog answered {status}: {said or 'no reason given'}")
