@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from holdfast.agent.selftest.arithmetic import Shape, digest, minimodel, numbers, products, raw, values
-from holdfast.agent.selftest.bandwidth import expected_of, judge_rate
 from holdfast.agent.selftest.device import Device, DeviceKind, cpu_model, devices_of, driver_version
+from holdfast.agent.selftest.links import expected_of, judge_domains, judge_rate
 from holdfast.agent.selftest.memory import Share, check_memory
-from holdfast.agent.selftest.nodewide import judge_domains
 from holdfast.agent.selftest.station import Bench
 from holdfast.api.drill import Spoiler, parse_injection, read_drill
 from holdfast.api.errors import InvalidInput
