@@ -5,9 +5,11 @@ import click.testing
 import pytest
 
 from holdfast.agent.launch.command import launch
-from holdfast.agent.launch.devices import cpu_count, gpu_count
-from holdfast.agent.launch.flags import (
+from holdfast.agent.launch.host import cpu_count, gpu_count
+from holdfast.agent.launch.settings import (
+    Entrypoint,
     Flags,
+    Tee,
     credential_of,
     endpoint_of,
     job_of,
@@ -15,7 +17,6 @@ from holdfast.agent.launch.flags import (
     settings_of,
     tee_of,
 )
-from holdfast.agent.launch.settings import Entrypoint, Tee
 from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.errors import InvalidInput
 from holdfast.wire.address import Address
@@ -28,13 +29,10 @@ def flags(script: Path, **given: object) -> Flags:
         "nproc_per_node": "2",
         "rdzv_endpoint": "127.0.0.1:7000",
         "rdzv_id": "research/gpt",
-        "rdzv_backend": "holdfast",
         "max_restarts": 0,
         "module": False,
         "no_python": False,
-        "run_path": False,
         "log_dir": None,
-        "redirects": "0",
         "tee": None,
         "local_addr": None,
         "member": "a",
@@ -44,8 +42,6 @@ def flags(script: Path, **given: object) -> Flags:
         "token_file": None,
         "heartbeat_interval": 1.0,
         "leave_grace": 25.0,
-        "termination_log": "/dev/termination-log",
-        "log_level": "info",
         "node_rank": None,
         "master_addr": None,
         "master_port": None,

@@ -22,10 +22,10 @@ from holdfast.agent.launch.control import ControlServer
 from holdfast.agent.launch.ending import MemoryLimit, last_completed, raised_in
 from holdfast.agent.launch.firstsign import FirstSigns
 from holdfast.agent.launch.forkserver import ForkServer
+from holdfast.agent.launch.host import ReservedPorts
 from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, StartTest, TellWorker
 from holdfast.agent.launch.logs import LogFollower, OutputTails, WorkerLogs, ending, log_path, tail
 from holdfast.agent.launch.memoryfolder import folder_of
-from holdfast.agent.launch.ports import ReservedPorts
 from holdfast.agent.launch.processes import TestProcess, error_file, worker_environment
 from holdfast.agent.launch.settings import LauncherSettings
 from holdfast.agent.launch.start import (
@@ -50,6 +50,8 @@ from holdfast.api.selftest import TestWanted
 
 log = logging.getLogger(__name__)
 
+_LEAVE_TIMEOUT_S = 1.0  # leaving a round takes tens of milliseconds; a stuck worker is replaced instead
+_ATTACH_GRACE_S = 0.3  # a script using holdfast.trainer attaches within this, once forked warm
 _LEAVING_S = 3.0  # saying goodbye takes one second at most, ending the workers two
 
 
@@ -106,8 +108,8 @@ class Launcher:
         self._transfer = Transfer(folder, settings.address, settings.environment)
         self._set = LocalSet(
             local_size=settings.local_size,
-            leave_timeout_s=settings.leave_timeout_s,
-            attach_grace_s=settings.attach_grace_s,
+            leave_timeout_s=_LEAVE_TIMEOUT_S,
+            attach_grace_s=_ATTACH_GRACE_S,
             memory=self._transfer.place,
         )
         self._testing = Testing()

@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from holdfast.agent.launch.forkserver import ended
+from holdfast.agent.launch.host import ReservedPorts
 from holdfast.agent.launch.localset import MemoryPlace
 from holdfast.agent.launch.memoryfolder import TOUCH_EVERY_S, MemoryFolder
-from holdfast.agent.launch.ports import ReservedPorts
 from holdfast.agent.launch.processes import without_token
 from holdfast.api.errors import Unavailable
 from holdfast.api.round import Seat, Shown
