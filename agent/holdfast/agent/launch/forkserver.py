@@ -78,8 +78,13 @@ class ForkServer:
             try:
                 await self._serve(channel)
             finally:
-                # One that is still importing has no workers, and would only look at its channel afterwards.
-                await _end(process, patience_s=_END_TIMEOUT_S if self.ready else 0.0)
+                # Its channel is closed, so it kills its workers and ends. One that is still importing has no
+                # workers, and would only look at its channel afterwards.
+                try:
+                    await asyncio.wait_for(ended(process.pid), _END_TIMEOUT_S if self.ready else 0.0)
+                except TimeoutError:
+                    process.kill()
+                process.wait()
             delay_s = _FIRST_DELAY_S if self.ready else min(2 * delay_s, _DELAY_S_MAX)
             self._lose(process)
             await asyncio.sleep(delay_s)  # also gives what was killed the time to end
@@ -105,9 +110,10 @@ class ForkServer:
         for request in self._open.values():
             self._send(request)
         try:
-            while data := await _read(reader):
-                for payload in frames.feed(data):
-                    self._hear(decode(self._decoder, payload))
+            with contextlib.suppress(ConnectionError):
+                while data := await reader.read(_READ_BYTES):
+                    for payload in frames.feed(data):
+                        self._hear(decode(self._decoder, payload))
         finally:
             self._writer = None
             writer.close()
@@ -151,22 +157,6 @@ def _reap_orphans() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-
-
-async def _read(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.read(_READ_BYTES)
-    except ConnectionError:
-        return b""
-
-
-async def _end(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
-    """Wait for a warm parent whose channel is closed; it kills its workers first. SIGKILL one that hangs."""
-    try:
-        await asyncio.wait_for(ended(process.pid), patience_s)
-    except TimeoutError:
-        process.kill()
-    process.wait()
 
 
 async def ended(pid: int) -> None:

@@ -42,7 +42,7 @@ from holdfast.agent.launch.start import (
 from holdfast.agent.launch.testing import Testing
 from holdfast.agent.launch.transfer import Transfer
 from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
-from holdfast.api.control import FromWorker, record_file_name
+from holdfast.api.control import Attached, FromWorker, record_file_name
 from holdfast.api.errors import Unavailable
 from holdfast.api.membership import Departing, Join, RoundWord, SaveWanted, Verified, Warmed, WorkerExited
 from holdfast.api.round import Closed, Shown
@@ -128,7 +128,6 @@ class Launcher:
         )
         self._control = ControlServer(
             run_dir=settings.run_dir,
-            on_attached=self._take_attached,
             on_message=self._take_from_worker,
             on_detached=self._set.detached,
         )
@@ -230,12 +229,12 @@ class Launcher:
         elif self._departure is not None and self._set.round_with_ranks is None:
             self._leave(self._departure)
 
-    def _take_attached(self, worker: int) -> None:
-        self._signs.forget(worker)  # its rank record tells of its steps
-        self._do(self._set.attached(worker, time.monotonic()))
-
     def _take_from_worker(self, worker: int, message: FromWorker) -> None:
-        self._do(self._set.heard(worker, message, time.monotonic()))
+        if isinstance(message, Attached):
+            self._signs.forget(worker)  # its rank record tells of its steps
+            self._do(self._set.attached(worker, time.monotonic()))
+        else:
+            self._do(self._set.heard(worker, message, time.monotonic()))
 
     def _take_from_warm_parent(self, message: FromWarmParent) -> None:
         match message:
