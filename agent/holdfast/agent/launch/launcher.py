@@ -169,26 +169,23 @@ class Launcher:
                 await stack.enter_async_context(self._transfer)  # workers write to its memory until they end
                 for part in (self._fork_server, self._follower, self._signs, self._logs, self._connection):
                     await stack.enter_async_context(running_beside(part.run(), self._over))
-                return await self._until_over()
+                outcome = await self._over
+                living = [
+                    (run, self._workers[run.pid].start.round.world_size)
+                    for run in self._logs.living
+                    if run.pid in self._workers
+                ]
+                self._tails.leave(living, _seconds_since_1970())
+                if outcome.signal is not None:
+                    await self._connection.leave(outcome.reason)
+                else:
+                    await self._connection.flush()
+                return outcome
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
             if self._timer is not None:
                 self._timer.cancel()
-
-    async def _until_over(self) -> Outcome:
-        assert self._over is not None
-        outcome = await self._over
-        workers = self._workers
-        living = [
-            (run, workers[run.pid].start.round.world_size) for run in self._logs.living if run.pid in workers
-        ]
-        self._tails.leave(living, _seconds_since_1970())
-        if outcome.signal is not None:
-            await self._connection.leave(outcome.reason)
-        else:
-            await self._connection.flush()
-        return outcome
 
     def _join(self) -> Join:
         settings = self._settings
@@ -226,7 +223,7 @@ class Launcher:
         self._do(self._set.show(desired, time.monotonic()))
         if isinstance(desired, Closed):
             self._finish(Outcome(succeeded=desired.succeeded, reason=desired.reason, failures=self._failures))
-        elif self._departure is not None and self._set.round_with_ranks is None:
+        elif self._departure is not None and self._set.seat is None:
             self._leave(self._departure)
 
     def _take_from_worker(self, worker: int, message: FromWorker) -> None:
@@ -320,7 +317,8 @@ class Launcher:
 
     def _do(self, effects: Iterable[Effect]) -> None:
         """Do it all. Whatever changed, a self-test may now begin, or has to be gone before a worker starts."""
-        tests = self._testing.settle(free=self._set.leaves_devices_free, round_=self._set.round_with_ranks)
+        seat = self._set.seat
+        tests = self._testing.settle(free=self._set.leaves_devices_free, round_=seat.number if seat else None)
         for effect in (*tests, *effects):
             if isinstance(effect, Start):
                 if not self._testing.hold(effect, time.monotonic()):
@@ -333,41 +331,11 @@ class Launcher:
                 self._control.tell(effect.pid, effect.message)
             else:
                 self._connection.report(effect.message)
-        self._follow_ranks()
-        self._arm_timer()
-
-    def _follow_ranks(self) -> None:
-        """A worker that entered another round may have another rank: its log goes by it from now on."""
+        # A worker that entered another round may have another rank: its log goes by it from now on.
         ranks = [(slot.pid, slot.rank) for slot in self._set.slots if slot.pid is not None and slot.entered]
         if self._logs.assign(ranks):
             for worker, rank in ranks:
                 self._follower.rename(worker, rank)
-
-    def _start(self, start: Start) -> None:
-        settings = self._settings
-        path = log_path(settings.log_dir, start.rank, start.round.number)
-        offset = path.stat().st_size if path.exists() else 0
-        self._asked[start.ticket] = _Started(start, path, offset)
-        environment = worker_environment(
-            start,
-            inherited=settings.environment,
-            member=settings.member,
-            control=self._control.path,
-            run_dir=settings.run_dir,
-            max_restarts=settings.max_restarts,
-        )
-        request = Fork(
-            ticket=start.ticket,
-            name=f"rank{start.rank}",
-            kind=settings.entrypoint.kind,
-            argv=settings.entrypoint.argv,
-            env=environment,
-            cwd=os.getcwd(),
-            log=str(path),
-        )
-        self._fork_server.fork(request)
-
-    def _arm_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         times = (self._set.next_wakeup(), self._testing.next_wakeup())
@@ -379,12 +347,35 @@ class Launcher:
         now = time.monotonic()
         self._do([*self._set.elapse(now), *self._testing.elapse(now)])
 
+    def _start(self, start: Start) -> None:
+        settings = self._settings
+        path = log_path(settings.log_dir, start.rank, start.round.number)
+        offset = path.stat().st_size if path.exists() else 0
+        self._asked[start.ticket] = _Started(start, path, offset)
+        request = Fork(
+            ticket=start.ticket,
+            name=f"rank{start.rank}",
+            kind=settings.entrypoint.kind,
+            argv=settings.entrypoint.argv,
+            env=worker_environment(
+                start,
+                inherited=settings.environment,
+                member=settings.member,
+                control=self._control.path,
+                run_dir=settings.run_dir,
+                max_restarts=settings.max_restarts,
+            ),
+            cwd=os.getcwd(),
+            log=str(path),
+        )
+        self._fork_server.fork(request)
+
     # How it ends.
 
     def _stop_for_signal(self, number: signal.Signals) -> None:
         """SIGTERM may leave time to move the ranks in good order. Any second signal ends it at once."""
         stay_s = self._settings.leave_grace_s - _LEAVING_S
-        if number != signal.SIGTERM or self._departure or stay_s <= 0 or self._set.round_with_ranks is None:
+        if number != signal.SIGTERM or self._departure or stay_s <= 0 or self._set.seat is None:
             self._leave(number)
             return
         self._departure = number

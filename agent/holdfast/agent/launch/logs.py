@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NoReturn, TextIO
 
 import msgspec
+from msgspec import structs
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Malformed
@@ -108,9 +109,7 @@ class WorkerLogs:
         moved = [(run, rank) for pid, rank in ranks if (run := self._living.get(pid)) and run.rank != rank]
         for run, rank in moved:
             earlier = (*run.earlier, EarlierRank(run.rank, run.ranked_at))[-EARLIER_KEPT:]
-            self._living[run.pid] = msgspec.structs.replace(
-                run, rank=rank, ranked_at=self._clock(), earlier=earlier
-            )
+            self._living[run.pid] = structs.replace(run, rank=rank, ranked_at=self._clock(), earlier=earlier)
         if moved:
             self._keep()
         return bool(moved)
@@ -120,7 +119,7 @@ class WorkerLogs:
         run = self._living.pop(pid, None)
         if run is None:
             return None
-        ended = msgspec.structs.replace(run, ended_at=self._clock(), ended_with=how)
+        ended = structs.replace(run, ended_at=self._clock(), ended_with=how)
         self._ended.append(ended)
         self._keep()
         return ended
@@ -139,7 +138,11 @@ class WorkerLogs:
 
     def _keep(self) -> None:
         """Forget what is beyond the bounds, with its files, and write the register."""
-        kept, dropped = _bounded([*self._ended, *self._living.values()])
+        by_place: dict[int, list[WorkerRun]] = defaultdict(list)
+        for run in sorted([*self._ended, *self._living.values()], key=lambda each: each.started_at):
+            by_place[run.local_rank].append(run)
+        kept = [run for place in by_place.values() for run in place[-RUNS_KEPT:]]
+        dropped = [run for place in by_place.values() for run in place[:-RUNS_KEPT]]
         self._ended = [run for run in kept if run.pid not in self._living or run.ended_at is not None]
         for file in {run.file for run in dropped} - {run.file for run in kept}:
             with contextlib.suppress(OSError):
@@ -150,15 +153,6 @@ class WorkerLogs:
             os.replace(fresh, self._path)
         except OSError as error:
             log.warning("the register of workers cannot be written path=%s reason=%s", self._path, error.strerror)
-
-
-def _bounded(runs: list[WorkerRun]) -> tuple[list[WorkerRun], list[WorkerRun]]:
-    """The newest of each local rank, and the others."""
-    by_place: dict[int, list[WorkerRun]] = defaultdict(list)
-    for run in sorted(runs, key=lambda each: each.started_at):
-        by_place[run.local_rank].append(run)
-    kept = [run for place in by_place.values() for run in place[-RUNS_KEPT:]]
-    return kept, [run for place in by_place.values() for run in place[:-RUNS_KEPT]]
 
 
 def read_register(path: Path) -> tuple[WorkerRun, ...]:
@@ -258,7 +252,16 @@ class LogFollower:
                 self._copy(followed)
 
     def _copy(self, followed: _Followed) -> None:
-        while data := _read(followed):
+        while True:
+            try:
+                with followed.path.open("rb") as log:
+                    log.seek(followed.offset)
+                    data = log.read(_TEE_BYTES)
+            except OSError:
+                return
+            if not data:
+                return
+            followed.offset += len(data)
             *lines, followed.unfinished = (followed.unfinished + data).split(b"\n")
             if len(followed.unfinished) > _LINE_BYTES_MAX:
                 lines, followed.unfinished = [*lines, followed.unfinished], b""
@@ -268,17 +271,6 @@ class LogFollower:
         text = "".join(f"{followed.prefix}{line.decode('utf-8', 'replace')}\n" for line in lines)
         self._output.write(text)
         self._output.flush()
-
-
-def _read(followed: _Followed) -> bytes:
-    try:
-        with followed.path.open("rb") as log:
-            log.seek(followed.offset)
-            data = log.read(_TEE_BYTES)
-    except OSError:
-        return b""
-    followed.offset += len(data)
-    return data
 
 
 class OutputTails:

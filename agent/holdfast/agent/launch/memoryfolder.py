@@ -119,28 +119,19 @@ def _is_locked_by(descriptor: int, path: Path) -> bool:
 
 def _remove_abandoned(path: Path, now_s: float) -> bool:
     """Others may sweep at the same time, and its own launcher may come back."""
+    descriptor = None
     try:
-        descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return _remove_lockless(path, now_s)
+        with contextlib.suppress(FileNotFoundError):  # there may be no lock in it
+            descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW)
+        if descriptor is not None and not _is_locked_by(descriptor, path):
+            return False
+        used_at_s = os.stat(path if descriptor is None else descriptor).st_mtime
+        if now_s - used_at_s >= ABANDONED_S:
+            remove(path)
+            return True
     except OSError:
         return False
-    try:
-        return _is_locked_by(descriptor, path) and _remove_if(path, now_s - os.fstat(descriptor).st_mtime)
     finally:
-        os.close(descriptor)
-
-
-def _remove_lockless(path: Path, now_s: float) -> bool:
-    try:
-        unused_s = now_s - path.stat().st_mtime
-    except FileNotFoundError:
-        return False
-    return _remove_if(path, unused_s)
-
-
-def _remove_if(path: Path, unused_s: float) -> bool:
-    if unused_s < ABANDONED_S:
-        return False
-    remove(path)
-    return True
+        if descriptor is not None:
+            os.close(descriptor)
+    return False

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from holdfast.agent.launch.forkserver import ended
@@ -83,23 +82,19 @@ class Transfer:
 
     async def __aenter__(self) -> Self:
         if self._folder is not None:
-            work = (self._keep(self._folder), _sweep(self._folder))
-            self._tasks = [asyncio.create_task(each) for each in work]
+            self._tasks = [asyncio.create_task(each) for each in (self._keep(self._folder), _sweep(self._folder))]
             for task in self._tasks:
                 task.add_done_callback(_tell_failure)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._folder is not None:
-            if kind is None:
-                self._folder.remove()
-            else:
-                self._folder.leave()
+        if self._folder is not None and kind is None:
+            self._folder.remove()
+        elif self._folder is not None:
+            self._folder.leave()
         if self._ports is not None:
             self._ports.close()
 
