@@ -5,19 +5,18 @@ import click.testing
 import pytest
 
 from holdfast.agent.launch.command import launch
+from holdfast.agent.launch.forking import EntrypointKind
 from holdfast.agent.launch.host import cpu_count, gpu_count
 from holdfast.agent.launch.settings import (
     Entrypoint,
     Flags,
     Tee,
     credential_of,
-    endpoint_of,
     job_of,
     local_size_of,
     settings_of,
     tee_of,
 )
-from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.errors import InvalidInput
 from holdfast.wire.address import Address
 
@@ -139,9 +138,14 @@ def test_a_job_without_a_namespace_is_in_the_default_one() -> None:
     assert job_of("research/gpt") == "research/gpt"
 
 
-def test_endpoints_of_either_internet_version_are_understood() -> None:
-    assert endpoint_of("watchdog:7000") == Address("watchdog", 7000)
-    assert endpoint_of("[::1]:7000") == Address("::1", 7000)
+@pytest.mark.parametrize(
+    ("endpoint", "address"), [("localhost:7000", Address("localhost", 7000)), ("[::1]:7000", Address("::1", 7000))]
+)
+def test_endpoints_of_either_internet_version_are_understood(
+    script: Path, endpoint: str, address: Address
+) -> None:
+    given = flags(script, rdzv_endpoint=endpoint, local_addr="127.0.0.1")
+    assert settings_of(given, environment={"HOLDFAST_TOKEN": "t"}, host="h").watchdog.address == address
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from holdfast.agent.launch.start import EntrypointKind, Fork
+from holdfast.agent.launch.forking import EntrypointKind, Fork
 from holdfast.api import rankrecord
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE, record_file_name
 from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, Phase, ProofZone, ReplicaZone, StepZone

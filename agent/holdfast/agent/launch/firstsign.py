@@ -10,7 +10,6 @@ that dies afterwards has. What can be seen without changing the script:
 A script that does neither shows no sign, and is judged by how long it runs.
 """
 
-import asyncio
 import contextlib
 import os
 import re
@@ -49,12 +48,6 @@ class FirstSigns:
     def forget(self, pid: int) -> None:
         """The process is gone, or speaks for itself."""
         self._watched.pop(pid, None)
-
-    async def run(self) -> None:
-        """Look until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            self.look()
 
     def look(self) -> None:
         """Look at each once; called every `LOOK_INTERVAL_S`."""

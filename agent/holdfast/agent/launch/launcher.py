@@ -11,34 +11,23 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
+from holdfast.agent.launch import firstsign, forking, logs
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
 from holdfast.agent.launch.ending import MemoryLimit, last_completed, raised_in
-from holdfast.agent.launch.firstsign import FirstSigns
 from holdfast.agent.launch.forkserver import ForkServer
 from holdfast.agent.launch.host import ReservedPorts
 from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, StartTest, TellWorker
-from holdfast.agent.launch.logs import LogFollower, OutputTails, WorkerLogs, ending, log_path, tail
 from holdfast.agent.launch.memoryfolder import folder_of
 from holdfast.agent.launch.processes import TestProcess, error_file, worker_environment
 from holdfast.agent.launch.settings import LauncherSettings
-from holdfast.agent.launch.start import (
-    Ended,
-    EntrypointKind,
-    Fork,
-    Forked,
-    FromWarmParent,
-    GroupGone,
-    NotForked,
-    Preload,
-    Ready,
-)
 from holdfast.agent.launch.testing import Testing
 from holdfast.agent.launch.transfer import Transfer
 from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
@@ -120,10 +109,10 @@ class Launcher:
         self._timer: asyncio.TimerHandle | None = None
         self._over: asyncio.Future[Outcome] | None = None
         self._departure: signal.Signals | None = None
-        self._follower = LogFollower(sys.stdout)
+        self._follower = logs.LogFollower(sys.stdout)
         self._memory_limit = MemoryLimit()
-        self._signs = FirstSigns(lambda pid: self._do(self._set.showed_sign(pid)))
-        self._logs = WorkerLogs(
+        self._signs = firstsign.FirstSigns(lambda pid: self._do(self._set.showed_sign(pid)))
+        self._logs = logs.WorkerLogs(
             settings.log_dir, member=settings.member, node=settings.node, clock=_seconds_since_1970
         )
         self._control = ControlServer(
@@ -131,8 +120,9 @@ class Launcher:
             on_message=self._take_from_worker,
             on_detached=self._set.detached,
         )
+        is_program = settings.entrypoint.kind is forking.EntrypointKind.PROGRAM
         self._fork_server = ForkServer(
-            preload=Preload.NOTHING if settings.entrypoint.kind is EntrypointKind.PROGRAM else Preload.TORCH,
+            preload=forking.Preload.NOTHING if is_program else forking.Preload.TORCH,
             environment=settings.environment,
             on_message=self._take_from_warm_parent,
         )
@@ -143,7 +133,7 @@ class Launcher:
             join=self._join,
             on_shown=self._take_shown,
         )
-        self._tails = OutputTails(settings.log_dir, self._connection.report)
+        self._tails = logs.OutputTails(settings.log_dir, self._connection.report)
 
     async def run(self) -> Outcome:
         """Run until the job closes, the watchdog refuses us or a signal ends us; then no worker is left.
@@ -167,8 +157,14 @@ class Launcher:
                 await self._control.open()
                 stack.push_async_callback(self._control.close)
                 await stack.enter_async_context(self._transfer)  # workers write to its memory until they end
-                for part in (self._fork_server, self._follower, self._signs, self._logs, self._connection):
-                    await stack.enter_async_context(running_beside(part.run(), self._over))
+                for work in (
+                    self._fork_server.run(),
+                    _every(logs.TEE_INTERVAL_S, self._follower.copy),
+                    _every(firstsign.LOOK_INTERVAL_S, self._signs.look),
+                    _every(logs.TRIM_INTERVAL_S, self._logs.trim),
+                    self._connection.run(),
+                ):
+                    await stack.enter_async_context(_running_beside(work, self._over))
                 outcome = await self._over
                 living = [
                     (run, self._workers[run.pid].start.round.world_size)
@@ -233,29 +229,29 @@ class Launcher:
         else:
             self._do(self._set.heard(worker, message, time.monotonic()))
 
-    def _take_from_warm_parent(self, message: FromWarmParent) -> None:
+    def _take_from_warm_parent(self, message: forking.FromWarmParent) -> None:
         match message:
-            case Ready(warm=True):
+            case forking.Ready(warm=True):
                 self._connection.report(Warmed())
-            case Ready():
+            case forking.Ready():
                 log.warning("workers start cold reason=%s", message.reason)
-            case Forked() if self._testing.has_ticket(message.ticket):
+            case forking.Forked() if self._testing.has_ticket(message.ticket):
                 self._do(self._testing.started(message.pid))
-            case Forked():
+            case forking.Forked():
                 self._take_started(message)
-            case NotForked() if self._testing.has_ticket(message.ticket):
+            case forking.NotForked() if self._testing.has_ticket(message.ticket):
                 self._do(self._testing.ended(message.error))
-            case NotForked():
+            case forking.NotForked():
                 self._asked.pop(message.ticket, None)
                 self._do(self._set.not_started(message.ticket, message.error))
-            case Ended() if self._testing.has_process(message.pid):
+            case forking.Ended() if self._testing.has_process(message.pid):
                 self._do(self._testing.ended(self._test_process.outcome(message)))
-            case Ended():
+            case forking.Ended():
                 self._take_ended(message)
-            case GroupGone():
+            case forking.GroupGone():
                 self._do(self._testing.group_gone(message.pid))
 
-    def _take_started(self, message: Forked) -> None:
+    def _take_started(self, message: forking.Forked) -> None:
         started = self._workers[message.pid] = self._asked.pop(message.ticket)
         start, path, offset = started.start, started.path, started.offset
         pid, rank, round_ = message.pid, start.rank, start.round.number
@@ -265,7 +261,7 @@ class Launcher:
         self._signs.watch(pid, port=start.round.endpoint.port, log=path, offset=offset)
         self._do(self._set.started(message.ticket, pid, time.monotonic()))
 
-    def _take_ended(self, message: Ended) -> None:
+    def _take_ended(self, message: forking.Ended) -> None:
         """Tell the watchdog, and this node's log, how the worker ended and what it left that explains it."""
         worker = self._workers.pop(message.pid, None)
         self._follower.finish(message.pid)
@@ -276,7 +272,7 @@ class Launcher:
         run = self._logs.end(
             message.pid, f"signal {message.signal}" if message.signal else f"exit code {message.exit_code}"
         )
-        written = "" if message.exit_code == 0 else ending(worker.path, since=worker.offset)
+        written = "" if message.exit_code == 0 else logs.ending(worker.path, since=worker.offset)
         raised = raised_in(written) if message.exit_code else None
         exit = WorkerExited(
             start.round.number,
@@ -284,7 +280,7 @@ class Launcher:
             max(0.0, now - message.at_ns / 1e9),
             message.exit_code,
             message.signal,
-            raised.text if raised else tail(written),
+            raised.text if raised else logs.tail(written),
             raised=raised.exception if raised else "",
             place=raised.place if raised else "",
             own_limit=message.signal == signal.SIGKILL and self._memory_limit.has_killed(),
@@ -349,10 +345,10 @@ class Launcher:
 
     def _start(self, start: Start) -> None:
         settings = self._settings
-        path = log_path(settings.log_dir, start.rank, start.round.number)
+        path = logs.log_path(settings.log_dir, start.rank, start.round.number)
         offset = path.stat().st_size if path.exists() else 0
         self._asked[start.ticket] = _Started(start, path, offset)
-        request = Fork(
+        request = forking.Fork(
             ticket=start.ticket,
             name=f"rank{start.rank}",
             kind=settings.entrypoint.kind,
@@ -396,8 +392,14 @@ def _seconds_since_1970() -> float:
     return datetime.now(UTC).timestamp()
 
 
+async def _every(interval_s: float, act: Callable[[], None]) -> NoReturn:
+    while True:
+        await asyncio.sleep(interval_s)
+        act()
+
+
 @asynccontextmanager
-async def running_beside(work: Coroutine[None, None, None], over: asyncio.Future[Outcome]) -> AsyncIterator[None]:
+async def _running_beside(work: Coroutine[None, None, None], over: asyncio.Future[Outcome]) -> AsyncIterator[None]:
     """Run `work` beside the block, end it after it. Its failure is the launcher's: `over` takes its error."""
 
     def pass_on(task: asyncio.Task[None]) -> None:

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NoReturn, TextIO
+from typing import Final, TextIO
 
 import msgspec
 from msgspec import structs
@@ -44,7 +44,7 @@ _BLOCK: Final = 4096
 _PUNCH_HOLE_AND_KEEP_SIZE: Final = 0x02 | 0x01
 # Of a launcher whose workers end faster than their output is sent, the oldest are left out: 1 MiB.
 WAITING_MAX: Final = 64
-_TEE_INTERVAL_S = 0.1  # what a reader at a terminal takes for at once
+TEE_INTERVAL_S = 0.1  # what a reader at a terminal takes for at once
 _TEE_BYTES = 1 << 20
 _LINE_BYTES_MAX = 1 << 20  # a longer line is broken: a progress bar may never end its own
 BEGINS = "holdfast: a worker process begins"
@@ -129,12 +129,10 @@ class WorkerLogs:
         """The processes that run."""
         return tuple(self._living.values())
 
-    async def run(self) -> NoReturn:
-        """Keep the files of living workers within bounds, until cancelled."""
-        while True:
-            await asyncio.sleep(TRIM_INTERVAL_S)
-            for each in {run.file for run in self._living.values()}:
-                trim(self._log_dir / each)
+    def trim(self) -> None:
+        """Keep the files of living workers within bounds; called every `TRIM_INTERVAL_S`."""
+        for each in {run.file for run in self._living.values()}:
+            trim(self._log_dir / each)
 
     def _keep(self) -> None:
         """Forget what is beyond the bounds, with its files, and write the register."""
@@ -244,12 +242,10 @@ class LogFollower:
             if followed.unfinished:
                 self._write(followed, [followed.unfinished])
 
-    async def run(self) -> None:
-        """Copy until cancelled."""
-        while True:
-            await asyncio.sleep(_TEE_INTERVAL_S)
-            for followed in tuple(self._followed.values()):
-                self._copy(followed)
+    def copy(self) -> None:
+        """Copy what is new; called every `TEE_INTERVAL_S`."""
+        for followed in tuple(self._followed.values()):
+            self._copy(followed)
 
     def _copy(self, followed: _Followed) -> None:
         while True:

@@ -11,30 +11,20 @@ from operator import itemgetter
 
 import msgspec
 
-from holdfast.api.membership import (
-    CheckpointCommitted,
-    CheckpointsStored,
-    CollectiveFailed,
-    Departing,
-    FromLauncher,
-    Restored,
-    RoundEntered,
-    TrainingBegan,
-    WorkerExited,
-    WorkersFinished,
-)
+from holdfast.api import membership
+from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Departing, Restored, WorkerExited
 from holdfast.api.selftest import Tested
 from holdfast.api.workeroutput import WorkerOutput
 
 Lasting = (
-    RoundEntered
-    | TrainingBegan
-    | WorkerExited
-    | CollectiveFailed
-    | WorkersFinished
+    membership.RoundEntered
+    | membership.TrainingBegan
+    | membership.WorkersFinished
+    | membership.CheckpointsStored
     | CheckpointCommitted
-    | CheckpointsStored
+    | CollectiveFailed
     | Restored
+    | WorkerExited
 )
 _MEMBER, _ANSWER = -1, -2  # places that are no rank's
 _OUTPUTS_MAX = 64  # 1 MiB
@@ -60,7 +50,7 @@ class Outbox:
         self._outputs.clear()
         return held
 
-    def keep(self, message: FromLauncher, now: float) -> None:
+    def keep(self, message: membership.FromLauncher, now: float) -> None:
         """Keep `message` if it is a fact about the newest round, or what is of no round: a departure, an answer.
 
         Others need no repetition.

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from holdfast.agent.launch.forking import Ended, EntrypointKind, Fork
 from holdfast.agent.launch.host import is_loopback
 from holdfast.agent.launch.localset import Start, StartTest
 from holdfast.agent.launch.logs import ending
 from holdfast.agent.launch.settings import MEMBER_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from holdfast.agent.launch.start import Ended, EntrypointKind, Fork
 from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
 from holdfast.api.control import CONTROL_VARIABLE, RUN_DIRECTORY_VARIABLE, assignment_in, round_environment
 from holdfast.api.decoding import decode_msgpack

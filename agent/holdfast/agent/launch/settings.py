@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
+from holdfast.agent.launch.forking import EntrypointKind
 from holdfast.agent.launch.host import address_towards, cpu_count, gpu_count
 from holdfast.agent.launch.memoryfolder import ROOT
-from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.bounds import Name
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE
 from holdfast.api.decoding import decode_json
@@ -125,13 +125,13 @@ def settings_of(flags: Flags, *, environment: Mapping[str, str], host: str) -> L
     except OSError as error:
         fix = f"name a directory that can be written, as no temporary one can be made ({error.strerror})"
         raise InvalidInput(Problem("--run-dir", None, fix)) from error
-    watchdog = Access(endpoint_of(flags.rdzv_endpoint), credential, trust_of(environment))
+    address = Address.parse(flags.rdzv_endpoint, given_by="--rdzv-endpoint", fix="give the watchdog's HOST:PORT")
     return LauncherSettings(
-        watchdog=watchdog,
+        watchdog=Access(address, credential, trust_of(environment)),
         job=job_of(flags.rdzv_id),
         member=flags.member or member,
         node=flags.node or node,
-        address=flags.local_addr or address_towards(watchdog.address.host, watchdog.address.port),
+        address=flags.local_addr or address_towards(address.host, address.port),
         local_size=local_size_of(flags.nproc_per_node, environment),
         nodes=(int(low), int(high)),
         entrypoint=_entrypoint_of(flags),
@@ -179,11 +179,6 @@ def _entrypoint_of(flags: Flags) -> Entrypoint:
     if not Path(script).exists():
         raise InvalidInput(Problem("ENTRYPOINT", script, "there is no such script; give its path"))
     return Entrypoint(EntrypointKind.SCRIPT, flags.entrypoint)
-
-
-def endpoint_of(endpoint: str) -> Address:
-    """Where the watchdog is."""
-    return Address.parse(endpoint, given_by="--rdzv-endpoint", fix="give the watchdog's HOST:PORT")
 
 
 def trust_of(environment: Mapping[str, str]) -> Trust:

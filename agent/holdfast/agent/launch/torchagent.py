@@ -22,8 +22,8 @@ from torch.distributed.launcher import api as launcher_api
 
 from holdfast.agent.launch import settings
 from holdfast.agent.launch.command import run
+from holdfast.agent.launch.forking import EntrypointKind
 from holdfast.agent.launch.settings import Entrypoint
-from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.errors import HoldfastError
 
 BACKEND = "holdfast"

@@ -18,18 +18,8 @@ import time
 
 import msgspec
 
+from holdfast.agent.launch import forking
 from holdfast.agent.launch.child import become_worker
-from holdfast.agent.launch.start import (
-    Ended,
-    Fork,
-    Forked,
-    FromWarmParent,
-    GroupGone,
-    NotForked,
-    Preload,
-    Ready,
-    ToWarmParent,
-)
 from holdfast.api.decoding import decode
 from holdfast.wire.frame import FrameReader, frame
 
@@ -60,15 +50,15 @@ class WarmParent:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._frames = FrameReader()
-        self._decoder = msgspec.msgpack.Decoder(ToWarmParent)
+        self._decoder = msgspec.msgpack.Decoder(forking.ToWarmParent)
         self._encoder = msgspec.msgpack.Encoder()
         self._workers: set[int] = set()
         self._fading: set[int] = set()  # ended, while others of their group may still be ending
         self._pid = os.getpid()
-        self._ready = Ready(warm=False)
+        self._ready = forking.Ready(warm=False)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def serve(self, ready: Ready) -> None:
+    def serve(self, ready: forking.Ready) -> None:
         """Say `ready`, then fork, kill and reap until the launcher is gone."""
         self._ready = ready
         # What workers leave behind comes here to be reaped. In a pod it would go to the first process, which is
@@ -105,17 +95,17 @@ class WarmParent:
             return False
         for payload in self._frames.feed(data):
             request = decode(self._decoder, payload)
-            if isinstance(request, Fork):
+            if isinstance(request, forking.Fork):
                 self._fork(request)
             else:
                 self._kill(request.pid)
         return bool(data)
 
-    def _fork(self, request: Fork) -> None:
+    def _fork(self, request: forking.Fork) -> None:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(NotForked(request.ticket, f"no process could be started: {error}"))
+            self._tell(forking.NotForked(request.ticket, f"no process could be started: {error}"))
             return
         if pid == 0:
             for descriptor in (self._wake_read, self._wake_write):
@@ -123,7 +113,7 @@ class WarmParent:
             self._channel.close()
             become_worker(request, parent=self._pid, warm=self._ready.warm)
         self._workers.add(pid)
-        self._tell(Forked(request.ticket, pid))
+        self._tell(forking.Forked(request.ticket, pid))
 
     def _kill(self, pid: int) -> None:
         if pid in self._workers and not _signal_group(pid, signal.SIGKILL):
@@ -141,14 +131,14 @@ class WarmParent:
                 self._workers.discard(pid)
                 code = os.waitstatus_to_exitcode(status)
                 how = {"signal": -code} if code < 0 else {"exit_code": code}
-                self._tell(Ended(pid, at_ns, **how))
+                self._tell(forking.Ended(pid, at_ns, **how))
                 self._fading.add(pid)
         # Orphans come here, so that each end that may be the last of a group is looked at.
         for pid in [pid for pid in self._fading if not _signal_group(pid, 0)]:
             self._fading.discard(pid)
-            self._tell(GroupGone(pid))
+            self._tell(forking.GroupGone(pid))
 
-    def _tell(self, message: FromWarmParent) -> None:
+    def _tell(self, message: forking.FromWarmParent) -> None:
         # Where the launcher is gone the next read of the channel finds its end.
         with contextlib.suppress(ConnectionError):
             self._channel.sendall(frame(self._encoder.encode(message)))
@@ -207,20 +197,20 @@ def preload() -> str:
     return ""
 
 
-def main(descriptor: int, wanted: Preload) -> None:
+def main(descriptor: int, wanted: forking.Preload) -> None:
     """Preload, serve, and end every worker before ending."""
     # `python -m` puts the working directory first on the path; a worker puts its own there.
     del sys.path[0]
     gc.disable()
-    reason = preload() if wanted is Preload.TORCH else ""
+    reason = preload() if wanted is forking.Preload.TORCH else ""
     gc.enable()
     parent = WarmParent(socket.socket(fileno=descriptor))
     try:
-        parent.serve(Ready(warm=not reason, reason=reason))
+        parent.serve(forking.Ready(warm=not reason, reason=reason))
     finally:
         parent.end_workers()
         os._exit(0)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Preload(sys.argv[2]))
+    main(int(sys.argv[1]), forking.Preload(sys.argv[2]))
