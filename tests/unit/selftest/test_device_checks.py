@@ -95,8 +95,7 @@ def test_a_word_that_reads_back_wrong_is_named() -> None:
     ],
 )
 def test_a_rate_is_judged_by_the_data_sheet_of_the_model(model: str, rate: float, verdict: Verdict) -> None:
-    expected = expected_of(model)
-    assert judge_rate(BLANK, "memory", rate, expected.memory if expected else None).verdict is verdict
+    assert judge_rate(BLANK, "memory", rate, expected_of(model).memory).verdict is verdict
 
 
 @pytest.mark.parametrize(

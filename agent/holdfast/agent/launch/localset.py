@@ -250,11 +250,10 @@ class LocalSet:
 
     def pass_on(self, word: RoundWord) -> list[Effect]:
         """Pass it on to the workers of its round, also to those still to come. Of other rounds it is no news."""
-        wanted = self.seat
-        if wanted is None or word.round != wanted.number:
+        if self.seat is None or word.round != self.seat.number:
             return []
         self._words[type(word)] = word
-        return [TellWorker(slot.process, word) for slot in self.slots if self._is_told(slot, wanted)]
+        return [TellWorker(slot.process, word) for slot in self.slots if self._is_told(slot)]
 
     @property
     def leaves_devices_free(self) -> bool:
@@ -317,8 +316,7 @@ class LocalSet:
         slot.attached = pid in self._early_attached
         self._early_attached.discard(pid)
         # The desired state may have moved on while the process was being started.
-        moved_on = self.seat is None or slot.round != self.seat.number
-        return (self._align(slot, now) if moved_on else []) + self._greet(slot)
+        return ([] if self._is_wanted(slot) else self._align(slot, now)) + self._greet(slot)
 
     def not_started(self, ticket: int, error: str) -> list[Effect]:
         """The process asked for under `ticket` could not be started."""
@@ -344,8 +342,7 @@ class LocalSet:
             return []
         if completed is not None:
             self._remember_step(*completed)
-        wanted = self.seat
-        on_its_own = slot.state is SlotState.RUNNING and wanted is not None and slot.round == wanted.number
+        on_its_own = slot.state is SlotState.RUNNING and self._is_wanted(slot)
         if not on_its_own:
             slot.clear(SlotState.ABSENT)
             return self._align(slot, now)
@@ -363,14 +360,14 @@ class LocalSet:
 
     def showed_sign(self, pid: int) -> list[Effect]:
         """A process whose script publishes nothing has shown its first sign of training: news once a round."""
-        slot, wanted = self.slot_of(pid), self.seat
+        slot = self.slot_of(pid)
         if slot is None or slot.attached or slot.state is not SlotState.RUNNING:
             return []
         slot.began = True
-        if wanted is None or slot.round != wanted.number or self._told_began:
+        if self._told_began or not self._is_wanted(slot):
             return []
         self._told_began = True
-        return [Report(TrainingBegan(wanted.number))]
+        return [Report(TrainingBegan(slot.round))]
 
     # What workers say.
 
@@ -394,14 +391,12 @@ class LocalSet:
         slot = self.slot_of(pid)
         if slot is None or slot.state is SlotState.DYING:
             return []
-        wanted = self.seat
         if isinstance(message, RoundLeft):
             self._remember_step(message.round, message.step)
             slot.left_round = max(slot.left_round, message.round)
             if slot.state is SlotState.LEAVING and (self.desired is None or message.round < self.desired.number):
                 slot.leave_by = None
-                goes_on = wanted is not None and slot.round == wanted.number
-                slot.state = SlotState.RUNNING if goes_on else SlotState.PARKED
+                slot.state = SlotState.RUNNING if self._is_wanted(slot) else SlotState.PARKED
         elif isinstance(message, Entered) and message.round == slot.round:
             slot.entered, slot.state, slot.leave_by = True, SlotState.RUNNING, None
             return self._entry_report(now)
@@ -411,20 +406,22 @@ class LocalSet:
         elif isinstance(message, Finished) and message.round == slot.round:
             slot.finished, slot.nonfinite = True, message.nonfinite
         elif isinstance(message, CollectiveFailed | CheckpointCommitted | CheckpointsStored | Restored):
-            return [Report(message)] if wanted and message.round == wanted.number else []
+            return [Report(message)] if self.seat and message.round == self.seat.number else []
         return []
 
     def _greet(self, slot: Slot) -> list[Effect]:
         """Show a newly attached worker its assignment; its environment holds only part of it."""
-        wanted = self.seat
-        if wanted is None or slot.state is not SlotState.RUNNING or not self._is_told(slot, wanted):
+        if self.seat is None or slot.state is not SlotState.RUNNING or not self._is_told(slot):
             return []
-        return self._assign(slot, wanted)
+        return self._assign(slot, self.seat)
 
-    def _is_told(self, slot: Slot, wanted: Seat) -> bool:
-        """Whether the slot's worker listens and has been shown its part in `wanted`."""
-        telling = (SlotState.RUNNING, SlotState.LEAVING)
-        return slot.attached and slot.state in telling and slot.round == wanted.number
+    def _is_wanted(self, slot: Slot) -> bool:
+        """Whether the slot's process was given the desired round."""
+        return self.seat is not None and slot.round == self.seat.number
+
+    def _is_told(self, slot: Slot) -> bool:
+        """Whether the slot's worker listens and has been shown its part in the desired round."""
+        return slot.attached and slot.state in (SlotState.RUNNING, SlotState.LEAVING) and self._is_wanted(slot)
 
     def _remember_step(self, round_: int, step: int | None) -> None:
         if step is not None:
@@ -456,15 +453,14 @@ class LocalSet:
         return min(times, default=None)
 
     def _entry_report(self, now: float) -> list[Effect]:
-        wanted = self.seat
-        if wanted is None:
+        if self.seat is None:
             return []
         for slot in self.slots:
             if slot.is_silent:
                 has_entered = now >= slot.started_at + self._attach_grace_s
             else:
                 has_entered = slot.state is SlotState.DONE or (slot.state is SlotState.RUNNING and slot.entered)
-            if slot.round != wanted.number or not has_entered:
+            if not has_entered or not self._is_wanted(slot):
                 return []
         reentrant = all(slot.attached and slot.entered for slot in self.slots)
         reenters = max((slot.reenters for slot in self.slots), key=lambda each: _STRICTER.index(each.reentry))
@@ -473,7 +469,7 @@ class LocalSet:
             return []
         self._reported = (reentrant, reenters)
         last_step = self._last_step_in(self._held_before)
-        return [Report(RoundEntered(wanted.number, reentrant, last_step, reenters.reentry, reenters.because))]
+        return [Report(RoundEntered(self.seat.number, reentrant, last_step, reenters.reentry, reenters.because))]
 
 
 def _rank_in(wanted: Seat, slot: Slot) -> int:

@@ -17,7 +17,7 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -232,7 +232,7 @@ class LogFollower:
         followed = self._followed.get(worker)
         if followed is not None and followed.prefix != prefix_of(rank):
             self._copy(followed)
-            self._followed[worker] = replace(followed, prefix=prefix_of(rank))
+            followed.prefix = prefix_of(rank)
 
     def finish(self, worker: int) -> None:
         """The process is gone: copy what is left and stop following."""
@@ -284,10 +284,7 @@ class OutputTails:
 
     def ended(self, run: WorkerRun, world_size: int) -> None:
         """The process of `run`, of a job of so many ranks, has ended: read what it wrote, send it soon."""
-        assert run.ended_at is not None
-        output = output_of(
-            run, self._log_dir, tail_bytes(world_size), ended_at=run.ended_at, ended_with=run.ended_with
-        )
+        output = output_of(run, self._log_dir, tail_bytes(world_size))
         if output is None:
             return
         key = (run.pid, run.started_at)
@@ -306,7 +303,7 @@ class OutputTails:
         for key in tuple(self._waiting):
             self._send(key)
         for run, world_size in living:
-            output = output_of(run, self._log_dir, tail_bytes(world_size), ended_at=now, ended_with="")
+            output = output_of(structs.replace(run, ended_at=now), self._log_dir, tail_bytes(world_size))
             if output is not None:
                 self._report(output)
 
@@ -316,13 +313,12 @@ class OutputTails:
         self._report(output)
 
 
-def output_of(
-    run: WorkerRun, log_dir: Path, size: int, *, ended_at: float, ended_with: str
-) -> WorkerOutput | None:
+def output_of(run: WorkerRun, log_dir: Path, size: int) -> WorkerOutput | None:
     """The last `size` bytes that the process wrote, from the beginning of a line on when there is one in them.
 
     None when it wrote nothing, or that cannot be read.
     """
+    assert run.ended_at is not None
     try:
         with (log_dir / run.file).open("rb") as log:
             end = log.seek(0, os.SEEK_END)
@@ -335,4 +331,4 @@ def output_of(
     if not tail:
         return None
     omitted = max(0, end - run.offset - len(tail))
-    return WorkerOutput(run.rank, run.pid, run.round, run.started_at, ended_at, ended_with, omitted, tail)
+    return WorkerOutput(run.rank, run.pid, run.round, run.started_at, run.ended_at, run.ended_with, omitted, tail)

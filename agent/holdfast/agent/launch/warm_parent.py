@@ -78,7 +78,19 @@ class WarmParent:
             if self._wake_read in awake:
                 os.read(self._wake_read, 4096)
                 self._reap()
-            if self._channel.fileno() in awake and not self._take_requests():
+            if self._channel.fileno() not in awake:
+                continue
+            try:
+                data = self._channel.recv(1 << 16)
+            except ConnectionError:
+                return
+            for payload in self._frames.feed(data):
+                request = decode(self._decoder, payload)
+                if isinstance(request, forking.Fork):
+                    self._fork(request)
+                else:
+                    self._kill(request.pid)
+            if not data:
                 return
 
     def end_workers(self) -> None:
@@ -87,19 +99,6 @@ class WarmParent:
             self._kill(pid)
         for pid in self._workers:
             os.waitpid(pid, 0)
-
-    def _take_requests(self) -> bool:
-        try:
-            data = self._channel.recv(1 << 16)
-        except ConnectionError:
-            return False
-        for payload in self._frames.feed(data):
-            request = decode(self._decoder, payload)
-            if isinstance(request, forking.Fork):
-                self._fork(request)
-            else:
-                self._kill(request.pid)
-        return bool(data)
 
     def _fork(self, request: forking.Fork) -> None:
         try:
@@ -121,18 +120,20 @@ class WarmParent:
             os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        while (pid := _ended_child()) is not None:
-            at_ns = time.monotonic_ns()
-            if pid in self._workers:
-                _signal_group(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-            # Others are orphans that workers left behind; they only need reaping.
-            if pid in self._workers:
-                self._workers.discard(pid)
-                code = os.waitstatus_to_exitcode(status)
-                how = {"signal": -code} if code < 0 else {"exit_code": code}
-                self._tell(forking.Ended(pid, at_ns, **how))
-                self._fading.add(pid)
+        with contextlib.suppress(ChildProcessError):  # none is left
+            # Looked at before it is reaped: until then its process id and its group cannot be reused.
+            while seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                at_ns, pid = time.monotonic_ns(), seen.si_pid
+                if pid in self._workers:
+                    _signal_group(pid, signal.SIGKILL)
+                _, status = os.waitpid(pid, 0)
+                # Others are orphans that workers left behind; they only need reaping.
+                if pid in self._workers:
+                    self._workers.discard(pid)
+                    code = os.waitstatus_to_exitcode(status)
+                    exit_code, number = (code, None) if code >= 0 else (None, -code)
+                    self._tell(forking.Ended(pid, at_ns, exit_code, number))
+                    self._fading.add(pid)
         # Orphans come here, so that each end that may be the last of a group is looked at.
         for pid in [pid for pid in self._fading if not _signal_group(pid, 0)]:
             self._fading.discard(pid)
@@ -142,15 +143,6 @@ class WarmParent:
         # Where the launcher is gone the next read of the channel finds its end.
         with contextlib.suppress(ConnectionError):
             self._channel.sendall(frame(self._encoder.encode(message)))
-
-
-def _ended_child() -> int | None:
-    """A child that has ended, not yet reaped: until it is, its process id and group cannot be reused."""
-    try:
-        seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return None
-    return seen.si_pid if seen else None
 
 
 def _signal_group(pid: int, number: int) -> bool:

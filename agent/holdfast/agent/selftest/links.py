@@ -39,10 +39,13 @@ _MODULUS: Final = 1021  # prime, so that no two ranks' summands line up
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A model's data sheet, in GB/s: the link to the host and NVLink in one direction, and own memory."""
+    """A model's data sheet, in GB/s: the link to the host and NVLink in one direction, and own memory.
 
-    host: float
-    memory: float
+    None: Unknown, or there is no such link.
+    """
+
+    host: float | None = None
+    memory: float | None = None
     peer: float | None = None
 
 
@@ -62,10 +65,10 @@ EXPECTED: Final = {
 }
 
 
-def expected_of(model: str) -> Expected | None:
-    """The data sheet of a GPU, None when it is Unknown."""
+def expected_of(model: str) -> Expected:
+    """The data sheet of a GPU."""
     names = [name for name in EXPECTED if name in model]
-    return EXPECTED[max(names, key=len)] if names else None
+    return EXPECTED[max(names, key=len)] if names else Expected()
 
 
 def judge_rate(blank: CheckResult, what: str, measured: float, expected: float | None) -> CheckResult:
@@ -81,7 +84,6 @@ def judge_rate(blank: CheckResult, what: str, measured: float, expected: float |
 
 def check_host(device: Device, bench: Bench) -> CheckResult:
     """Host to device and back, through pinned memory. The slower direction is judged."""
-    expected = expected_of(model_of(device))
     there = torch.empty(_GPU_BYTES, dtype=torch.uint8, device=device.torch)
     here = torch.empty(_GPU_BYTES, dtype=torch.uint8, pin_memory=True)
     rates = {
@@ -89,7 +91,7 @@ def check_host(device: Device, bench: Bench) -> CheckResult:
         "from the device": _rate(device, _GPU_BYTES, lambda: here.copy_(there, non_blocking=True)),
     }
     slower = min(rates, key=lambda direction: rates[direction])
-    return judge_rate(bench.blank, slower, rates[slower], expected.host if expected else None)
+    return judge_rate(bench.blank, slower, rates[slower], expected_of(model_of(device)).host)
 
 
 def check_own_memory(device: Device, bench: Bench) -> CheckResult:
@@ -97,9 +99,8 @@ def check_own_memory(device: Device, bench: Bench) -> CheckResult:
     size = _GPU_BYTES if device.kind is DeviceKind.CUDA else _CPU_BYTES
     source = torch.ones(size, dtype=torch.uint8, device=device.torch)
     target = torch.empty_like(source)
-    expected = expected_of(model_of(device))
     rate = 2 * _rate(device, size, lambda: target.copy_(source))
-    return judge_rate(bench.blank, "memory", rate, expected.memory if expected else None)
+    return judge_rate(bench.blank, "memory", rate, expected_of(model_of(device)).memory)
 
 
 def check_peer(device: Device, bench: Bench) -> CheckResult:
@@ -110,9 +111,8 @@ def check_peer(device: Device, bench: Bench) -> CheckResult:
         return replace(bench.blank, verdict=Verdict.UNKNOWN, says=says, like="")
     source = torch.ones(_GPU_BYTES, dtype=torch.uint8, device=device.torch)
     target = torch.empty(_GPU_BYTES, dtype=torch.uint8, device=torch.device("cuda", other))
-    expected = expected_of(model_of(device))
     rate = _rate(device, _GPU_BYTES, lambda: target.copy_(source, non_blocking=True))
-    return judge_rate(bench.blank, f"to GPU {other}", rate, expected.peer if expected else None)
+    return judge_rate(bench.blank, f"to GPU {other}", rate, expected_of(model_of(device)).peer)
 
 
 def _rate(device: Device, size: int, copy: Callable[[], object]) -> float:
