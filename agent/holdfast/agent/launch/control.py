@@ -31,11 +31,7 @@ class ControlServer:
     """Accepts workers, passes on what they say, tells them what they are told."""
 
     def __init__(
-        self,
-        *,
-        run_dir: Path,
-        on_message: Callable[[int, FromWorker], None],
-        on_detached: Callable[[int], None],
+        self, *, run_dir: Path, on_message: Callable[[int, FromWorker], None], on_detached: Callable[[int], None]
     ) -> None:
         self._run_dir = run_dir
         self._on_message = on_message

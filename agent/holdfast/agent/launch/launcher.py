@@ -116,9 +116,7 @@ class Launcher:
             settings.log_dir, member=settings.member, node=settings.node, clock=_seconds_since_1970
         )
         self._control = ControlServer(
-            run_dir=settings.run_dir,
-            on_message=self._take_from_worker,
-            on_detached=self._set.detached,
+            run_dir=settings.run_dir, on_message=self._take_from_worker, on_detached=self._set.detached
         )
         is_program = settings.entrypoint.kind is forking.EntrypointKind.PROGRAM
         self._fork_server = ForkServer(
@@ -195,7 +193,7 @@ class Launcher:
             ports=self._ports.numbers,
             warm=self._fork_server.is_warm,
             held_round=self._set.held_round,
-            shown=self._set.shown_number,
+            shown=self._set.desired.number if self._set.desired else 0,
             nodes=settings.nodes,
             transfer_port=self._transfer.port,
         )

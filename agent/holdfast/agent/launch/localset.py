@@ -192,12 +192,7 @@ class LocalSet:
     """The workers of one member."""
 
     def __init__(
-        self,
-        *,
-        local_size: int,
-        leave_timeout_s: float,
-        attach_grace_s: float,
-        memory: MemoryPlace | None = None,
+        self, *, local_size: int, leave_timeout_s: float, attach_grace_s: float, memory: MemoryPlace | None = None
     ) -> None:
         """`memory` None: the node keeps no snapshots."""
         self._memory = memory
@@ -224,11 +219,6 @@ class LocalSet:
     def held_round(self) -> int | None:
         """The round local workers run now, None when none does."""
         return self.seat.number if self.seat and any(slot.holds_process for slot in self.slots) else None
-
-    @property
-    def shown_number(self) -> int:
-        """The greatest number that was shown, 0 when nothing was."""
-        return self.desired.number if self.desired is not None else 0
 
     def slot_of(self, pid: int) -> Slot | None:
         return next((slot for slot in self.slots if slot.pid == pid), None)

@@ -32,13 +32,7 @@ _SAYS_MAX: Final = 400
 
 
 def worker_environment(
-    start: Start,
-    *,
-    inherited: Mapping[str, str],
-    member: str,
-    control: Path,
-    run_dir: Path,
-    max_restarts: int,
+    start: Start, *, inherited: Mapping[str, str], member: str, control: Path, run_dir: Path, max_restarts: int
 ) -> dict[str, str]:
     """Everything the process for `start` finds in its environment. The launcher's token is not part of it."""
     round_ = start.round
