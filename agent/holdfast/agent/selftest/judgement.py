@@ -96,11 +96,13 @@ def compare_devices(results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
             groups[each.check, each.like].append(each)
     changed = {}
     for group in groups.values():
-        (usual, times), *others = Counter(each.digest for each in group).most_common()
-        verdict, strange = Verdict.FAILED, [each for each in group if each.digest != usual]
-        says = f"every run differs from {times} of {len(group)} devices of this node that must answer alike"
-        if others and 2 * times <= len(group):
-            verdict, strange, names = Verdict.UNKNOWN, group, ", ".join(each.device for each in group)
+        usual, times = Counter(each.digest for each in group).most_common(1)[0]
+        if 2 * times > len(group):
+            verdict, strange = Verdict.FAILED, [each for each in group if each.digest != usual]
+            says = f"every run differs from {times} of {len(group)} devices of this node that must answer alike"
+        else:
+            verdict, strange = Verdict.UNKNOWN, group
+            names = ", ".join(each.device for each in group)
             says = f"{names} must answer alike and do not: one of them computes wrong, and no majority says which"
         for each in strange:
             changed[each.check, each.device] = replace(each, verdict=verdict, says=says)

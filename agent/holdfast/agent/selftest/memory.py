@@ -26,13 +26,10 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What every piece holds: `content` from its beginning on, plus the piece's place where it is `addressed`.
-
-    int64 on the device.
-    """
+    """What every piece holds: `content` from its beginning on, plus the piece's place where it is `addressed`."""
 
     name: str
-    content: torch.Tensor
+    content: torch.Tensor  # int64, on the device
     addressed: bool = False
     inverted: bool = False
 
