@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 from figure import Figure, measured, publish, unmeasured
 
-from holdfast.agent.launch.devices import gpu_count
+from holdfast.agent.launch.host import gpu_count
 from holdfast.api.selftest import Tested, Verdict
 
 LIGHT_CPU_S = 4.0

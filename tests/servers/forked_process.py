@@ -15,7 +15,7 @@ import msgspec
 from patience import patient
 from server_process import free_port
 
-from holdfast.agent.launch.start import Ended, EntrypointKind, Fork, Forked, FromWarmParent
+from holdfast.agent.launch.forking import Ended, EntrypointKind, Fork, Forked, FromWarmParent
 from holdfast.wire.frame import FrameReader, frame
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

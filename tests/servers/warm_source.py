@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from patience import patient
 
-from holdfast.agent.launch.start import Preload
+from holdfast.agent.launch.forking import Preload
 from holdfast.agent.launch.warm_parent import main, preload
 
 ADDRESS = "WARM_PARENTS_FROM"

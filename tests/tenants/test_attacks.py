@@ -16,7 +16,7 @@ import attack_volumes
 import pytest
 from neighbours import Scene, Tokens, scene
 
-from holdfast.agent.launch.place import Bound, bound_to
+from holdfast.agent.launch.settings import Bound, bound_to
 from holdfast.watchdog.server import identity
 
 Act = Callable[[Scene], Awaitable[None]]

@@ -16,7 +16,16 @@ import pytest
 from launch_harness import no_process_left
 from patience import patient
 
-from holdfast.agent.launch.start import Ended, EntrypointKind, Fork, Forked, FromWarmParent, GroupGone, Kill, Ready
+from holdfast.agent.launch.forking import (
+    Ended,
+    EntrypointKind,
+    Fork,
+    Forked,
+    FromWarmParent,
+    GroupGone,
+    Kill,
+    Ready,
+)
 from holdfast.wire.frame import FrameReader, frame
 
 

@@ -15,7 +15,7 @@ from fake_nvml import FakeNvml, gpu_uuid
 from patience import patient
 
 from holdfast.agent.selftest.device import Device, DeviceKind
-from holdfast.agent.selftest.surroundings import Restore, kept_as_found
+from holdfast.agent.selftest.supervision import Restore, kept_as_found
 from holdfast.api.selftest import CheckResult, Tested, Verdict
 
 PATIENCE_S = patient(100)

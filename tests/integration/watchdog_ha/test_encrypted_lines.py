@@ -15,7 +15,7 @@ from peers import JOB, TOKEN, join, policy_of, quick_senses
 from replicas import until
 
 from holdfast.agent.launch.connection import Connection
-from holdfast.agent.launch.flags import trust_of
+from holdfast.agent.launch.settings import trust_of
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reporter import Reporter
 from holdfast.api.errors import InvalidInput, Unavailable

@@ -27,9 +27,9 @@ from holdfast.agent.conditions.memory import Kept
 from holdfast.agent.kernel.log import Bookmark
 from holdfast.agent.kernel.message import parse_message
 from holdfast.agent.kernel.source import parse_line, parse_record
+from holdfast.agent.launch.forking import FromWarmParent, ToWarmParent
 from holdfast.agent.launch.logs import WorkerRun
-from holdfast.agent.launch.place import Claims, bound_to
-from holdfast.agent.launch.start import FromWarmParent, ToWarmParent
+from holdfast.agent.launch.settings import Claims, bound_to
 from holdfast.agent.memberfile import Member
 from holdfast.agent.selftest.station import FromStation
 from holdfast.agent.sensors.cloud_notice import NotNotice, aws_rebalance_notice, aws_spot_notice, azure_notices

@@ -11,7 +11,6 @@ from holdfast.api.errors import Unavailable
 def server_in(run_dir: Path) -> ControlServer:
     return ControlServer(
         run_dir=run_dir,
-        on_attached=lambda worker: None,
         on_message=lambda worker, message: None,
         on_detached=lambda worker: None,
     )

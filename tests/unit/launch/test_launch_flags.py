@@ -5,18 +5,18 @@ import click.testing
 import pytest
 
 from holdfast.agent.launch.command import launch
-from holdfast.agent.launch.devices import cpu_count, gpu_count
-from holdfast.agent.launch.flags import (
+from holdfast.agent.launch.forking import EntrypointKind
+from holdfast.agent.launch.host import cpu_count, gpu_count
+from holdfast.agent.launch.settings import (
+    Entrypoint,
     Flags,
+    Tee,
     credential_of,
-    endpoint_of,
     job_of,
     local_size_of,
     settings_of,
     tee_of,
 )
-from holdfast.agent.launch.settings import Entrypoint, Tee
-from holdfast.agent.launch.start import EntrypointKind
 from holdfast.api.errors import InvalidInput
 from holdfast.wire.access import Address
 
@@ -28,13 +28,10 @@ def flags(script: Path, **given: object) -> Flags:
         "nproc_per_node": "2",
         "rdzv_endpoint": "127.0.0.1:7000",
         "rdzv_id": "research/gpt",
-        "rdzv_backend": "holdfast",
         "max_restarts": 0,
         "module": False,
         "no_python": False,
-        "run_path": False,
         "log_dir": None,
-        "redirects": "0",
         "tee": None,
         "local_addr": None,
         "member": "a",
@@ -44,8 +41,6 @@ def flags(script: Path, **given: object) -> Flags:
         "token_file": None,
         "heartbeat_interval": 1.0,
         "leave_grace": 25.0,
-        "termination_log": "/dev/termination-log",
-        "log_level": "info",
         "node_rank": None,
         "master_addr": None,
         "master_port": None,
@@ -143,9 +138,14 @@ def test_a_job_without_a_namespace_is_in_the_default_one() -> None:
     assert job_of("research/gpt") == "research/gpt"
 
 
-def test_endpoints_of_either_internet_version_are_understood() -> None:
-    assert endpoint_of("watchdog:7000") == Address("watchdog", 7000)
-    assert endpoint_of("[::1]:7000") == Address("::1", 7000)
+@pytest.mark.parametrize(
+    ("endpoint", "address"), [("localhost:7000", Address("localhost", 7000)), ("[::1]:7000", Address("::1", 7000))]
+)
+def test_endpoints_of_either_internet_version_are_understood(
+    script: Path, endpoint: str, address: Address
+) -> None:
+    given = flags(script, rdzv_endpoint=endpoint, local_addr="127.0.0.1")
+    assert settings_of(given, environment={"HOLDFAST_TOKEN": "t"}, host="h").watchdog.address == address
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.launch.child import wait_for_listener
-from holdfast.agent.launch.launcher import Outcome, last_completed
+from holdfast.agent.launch.ending import last_completed
+from holdfast.agent.launch.host import ReservedPorts, address_towards, is_loopback
+from holdfast.agent.launch.launcher import Outcome
 from holdfast.agent.launch.localset import Start
 from holdfast.agent.launch.logs import LogFollower, ending, log_path, tail
-from holdfast.agent.launch.ports import ReservedPorts, address_towards
-from holdfast.agent.launch.processes import is_loopback, worker_environment
+from holdfast.agent.launch.processes import worker_environment
 from holdfast.api.errors import Unavailable
 from holdfast.api.rankrecord import (
     SEQUENCE,

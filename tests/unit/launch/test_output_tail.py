@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.agent.launch import logs
@@ -25,10 +26,6 @@ def a_run(folder: Path, written: bytes, *, pid: int = 7, before: bytes = b"") ->
     return WorkerRun(3, "n1", "m1", 0, pid, 2, f"{pid}.log", len(before), 1.0, 1.0, 5.0, "signal 9")
 
 
-def tail_of(run: WorkerRun, folder: Path, size: int) -> WorkerOutput | None:
-    return output_of(run, folder, size, ended_at=5.0, ended_with="signal 9")
-
-
 @pytest.mark.parametrize("world_size", [1, 8, 2048, 7900, 100_000, 10_000_000])
 def test_one_process_of_each_rank_fits_into_what_is_kept_of_a_job(world_size: int) -> None:
     size = tail_bytes(world_size)
@@ -41,22 +38,22 @@ def test_one_process_of_each_rank_fits_into_what_is_kept_of_a_job(world_size: in
 
 def test_the_end_begins_with_a_line_and_says_what_is_before_it(tmp_path: Path) -> None:
     run = a_run(tmp_path, b"one\ntwo\nthree\n", before=b"of another\n")
-    whole, cut = tail_of(run, tmp_path, 100), tail_of(run, tmp_path, 8)
+    whole, cut = output_of(run, tmp_path, 100), output_of(run, tmp_path, 8)
     assert whole is not None
     assert cut is not None
     assert (whole.tail, whole.omitted_bytes) == (b"one\ntwo\nthree\n", 0)
     assert (cut.tail, cut.omitted_bytes) == (b"three\n", 8)
     assert (cut.rank, cut.pid, cut.round, cut.ended_with) == (3, 7, 2, "signal 9")
-    endless = tail_of(a_run(tmp_path, b"x" * 100), tmp_path, 8)
+    endless = output_of(a_run(tmp_path, b"x" * 100), tmp_path, 8)
     assert endless is not None
     assert (endless.tail, endless.omitted_bytes) == (b"x" * 8, 92)
 
 
 def test_of_a_process_that_wrote_nothing_nothing_is_sent(tmp_path: Path) -> None:
-    assert tail_of(a_run(tmp_path, b"", before=b"of another\n"), tmp_path, 8) is None
+    assert output_of(a_run(tmp_path, b"", before=b"of another\n"), tmp_path, 8) is None
     run = a_run(tmp_path, b"x")
     (tmp_path / run.file).unlink()
-    assert tail_of(run, tmp_path, 8) is None
+    assert output_of(run, tmp_path, 8) is None
 
 
 async def test_what_waits_is_sent_when_the_launcher_leaves_and_of_those_that_run_as_well(
@@ -68,7 +65,8 @@ async def test_what_waits_is_sent_when_the_launcher_leaves_and_of_those_that_run
     for pid in range(1, WAITING_MAX + 3):
         tails.ended(a_run(tmp_path, b"ended\n", pid=pid), 8)
     assert not sent
-    tails.leave([(a_run(tmp_path, b"runs\n", pid=500), 8)], 9.0)
+    living = msgspec.structs.replace(a_run(tmp_path, b"runs\n", pid=500), ended_at=None, ended_with="")
+    tails.leave([(living, 8)], 9.0)
     assert [each.pid for each in sent] == [*range(3, WAITING_MAX + 3), 500], "the oldest two were too many"
     assert (sent[-1].tail, sent[-1].ended_at, sent[-1].ended_with) == (b"runs\n", 9.0, "")
     tails.leave([], 9.0)

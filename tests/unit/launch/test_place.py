@@ -9,7 +9,7 @@ import pytest
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 
-from holdfast.agent.launch.place import Bound, bound_to, place_of
+from holdfast.agent.launch.settings import Bound, bound_to, place_of
 from holdfast.agent.launch.torchagent import HoldfastRendezvous, settings_of
 from holdfast.wire.access import Credential
 

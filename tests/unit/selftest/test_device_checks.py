@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from holdfast.agent.selftest.arithmetic import Shape, digest, minimodel, numbers, products, raw, values
-from holdfast.agent.selftest.bandwidth import expected_of, judge_rate
 from holdfast.agent.selftest.device import Device, DeviceKind, cpu_model, devices_of, driver_version
+from holdfast.agent.selftest.links import expected_of, judge_domains, judge_rate
 from holdfast.agent.selftest.memory import Share, check_memory
-from holdfast.agent.selftest.nodewide import judge_domains
 from holdfast.agent.selftest.station import Bench
 from holdfast.api.drill import Spoiler, parse_injection, read_drill
 from holdfast.api.errors import InvalidInput
@@ -96,8 +95,7 @@ def test_a_word_that_reads_back_wrong_is_named() -> None:
     ],
 )
 def test_a_rate_is_judged_by_the_data_sheet_of_the_model(model: str, rate: float, verdict: Verdict) -> None:
-    expected = expected_of(model)
-    assert judge_rate(BLANK, "memory", rate, expected.memory if expected else None).verdict is verdict
+    assert judge_rate(BLANK, "memory", rate, expected_of(model).memory).verdict is verdict
 
 
 @pytest.mark.parametrize(

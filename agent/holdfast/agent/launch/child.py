@@ -7,6 +7,7 @@ flushed before that.
 """
 
 import atexit
+import contextlib
 import ctypes
 import datetime
 import json
@@ -23,12 +24,12 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
-from holdfast.agent.launch.start import EntrypointKind, Fork
+from holdfast.agent.launch.forking import EntrypointKind, Fork
 from holdfast.api import rankrecord
 from holdfast.api.control import RUN_DIRECTORY_VARIABLE, record_file_name
-from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, Phase, ProofZone, PulseZone, ReplicaZone, StepZone
+from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, Phase, ProofZone, ReplicaZone, StepZone
 
 # Source: the constants of prctl(2), https://man7.org/linux/man-pages/man2/prctl.2.html
 _PR_SET_PDEATHSIG = 1
@@ -48,62 +49,55 @@ def become_worker(request: Fork, *, parent: int, warm: bool) -> NoReturn:
     """Run the request in this freshly forked process; `parent` is the process that forked it."""
     status = NOT_STARTED
     try:
-        _separate(parent, request.name)
-        _settle(request)
+        _settle(request, parent)
         write_first_record(request.env, pid=os.getpid(), now_ns=time.monotonic_ns())
         if request.kind is EntrypointKind.PROGRAM:
             os.execvpe(request.argv[0], request.argv, request.env)
         if not warm:
-            _start_cold(request)
+            flags = ["-m"] if request.kind is EntrypointKind.MODULE else []
+            os.execve(sys.executable, [sys.executable, "-u", *flags, *request.argv], request.env)
         _reseed()
         make_stores_wait()
-        status = _run(request)
+        ended_with = _run_main(request)
+        # As an interpreter ends: threads are waited for, then exit functions run.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        status = ended_with
     except BaseException:
         traceback.print_exc()
     finally:
-        _flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         os._exit(status)
 
 
-def _separate(parent: int, name: str) -> None:
+def _settle(request: Fork, parent: int) -> None:
     os.setsid()
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     # The parent may have died before the line above took effect; then the signal never comes.
     if os.getppid() != parent:
         os._exit(NOT_STARTED)
-    _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
-
-
-def _settle(request: Fork) -> None:
+    _LIBC.prctl(_PR_SET_NAME, request.name.encode()[:15], 0, 0, 0)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _redirect(request.log)
-    os.chdir(request.cwd)
-    os.environ.clear()
-    os.environ.update(request.env)
-    sys.argv = list(request.argv)
-
-
-def _redirect(log: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    output = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     os.close(nothing)
     os.close(output)
     # Whole lines reach the file at once, so that a killed worker's last words are there to read.
-    sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
-
-
-def _lines_to(descriptor: int) -> TextIO:
-    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-
-
-def _start_cold(request: Fork) -> NoReturn:
-    flags = ["-m"] if request.kind is EntrypointKind.MODULE else []
-    os.execve(sys.executable, [sys.executable, "-u", *flags, *request.argv], request.env)
+    sys.stdout, sys.stderr = (
+        os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+        for descriptor in (1, 2)
+    )
+    os.chdir(request.cwd)
+    os.environ.clear()
+    os.environ.update(request.env)
+    sys.argv = list(request.argv)
 
 
 def _reseed() -> None:
@@ -118,46 +112,28 @@ def _reseed() -> None:
             torch.set_num_threads(int(threads))
 
 
-def _run(request: Fork) -> int:
-    """Run the user's program and end as an interpreter does: threads are waited for, then exit functions run."""
-    status = _status_of_main(request)
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    return status
-
-
-def _status_of_main(request: Fork) -> int:
+def _run_main(request: Fork) -> int:
+    """Run the user's program; the status that an interpreter would end with."""
+    target = request.argv[0]
     try:
-        _run_main(request)
+        if request.kind is EntrypointKind.MODULE:
+            sys.path.insert(0, request.cwd)
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(target).resolve().parent))
+            runpy.run_path(target, run_name="__main__")
     except SystemExit as request_to_exit:
-        return _exit_status(request_to_exit)
+        code = request_to_exit.code
+        if code is None or isinstance(code, int):
+            return (code or 0) & 0xFF
+        sys.stderr.write(f"{code}\n")
+        return FAILED
     except BaseException as error:
         shown = _user_part(error)
         sys.excepthook(type(error), error.with_traceback(shown), shown)
         _write_error_file(error)
         return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else FAILED
     return 0
-
-
-def _run_main(request: Fork) -> None:
-    target = request.argv[0]
-    if request.kind is EntrypointKind.MODULE:
-        sys.path.insert(0, request.cwd)
-        runpy.run_module(target, run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, str(Path(target).resolve().parent))
-        runpy.run_path(target, run_name="__main__")
-
-
-def _exit_status(request_to_exit: SystemExit) -> int:
-    """The status an interpreter would end with: none is success, a text is printed and is a failure."""
-    code = request_to_exit.code
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return code & 0xFF
-    sys.stderr.write(f"{code}\n")
-    return FAILED
 
 
 def _user_part(error: BaseException) -> TracebackType | None:
@@ -188,18 +164,8 @@ def _write_error_file(error: BaseException) -> None:
         "timestamp": str(int(datetime.datetime.now(datetime.UTC).timestamp())),
     }
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
-    try:
+    with contextlib.suppress(OSError):  # the log has it already
         Path(path).write_text(json.dumps({"message": message}))
-    except OSError:
-        return  # the log has it already
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            continue
 
 
 def write_first_record(environment: Mapping[str, str], *, pid: int, now_ns: int) -> None:
@@ -215,18 +181,11 @@ def write_first_record(environment: Mapping[str, str], *, pid: int, now_ns: int)
     """
     if RUN_DIRECTORY_VARIABLE not in environment:
         return
-    local_rank = int(environment["LOCAL_RANK"])
-    path = Path(environment[RUN_DIRECTORY_VARIABLE]) / record_file_name(local_rank)
-    fresh = path.with_name(f"{path.name}.{pid}")
-    fresh.write_bytes(_record(environment, local_rank, pid, now_ns))
-    os.replace(fresh, path)
-
-
-def _record(environment: Mapping[str, str], local_rank: int, pid: int, now_ns: int) -> bytes:
+    round_, rank = int(environment["HOLDFAST_ROUND"]), int(environment["RANK"])
     step = StepZone(
-        round=int(environment["HOLDFAST_ROUND"]),
-        rank=int(environment["RANK"]),
-        local_rank=local_rank,
+        round=round_,
+        rank=rank,
+        local_rank=int(environment["LOCAL_RANK"]),
         world_size=int(environment["WORLD_SIZE"]),
         pid=pid,
         step=UNKNOWN_INT,
@@ -239,26 +198,25 @@ def _record(environment: Mapping[str, str], local_rank: int, pid: int, now_ns: i
         tokens=UNKNOWN_INT,
         snapshot_step=UNKNOWN_INT,
     )
-    replica = ReplicaZone(step.round, step.rank, group=0, fingerprints=())
-    proof = ProofZone(step.round, step.rank, device=0, answers=())
-    pulse = PulseZone(beat_ns=UNKNOWN_INT, collective_sequence=UNKNOWN_INT)
+    replica = rankrecord.pack_replica(ReplicaZone(round_, rank, group=0, fingerprints=()))
+    health = rankrecord.pack_health(HealthZone(round_, rank))
+    proof = rankrecord.pack_proof(ProofZone(round_, rank, device=0, answers=()))
+    pulse = rankrecord.PULSE.pack(UNKNOWN_INT, UNKNOWN_INT)
     record = bytearray(rankrecord.SIZE)
-    parts = (
-        (0, rankrecord.pack_header()),
-        (rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
-        (rankrecord.STEP_OFFSET, rankrecord.pack_step(step)),
-        (rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
-        (rankrecord.REPLICA_OFFSET, rankrecord.pack_replica(replica)),
-        (rankrecord.HEALTH_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
-        (rankrecord.HEALTH_OFFSET, rankrecord.pack_health(HealthZone(step.round, step.rank))),
-        (rankrecord.PROOF_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
-        (rankrecord.PROOF_OFFSET, rankrecord.pack_proof(proof)),
-        (rankrecord.PULSE_SEQUENCE_OFFSET, rankrecord.SEQUENCE.pack(_UNLOCKED)),
-        (rankrecord.PULSE_OFFSET, rankrecord.PULSE.pack(pulse.beat_ns, pulse.collective_sequence)),
-    )
-    for offset, part in parts:
-        record[offset : offset + len(part)] = part
-    return bytes(record)
+    record[: rankrecord.HEADER.size] = rankrecord.pack_header()
+    for sequence_at, at, zone in (
+        (rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.STEP_OFFSET, rankrecord.pack_step(step)),
+        (rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.REPLICA_OFFSET, replica),
+        (rankrecord.HEALTH_SEQUENCE_OFFSET, rankrecord.HEALTH_OFFSET, health),
+        (rankrecord.PROOF_SEQUENCE_OFFSET, rankrecord.PROOF_OFFSET, proof),
+        (rankrecord.PULSE_SEQUENCE_OFFSET, rankrecord.PULSE_OFFSET, pulse),
+    ):
+        rankrecord.SEQUENCE.pack_into(record, sequence_at, _UNLOCKED)
+        record[at : at + len(zone)] = zone
+    path = Path(environment[RUN_DIRECTORY_VARIABLE]) / record_file_name(step.local_rank)
+    fresh = path.with_name(f"{path.name}.{pid}")
+    fresh.write_bytes(record)
+    os.replace(fresh, path)
 
 
 def make_stores_wait() -> None:
@@ -290,22 +248,15 @@ def wait_for_listener(host: str, port: int, *, timeout_s: float) -> None:
     interval_s = _FIRST_KNOCK_S
     while time.monotonic() < give_up:
         try:
-            if _is_answered(host, port):
-                return
+            with socket.create_connection((host, port), _KNOCK_TIMEOUT_S) as knock:
+                if knock.getsockname() != knock.getpeername():
+                    return
+                # Nobody listens, but the kernel gave the knock the very port it knocks at, so it met itself. A
+                # reset leaves nothing behind that would keep rank 0 from listening there.
+                knock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        except (ConnectionRefusedError, TimeoutError):
+            pass  # not yet
         except OSError:
             return
         time.sleep(interval_s)
         interval_s = min(1.5 * interval_s, _KNOCK_INTERVAL_S_MAX)
-
-
-def _is_answered(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), _KNOCK_TIMEOUT_S) as knock:
-            if knock.getsockname() != knock.getpeername():
-                return True
-            # Nobody listens, but the kernel gave the knock the very port it knocks at, so it met itself. A reset
-            # leaves nothing behind that would keep rank 0 from listening there.
-            knock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-    except (ConnectionRefusedError, TimeoutError):
-        return False
-    return False

@@ -9,19 +9,24 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from holdfast.agent.launch.flags import Flags, settings_of
+from holdfast.agent.launch.host import ReservedPorts
 from holdfast.agent.launch.memoryfolder import ROOT
-from holdfast.agent.launch.place import MEMBER_VARIABLE, NODE_VARIABLE
-from holdfast.agent.launch.ports import ReservedPorts
-from holdfast.agent.launch.processes import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, temporary_directory
-from holdfast.agent.launch.settings import LauncherSettings
+from holdfast.agent.launch.settings import (
+    MEMBER_VARIABLE,
+    NODE_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    Flags,
+    LauncherSettings,
+    settings_of,
+)
 from holdfast.api.errors import HoldfastError, InvalidInput, Unavailable
 
 if TYPE_CHECKING:
@@ -31,26 +36,26 @@ TERMINATION_LOG = "/dev/termination-log"
 _BYTES_MAX = 4096
 _REASON_BYTES_MAX = 1024  # the end of a traceback says more than the end of a long reason
 _CUT = b"...\n"
+_RESERVED_PORTS = 8  # rounds that may follow each other before a port is used again
 
 FAILED = 1
 USAGE = 2
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-
-def _option(name: str, *, short: str | None = None, **attributes: Any) -> Decorator:
+def _option(name: str, *, short: str | None = None, **attributes: Any) -> click.Option:
     """An option in both of torchrun's spellings, `--rdzv-id` and `--rdzv_id`."""
-    spellings = [f"--{name}"] + ([f"--{name.replace('-', '_')}"] if "-" in name else [])
-    return click.option(*([short] if short else []), *spellings, **attributes)
+    spellings = dict.fromkeys([f"--{name}", f"--{name.replace('-', '_')}"])
+    return click.Option([*([short] if short else []), *spellings], **attributes)
 
 
-OPTIONS = (
+PARAMETERS = (
+    # The defaults that are not here are those of `Flags`.
     _option("nnodes", default="1:1", help="Nodes, or a range such as 1:4, of a job that nobody has submitted."),
     _option("nproc-per-node", default="1", show_default=True, help="Workers here: a number, gpu, cpu or auto."),
     _option("rdzv-endpoint", required=True, metavar="HOST:PORT", help="The watchdog."),
     _option("rdzv-id", required=True, metavar="NAMESPACE/NAME", help="The job; its namespace may be left out."),
     _option("rdzv-backend", default="holdfast", type=click.Choice(["holdfast"]), help="Always holdfast."),
-    _option("max-restarts", default=0, type=int, help="Handed to the script; the job's fault policy decides."),
+    _option("max-restarts", type=int, help="Handed to the script; the job's fault policy decides."),
     _option("module", short="-m", is_flag=True, help="The entry point is a module, as for python -m."),
     _option("no-python", is_flag=True, help="The entry point is a program of its own."),
     _option("run-path", is_flag=True, help="Accepted: scripts are always run this way."),
@@ -69,10 +74,9 @@ OPTIONS = (
     _option("run-dir", help="Where rank records and the control socket live. Default: a temporary directory."),
     _option("memory-dir", help=f"In memory; a folder for snapshots is made in it. Default: {ROOT}."),
     _option("token-file", help=f"Default: ${TOKEN_VARIABLE}, or the file ${TOKEN_FILE_VARIABLE} names."),
-    _option("heartbeat-interval", default=1.0, type=click.FloatRange(min=0.01), help="Seconds between beats."),
+    _option("heartbeat-interval", type=click.FloatRange(min=0.01), help="Seconds between beats."),
     _option(
         "leave-grace",
-        default=0.0,
         type=click.FloatRange(min=0),
         metavar="SECONDS",
         help="After SIGTERM stay this long, at most, for the ranks to be moved. Default: leave at once.",
@@ -87,37 +91,30 @@ OPTIONS = (
     _option("node-rank", hidden=True),
     _option("master-addr", hidden=True),
     _option("master-port", hidden=True),
+    click.Argument(["entrypoint"], nargs=-1, required=True, type=click.UNPROCESSED),
 )
 
 
-def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
-
-
-@click.command(context_settings={"allow_interspersed_args": False})
-@_with_options
-@click.argument("entrypoint", nargs=-1, required=True, type=click.UNPROCESSED)
-def launch(**given: object) -> None:
+@click.command(context_settings={"allow_interspersed_args": False}, params=[*PARAMETERS])
+def launch(termination_log: str, log_level: str, **given: object) -> None:
     """Run ENTRYPOINT on every local rank, in the rounds the watchdog shows.
 
     Takes the place of torchrun on a node: ENTRYPOINT and everything after it are the training script and its
     arguments.
     """
-    flags = msgspec.convert(given, Flags)
+    flags = msgspec.convert({name: value for name, value in given.items() if value is not None}, Flags)
     logging.basicConfig(
-        level=flags.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     try:
         outcome = run(settings_of(flags, environment=os.environ, host=socket.gethostname()))
     except HoldfastError as error:
         click.echo(f"holdfast launch: {error}", err=True)
-        leave_last_words(flags.termination_log, str(error))
+        leave_last_words(termination_log, str(error))
         sys.exit(USAGE if isinstance(error, InvalidInput) else FAILED)
     if not outcome.succeeded:
         click.echo(f"holdfast launch: {outcome.reason}", err=True)
-        leave_last_words(flags.termination_log, last_words(outcome))
+        leave_last_words(termination_log, last_words(outcome))
     sys.exit(outcome.exit_status)
 
 
@@ -128,10 +125,16 @@ def run(settings: LauncherSettings) -> "Outcome":
     try:
         for directory in (settings.run_dir, settings.log_dir):
             directory.mkdir(parents=True, exist_ok=True)
-        settings = replace(settings, environment={**settings.environment, **temporary_directory(settings.run_dir)})
+        try:
+            tempfile.gettempdir()
+        except FileNotFoundError:
+            # Importing torch's compiler needs such a place, and in a pod the whole file system may be read-only.
+            directory = settings.run_dir / "tmp"
+            directory.mkdir(exist_ok=True)
+            settings = replace(settings, environment={**settings.environment, "TMPDIR": str(directory)})
     except OSError as error:
         raise Unavailable(f"the directory {error.filename} cannot be made: {error.strerror}") from error
-    with ReservedPorts(settings.address, settings.reserved_ports) as ports:
+    with ReservedPorts(settings.address, _RESERVED_PORTS) as ports:
         return asyncio.run(Launcher(settings, ports).run())
 
 

@@ -87,11 +87,17 @@ class Connection:
 
     async def speech(self) -> AsyncGenerator[FromLauncher, None]:
         """The member's state, what is repeated, then all that is reported; ends when too much is unsent."""
+
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(self._heartbeat_interval_s)
+                self._send(Beat())
+
         unsent = self._unsent = asyncio.Queue(_UNSENT_MAX)
         self._send(self._join())
         for message in (*self._outbox.messages(time.monotonic()), *self._outbox.held()):
             self._send(message)
-        beating = asyncio.create_task(self._beat())
+        beating = asyncio.create_task(beat())
         try:
             while (next_ := await unsent.get()) is not None:
                 yield next_
@@ -99,11 +105,6 @@ class Connection:
         finally:
             self._unsent = None
             beating.cancel()
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(self._heartbeat_interval_s)
-            self._send(Beat())
 
     def _send(self, message: FromLauncher) -> None:
         if self._unsent is None:

@@ -5,7 +5,6 @@ descends from, because each worker is the leader of a session of its own.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.api.control import Attached, FromWorker, ToWorker
+from holdfast.api.control import FromWorker, ToWorker
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Damaged, Malformed, Unavailable
 from holdfast.wire.frame import FrameReader, frame
@@ -32,15 +31,9 @@ class ControlServer:
     """Accepts workers, passes on what they say, tells them what they are told."""
 
     def __init__(
-        self,
-        *,
-        run_dir: Path,
-        on_attached: Callable[[int], None],
-        on_message: Callable[[int, FromWorker], None],
-        on_detached: Callable[[int], None],
+        self, *, run_dir: Path, on_message: Callable[[int, FromWorker], None], on_detached: Callable[[int], None]
     ) -> None:
         self._run_dir = run_dir
-        self._on_attached = on_attached
         self._on_message = on_message
         self._on_detached = on_detached
         self._writers: dict[int, asyncio.StreamWriter] = {}
@@ -80,37 +73,27 @@ class ControlServer:
         writer.write(frame(self._encoder.encode(message)))
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        worker = _worker_of(writer.get_extra_info("socket"))
-        if worker is None or worker in self._writers:
+        peer: socket.socket = writer.get_extra_info("socket")
+        pid, _, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        try:
+            worker = os.getsid(pid)
+        except ProcessLookupError:  # it is gone already
+            writer.close()
+            return
+        if worker in self._writers:
             writer.close()
             return
         self._writers[worker] = writer
+        frames = FrameReader()
         try:
-            await self._listen(worker, reader)
+            while data := await reader.read(_READ_BYTES):
+                for payload in frames.feed(data):
+                    self._on_message(worker, decode(self._decoder, payload))
+        except ConnectionError:
+            pass  # as good as its end
         except (Damaged, Malformed) as error:
             log.warning("a worker's message was not understood pid=%d error=%s", worker, error)
         finally:
             del self._writers[worker]
             writer.close()
             self._on_detached(worker)
-
-    async def _listen(self, worker: int, reader: asyncio.StreamReader) -> None:
-        frames = FrameReader()
-        with contextlib.suppress(ConnectionError):
-            while data := await reader.read(_READ_BYTES):
-                for payload in frames.feed(data):
-                    message = decode(self._decoder, payload)
-                    if isinstance(message, Attached):
-                        self._on_attached(worker)
-                    else:
-                        self._on_message(worker, message)
-
-
-def _worker_of(peer: socket.socket) -> int | None:
-    """The session leader of the process at the other end, None when that is gone already."""
-    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, _, _ = _CREDENTIALS.unpack(raw)
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None

@@ -4,10 +4,12 @@ A traceback from a training script runs through Holdfast, runpy and torch; what 
 frames of their own files. The others are left out, unless there are no own ones.
 """
 
+import contextlib
 import re
 import sysconfig
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import holdfast
@@ -76,7 +78,7 @@ class _Block:
     end: int
     header: bool
     frames: list[_Frame]
-    message: list[str] = field(default_factory=list)
+    message: list[str]
 
 
 _ROOTS = tuple(f"{root}/" for root in (*holdfast.__path__, sysconfig.get_path("stdlib")))
@@ -103,7 +105,15 @@ def raised_in(output: str) -> Raised | None:
 
 def _chain(lines: Sequence[str]) -> list[_Block]:
     """The last traceback, and before it those that led to it."""
-    blocks = [block for at, line in enumerate(lines) if line == _HEADER and (block := _block(lines, at))]
+    blocks: list[_Block] = []
+    for at, line in enumerate(lines):
+        if line != _HEADER:
+            continue
+        frames, raised_at = _frames(lines, at + 1)
+        if raised_at < len(lines) and _EXCEPTION.match(lines[raised_at]):
+            further = lines[raised_at + 1 : raised_at + _MESSAGE_LINES_MAX]
+            message = [lines[raised_at], *takewhile(lambda each: not _AFTERWARDS.match(each), further)]
+            blocks.append(_Block(at, raised_at + len(message), header=True, frames=frames, message=message))
     refused = _refused(lines)
     if refused is not None and (not blocks or refused.begin > blocks[-1].end):
         return [refused]
@@ -114,14 +124,6 @@ def _chain(lines: Sequence[str]) -> list[_Block]:
             break
         chain.insert(0, earlier)
     return chain
-
-
-def _block(lines: Sequence[str], header: int) -> _Block | None:
-    frames, at = _frames(lines, header + 1)
-    if at >= len(lines) or not _EXCEPTION.match(lines[at]):
-        return None
-    message = _message(lines, at)
-    return _Block(header, at + len(message), header=True, frames=frames, message=message)
 
 
 def _refused(lines: Sequence[str]) -> _Block | None:
@@ -151,25 +153,6 @@ def _frames(lines: Sequence[str], at: int) -> tuple[list[_Frame], int]:
     return frames, at
 
 
-def _message(lines: Sequence[str], at: int) -> list[str]:
-    """The exception's line, and the further lines of its message."""
-    message = [lines[at]]
-    for line in lines[at + 1 : at + _MESSAGE_LINES_MAX]:
-        if _AFTERWARDS.match(line):
-            break
-        message.append(line)
-    return message
-
-
-@dataclass(frozen=True)
-class Counters:
-    """`killed`: processes that the kernel killed for memory, also for that of the node. `short`: how often the
-    group reached its own limit."""
-
-    killed: int = 0
-    short: int = 0
-
-
 class MemoryLimit:
     """Whether the kernel killed a process because its pod reached the memory limit of its own.
 
@@ -188,21 +171,20 @@ class MemoryLimit:
 
     def has_killed(self) -> bool:
         """Whether a process was killed since the last call, after the group had reached its limit."""
-        before, self._known = self._known, self._read()
-        return self._known.killed > before.killed and self._known.short > before.short
+        (killed, short), self._known = self._known, self._read()
+        return self._known[0] > killed and self._known[1] > short
 
-    def _read(self) -> Counters:
+    def _read(self) -> tuple[int, int]:
+        """How many processes the kernel killed for memory, also the node's, and how often the group was short."""
         for folder in self._folders:
-            try:
-                if (events := folder / "memory.events").exists():
-                    counted = _pairs(events.read_text())
-                    return Counters(counted["oom_kill"], counted["oom"])
-                if (control := folder / "memory.oom_control").exists():
-                    failed = int((folder / "memory.failcnt").read_text())
-                    return Counters(_pairs(control.read_text())["oom_kill"], failed)
-            except (OSError, ValueError, KeyError):
-                continue
-        return Counters()
+            events, control = folder / "memory.events", folder / "memory.oom_control"
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                if events.exists():
+                    counted = _counted(events)
+                    return counted["oom_kill"], counted["oom"]
+                if control.exists():
+                    return _counted(control)["oom_kill"], int((folder / "memory.failcnt").read_text())
+        return 0, 0
 
 
 def _folders(control_groups: Path, own: Path) -> Iterator[Path]:
@@ -221,8 +203,8 @@ def _folders(control_groups: Path, own: Path) -> Iterator[Path]:
     yield control_groups / "memory"
 
 
-def _pairs(text: str) -> dict[str, int]:
-    return {name: int(count) for name, count in (line.split() for line in text.splitlines())}
+def _counted(file: Path) -> dict[str, int]:
+    return {name: int(count) for name, count in (line.split() for line in file.read_text().splitlines())}
 
 
 def last_completed(record: Path) -> tuple[int, int] | None:

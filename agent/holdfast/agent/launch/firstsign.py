@@ -10,7 +10,6 @@ that dies afterwards has. What can be seen without changing the script:
 A script that does neither shows no sign, and is judged by how long it runs.
 """
 
-import asyncio
 import contextlib
 import os
 import re
@@ -50,44 +49,29 @@ class FirstSigns:
         """The process is gone, or speaks for itself."""
         self._watched.pop(pid, None)
 
-    async def run(self) -> None:
-        """Look until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            self.look()
-
     def look(self) -> None:
         """Look at each once; called every `LOOK_INTERVAL_S`."""
         for pid, watched in tuple(self._watched.items()):
-            if self._writes_steadily(watched) or self._meets_at_the_store(pid, watched.port):
+            with contextlib.suppress(OSError):
+                size = watched.log.stat().st_size
+                watched.growths = watched.growths + 1 if size > watched.size else 0
+                watched.size = size
+            if watched.growths >= OUTPUT_LOOKS or self._meets_at_the_store(pid, watched.port):
                 self.forget(pid)
                 self._on_sign(pid)
 
-    def _writes_steadily(self, watched: _Watched) -> bool:
-        try:
-            size = watched.log.stat().st_size
-        except OSError:
-            return False
-        watched.growths = watched.growths + 1 if size > watched.size else 0
-        watched.size = size
-        return watched.growths >= OUTPUT_LOOKS
-
     def _meets_at_the_store(self, pid: int, port: int) -> bool:
-        sockets = self._sockets_at(pid, port)
-        return bool(sockets) and any(sockets & self._sockets_of(each) for each in self._family(pid))
-
-    def _sockets_at(self, pid: int, port: int) -> set[str]:
-        """The inodes of the sockets in the process's network that are connected to `port`, or listen there."""
-        found, wanted = set(), f"{port:04X}"
+        """Whether it, or what it started, has a socket that is connected to `port`, or listens there."""
+        meeting, wanted = set(), f":{port:04X}"
         for table in ("tcp", "tcp6"):
             with contextlib.suppress(OSError):
                 for line in (self._proc / str(pid) / "net" / table).read_text().splitlines()[1:]:
                     fields = line.split()
                     local, remote, state = fields[1:4]
-                    connected = state == _ESTABLISHED and remote.endswith(f":{wanted}")
-                    if connected or (state == _LISTEN and local.endswith(f":{wanted}")):
-                        found.add(fields[9])
-        return found
+                    connected = state == _ESTABLISHED and remote.endswith(wanted)
+                    if connected or (state == _LISTEN and local.endswith(wanted)):
+                        meeting.add(fields[9])  # its inode
+        return bool(meeting) and any(meeting & self._sockets_of(each) for each in self._family(pid))
 
     def _sockets_of(self, pid: int) -> set[str]:
         found = set()

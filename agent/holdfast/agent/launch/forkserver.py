@@ -17,18 +17,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.agent.launch.start import (
-    Ended,
-    Fork,
-    Forked,
-    FromWarmParent,
-    GroupGone,
-    Kill,
-    NotForked,
-    Preload,
-    Ready,
-    ToWarmParent,
-)
+from holdfast.agent.launch import forking
 from holdfast.api.decoding import decode
 from holdfast.wire.frame import FrameReader, frame
 
@@ -45,30 +34,34 @@ class ForkServer:
     """Keeps one warm parent running while `run` runs, and passes on what it says."""
 
     def __init__(
-        self, *, preload: Preload, environment: Mapping[str, str], on_message: Callable[[FromWarmParent], None]
+        self,
+        *,
+        preload: forking.Preload,
+        environment: Mapping[str, str],
+        on_message: Callable[[forking.FromWarmParent], None],
     ) -> None:
         self._preload = preload
         self._environment = environment
         self._on_message = on_message
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(FromWarmParent)
+        self._decoder = msgspec.msgpack.Decoder(forking.FromWarmParent)
         self._writer: asyncio.StreamWriter | None = None
-        self._open: dict[int, Fork] = {}
+        self._open: dict[int, forking.Fork] = {}
         self._alive: set[int] = set()
-        self.ready: Ready | None = None
+        self.ready: forking.Ready | None = None
 
     @property
     def is_warm(self) -> bool:
         return self.ready is not None and self.ready.warm
 
-    def fork(self, request: Fork) -> None:
+    def fork(self, request: forking.Fork) -> None:
         """Ask for a worker; it waits for the warm parent when there is none right now."""
         self._open[request.ticket] = request
         self._send(request)
 
     def kill(self, pid: int) -> None:
         """SIGKILL a worker and its process group."""
-        self._send(Kill(pid))
+        self._send(forking.Kill(pid))
 
     async def run(self) -> None:
         """Keep a warm parent running until cancelled; then end it with all its workers."""
@@ -78,10 +71,28 @@ class ForkServer:
             try:
                 await self._serve(channel)
             finally:
-                # One that is still importing has no workers, and would only look at its channel afterwards.
-                await _end(process, patience_s=_END_TIMEOUT_S if self.ready else 0.0)
+                # Its channel is closed, so it kills its workers and ends. One that is still importing has no
+                # workers, and would only look at its channel afterwards.
+                try:
+                    await asyncio.wait_for(ended(process.pid), _END_TIMEOUT_S if self.ready else 0.0)
+                except TimeoutError:
+                    process.kill()
+                process.wait()
             delay_s = _FIRST_DELAY_S if self.ready else min(2 * delay_s, _DELAY_S_MAX)
-            self._lose(process)
+            log.error(
+                "the warm parent ended pid=%d status=%s workers=%d",
+                process.pid,
+                process.returncode,
+                len(self._alive),
+            )
+            self.ready = None
+            at_ns = time.monotonic_ns()
+            for pid in tuple(self._alive):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+                self._alive.discard(pid)
+                self._on_message(forking.Ended(pid, at_ns, signal=signal.SIGKILL))
+                self._on_message(forking.GroupGone(pid))
             await asyncio.sleep(delay_s)  # also gives what was killed the time to end
             if os.getpid() == _FIRST_PROCESS:
                 _reap_orphans()
@@ -105,40 +116,28 @@ class ForkServer:
         for request in self._open.values():
             self._send(request)
         try:
-            while data := await _read(reader):
-                for payload in frames.feed(data):
-                    self._hear(decode(self._decoder, payload))
+            with contextlib.suppress(ConnectionError):
+                while data := await reader.read(_READ_BYTES):
+                    for payload in frames.feed(data):
+                        self._hear(decode(self._decoder, payload))
         finally:
             self._writer = None
             writer.close()
 
-    def _hear(self, message: FromWarmParent) -> None:
+    def _hear(self, message: forking.FromWarmParent) -> None:
         match message:
-            case Ready():
+            case forking.Ready():
                 self.ready = message
-            case Forked(ticket, pid):
+            case forking.Forked(ticket, pid):
                 del self._open[ticket]
                 self._alive.add(pid)
-            case NotForked(ticket):
+            case forking.NotForked(ticket):
                 del self._open[ticket]
-            case Ended(pid):
+            case forking.Ended(pid):
                 self._alive.discard(pid)
         self._on_message(message)
 
-    def _lose(self, process: subprocess.Popen[bytes]) -> None:
-        log.error(
-            "the warm parent ended pid=%d status=%s workers=%d", process.pid, process.returncode, len(self._alive)
-        )
-        self.ready = None
-        at_ns = time.monotonic_ns()
-        for pid in tuple(self._alive):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            self._alive.discard(pid)
-            self._on_message(Ended(pid, at_ns, signal=signal.SIGKILL))
-            self._on_message(GroupGone(pid))
-
-    def _send(self, message: ToWarmParent) -> None:
+    def _send(self, message: forking.ToWarmParent) -> None:
         if self._writer is not None:
             self._writer.write(frame(self._encoder.encode(message)))
 
@@ -151,22 +150,6 @@ def _reap_orphans() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-
-
-async def _read(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.read(_READ_BYTES)
-    except ConnectionError:
-        return b""
-
-
-async def _end(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
-    """Wait for a warm parent whose channel is closed; it kills its workers first. SIGKILL one that hangs."""
-    try:
-        await asyncio.wait_for(ended(process.pid), patience_s)
-    except TimeoutError:
-        process.kill()
-    process.wait()
 
 
 async def ended(pid: int) -> None:

@@ -11,38 +11,27 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
+from holdfast.agent.launch import firstsign, forking, logs
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.control import ControlServer
 from holdfast.agent.launch.ending import MemoryLimit, last_completed, raised_in
-from holdfast.agent.launch.firstsign import FirstSigns
 from holdfast.agent.launch.forkserver import ForkServer
+from holdfast.agent.launch.host import ReservedPorts
 from holdfast.agent.launch.localset import Effect, KillWorker, LocalSet, Report, Start, StartTest, TellWorker
-from holdfast.agent.launch.logs import LogFollower, OutputTails, WorkerLogs, ending, log_path, tail
 from holdfast.agent.launch.memoryfolder import folder_of
-from holdfast.agent.launch.ports import ReservedPorts
 from holdfast.agent.launch.processes import TestProcess, error_file, worker_environment
 from holdfast.agent.launch.settings import LauncherSettings
-from holdfast.agent.launch.start import (
-    Ended,
-    EntrypointKind,
-    Fork,
-    Forked,
-    FromWarmParent,
-    GroupGone,
-    NotForked,
-    Preload,
-    Ready,
-)
 from holdfast.agent.launch.testing import Testing
 from holdfast.agent.launch.transfer import Transfer
 from holdfast.agent.memberfile import Member, own_pid_namespace, write_member
-from holdfast.api.control import FromWorker, record_file_name
+from holdfast.api.control import Attached, FromWorker, record_file_name
 from holdfast.api.errors import Unavailable
 from holdfast.api.membership import Departing, Join, RoundWord, SaveWanted, Verified, Warmed, WorkerExited
 from holdfast.api.round import Closed, Shown
@@ -50,6 +39,8 @@ from holdfast.api.selftest import TestWanted
 
 log = logging.getLogger(__name__)
 
+_LEAVE_TIMEOUT_S = 1.0  # leaving a round takes tens of milliseconds; a stuck worker is replaced instead
+_ATTACH_GRACE_S = 0.3  # a script using holdfast.trainer attaches within this, once forked warm
 _LEAVING_S = 3.0  # saying goodbye takes one second at most, ending the workers two
 
 
@@ -106,8 +97,8 @@ class Launcher:
         self._transfer = Transfer(folder, settings.address, settings.environment)
         self._set = LocalSet(
             local_size=settings.local_size,
-            leave_timeout_s=settings.leave_timeout_s,
-            attach_grace_s=settings.attach_grace_s,
+            leave_timeout_s=_LEAVE_TIMEOUT_S,
+            attach_grace_s=_ATTACH_GRACE_S,
             memory=self._transfer.place,
         )
         self._testing = Testing()
@@ -118,20 +109,18 @@ class Launcher:
         self._timer: asyncio.TimerHandle | None = None
         self._over: asyncio.Future[Outcome] | None = None
         self._departure: signal.Signals | None = None
-        self._follower = LogFollower(sys.stdout)
+        self._follower = logs.LogFollower(sys.stdout)
         self._memory_limit = MemoryLimit()
-        self._signs = FirstSigns(lambda pid: self._do(self._set.showed_sign(pid)))
-        self._logs = WorkerLogs(
+        self._signs = firstsign.FirstSigns(lambda pid: self._do(self._set.showed_sign(pid)))
+        self._logs = logs.WorkerLogs(
             settings.log_dir, member=settings.member, node=settings.node, clock=_seconds_since_1970
         )
         self._control = ControlServer(
-            run_dir=settings.run_dir,
-            on_attached=self._take_attached,
-            on_message=self._take_from_worker,
-            on_detached=self._set.detached,
+            run_dir=settings.run_dir, on_message=self._take_from_worker, on_detached=self._set.detached
         )
+        is_program = settings.entrypoint.kind is forking.EntrypointKind.PROGRAM
         self._fork_server = ForkServer(
-            preload=Preload.NOTHING if settings.entrypoint.kind is EntrypointKind.PROGRAM else Preload.TORCH,
+            preload=forking.Preload.NOTHING if is_program else forking.Preload.TORCH,
             environment=settings.environment,
             on_message=self._take_from_warm_parent,
         )
@@ -142,7 +131,7 @@ class Launcher:
             join=self._join,
             on_shown=self._take_shown,
         )
-        self._tails = OutputTails(settings.log_dir, self._connection.report)
+        self._tails = logs.OutputTails(settings.log_dir, self._connection.report)
 
     async def run(self) -> Outcome:
         """Run until the job closes, the watchdog refuses us or a signal ends us; then no worker is left.
@@ -166,28 +155,31 @@ class Launcher:
                 await self._control.open()
                 stack.push_async_callback(self._control.close)
                 await stack.enter_async_context(self._transfer)  # workers write to its memory until they end
-                for part in (self._fork_server, self._follower, self._signs, self._logs, self._connection):
-                    await stack.enter_async_context(running_beside(part.run(), self._over))
-                return await self._until_over()
+                for work in (
+                    self._fork_server.run(),
+                    _every(logs.TEE_INTERVAL_S, self._follower.copy),
+                    _every(firstsign.LOOK_INTERVAL_S, self._signs.look),
+                    _every(logs.TRIM_INTERVAL_S, self._logs.trim),
+                    self._connection.run(),
+                ):
+                    await stack.enter_async_context(_running_beside(work, self._over))
+                outcome = await self._over
+                living = [
+                    (run, self._workers[run.pid].start.round.world_size)
+                    for run in self._logs.living
+                    if run.pid in self._workers
+                ]
+                self._tails.leave(living, _seconds_since_1970())
+                if outcome.signal is not None:
+                    await self._connection.leave(outcome.reason)
+                else:
+                    await self._connection.flush()
+                return outcome
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
             if self._timer is not None:
                 self._timer.cancel()
-
-    async def _until_over(self) -> Outcome:
-        assert self._over is not None
-        outcome = await self._over
-        workers = self._workers
-        living = [
-            (run, workers[run.pid].start.round.world_size) for run in self._logs.living if run.pid in workers
-        ]
-        self._tails.leave(living, _seconds_since_1970())
-        if outcome.signal is not None:
-            await self._connection.leave(outcome.reason)
-        else:
-            await self._connection.flush()
-        return outcome
 
     def _join(self) -> Join:
         settings = self._settings
@@ -201,7 +193,7 @@ class Launcher:
             ports=self._ports.numbers,
             warm=self._fork_server.is_warm,
             held_round=self._set.held_round,
-            shown=self._set.shown_number,
+            shown=self._set.desired.number if self._set.desired else 0,
             nodes=settings.nodes,
             transfer_port=self._transfer.port,
         )
@@ -225,39 +217,39 @@ class Launcher:
         self._do(self._set.show(desired, time.monotonic()))
         if isinstance(desired, Closed):
             self._finish(Outcome(succeeded=desired.succeeded, reason=desired.reason, failures=self._failures))
-        elif self._departure is not None and self._set.round_with_ranks is None:
+        elif self._departure is not None and self._set.seat is None:
             self._leave(self._departure)
 
-    def _take_attached(self, worker: int) -> None:
-        self._signs.forget(worker)  # its rank record tells of its steps
-        self._do(self._set.attached(worker, time.monotonic()))
-
     def _take_from_worker(self, worker: int, message: FromWorker) -> None:
-        self._do(self._set.heard(worker, message, time.monotonic()))
+        if isinstance(message, Attached):
+            self._signs.forget(worker)  # its rank record tells of its steps
+            self._do(self._set.attached(worker, time.monotonic()))
+        else:
+            self._do(self._set.heard(worker, message, time.monotonic()))
 
-    def _take_from_warm_parent(self, message: FromWarmParent) -> None:
+    def _take_from_warm_parent(self, message: forking.FromWarmParent) -> None:
         match message:
-            case Ready(warm=True):
+            case forking.Ready(warm=True):
                 self._connection.report(Warmed())
-            case Ready():
+            case forking.Ready():
                 log.warning("workers start cold reason=%s", message.reason)
-            case Forked() if self._testing.has_ticket(message.ticket):
+            case forking.Forked() if self._testing.has_ticket(message.ticket):
                 self._do(self._testing.started(message.pid))
-            case Forked():
+            case forking.Forked():
                 self._take_started(message)
-            case NotForked() if self._testing.has_ticket(message.ticket):
+            case forking.NotForked() if self._testing.has_ticket(message.ticket):
                 self._do(self._testing.ended(message.error))
-            case NotForked():
+            case forking.NotForked():
                 self._asked.pop(message.ticket, None)
                 self._do(self._set.not_started(message.ticket, message.error))
-            case Ended() if self._testing.has_process(message.pid):
+            case forking.Ended() if self._testing.has_process(message.pid):
                 self._do(self._testing.ended(self._test_process.outcome(message)))
-            case Ended():
+            case forking.Ended():
                 self._take_ended(message)
-            case GroupGone():
+            case forking.GroupGone():
                 self._do(self._testing.group_gone(message.pid))
 
-    def _take_started(self, message: Forked) -> None:
+    def _take_started(self, message: forking.Forked) -> None:
         started = self._workers[message.pid] = self._asked.pop(message.ticket)
         start, path, offset = started.start, started.path, started.offset
         pid, rank, round_ = message.pid, start.rank, start.round.number
@@ -267,7 +259,7 @@ class Launcher:
         self._signs.watch(pid, port=start.round.endpoint.port, log=path, offset=offset)
         self._do(self._set.started(message.ticket, pid, time.monotonic()))
 
-    def _take_ended(self, message: Ended) -> None:
+    def _take_ended(self, message: forking.Ended) -> None:
         """Tell the watchdog, and this node's log, how the worker ended and what it left that explains it."""
         worker = self._workers.pop(message.pid, None)
         self._follower.finish(message.pid)
@@ -278,7 +270,7 @@ class Launcher:
         run = self._logs.end(
             message.pid, f"signal {message.signal}" if message.signal else f"exit code {message.exit_code}"
         )
-        written = "" if message.exit_code == 0 else ending(worker.path, since=worker.offset)
+        written = "" if message.exit_code == 0 else logs.ending(worker.path, since=worker.offset)
         raised = raised_in(written) if message.exit_code else None
         exit = WorkerExited(
             start.round.number,
@@ -286,7 +278,7 @@ class Launcher:
             max(0.0, now - message.at_ns / 1e9),
             message.exit_code,
             message.signal,
-            raised.text if raised else tail(written),
+            raised.text if raised else logs.tail(written),
             raised=raised.exception if raised else "",
             place=raised.place if raised else "",
             own_limit=message.signal == signal.SIGKILL and self._memory_limit.has_killed(),
@@ -319,7 +311,8 @@ class Launcher:
 
     def _do(self, effects: Iterable[Effect]) -> None:
         """Do it all. Whatever changed, a self-test may now begin, or has to be gone before a worker starts."""
-        tests = self._testing.settle(free=self._set.leaves_devices_free, round_=self._set.round_with_ranks)
+        seat = self._set.seat
+        tests = self._testing.settle(free=self._set.leaves_devices_free, round_=seat.number if seat else None)
         for effect in (*tests, *effects):
             if isinstance(effect, Start):
                 if not self._testing.hold(effect, time.monotonic()):
@@ -332,41 +325,11 @@ class Launcher:
                 self._control.tell(effect.pid, effect.message)
             else:
                 self._connection.report(effect.message)
-        self._follow_ranks()
-        self._arm_timer()
-
-    def _follow_ranks(self) -> None:
-        """A worker that entered another round may have another rank: its log goes by it from now on."""
+        # A worker that entered another round may have another rank: its log goes by it from now on.
         ranks = [(slot.pid, slot.rank) for slot in self._set.slots if slot.pid is not None and slot.entered]
         if self._logs.assign(ranks):
             for worker, rank in ranks:
                 self._follower.rename(worker, rank)
-
-    def _start(self, start: Start) -> None:
-        settings = self._settings
-        path = log_path(settings.log_dir, start.rank, start.round.number)
-        offset = path.stat().st_size if path.exists() else 0
-        self._asked[start.ticket] = _Started(start, path, offset)
-        environment = worker_environment(
-            start,
-            inherited=settings.environment,
-            member=settings.member,
-            control=self._control.path,
-            run_dir=settings.run_dir,
-            max_restarts=settings.max_restarts,
-        )
-        request = Fork(
-            ticket=start.ticket,
-            name=f"rank{start.rank}",
-            kind=settings.entrypoint.kind,
-            argv=settings.entrypoint.argv,
-            env=environment,
-            cwd=os.getcwd(),
-            log=str(path),
-        )
-        self._fork_server.fork(request)
-
-    def _arm_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         times = (self._set.next_wakeup(), self._testing.next_wakeup())
@@ -378,12 +341,35 @@ class Launcher:
         now = time.monotonic()
         self._do([*self._set.elapse(now), *self._testing.elapse(now)])
 
+    def _start(self, start: Start) -> None:
+        settings = self._settings
+        path = logs.log_path(settings.log_dir, start.rank, start.round.number)
+        offset = path.stat().st_size if path.exists() else 0
+        self._asked[start.ticket] = _Started(start, path, offset)
+        request = forking.Fork(
+            ticket=start.ticket,
+            name=f"rank{start.rank}",
+            kind=settings.entrypoint.kind,
+            argv=settings.entrypoint.argv,
+            env=worker_environment(
+                start,
+                inherited=settings.environment,
+                member=settings.member,
+                control=self._control.path,
+                run_dir=settings.run_dir,
+                max_restarts=settings.max_restarts,
+            ),
+            cwd=os.getcwd(),
+            log=str(path),
+        )
+        self._fork_server.fork(request)
+
     # How it ends.
 
     def _stop_for_signal(self, number: signal.Signals) -> None:
         """SIGTERM may leave time to move the ranks in good order. Any second signal ends it at once."""
         stay_s = self._settings.leave_grace_s - _LEAVING_S
-        if number != signal.SIGTERM or self._departure or stay_s <= 0 or self._set.round_with_ranks is None:
+        if number != signal.SIGTERM or self._departure or stay_s <= 0 or self._set.seat is None:
             self._leave(number)
             return
         self._departure = number
@@ -404,8 +390,14 @@ def _seconds_since_1970() -> float:
     return datetime.now(UTC).timestamp()
 
 
+async def _every(interval_s: float, act: Callable[[], None]) -> NoReturn:
+    while True:
+        await asyncio.sleep(interval_s)
+        act()
+
+
 @asynccontextmanager
-async def running_beside(work: Coroutine[None, None, None], over: asyncio.Future[Outcome]) -> AsyncIterator[None]:
+async def _running_beside(work: Coroutine[None, None, None], over: asyncio.Future[Outcome]) -> AsyncIterator[None]:
     """Run `work` beside the block, end it after it. Its failure is the launcher's: `over` takes its error."""
 
     def pass_on(task: asyncio.Task[None]) -> None:

@@ -142,6 +142,17 @@ class Slot:
     def holds_process(self) -> bool:
         return self.state not in (SlotState.ABSENT, SlotState.DONE)
 
+    @property
+    def process(self) -> int:
+        assert self.pid is not None, "a slot that holds a process knows its id"
+        return self.pid
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its process runs and has not attached: an unmodified script, as far as is known."""
+        return self.state is SlotState.RUNNING and not self.attached
+
+    @property
     def can_reenter(self) -> bool:
         """Whether its process can go on to another round without being replaced."""
         listening = self.state in (SlotState.RUNNING, SlotState.LEAVING, SlotState.PARKED)
@@ -181,12 +192,7 @@ class LocalSet:
     """The workers of one member."""
 
     def __init__(
-        self,
-        *,
-        local_size: int,
-        leave_timeout_s: float,
-        attach_grace_s: float,
-        memory: MemoryPlace | None = None,
+        self, *, local_size: int, leave_timeout_s: float, attach_grace_s: float, memory: MemoryPlace | None = None
     ) -> None:
         """`memory` None: the node keeps no snapshots."""
         self._memory = memory
@@ -205,15 +211,14 @@ class LocalSet:
         self._looked_at = -math.inf  # when `elapse` was last called
 
     @property
-    def held_round(self) -> int | None:
-        """The round local workers run now, None when none does."""
-        round_ = self._my_round()
-        return round_.number if round_ and any(slot.holds_process for slot in self.slots) else None
+    def seat(self) -> Seat | None:
+        """The desired round when this member has a share in it."""
+        return self.desired if isinstance(self.desired, Seat) else None
 
     @property
-    def shown_number(self) -> int:
-        """The greatest number that was shown, 0 when nothing was."""
-        return self.desired.number if self.desired is not None else 0
+    def held_round(self) -> int | None:
+        """The round local workers run now, None when none does."""
+        return self.seat.number if self.seat and any(slot.holds_process for slot in self.slots) else None
 
     def slot_of(self, pid: int) -> Slot | None:
         return next((slot for slot in self.slots if slot.pid == pid), None)
@@ -224,22 +229,21 @@ class LocalSet:
         """Match `desired`. One that is not newer than what is held changes nothing."""
         if self.desired is not None and desired.number <= self.desired.number:
             return []
-        if (before := self._my_round()) is not None and self._reported is not None:
+        if (before := self.seat) is not None and self._reported is not None:
             self._held_before = before.number  # One that was not entered has no steps of its own.
         self.desired = desired
         self._words.clear()
         self._reported, self._told_began = None, False
-        if self._my_round() is not None:
+        if self.seat is not None:
             self._rounds_run += 1
         return [effect for slot in self.slots for effect in self._align(slot, now)]
 
     def pass_on(self, word: RoundWord) -> list[Effect]:
         """Pass it on to the workers of its round, also to those still to come. Of other rounds it is no news."""
-        wanted = self._my_round()
-        if wanted is None or word.round != wanted.number:
+        if self.seat is None or word.round != self.seat.number:
             return []
         self._words[type(word)] = word
-        return [TellWorker(_known(slot.pid), word) for slot in self.slots if self._is_told(slot, wanted)]
+        return [TellWorker(slot.process, word) for slot in self.slots if self._is_told(slot)]
 
     @property
     def leaves_devices_free(self) -> bool:
@@ -248,46 +252,30 @@ class LocalSet:
         busy = isinstance(self.desired, Seat | Closed)
         return not busy and all(slot.state in quiet for slot in self.slots)
 
-    @property
-    def round_with_ranks(self) -> int | None:
-        """The round that gives this member a share, by its number."""
-        return self.desired.number if isinstance(self.desired, Seat) else None
-
-    def _my_round(self) -> Seat | None:
-        """The desired round when this member has a share in it."""
-        return self.desired if isinstance(self.desired, Seat) else None
-
     def _align(self, slot: Slot, now: float) -> list[Effect]:
-        wanted = self._my_round()
+        wanted = self.seat
         if slot.state in (SlotState.STARTING, SlotState.DYING):
             return []  # looked at again when the answer comes
         if not slot.holds_process:
-            return [self._start(slot, wanted)] if wanted else []
-        if slot.can_reenter() and self._may_reenter(slot):
+            if wanted is None:
+                return []
+            slot.clear(SlotState.STARTING)
+            slot.round, slot.rank, slot.ticket = wanted.number, _rank_in(wanted, slot), next(self._tickets)
+            return [Start(slot.ticket, slot.local_rank, slot.rank, wanted, self._rounds_run - 1)]
+        may_reenter = not isinstance(self.desired, Closed)
+        if wanted is not None:
+            may_reenter = wanted.entry is Entry.REENTER and _rank_in(wanted, slot) not in wanted.fresh_ranks
+        if slot.can_reenter and may_reenter:
             return self._move(slot, wanted, now)
         slot.state = SlotState.DYING
-        return [KillWorker(_known(slot.pid))]
-
-    def _may_reenter(self, slot: Slot) -> bool:
-        if isinstance(self.desired, Closed):
-            return False
-        wanted = self._my_round()
-        return wanted is None or (
-            wanted.entry is Entry.REENTER and _rank_in(wanted, slot) not in wanted.fresh_ranks
-        )
-
-    def _start(self, slot: Slot, wanted: Seat) -> Effect:
-        slot.clear(SlotState.STARTING)
-        slot.round, slot.rank, slot.ticket = wanted.number, _rank_in(wanted, slot), next(self._tickets)
-        return Start(slot.ticket, slot.local_rank, slot.rank, wanted, self._rounds_run - 1)
+        return [KillWorker(slot.process)]
 
     def _move(self, slot: Slot, wanted: Seat | None, now: float) -> list[Effect]:
         """Take an attached worker out of its round and into `wanted`, or park it."""
         assert self.desired is not None
-        pid = _known(slot.pid)
         effects: list[Effect] = []
         if slot.state is not SlotState.PARKED:
-            effects.append(TellWorker(pid, RoundEnded(slot.round, self.desired.reason)))
+            effects.append(TellWorker(slot.process, RoundEnded(slot.round, self.desired.reason)))
             if slot.left_round == slot.round:
                 slot.state = SlotState.PARKED
             elif slot.leave_by is None:
@@ -302,39 +290,34 @@ class LocalSet:
 
     def _assign(self, slot: Slot, wanted: Seat) -> list[Effect]:
         """Show a worker its part in the round, and what the round's workers have been told by now."""
-        pid = _known(slot.pid)
         memory = None if self._memory is None else self._memory.part_in(wanted)
         restarts = self._rounds_run - 1
         assigned = assignment_in(wanted, local_rank=slot.local_rank, restarts=restarts, memory=memory)
-        part: list[Effect] = [TellWorker(pid, assigned)]
-        return part + [TellWorker(pid, word) for word in self._words.values()]
+        return [TellWorker(slot.process, message) for message in (assigned, *self._words.values())]
 
     # What the warm parent says.
 
     def started(self, ticket: int, pid: int, now: float) -> list[Effect]:
         """The process asked for under `ticket` is `pid`."""
-        slot = next((slot for slot in self.slots if slot.ticket == ticket), None)
+        slot = self._slot_with(ticket)
         if slot is None:
             return [KillWorker(pid)]
         slot.state, slot.pid, slot.ticket, slot.started_at = SlotState.RUNNING, pid, None, now
         slot.attached = pid in self._early_attached
         self._early_attached.discard(pid)
-        return self._catch_up(slot, now) + self._greet(slot)
+        # The desired state may have moved on while the process was being started.
+        return ([] if self._is_wanted(slot) else self._align(slot, now)) + self._greet(slot)
 
     def not_started(self, ticket: int, error: str) -> list[Effect]:
         """The process asked for under `ticket` could not be started."""
-        slot = next((slot for slot in self.slots if slot.ticket == ticket), None)
+        slot = self._slot_with(ticket)
         if slot is None:
             return []
         slot.clear(SlotState.ABSENT)
         return [Report(WorkerExited(slot.round, slot.rank, 0.0, exit_code=1, error=error))]
 
-    def _catch_up(self, slot: Slot, now: float) -> list[Effect]:
-        """Align a slot whose process was being started or ended while the desired state moved on."""
-        wanted = self._my_round()
-        if slot.holds_process and wanted is not None and slot.round == wanted.number:
-            return []
-        return self._align(slot, now)
+    def _slot_with(self, ticket: int) -> Slot | None:
+        return next((slot for slot in self.slots if slot.ticket == ticket), None)
 
     def exited(
         self, pid: int, exit: WorkerExited, now: float, *, completed: tuple[int, int] | None = None
@@ -349,8 +332,7 @@ class LocalSet:
             return []
         if completed is not None:
             self._remember_step(*completed)
-        wanted = self._my_round()
-        on_its_own = slot.state is SlotState.RUNNING and wanted is not None and slot.round == wanted.number
+        on_its_own = slot.state is SlotState.RUNNING and self._is_wanted(slot)
         if not on_its_own:
             slot.clear(SlotState.ABSENT)
             return self._align(slot, now)
@@ -368,14 +350,14 @@ class LocalSet:
 
     def showed_sign(self, pid: int) -> list[Effect]:
         """A process whose script publishes nothing has shown its first sign of training: news once a round."""
-        slot, wanted = self.slot_of(pid), self._my_round()
+        slot = self.slot_of(pid)
         if slot is None or slot.attached or slot.state is not SlotState.RUNNING:
             return []
         slot.began = True
-        if wanted is None or slot.round != wanted.number or self._told_began:
+        if self._told_began or not self._is_wanted(slot):
             return []
         self._told_began = True
-        return [Report(TrainingBegan(wanted.number))]
+        return [Report(TrainingBegan(slot.round))]
 
     # What workers say.
 
@@ -400,7 +382,11 @@ class LocalSet:
         if slot is None or slot.state is SlotState.DYING:
             return []
         if isinstance(message, RoundLeft):
-            self._left(slot, message)
+            self._remember_step(message.round, message.step)
+            slot.left_round = max(slot.left_round, message.round)
+            if slot.state is SlotState.LEAVING and (self.desired is None or message.round < self.desired.number):
+                slot.leave_by = None
+                slot.state = SlotState.RUNNING if self._is_wanted(slot) else SlotState.PARKED
         elif isinstance(message, Entered) and message.round == slot.round:
             slot.entered, slot.state, slot.leave_by = True, SlotState.RUNNING, None
             return self._entry_report(now)
@@ -410,29 +396,22 @@ class LocalSet:
         elif isinstance(message, Finished) and message.round == slot.round:
             slot.finished, slot.nonfinite = True, message.nonfinite
         elif isinstance(message, CollectiveFailed | CheckpointCommitted | CheckpointsStored | Restored):
-            wanted = self._my_round()
-            return [Report(message)] if wanted and message.round == wanted.number else []
+            return [Report(message)] if self.seat and message.round == self.seat.number else []
         return []
 
     def _greet(self, slot: Slot) -> list[Effect]:
         """Show a newly attached worker its assignment; its environment holds only part of it."""
-        wanted = self._my_round()
-        if wanted is None or slot.state is not SlotState.RUNNING or not self._is_told(slot, wanted):
+        if self.seat is None or slot.state is not SlotState.RUNNING or not self._is_told(slot):
             return []
-        return self._assign(slot, wanted)
+        return self._assign(slot, self.seat)
 
-    def _is_told(self, slot: Slot, wanted: Seat) -> bool:
-        """Whether the slot's worker listens and has been shown its part in `wanted`."""
-        telling = (SlotState.RUNNING, SlotState.LEAVING)
-        return slot.attached and slot.state in telling and slot.round == wanted.number
+    def _is_wanted(self, slot: Slot) -> bool:
+        """Whether the slot's process was given the desired round."""
+        return self.seat is not None and slot.round == self.seat.number
 
-    def _left(self, slot: Slot, message: RoundLeft) -> None:
-        self._remember_step(message.round, message.step)
-        slot.left_round = max(slot.left_round, message.round)
-        wanted = self._my_round()
-        if slot.state is SlotState.LEAVING and (self.desired is None or message.round < self.desired.number):
-            slot.leave_by = None
-            slot.state = SlotState.RUNNING if wanted and slot.round == wanted.number else SlotState.PARKED
+    def _is_told(self, slot: Slot) -> bool:
+        """Whether the slot's worker listens and has been shown its part in the desired round."""
+        return slot.attached and slot.state in (SlotState.RUNNING, SlotState.LEAVING) and self._is_wanted(slot)
 
     def _remember_step(self, round_: int, step: int | None) -> None:
         if step is not None:
@@ -451,25 +430,28 @@ class LocalSet:
         for slot in self.slots:
             if slot.leave_by is not None and slot.leave_by <= now:
                 slot.leave_by, slot.state = None, SlotState.DYING
-                effects.append(KillWorker(_known(slot.pid)))
+                effects.append(KillWorker(slot.process))
         return effects + self._entry_report(now)
 
     def next_wakeup(self) -> float | None:
         """When `elapse` has something to find, on the clock of the `now` arguments."""
         times = [slot.leave_by for slot in self.slots if slot.leave_by is not None]
-        if self._my_round() is not None and self._reported is None:
-            graces = [slot.started_at + self._attach_grace_s for slot in self.slots if self._is_silent(slot)]
+        if self.seat is not None and self._reported is None:
+            graces = [slot.started_at + self._attach_grace_s for slot in self.slots if slot.is_silent]
             # One that has passed has been looked at: what is still missing then comes as a message, not with time.
             times += [grace for grace in graces if grace > self._looked_at]
         return min(times, default=None)
 
-    def _is_silent(self, slot: Slot) -> bool:
-        return slot.state is SlotState.RUNNING and not slot.attached
-
     def _entry_report(self, now: float) -> list[Effect]:
-        wanted = self._my_round()
-        if wanted is None or not all(self._has_entered(slot, wanted, now) for slot in self.slots):
+        if self.seat is None:
             return []
+        for slot in self.slots:
+            if slot.is_silent:
+                has_entered = now >= slot.started_at + self._attach_grace_s
+            else:
+                has_entered = slot.state is SlotState.DONE or (slot.state is SlotState.RUNNING and slot.entered)
+            if not has_entered or not self._is_wanted(slot):
+                return []
         reentrant = all(slot.attached and slot.entered for slot in self.slots)
         reenters = max((slot.reenters for slot in self.slots), key=lambda each: _STRICTER.index(each.reentry))
         known = self._reported
@@ -477,20 +459,8 @@ class LocalSet:
             return []
         self._reported = (reentrant, reenters)
         last_step = self._last_step_in(self._held_before)
-        return [Report(RoundEntered(wanted.number, reentrant, last_step, reenters.reentry, reenters.because))]
-
-    def _has_entered(self, slot: Slot, wanted: Seat, now: float) -> bool:
-        if slot.round != wanted.number:
-            return False
-        if self._is_silent(slot):
-            return now >= slot.started_at + self._attach_grace_s
-        return slot.state is SlotState.DONE or (slot.state is SlotState.RUNNING and slot.entered)
+        return [Report(RoundEntered(self.seat.number, reentrant, last_step, reenters.reentry, reenters.because))]
 
 
 def _rank_in(wanted: Seat, slot: Slot) -> int:
     return wanted.first_rank + slot.local_rank
-
-
-def _known(pid: int | None) -> int:
-    assert pid is not None, "a slot that holds a process knows its id"
-    return pid

@@ -17,11 +17,12 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn, TextIO
+from typing import Final, TextIO
 
 import msgspec
+from msgspec import structs
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import Malformed
@@ -43,7 +44,7 @@ _BLOCK: Final = 4096
 _PUNCH_HOLE_AND_KEEP_SIZE: Final = 0x02 | 0x01
 # Of a launcher whose workers end faster than their output is sent, the oldest are left out: 1 MiB.
 WAITING_MAX: Final = 64
-_TEE_INTERVAL_S = 0.1  # what a reader at a terminal takes for at once
+TEE_INTERVAL_S = 0.1  # what a reader at a terminal takes for at once
 _TEE_BYTES = 1 << 20
 _LINE_BYTES_MAX = 1 << 20  # a longer line is broken: a progress bar may never end its own
 BEGINS = "holdfast: a worker process begins"
@@ -108,9 +109,7 @@ class WorkerLogs:
         moved = [(run, rank) for pid, rank in ranks if (run := self._living.get(pid)) and run.rank != rank]
         for run, rank in moved:
             earlier = (*run.earlier, EarlierRank(run.rank, run.ranked_at))[-EARLIER_KEPT:]
-            self._living[run.pid] = msgspec.structs.replace(
-                run, rank=rank, ranked_at=self._clock(), earlier=earlier
-            )
+            self._living[run.pid] = structs.replace(run, rank=rank, ranked_at=self._clock(), earlier=earlier)
         if moved:
             self._keep()
         return bool(moved)
@@ -120,7 +119,7 @@ class WorkerLogs:
         run = self._living.pop(pid, None)
         if run is None:
             return None
-        ended = msgspec.structs.replace(run, ended_at=self._clock(), ended_with=how)
+        ended = structs.replace(run, ended_at=self._clock(), ended_with=how)
         self._ended.append(ended)
         self._keep()
         return ended
@@ -130,16 +129,18 @@ class WorkerLogs:
         """The processes that run."""
         return tuple(self._living.values())
 
-    async def run(self) -> NoReturn:
-        """Keep the files of living workers within bounds, until cancelled."""
-        while True:
-            await asyncio.sleep(TRIM_INTERVAL_S)
-            for each in {run.file for run in self._living.values()}:
-                trim(self._log_dir / each)
+    def trim(self) -> None:
+        """Keep the files of living workers within bounds; called every `TRIM_INTERVAL_S`."""
+        for each in {run.file for run in self._living.values()}:
+            trim(self._log_dir / each)
 
     def _keep(self) -> None:
         """Forget what is beyond the bounds, with its files, and write the register."""
-        kept, dropped = _bounded([*self._ended, *self._living.values()])
+        by_place: dict[int, list[WorkerRun]] = defaultdict(list)
+        for run in sorted([*self._ended, *self._living.values()], key=lambda each: each.started_at):
+            by_place[run.local_rank].append(run)
+        kept = [run for place in by_place.values() for run in place[-RUNS_KEPT:]]
+        dropped = [run for place in by_place.values() for run in place[:-RUNS_KEPT]]
         self._ended = [run for run in kept if run.pid not in self._living or run.ended_at is not None]
         for file in {run.file for run in dropped} - {run.file for run in kept}:
             with contextlib.suppress(OSError):
@@ -150,15 +151,6 @@ class WorkerLogs:
             os.replace(fresh, self._path)
         except OSError as error:
             log.warning("the register of workers cannot be written path=%s reason=%s", self._path, error.strerror)
-
-
-def _bounded(runs: list[WorkerRun]) -> tuple[list[WorkerRun], list[WorkerRun]]:
-    """The newest of each local rank, and the others."""
-    by_place: dict[int, list[WorkerRun]] = defaultdict(list)
-    for run in sorted(runs, key=lambda each: each.started_at):
-        by_place[run.local_rank].append(run)
-    kept = [run for place in by_place.values() for run in place[-RUNS_KEPT:]]
-    return kept, [run for place in by_place.values() for run in place[:-RUNS_KEPT]]
 
 
 def read_register(path: Path) -> tuple[WorkerRun, ...]:
@@ -240,7 +232,7 @@ class LogFollower:
         followed = self._followed.get(worker)
         if followed is not None and followed.prefix != prefix_of(rank):
             self._copy(followed)
-            self._followed[worker] = replace(followed, prefix=prefix_of(rank))
+            followed.prefix = prefix_of(rank)
 
     def finish(self, worker: int) -> None:
         """The process is gone: copy what is left and stop following."""
@@ -250,15 +242,22 @@ class LogFollower:
             if followed.unfinished:
                 self._write(followed, [followed.unfinished])
 
-    async def run(self) -> None:
-        """Copy until cancelled."""
-        while True:
-            await asyncio.sleep(_TEE_INTERVAL_S)
-            for followed in tuple(self._followed.values()):
-                self._copy(followed)
+    def copy(self) -> None:
+        """Copy what is new; called every `TEE_INTERVAL_S`."""
+        for followed in tuple(self._followed.values()):
+            self._copy(followed)
 
     def _copy(self, followed: _Followed) -> None:
-        while data := _read(followed):
+        while True:
+            try:
+                with followed.path.open("rb") as log:
+                    log.seek(followed.offset)
+                    data = log.read(_TEE_BYTES)
+            except OSError:
+                return
+            if not data:
+                return
+            followed.offset += len(data)
             *lines, followed.unfinished = (followed.unfinished + data).split(b"\n")
             if len(followed.unfinished) > _LINE_BYTES_MAX:
                 lines, followed.unfinished = [*lines, followed.unfinished], b""
@@ -268,17 +267,6 @@ class LogFollower:
         text = "".join(f"{followed.prefix}{line.decode('utf-8', 'replace')}\n" for line in lines)
         self._output.write(text)
         self._output.flush()
-
-
-def _read(followed: _Followed) -> bytes:
-    try:
-        with followed.path.open("rb") as log:
-            log.seek(followed.offset)
-            data = log.read(_TEE_BYTES)
-    except OSError:
-        return b""
-    followed.offset += len(data)
-    return data
 
 
 class OutputTails:
@@ -296,10 +284,7 @@ class OutputTails:
 
     def ended(self, run: WorkerRun, world_size: int) -> None:
         """The process of `run`, of a job of so many ranks, has ended: read what it wrote, send it soon."""
-        assert run.ended_at is not None
-        output = output_of(
-            run, self._log_dir, tail_bytes(world_size), ended_at=run.ended_at, ended_with=run.ended_with
-        )
+        output = output_of(run, self._log_dir, tail_bytes(world_size))
         if output is None:
             return
         key = (run.pid, run.started_at)
@@ -318,7 +303,7 @@ class OutputTails:
         for key in tuple(self._waiting):
             self._send(key)
         for run, world_size in living:
-            output = output_of(run, self._log_dir, tail_bytes(world_size), ended_at=now, ended_with="")
+            output = output_of(structs.replace(run, ended_at=now), self._log_dir, tail_bytes(world_size))
             if output is not None:
                 self._report(output)
 
@@ -328,13 +313,12 @@ class OutputTails:
         self._report(output)
 
 
-def output_of(
-    run: WorkerRun, log_dir: Path, size: int, *, ended_at: float, ended_with: str
-) -> WorkerOutput | None:
+def output_of(run: WorkerRun, log_dir: Path, size: int) -> WorkerOutput | None:
     """The last `size` bytes that the process wrote, from the beginning of a line on when there is one in them.
 
     None when it wrote nothing, or that cannot be read.
     """
+    assert run.ended_at is not None
     try:
         with (log_dir / run.file).open("rb") as log:
             end = log.seek(0, os.SEEK_END)
@@ -347,4 +331,4 @@ def output_of(
     if not tail:
         return None
     omitted = max(0, end - run.offset - len(tail))
-    return WorkerOutput(run.rank, run.pid, run.round, run.started_at, ended_at, ended_with, omitted, tail)
+    return WorkerOutput(run.rank, run.pid, run.round, run.started_at, run.ended_at, run.ended_with, omitted, tail)

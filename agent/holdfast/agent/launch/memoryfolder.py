@@ -20,6 +20,7 @@ from holdfast.api.errors import Unavailable
 ROOT: Final = Path("/dev/shm")
 ABANDONED_S: Final = 900.0
 TOUCH_EVERY_S: Final = 60.0
+_PREFIX: Final = f"holdfast-{os.geteuid()}-"
 _LOCK_NAME: Final = "launcher.lock"
 _LOCK_PATIENCE_S: Final = 1.0  # a launcher that was killed is gone within milliseconds
 _LOCK_PAUSE_S: Final = 0.02
@@ -28,7 +29,7 @@ _LOCK_PAUSE_S: Final = 0.02
 def folder_of(root: Path, *, job: str, member: str, run_dir: Path) -> Path:
     """Where the member's snapshots lie. The same for a launcher that is started again."""
     identity = "\0".join((job, member, str(run_dir.resolve())))
-    return root / f"{_prefix()}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    return root / f"{_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 def remove(path: Path) -> None:
@@ -48,13 +49,20 @@ class MemoryFolder:
         """Make it, or take over what a launcher that was killed has left. Raises Unavailable."""
         give_up = time.monotonic() + _LOCK_PATIENCE_S
         try:
-            while (lock := _lock(path)) is None:
+            while True:
+                path.mkdir(mode=0o700, exist_ok=True)
+                if not _is_ours(path):
+                    raise Unavailable(f"{path} is somebody else's")
+                lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+                if _is_locked_by(lock, path):
+                    os.utime(lock)
+                    return cls(path, lock)
+                os.close(lock)
                 if time.monotonic() > give_up:
                     raise Unavailable(f"another launcher uses {path}")
                 time.sleep(_LOCK_PAUSE_S)
         except OSError as error:
             raise Unavailable(f"{path} cannot be used: {error.strerror}") from error
-        return cls(path, lock)
 
     def touch(self) -> None:
         """Say that it is in use; to be called every `TOUCH_EVERY_S`."""
@@ -63,7 +71,7 @@ class MemoryFolder:
     def sweep(self) -> tuple[Path, ...]:
         """Remove what other launchers of this user have abandoned beside it. Returns what is gone."""
         now_s = os.fstat(self._lock).st_mtime  # touched by now; of the same clock as the others' times
-        others = (path for path in self.path.parent.glob(f"{_prefix()}*") if path != self.path and _is_ours(path))
+        others = (path for path in self.path.parent.glob(f"{_PREFIX}*") if path != self.path and _is_ours(path))
         return tuple(path for path in others if _remove_abandoned(path, now_s))
 
     def clear(self) -> None:
@@ -83,29 +91,12 @@ class MemoryFolder:
         os.close(self._lock)
 
 
-def _prefix() -> str:
-    return f"holdfast-{os.geteuid()}-"
-
-
 def _is_ours(path: Path) -> bool:
     """Everybody may make files in /dev/shm: a name proves nothing."""
     with contextlib.suppress(OSError):
         status = path.lstat()
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     return False
-
-
-def _lock(path: Path) -> int | None:
-    """The folder's lock, which makes it ours; None while somebody else has it. Raises OSError, Unavailable."""
-    path.mkdir(mode=0o700, exist_ok=True)
-    if not _is_ours(path):
-        raise Unavailable(f"{path} is somebody else's")
-    descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    if _is_locked_by(descriptor, path):
-        os.utime(descriptor)
-        return descriptor
-    os.close(descriptor)
-    return None
 
 
 def _is_locked_by(descriptor: int, path: Path) -> bool:
@@ -119,28 +110,19 @@ def _is_locked_by(descriptor: int, path: Path) -> bool:
 
 def _remove_abandoned(path: Path, now_s: float) -> bool:
     """Others may sweep at the same time, and its own launcher may come back."""
+    descriptor = None
     try:
-        descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return _remove_lockless(path, now_s)
+        with contextlib.suppress(FileNotFoundError):  # there may be no lock in it
+            descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW)
+        if descriptor is not None and not _is_locked_by(descriptor, path):
+            return False
+        used_at_s = os.stat(path if descriptor is None else descriptor).st_mtime
+        if now_s - used_at_s >= ABANDONED_S:
+            remove(path)
+            return True
     except OSError:
         return False
-    try:
-        return _is_locked_by(descriptor, path) and _remove_if(path, now_s - os.fstat(descriptor).st_mtime)
     finally:
-        os.close(descriptor)
-
-
-def _remove_lockless(path: Path, now_s: float) -> bool:
-    try:
-        unused_s = now_s - path.stat().st_mtime
-    except FileNotFoundError:
-        return False
-    return _remove_if(path, unused_s)
-
-
-def _remove_if(path: Path, unused_s: float) -> bool:
-    if unused_s < ABANDONED_S:
-        return False
-    remove(path)
-    return True
+        if descriptor is not None:
+            os.close(descriptor)
+    return False

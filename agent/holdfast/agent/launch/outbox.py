@@ -7,61 +7,34 @@ workers wrote waits here only while there is nobody to send it to.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from operator import itemgetter
 
 import msgspec
 
-from holdfast.api.membership import (
-    CheckpointCommitted,
-    CheckpointsStored,
-    CollectiveFailed,
-    Departing,
-    FromLauncher,
-    Restored,
-    RoundEntered,
-    TrainingBegan,
-    WorkerExited,
-    WorkersFinished,
-)
+from holdfast.api import membership
+from holdfast.api.membership import CheckpointCommitted, CollectiveFailed, Departing, Restored, WorkerExited
 from holdfast.api.selftest import Tested
 from holdfast.api.workeroutput import WorkerOutput
 
 Lasting = (
-    RoundEntered
-    | TrainingBegan
-    | WorkerExited
-    | CollectiveFailed
-    | WorkersFinished
+    membership.RoundEntered
+    | membership.TrainingBegan
+    | membership.WorkersFinished
+    | membership.CheckpointsStored
     | CheckpointCommitted
-    | CheckpointsStored
+    | CollectiveFailed
     | Restored
+    | WorkerExited
 )
-_LASTING = (
-    RoundEntered,
-    TrainingBegan,
-    WorkerExited,
-    CollectiveFailed,
-    WorkersFinished,
-    CheckpointCommitted,
-    CheckpointsStored,
-    Restored,
-)
-
 _MEMBER, _ANSWER = -1, -2  # places that are no rank's
 _OUTPUTS_MAX = 64  # 1 MiB
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    message: Lasting
-    at: float
 
 
 class Outbox:
     """Times are seconds on the launcher's monotonic clock."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[type[Lasting], int], _Kept] = {}
+        self._kept: dict[tuple[type[Lasting], int], tuple[Lasting, float]] = {}
         self._departing: tuple[Departing, float] | None = None
         self._tested: Tested | None = None
         self._round = -1
@@ -77,7 +50,7 @@ class Outbox:
         self._outputs.clear()
         return held
 
-    def keep(self, message: FromLauncher, now: float) -> None:
+    def keep(self, message: membership.FromLauncher, now: float) -> None:
         """Keep `message` if it is a fact about the newest round, or what is of no round: a departure, an answer.
 
         Others need no repetition.
@@ -86,11 +59,18 @@ class Outbox:
             self._departing = (message, now)
         if isinstance(message, Tested):
             self._tested = message
-        if not isinstance(message, _LASTING):
+        if not isinstance(message, Lasting):
             return
         self.advance(message.round)
-        if message.round == self._round:
-            self._kept[type(message), _place(message)] = _Kept(message, now)
+        if message.round < self._round:
+            return
+        # Messages of one kind and place replace each other: of each rank, and an answer apart from what was due.
+        place = _MEMBER
+        if isinstance(message, WorkerExited | CollectiveFailed | Restored):
+            place = message.rank
+        elif isinstance(message, CheckpointCommitted) and message.wanted is not None:
+            place = _ANSWER
+        self._kept[type(message), place] = message, now
 
     def advance(self, round_: int) -> None:
         """A newer round is shown: what was kept of older ones cannot change anything any more."""
@@ -100,28 +80,15 @@ class Outbox:
 
     def messages(self, now: float) -> list[Lasting | Tested | Departing]:
         """What is kept, oldest first and a departure last, with ages and the time that is left as of `now`."""
-        lasting: list[Lasting | Tested] = [
-            _aged(kept, now) for kept in sorted(self._kept.values(), key=lambda kept: kept.at)
-        ]
+        told: list[Lasting | Tested | Departing] = []
+        for message, at in sorted(self._kept.values(), key=itemgetter(1)):
+            if isinstance(message, WorkerExited | CollectiveFailed):
+                message = msgspec.structs.replace(message, age_s=message.age_s + max(0.0, now - at))
+            told.append(message)
         if self._tested is not None:
-            lasting.append(self._tested)
-        if self._departing is None:
-            return [*lasting]
-        message, said_at = self._departing
-        within_s = max(0.0, message.within_s - (now - said_at))
-        return [*lasting, msgspec.structs.replace(message, within_s=within_s)]
-
-
-def _place(message: Lasting) -> int:
-    """Messages of one kind and place replace each other: of each rank, and an answer apart from what was due."""
-    if isinstance(message, WorkerExited | CollectiveFailed | Restored):
-        return message.rank
-    is_answer = isinstance(message, CheckpointCommitted) and message.wanted is not None
-    return _ANSWER if is_answer else _MEMBER
-
-
-def _aged(kept: _Kept, now: float) -> Lasting:
-    message = kept.message
-    if isinstance(message, WorkerExited | CollectiveFailed):
-        return msgspec.structs.replace(message, age_s=message.age_s + max(0.0, now - kept.at))
-    return message
+            told.append(self._tested)
+        if self._departing is not None:
+            departing, said_at = self._departing
+            within_s = max(0.0, departing.within_s - (now - said_at))
+            told.append(msgspec.structs.replace(departing, within_s=within_s))
+        return told

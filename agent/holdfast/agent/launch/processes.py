@@ -9,53 +9,38 @@ https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
 """
 
 import contextlib
-import ipaddress
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from holdfast.agent.launch.forking import Ended, EntrypointKind, Fork
+from holdfast.agent.launch.host import is_loopback
 from holdfast.agent.launch.localset import Start, StartTest
 from holdfast.agent.launch.logs import ending
-from holdfast.agent.launch.place import MEMBER_VARIABLE
-from holdfast.agent.launch.start import Ended, EntrypointKind, Fork
+from holdfast.agent.launch.settings import MEMBER_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from holdfast.api.bitflip import CORRUPTIBLE_VARIABLE
-from holdfast.api.control import (
-    CONTROL_VARIABLE,
-    RUN_DIRECTORY_VARIABLE,
-    assignment_in,
-    round_environment,
-)
+from holdfast.api.control import CONTROL_VARIABLE, RUN_DIRECTORY_VARIABLE, assignment_in, round_environment
 from holdfast.api.decoding import decode_msgpack
 from holdfast.api.drill import DRILL_FILE
 from holdfast.api.errors import Malformed
 from holdfast.api.selftest import GOLDEN_VARIABLE, Tested
 
-TOKEN_VARIABLE = "HOLDFAST_TOKEN"
-TOKEN_FILE_VARIABLE = "HOLDFAST_TOKEN_FILE"
 _MODULE: Final = "holdfast.agent.selftest"
 _RESULT_BYTES_MAX: Final = 64 << 10  # it is fitted into half of that
 _SAYS_MAX: Final = 400
 
 
 def worker_environment(
-    start: Start,
-    *,
-    inherited: Mapping[str, str],
-    member: str,
-    control: Path,
-    run_dir: Path,
-    max_restarts: int,
+    start: Start, *, inherited: Mapping[str, str], member: str, control: Path, run_dir: Path, max_restarts: int
 ) -> dict[str, str]:
     """Everything the process for `start` finds in its environment. The launcher's token is not part of it."""
-    kept = without_token(inherited)
     round_ = start.round
     return {
         "OMP_NUM_THREADS": "1",
         # On one machine gloo should not resolve the host's own name, which may point anywhere.
         **({"GLOO_SOCKET_IFNAME": "lo"} if is_loopback(round_.endpoint.host) else {}),
-        **kept,
+        **without_token(inherited),
         **round_environment(assignment_in(round_, local_rank=start.local_rank, restarts=start.restarts)),
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 hosts the store of the round
@@ -71,32 +56,9 @@ def without_token(inherited: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in inherited.items() if name not in (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE)}
 
 
-def temporary_directory(run_dir: Path) -> dict[str, str]:
-    """What tells the launcher's processes where temporary files may go, where no usual place can be written.
-
-    Importing torch's compiler needs such a place, and in a pod the whole file system may be read-only. Raises
-    OSError when the run directory cannot be written either.
-    """
-    try:
-        tempfile.gettempdir()
-    except FileNotFoundError:
-        directory = run_dir / "tmp"
-        directory.mkdir(exist_ok=True)
-        return {"TMPDIR": str(directory)}
-    return {}
-
-
 def error_file(run_dir: Path, start: Start) -> Path:
     """Where a worker leaves its error for torch's elastic tools."""
     return run_dir / f"error-rank-{start.rank:05d}.round-{start.round.number:04d}.json"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` names this machine by its loopback interface."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class TestProcess:

@@ -70,7 +70,8 @@ class Testing:
 
     def hold(self, start: Start, now: float) -> bool:
         """Whether this worker has to wait until a test is gone. Then it comes as an effect."""
-        if self._is_gone or (self._held_until is not None and now >= self._held_until):
+        is_gone = self._run is None and self._fading is None
+        if is_gone or (self._held_until is not None and now >= self._held_until):
             return False
         if self._held_until is None:
             self._held_until = now + HELD_S
@@ -103,21 +104,17 @@ class Testing:
         run, self._run = self._run, None
         self._fading = run.pid
         answer = [] if run.dropped else [self._answered(run.request, result)]
-        return [*answer, *self._all_if_gone()]
+        return [*answer, *self._released_if_gone()]
 
     def group_gone(self, pid: int) -> list[Effect]:
         """Nothing is left of a process that has ended, nor of those that it started."""
         if pid != self._fading:
             return []
         self._fading = None
-        return self._all_if_gone()
+        return self._released_if_gone()
 
-    @property
-    def _is_gone(self) -> bool:
-        return self._run is None and self._fading is None
-
-    def _all_if_gone(self) -> list[Effect]:
-        if not self._is_gone:
+    def _released_if_gone(self) -> list[Effect]:
+        if self._run is not None or self._fading is not None:
             return []
         self._held_until = None
         return self._released()

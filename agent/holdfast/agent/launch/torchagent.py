@@ -10,8 +10,7 @@ import os
 import signal
 import socket
 import sys
-import tempfile
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import DEFAULT_ROLE, RunResult, WorkerSpec, WorkerState
@@ -21,17 +20,11 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousParameters
 from torch.distributed.launcher import api as launcher_api
 
+from holdfast.agent.launch import settings
 from holdfast.agent.launch.command import run
-from holdfast.agent.launch.flags import credential_of, endpoint_of, job_of, trust_of
-from holdfast.agent.launch.launcher import Outcome
-from holdfast.agent.launch.memoryfolder import ROOT
-from holdfast.agent.launch.place import place_of
-from holdfast.agent.launch.ports import address_towards
-from holdfast.agent.launch.settings import Entrypoint, LauncherSettings, Tee
-from holdfast.agent.launch.start import EntrypointKind
-from holdfast.api.control import RUN_DIRECTORY_VARIABLE
+from holdfast.agent.launch.forking import EntrypointKind
+from holdfast.agent.launch.settings import Entrypoint
 from holdfast.api.errors import HoldfastError
-from holdfast.wire.access import Access
 
 BACKEND = "holdfast"
 
@@ -73,55 +66,56 @@ class HoldfastAgent(LocalElasticAgent):
         rendezvous = spec.rdzv_handler
         assert isinstance(rendezvous, HoldfastRendezvous)
         try:
-            outcome = run(settings_of(spec, rendezvous.parameters, log_dir=self._log_dir()))
+            outcome = run(settings_of(spec, rendezvous.parameters, log_dir=self._logs_specs.root_log_dir))
         except HoldfastError as error:
             raise SystemExit(f"holdfast: {error}") from error
-        return _result(outcome, spec.local_world_size)
-
-    def _log_dir(self) -> Path | None:
-        given = self._logs_specs.root_log_dir
-        return Path(given) if given else None
+        if outcome.signal is not None:
+            raise SignalException(outcome.reason, signal.Signals(outcome.signal))
+        if outcome.succeeded:
+            return RunResult(WorkerState.SUCCEEDED, return_values=dict.fromkeys(range(spec.local_world_size)))
+        failures = {
+            rank: ProcessFailure(failure.local_rank, failure.pid, failure.exit_code, str(failure.error_file))
+            for rank, failure in outcome.failures.items()
+        }
+        if not failures:
+            raise SystemExit(f"holdfast: the job failed: {outcome.reason}")
+        return RunResult(WorkerState.FAILED, failures=failures)
 
 
 def make_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
     """The rendezvous for our backend. Making it puts our agent in place: torchrun looks the class up after it."""
+
+    def agent_for(spec: WorkerSpec, **given: Any) -> LocalElasticAgent:
+        """Our agent for our rendezvous, torch's for any other that the same process may run later."""
+        ours = isinstance(spec.rdzv_handler, HoldfastRendezvous)
+        return (HoldfastAgent if ours else LocalElasticAgent)(spec=spec, **given)
+
     # As `holdfast launch` does; torch has handlers of its own for its own loggers.
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    launcher_api.LocalElasticAgent = _agent_for  # type: ignore[attr-defined, assignment]
+    launcher_api.LocalElasticAgent = agent_for  # type: ignore[attr-defined, assignment]
     return HoldfastRendezvous(parameters)
 
 
-def _agent_for(spec: WorkerSpec, **given: Any) -> LocalElasticAgent:
-    """Our agent for our rendezvous, torch's for any other that the same process may run later."""
-    ours = isinstance(spec.rdzv_handler, HoldfastRendezvous)
-    return (HoldfastAgent if ours else LocalElasticAgent)(spec=spec, **given)
-
-
 def settings_of(
-    spec: WorkerSpec, parameters: RendezvousParameters, *, log_dir: Path | None = None
-) -> LauncherSettings:
+    spec: WorkerSpec, parameters: RendezvousParameters, *, log_dir: str | None = None
+) -> settings.LauncherSettings:
     """What torchrun's command line asks for. Raises InvalidInput naming the flag and the fix."""
-    credential = credential_of(parameters.get("token_file"), os.environ)
-    member, node = place_of(credential, environment=os.environ, host=socket.gethostname())
-    given = parameters.get("run_dir") or os.environ.get(RUN_DIRECTORY_VARIABLE)
-    run_dir = Path(given or tempfile.mkdtemp(prefix="holdfast-")).resolve()
-    watchdog = Access(endpoint_of(parameters.endpoint), credential, trust_of(os.environ))
-    return LauncherSettings(
-        watchdog=watchdog,
-        job=job_of(str(parameters.run_id)),
-        member=parameters.get("member") or member,
-        node=parameters.get("node") or node,
-        address=spec.local_addr or address_towards(watchdog.address.host, watchdog.address.port),
-        local_size=spec.local_world_size,
-        nodes=(parameters.min_nodes, parameters.max_nodes),
-        entrypoint=entrypoint_of(spec),
-        run_dir=run_dir,
-        log_dir=(log_dir or run_dir / "logs").resolve(),
-        environment=dict(os.environ),
-        memory_root=Path(parameters.get("memory_dir") or ROOT).resolve(),
-        tee=Tee(everyone=True),  # torchrun shows every worker's output unless told otherwise
+    given = {name: parameters.get(name) for name in ("member", "node", "run_dir", "memory_dir", "token_file")}
+    flags = settings.Flags(
+        entrypoint=("torchrun's own command",),
+        no_python=True,
+        nnodes=f"{parameters.min_nodes}:{parameters.max_nodes}",
+        nproc_per_node=str(spec.local_world_size),
+        rdzv_endpoint=parameters.endpoint,
+        rdzv_id=str(parameters.run_id),
         max_restarts=spec.max_restarts,
+        log_dir=log_dir,
+        tee="all",  # torchrun shows every worker's output unless told otherwise
+        local_addr=spec.local_addr,
+        **given,
     )
+    chosen = settings.settings_of(flags, environment=os.environ, host=socket.gethostname())
+    return replace(chosen, entrypoint=entrypoint_of(spec))
 
 
 def entrypoint_of(spec: WorkerSpec) -> Entrypoint:
@@ -135,17 +129,3 @@ def entrypoint_of(spec: WorkerSpec) -> Entrypoint:
     if arguments[1] == "-m":
         return Entrypoint(EntrypointKind.MODULE, tuple(arguments[2:]))
     return Entrypoint(EntrypointKind.SCRIPT, tuple(arguments[1:]))
-
-
-def _result(outcome: Outcome, local_size: int) -> RunResult:
-    if outcome.signal is not None:
-        raise SignalException(outcome.reason, signal.Signals(outcome.signal))
-    if outcome.succeeded:
-        return RunResult(WorkerState.SUCCEEDED, return_values=dict.fromkeys(range(local_size)))
-    failures = {
-        rank: ProcessFailure(failure.local_rank, failure.pid, failure.exit_code, str(failure.error_file))
-        for rank, failure in outcome.failures.items()
-    }
-    if not failures:
-        raise SystemExit(f"holdfast: the job failed: {outcome.reason}")
-    return RunResult(WorkerState.FAILED, failures=failures)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def rendezvous_creator() -> Callable[[RendezvousParameters], RendezvousHandler]:
     """What the entry point gives torch: a function that makes the rendezvous for the backend `holdfast`."""
-    return _make_rendezvous
 
+    def make_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
+        from holdfast.agent.launch import torchagent
 
-def _make_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
-    from holdfast.agent.launch.torchagent import make_rendezvous
+        return torchagent.make_rendezvous(parameters)
 
-    return make_rendezvous(parameters)
+    return make_rendezvous

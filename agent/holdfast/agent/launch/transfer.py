@@ -13,13 +13,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from holdfast.agent.launch.forkserver import ended
+from holdfast.agent.launch.host import ReservedPorts
 from holdfast.agent.launch.localset import MemoryPlace
 from holdfast.agent.launch.memoryfolder import TOUCH_EVERY_S, MemoryFolder
-from holdfast.agent.launch.ports import ReservedPorts
 from holdfast.agent.launch.processes import without_token
 from holdfast.api.errors import Unavailable
 from holdfast.api.round import Seat, Shown
@@ -44,8 +43,13 @@ class Transfer:
     def __init__(
         self, folder: Path, address: str, environment: Mapping[str, str], *, command: Sequence[str] = COMMAND
     ) -> None:
-        """Take the folder and a port of `address`. Where that fails `place` is None, and it is said why."""
-        self._address = address
+        """Take the folder and a port of `address`. Where that fails it is said why.
+
+        `port` is where the server listens whenever it runs, `place` what workers and peers are told: 0 and None
+        where no snapshots can be kept.
+        """
+        self.port = 0
+        self.place: MemoryPlace | None = None
         self._environment = environment
         self._command = tuple(command)
         self._folder: MemoryFolder | None = None
@@ -56,20 +60,10 @@ class Transfer:
         try:
             self._ports = ReservedPorts(address, 1)
             self._folder = MemoryFolder.claim(folder)
+            self.port = self._ports.numbers[0]
+            self.place = MemoryPlace(str(folder), f"{address}:{self.port}")
         except Unavailable as error:
             log.warning("no snapshots in memory on this node, training goes on without reason=%s", error)
-
-    @property
-    def port(self) -> int:
-        """Where the server listens whenever it runs; 0 where there cannot be one."""
-        return 0 if self._folder is None or self._ports is None else self._ports.numbers[0]
-
-    @property
-    def place(self) -> MemoryPlace | None:
-        """What workers and peers are told; None where no snapshots can be kept."""
-        return (
-            None if self._folder is None else MemoryPlace(str(self._folder.path), f"{self._address}:{self.port}")
-        )
 
     def show(self, desired: Shown) -> None:
         """A round says whether snapshots are kept, and for which life of the job. Between rounds all stays."""
@@ -83,23 +77,19 @@ class Transfer:
 
     async def __aenter__(self) -> Self:
         if self._folder is not None:
-            work = (self._keep(self._folder), _sweep(self._folder))
-            self._tasks = [asyncio.create_task(each) for each in work]
+            self._tasks = [asyncio.create_task(each) for each in (self._keep(self._folder), _sweep(self._folder))]
             for task in self._tasks:
                 task.add_done_callback(_tell_failure)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._folder is not None:
-            if kind is None:
-                self._folder.remove()
-            else:
-                self._folder.leave()
+        if self._folder is not None and kind is None:
+            self._folder.remove()
+        elif self._folder is not None:
+            self._folder.leave()
         if self._ports is not None:
             self._ports.close()
 

@@ -4,6 +4,7 @@ Started by the launcher as `python -m holdfast.agent.launch.warm_parent FD PRELO
 pair; when that ends, the launcher is gone (also by SIGKILL), so every worker is killed and the process exits.
 """
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -14,23 +15,11 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.launch import forking
 from holdfast.agent.launch.child import become_worker
-from holdfast.agent.launch.start import (
-    Ended,
-    Fork,
-    Forked,
-    FromWarmParent,
-    GroupGone,
-    Kill,
-    NotForked,
-    Preload,
-    Ready,
-    ToWarmParent,
-)
 from holdfast.api.decoding import decode
 from holdfast.wire.frame import FrameReader, frame
 
@@ -61,18 +50,25 @@ class WarmParent:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._frames = FrameReader()
-        self._decoder = msgspec.msgpack.Decoder(ToWarmParent)
+        self._decoder = msgspec.msgpack.Decoder(forking.ToWarmParent)
         self._encoder = msgspec.msgpack.Encoder()
         self._workers: set[int] = set()
         self._fading: set[int] = set()  # ended, while others of their group may still be ending
         self._pid = os.getpid()
-        self._ready = Ready(warm=False)
+        self._ready = forking.Ready(warm=False)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def serve(self, ready: Ready) -> None:
+    def serve(self, ready: forking.Ready) -> None:
         """Say `ready`, then fork, kill and reap until the launcher is gone."""
         self._ready = ready
-        self._watch_children()
+        # What workers leave behind comes here to be reaped. In a pod it would go to the first process, which is
+        # the launcher, and stay a zombie.
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Only the launcher ends this process: a signal meant for the whole terminal must not orphan workers.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         poller.register(self._wake_read, select.POLLIN)
@@ -82,44 +78,33 @@ class WarmParent:
             if self._wake_read in awake:
                 os.read(self._wake_read, 4096)
                 self._reap()
-            if self._channel.fileno() in awake and not self._take_requests():
+            if self._channel.fileno() not in awake:
+                continue
+            try:
+                data = self._channel.recv(1 << 16)
+            except ConnectionError:
+                return
+            for payload in self._frames.feed(data):
+                request = decode(self._decoder, payload)
+                if isinstance(request, forking.Fork):
+                    self._fork(request)
+                else:
+                    self._kill(request.pid)
+            if not data:
                 return
 
     def end_workers(self) -> None:
         """Kill every worker with its process group and wait until the kernel has ended them."""
         for pid in self._workers:
-            self._kill(Kill(pid))
+            self._kill(pid)
         for pid in self._workers:
             os.waitpid(pid, 0)
 
-    def _watch_children(self) -> None:
-        # What workers leave behind comes here to be reaped. In a pod it would go to the first process, which is
-        # the launcher, and stay a zombie.
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        # Only the launcher ends this process: a signal meant for the whole terminal must not orphan workers.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-
-    def _take_requests(self) -> bool:
-        try:
-            data = self._channel.recv(1 << 16)
-        except ConnectionError:
-            return False
-        for payload in self._frames.feed(data):
-            request = decode(self._decoder, payload)
-            if isinstance(request, Fork):
-                self._fork(request)
-            else:
-                self._kill(request)
-        return bool(data)
-
-    def _fork(self, request: Fork) -> None:
+    def _fork(self, request: forking.Fork) -> None:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(NotForked(request.ticket, f"no process could be started: {error}"))
+            self._tell(forking.NotForked(request.ticket, f"no process could be started: {error}"))
             return
         if pid == 0:
             for descriptor in (self._wake_read, self._wake_write):
@@ -127,66 +112,46 @@ class WarmParent:
             self._channel.close()
             become_worker(request, parent=self._pid, warm=self._ready.warm)
         self._workers.add(pid)
-        self._tell(Forked(request.ticket, pid))
+        self._tell(forking.Forked(request.ticket, pid))
 
-    def _kill(self, request: Kill) -> None:
-        if request.pid in self._workers and not _kill_group(request.pid):
+    def _kill(self, pid: int) -> None:
+        if pid in self._workers and not _signal_group(pid, signal.SIGKILL):
             # It was forked a moment ago and has not made its own group yet.
-            os.kill(request.pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        while (pid := _ended_child()) is not None:
-            at_ns = time.monotonic_ns()
-            if pid in self._workers:
-                _kill_group(pid)
-            _, status = os.waitpid(pid, 0)
-            # Others are orphans that workers left behind; they only need reaping.
-            if pid in self._workers:
-                self._workers.discard(pid)
-                self._tell(_ended(pid, status, at_ns))
-                self._fading.add(pid)
+        with contextlib.suppress(ChildProcessError):  # none is left
+            # Looked at before it is reaped: until then its process id and its group cannot be reused.
+            while seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                at_ns, pid = time.monotonic_ns(), seen.si_pid
+                if pid in self._workers:
+                    _signal_group(pid, signal.SIGKILL)
+                _, status = os.waitpid(pid, 0)
+                # Others are orphans that workers left behind; they only need reaping.
+                if pid in self._workers:
+                    self._workers.discard(pid)
+                    code = os.waitstatus_to_exitcode(status)
+                    exit_code, number = (code, None) if code >= 0 else (None, -code)
+                    self._tell(forking.Ended(pid, at_ns, exit_code, number))
+                    self._fading.add(pid)
         # Orphans come here, so that each end that may be the last of a group is looked at.
-        for pid in [pid for pid in self._fading if not _group_lives(pid)]:
+        for pid in [pid for pid in self._fading if not _signal_group(pid, 0)]:
             self._fading.discard(pid)
-            self._tell(GroupGone(pid))
+            self._tell(forking.GroupGone(pid))
 
-    def _tell(self, message: FromWarmParent) -> None:
-        try:
+    def _tell(self, message: forking.FromWarmParent) -> None:
+        # Where the launcher is gone the next read of the channel finds its end.
+        with contextlib.suppress(ConnectionError):
             self._channel.sendall(frame(self._encoder.encode(message)))
-        except ConnectionError:
-            return  # the next read of the channel finds its end
 
 
-def _ended_child() -> int | None:
-    """A child that has ended, not yet reaped: until it is, its process id and group cannot be reused."""
+def _signal_group(pid: int, number: int) -> bool:
+    """Signal the process group of `pid`, 0 just to look; False when there is no such group."""
     try:
-        seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return None
-    return seen.si_pid if seen else None
-
-
-def _kill_group(pid: int) -> bool:
-    """SIGKILL to the process group of `pid`; False when there is no such group."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(pid, number)
     except ProcessLookupError:
         return False
     return True
-
-
-def _group_lives(pid: int) -> bool:
-    try:
-        os.killpg(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _ended(pid: int, status: int, at_ns: int) -> Ended:
-    if os.WIFSIGNALED(status):
-        return Ended(pid, at_ns, signal=os.WTERMSIG(status))
-    return Ended(pid, at_ns, exit_code=os.waitstatus_to_exitcode(status))
 
 
 def preload() -> str:
@@ -199,7 +164,13 @@ def preload() -> str:
 
     A module that cannot be imported is left to the workers: the script that needs it says so best.
     """
-    missing = [name for name in MODULES if not _imported(name)]
+    missing = set()
+    for name in MODULES:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a broken optional package must not take every worker's start with it
+            log.info("not preloaded module=%s error=%r", name, error)
+            missing.add(name)
     if "torch" in missing:
         return "torch cannot be imported"
     try:
@@ -208,7 +179,8 @@ def preload() -> str:
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()
     except Exception as error:  # Half of a compiler is loaded now; workers do better with none of it.
         return f"torch cannot make an optimizer here: {error!r}"
-    threads = thread_count()
+    # Source: https://man7.org/linux/man-pages/man5/proc_pid_task.5.html
+    threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         return f"{threads} threads run after the imports, and only a single-threaded process can fork safely"
     # What is loaded now lives as long as the process: the collector need not visit, and so copy, its pages.
@@ -217,40 +189,20 @@ def preload() -> str:
     return ""
 
 
-def _imported(name: str) -> bool:
-    try:
-        importlib.import_module(name)
-    except Exception as error:  # a broken optional package must not take every worker's start with it
-        log.info("not preloaded module=%s error=%r", name, error)
-        return False
-    return True
-
-
-def thread_count() -> int:
-    """How many threads the kernel counts in this process.
-
-    Source: the `Threads` line of /proc/pid/status, https://man7.org/linux/man-pages/man5/proc_pid_status.5.html
-    """
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("Threads:"):
-            return int(line.split()[1])
-    return -1
-
-
-def main(descriptor: int, wanted: Preload) -> None:
+def main(descriptor: int, wanted: forking.Preload) -> None:
     """Preload, serve, and end every worker before ending."""
     # `python -m` puts the working directory first on the path; a worker puts its own there.
     del sys.path[0]
     gc.disable()
-    reason = preload() if wanted is Preload.TORCH else ""
+    reason = preload() if wanted is forking.Preload.TORCH else ""
     gc.enable()
     parent = WarmParent(socket.socket(fileno=descriptor))
     try:
-        parent.serve(Ready(warm=not reason, reason=reason))
+        parent.serve(forking.Ready(warm=not reason, reason=reason))
     finally:
         parent.end_workers()
         os._exit(0)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Preload(sys.argv[2]))
+    main(int(sys.argv[1]), forking.Preload(sys.argv[2]))

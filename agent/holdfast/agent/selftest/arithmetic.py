@@ -23,7 +23,8 @@ _GOLDEN_GAMMA: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
 Kernel = Callable[[], Sequence[torch.Tensor]]
 """One run of a check's arithmetic; returns what it computed, on the device."""
-_FLOATS: Final = (("bf16", torch.bfloat16), ("fp16", torch.float16))
+_HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_PRECISIONS: Final = {"fp32": "highest", "tf32": "high"}  # of float32 products, as torch calls them
 _FP8_CAPABILITY: Final = (8, 9)  # source: https://docs.pytorch.org/ao/stable/api_ref_float8.html
 _WEIGHTS_A_LAYER: Final = 4
 
@@ -83,47 +84,30 @@ class NotHere(Exception):
 
 def products(device: Device, size: int, seed: int) -> Iterator[Arithmetic]:
     """Products of matrices of `size` by `size`; one it has no hardware for raises NotHere when prepared."""
-    yield Arithmetic("product-fp32", partial(_fp32, device, size, seed, "highest"))
-    for name, dtype in _FLOATS:
-        yield Arithmetic(f"product-{name}", partial(_float, device, size, seed, dtype))
-    yield Arithmetic("product-int8", partial(_int8, device, size, seed))
-    if device.kind is DeviceKind.CUDA:
-        yield Arithmetic("product-tf32", partial(_fp32, device, size, seed, "high"))
-        yield Arithmetic("product-fp8", partial(_fp8, device, size, seed))
+    only_gpus = ("tf32", "fp8") if device.kind is DeviceKind.CUDA else ()
+    for name in ("fp32", "bf16", "fp16", "int8", *only_gpus):
+        yield Arithmetic(f"product-{name}", partial(_product, device, size, seed, name))
 
 
-def _fp32(device: Device, size: int, seed: int, precision: str) -> Kernel:
-    left, right = _pair(device, size, seed, torch.float32)
+def _product(device: Device, size: int, seed: int, name: str) -> Kernel:
+    if name == "int8":
+        left, right = (numbers((size, size), each).to(device.torch) for each in (seed, seed + 1))
+        return lambda: (torch._int_mm(left, right),)
+    if name == "fp8" and torch.cuda.get_device_capability(device.index) < _FP8_CAPABILITY:
+        raise NotHere("this GPU has no fp8")
+    dtype = _HALVES.get(name, torch.float32)
+    left, right = (values((size, size), each).to(device.torch, dtype) for each in (seed, seed + 1))
+    if name == "fp8":
+        left, right = left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t()
+        one = torch.ones((), device=device.torch)
+        return lambda: (torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16),)
 
     def run() -> Sequence[torch.Tensor]:
-        torch.set_float32_matmul_precision(precision)
+        if name in _PRECISIONS:
+            torch.set_float32_matmul_precision(_PRECISIONS[name])
         return (left @ right,)
 
     return run
-
-
-def _float(device: Device, size: int, seed: int, dtype: torch.dtype) -> Kernel:
-    left, right = _pair(device, size, seed, dtype)
-    return lambda: (left @ right,)
-
-
-def _int8(device: Device, size: int, seed: int) -> Kernel:
-    left = numbers((size, size), seed).to(device.torch)
-    right = numbers((size, size), seed + 1).to(device.torch)
-    return lambda: (torch._int_mm(left, right),)
-
-
-def _fp8(device: Device, size: int, seed: int) -> Kernel:
-    if torch.cuda.get_device_capability(device.index) < _FP8_CAPABILITY:
-        raise NotHere("this GPU has no fp8")
-    left, right = (each.to(torch.float8_e4m3fn) for each in _pair(device, size, seed, torch.float32))
-    one = torch.ones((), device=device.torch)
-    return lambda: (torch._scaled_mm(left, right.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16),)
-
-
-def _pair(device: Device, size: int, seed: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    left, right = values((size, size), seed), values((size, size), seed + 1)
-    return left.to(device.torch, dtype), right.to(device.torch, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,47 +128,41 @@ def minimodel(device: Device, shape: Shape, seed: int, dtype: torch.dtype) -> Ke
     Every step is deterministic: rows are looked up by a product with one-hot rows, not by scattering.
     Shapes: B batch, T tokens, D width, H heads, V vocabulary.
     """
-    weights = [weight.to(device.torch, dtype).requires_grad_() for weight in _weights(shape, seed)]
+    width = shape.width
+    layer = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
+    weights = [
+        (values(each, seed + place) / math.sqrt(each[0])).to(device.torch, dtype).requires_grad_()
+        for place, each in enumerate([(shape.vocabulary, width), *layer * shape.layers], start=10)
+    ]
     ids_BT = numbers((shape.batch, shape.tokens + 1), seed).to(torch.int64).remainder(shape.vocabulary)
     rows_BTV = functional.one_hot(ids_BT, shape.vocabulary).to(device.torch, dtype)
     given, wanted = rows_BTV[:, :-1].contiguous(), rows_BTV[:, 1:].contiguous()
 
     def run() -> Sequence[torch.Tensor]:
-        loss = _loss(weights, given, wanted, shape)
+        loss = _loss(weights, given, wanted, shape.heads)
         return (loss, *torch.autograd.grad(loss, weights))
 
     return run
 
 
-def _weights(shape: Shape, seed: int) -> list[torch.Tensor]:
-    width = shape.width
-    shapes = [(shape.vocabulary, width)]
-    for _ in range(shape.layers):
-        shapes += [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
-    return [values(each, seed + place) / math.sqrt(each[0]) for place, each in enumerate(shapes, start=10)]
-
-
 def _loss(
-    weights: Sequence[torch.Tensor], given_BTV: torch.Tensor, wanted_BTV: torch.Tensor, shape: Shape
+    weights: Sequence[torch.Tensor], given_BTV: torch.Tensor, wanted_BTV: torch.Tensor, heads: int
 ) -> torch.Tensor:
     embedding_VD, layers = weights[0], weights[1:]
     hidden_BTD = given_BTV @ embedding_VD
-    mask_TT = torch.ones(shape.tokens, shape.tokens, device=given_BTV.device, dtype=torch.bool).tril()
+    batch, tokens, width = hidden_BTD.shape
+    mask_TT = torch.ones(tokens, tokens, device=given_BTV.device, dtype=torch.bool).tril()
     for first in range(0, len(layers), _WEIGHTS_A_LAYER):
         mixing, output, widen, narrow = layers[first : first + _WEIGHTS_A_LAYER]
-        hidden_BTD = hidden_BTD + _attention(_norm(hidden_BTD), mixing, mask_TT, shape.heads) @ output
+        mixed = (_norm(hidden_BTD) @ mixing).view(batch, tokens, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+        query, key, value = mixed[0], mixed[1], mixed[2]
+        scores = (query @ key.transpose(-2, -1)) / math.sqrt(width // heads)
+        attention = torch.softmax(scores.masked_fill(~mask_TT, -math.inf), dim=-1)
+        seen_BTD = (attention @ value).transpose(1, 2).reshape(batch, tokens, width)
+        hidden_BTD = hidden_BTD + seen_BTD @ output
         hidden_BTD = hidden_BTD + functional.gelu(_norm(hidden_BTD) @ widen) @ narrow
     scores_BTV = _norm(hidden_BTD) @ embedding_VD.t()
     return -(functional.log_softmax(scores_BTV.float(), dim=-1) * wanted_BTV).sum()
-
-
-def _attention(hidden_BTD: torch.Tensor, mixing: torch.Tensor, mask_TT: torch.Tensor, heads: int) -> torch.Tensor:
-    batch, tokens, width = hidden_BTD.shape
-    mixed = (hidden_BTD @ mixing).view(batch, tokens, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
-    query, key, value = mixed[0], mixed[1], mixed[2]
-    scores = (query @ key.transpose(-2, -1)) / math.sqrt(width // heads)
-    weights = torch.softmax(scores.masked_fill(~mask_TT, -math.inf), dim=-1)
-    return (weights @ value).transpose(1, 2).reshape(batch, tokens, width)
 
 
 def _norm(hidden_BTD: torch.Tensor) -> torch.Tensor:

@@ -103,13 +103,17 @@ def _run(flags: Flags) -> Tested:
     injections = tuple(parse_injection(text) for text in (*flags.inject, *drill.inject))
     # Numeric libraries start their threads when they are imported, and a process with threads must not fork.
     os.environ.update({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
+    # Deterministic once CUDA starts. Source: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     try:
+        import torch
+
         from holdfast.agent.selftest.device import DeviceKind, devices_of
         from holdfast.agent.selftest.judgement import read_golden, record_golden
-        from holdfast.agent.selftest.selftest import Order, run, settle_environment
+        from holdfast.agent.selftest.selftest import Order, run
     except ModuleNotFoundError as error:
         _end(_UNAVAILABLE, f"{error.name} is not installed here; install it with pip install 'holdfast[torch]'")
-    settle_environment()
+    torch.set_num_threads(1)
     order = Order(
         level=flags.level,
         devices=devices_of(DeviceKind(flags.device), os.environ, drill.devices),

@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from holdfast.agent.launch.devices import gpu_count
+from holdfast.agent.launch.host import gpu_count
 
 CHECKS_VERSION: Final = 1
 """Grows whenever a check computes anything else than before: digests of two versions are never compared."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.api.decoding import decode_json
 from holdfast.api.errors import InvalidInput, Malformed, Problem, Unavailable
@@ -60,16 +61,15 @@ def judge_runs(blank: CheckResult, digests: Sequence[str], promise: str) -> Chec
 
     The digest kept is the one most runs gave. `promise` says what so many runs are good for.
     """
-    counts = Counter(digests)
-    if not counts:
-        return msgspec.structs.replace(blank, verdict=Verdict.UNKNOWN, says="it never ran")
-    (usual, times), *_ = counts.most_common(1)
+    if not digests:
+        return replace(blank, verdict=Verdict.UNKNOWN, says="it never ran")
+    (usual, times), *_ = Counter(digests).most_common(1)
     if times == len(digests):
         says = f"{len(digests)} runs alike; {promise}"
-        return msgspec.structs.replace(blank, verdict=Verdict.PASSED, says=says, digest=usual)
-    first = next(run for run, digest in enumerate(digests) if digest != usual)
-    says = f"{len(digests) - times} of {len(digests)} runs gave another result, first run {first + 1}"
-    return msgspec.structs.replace(blank, verdict=Verdict.FAILED, says=says, digest=usual)
+        return replace(blank, verdict=Verdict.PASSED, says=says, digest=usual)
+    first = next(run for run, digest in enumerate(digests, start=1) if digest != usual)
+    says = f"{len(digests) - times} of {len(digests)} runs gave another result, first run {first}"
+    return replace(blank, verdict=Verdict.FAILED, says=says, digest=usual)
 
 
 def compare_with_golden(results: Sequence[CheckResult], golden: Golden) -> tuple[CheckResult, ...]:
@@ -81,10 +81,10 @@ def compare_with_golden(results: Sequence[CheckResult], golden: Golden) -> tuple
             compared.append(each)
         elif known is None or known == each.digest:
             says = "the golden table does not know it" if known is None else "equal to the golden result"
-            compared.append(msgspec.structs.replace(each, says=f"{each.says}; {says}"))
+            compared.append(replace(each, says=f"{each.says}; {says}"))
         else:
             says = f"every run gave {each.digest}, the golden result for {each.like} is {known}"
-            compared.append(msgspec.structs.replace(each, verdict=Verdict.FAILED, says=says))
+            compared.append(replace(each, verdict=Verdict.FAILED, says=says))
     return tuple(compared)
 
 
@@ -94,23 +94,19 @@ def compare_devices(results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
     for each in results:
         if _is_comparable(each):
             groups[each.check, each.like].append(each)
-    changed = {(each.check, each.device): each for group in groups.values() for each in _outvoted(group)}
+    changed = {}
+    for group in groups.values():
+        usual, times = Counter(each.digest for each in group).most_common(1)[0]
+        if 2 * times > len(group):
+            verdict, strange = Verdict.FAILED, [each for each in group if each.digest != usual]
+            says = f"every run differs from {times} of {len(group)} devices of this node that must answer alike"
+        else:
+            verdict, strange = Verdict.UNKNOWN, group
+            names = ", ".join(each.device for each in group)
+            says = f"{names} must answer alike and do not: one of them computes wrong, and no majority says which"
+        for each in strange:
+            changed[each.check, each.device] = replace(each, verdict=verdict, says=says)
     return tuple(changed.get((each.check, each.device), each) for each in results)
-
-
-def _outvoted(group: Sequence[CheckResult]) -> list[CheckResult]:
-    counts = Counter(each.digest for each in group)
-    if len(counts) <= 1:
-        return []
-    (usual, times), *_ = counts.most_common(1)
-    if 2 * times <= len(group):
-        names = ", ".join(each.device for each in group)
-        says = f"{names} must answer alike and do not: one of them computes wrong, and no majority says which"
-        return [msgspec.structs.replace(each, verdict=Verdict.UNKNOWN, says=says) for each in group]
-    says = f"every run differs from {times} of {len(group)} devices of this node that must answer alike"
-    return [
-        msgspec.structs.replace(each, verdict=Verdict.FAILED, says=says) for each in group if each.digest != usual
-    ]
 
 
 def _is_comparable(result: CheckResult) -> bool:
@@ -129,10 +125,9 @@ def verdict_of(results: Sequence[CheckResult]) -> Verdict:
 
 def summary(results: Sequence[CheckResult], promise: str) -> str:
     """The whole in a sentence: what failed, else what could not be told, else what was proved."""
-    for verdict in (Verdict.FAILED, Verdict.UNKNOWN):
-        found = [each for each in results if each.verdict is verdict]
-        if verdict is Verdict.UNKNOWN:
-            found = [each for each in found if each.check not in INEXACT]
+    failed = [each for each in results if each.verdict is Verdict.FAILED]
+    unknown = [each for each in results if each.verdict is Verdict.UNKNOWN and each.check not in INEXACT]
+    for found in (failed, unknown):
         if found:
             more = f"; {len(found) - 1} more" if len(found) > 1 else ""
             return f"{found[0].check} of {found[0].device}: {found[0].says}{more}"

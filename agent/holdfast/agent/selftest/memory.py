@@ -5,8 +5,10 @@ each word holding its own address finds lines that select the wrong word.
 Source: https://www.memtest86.com/tech_individual-test-descr.html
 """
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -21,8 +23,20 @@ WORD_BYTES: Final = 8
 _PIECE_WORDS: Final = 1 << 22
 _MIB: Final = 1 << 20
 
-Pattern = Callable[[int, int], torch.Tensor]
-"""Words `first` .. `first + count - 1` of a pattern, as int64 on the device; `first` is where a piece begins."""
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What every piece holds: `content` from its beginning on, plus the piece's place where it is `addressed`."""
+
+    name: str
+    content: torch.Tensor  # int64, on the device
+    addressed: bool = False
+    inverted: bool = False
+
+    def words(self, first: int, count: int) -> torch.Tensor:
+        """Those of the piece that holds words `first` .. `first + count - 1` of all."""
+        words = self.content[:count] + first if self.addressed else self.content[:count]
+        return ~words if self.inverted else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,68 +58,59 @@ SHARES: Final = {
 
 def check_memory(device: Device, share: Share, bench: Bench) -> CheckResult:
     """Test `share` of the device's free memory."""
-    free_bytes = _free_bytes(device)
+    if device.kind is DeviceKind.CUDA:
+        free_bytes = torch.cuda.mem_get_info(device.index)[0]
+    else:  # Source: MemAvailable, https://man7.org/linux/man-pages/man5/proc_meminfo.5.html
+        available = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        assert available is not None
+        free_bytes = int(available[1]) << 10
     words = min(int(free_bytes * share.ratio), share.bytes_max) // WORD_BYTES
     pieces = [
         torch.empty(min(_PIECE_WORDS, words - first), dtype=torch.int64, device=device.torch)
         for first in range(0, words, _PIECE_WORDS)
     ]
     tested = f"{words * WORD_BYTES // _MIB} MiB of {free_bytes // _MIB} MiB free"
-    for name, pattern in _patterns(device, share.walks, min(_PIECE_WORDS, words)):
+    for pattern in _patterns(device, share.walks, min(_PIECE_WORDS, words)):
         if damage := _damage(pieces, pattern, bench.spoiler):
-            return replace(bench.blank, verdict=Verdict.FAILED, says=f"{name}: {damage}; {tested}", like="")
+            says = f"{pattern.name}: {damage}; {tested}"
+            return replace(bench.blank, verdict=Verdict.FAILED, says=says, like="")
         bench.pulse()
     return replace(bench.blank, verdict=Verdict.PASSED, says=f"{tested} held every pattern", like="")
 
 
-def _patterns(device: Device, walks: int, words: int) -> Iterator[tuple[str, Pattern]]:
+def _patterns(device: Device, walks: int, words: int) -> Iterator[Pattern]:
     """Patterns for pieces of at most `words` words."""
+
+    def repeated(period: list[int]) -> torch.Tensor:
+        return torch.tensor(period, dtype=torch.int64).repeat(-(-words // len(period))).to(device.torch)
+
     one = [1 << bit for bit in range(63)] + [-1 << 63]  # as int64 has them
     for walk in range(walks):
         shift = walk * len(one) // walks
-        ones = _repeated(device, words, one[shift:] + one[:shift])
-        yield f"walking one {walk}", ones
-        yield f"walking zero {walk}", _inverted(ones)
-    checks = _repeated(device, words, [0x5555555555555555, ~0x5555555555555555])
-    yield "checkerboard", checks
-    yield "checkerboard inverted", _inverted(checks)
+        ones = repeated(one[shift:] + one[:shift])
+        yield Pattern(f"walking one {walk}", ones)
+        yield Pattern(f"walking zero {walk}", ones, inverted=True)
+    checks = repeated([0x5555555555555555, ~0x5555555555555555])
+    yield Pattern("checkerboard", checks)
+    yield Pattern("checkerboard inverted", checks, inverted=True)
     places = torch.arange(words, dtype=torch.int64, device=device.torch)
-    yield "address in address", lambda first, count: places[:count] + first
-    yield "address in address inverted", lambda first, count: ~(places[:count] + first)
-
-
-def _repeated(device: Device, words: int, period: list[int]) -> Pattern:
-    """`period` over and over, from the beginning of every piece."""
-    whole = torch.tensor(period, dtype=torch.int64).repeat(-(-words // len(period))).to(device.torch)
-    return lambda first, count: whole[:count]
-
-
-def _inverted(pattern: Pattern) -> Pattern:
-    return lambda first, count: ~pattern(first, count)
+    yield Pattern("address in address", places, addressed=True)
+    yield Pattern("address in address inverted", places, addressed=True, inverted=True)
 
 
 def _damage(pieces: list[torch.Tensor], pattern: Pattern, spoiler: Spoiler) -> str:
     """What is wrong after the pattern was written everywhere; nothing when nothing is."""
     for place, piece in enumerate(pieces):
-        piece.copy_(pattern(place * _PIECE_WORDS, len(piece)))
+        piece.copy_(pattern.words(place * _PIECE_WORDS, len(piece)))
     if pieces and not spoiler.is_idle:
         for bit in spoiler.flipped_bits(64 * len(pieces[0])):
             pieces[0][bit // 64] ^= 1 << bit % 63  # a Python integer above 63 bits is no int64
     for place, piece in enumerate(pieces):
         first = place * _PIECE_WORDS
-        wanted = pattern(first, len(piece))
+        wanted = pattern.words(first, len(piece))
         if not torch.equal(piece, wanted):
             wrong = (piece != wanted).nonzero().flatten()
             word = int(wrong[0])
             bits = (int(piece[word]) ^ int(wanted[word])) & (2**64 - 1)
             return f"{len(wrong)} words read back wrong, the first is {first + word} with bits {bits:#x}"
     return ""
-
-
-def _free_bytes(device: Device) -> int:
-    """Source for the CPU: MemAvailable, https://man7.org/linux/man-pages/man5/proc_meminfo.5.html"""
-    if device.kind is DeviceKind.CUDA:
-        return torch.cuda.mem_get_info(device.index)[0]
-    with open("/proc/meminfo") as meminfo:
-        line = next(line for line in meminfo if line.startswith("MemAvailable:"))
-    return int(line.split()[1]) << 10

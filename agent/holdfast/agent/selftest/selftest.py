@@ -1,6 +1,5 @@
 """The self-test of a node: which checks each device gets, and what their results come to."""
 
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -11,25 +10,12 @@ from typing import Final
 
 import torch
 
+from holdfast.agent.selftest import judgement, links
 from holdfast.agent.selftest.arithmetic import Arithmetic, Shape, digest, minimodel, products
-from holdfast.agent.selftest.bandwidth import check_host, check_own_memory, check_peer
 from holdfast.agent.selftest.device import Device, DeviceKind
-from holdfast.agent.selftest.judgement import (
-    NVLINK_DOMAINS,
-    Golden,
-    compare_devices,
-    compare_with_golden,
-    judge_runs,
-    promise,
-    repeats_of,
-    summary,
-    verdict_of,
-)
 from holdfast.agent.selftest.memory import SHARES, check_memory
-from holdfast.agent.selftest.nodewide import ALL_REDUCE, Seat, check_all_reduce, check_topology, merged
 from holdfast.agent.selftest.station import START, Bench, Check, Station
-from holdfast.agent.selftest.supervision import Limits, supervise
-from holdfast.agent.selftest.surroundings import kept_as_found
+from holdfast.agent.selftest.supervision import Limits, kept_as_found, supervise
 from holdfast.api.drill import Injection
 from holdfast.api.selftest import CheckResult, Tested, TestLevel, Verdict
 
@@ -67,12 +53,12 @@ class Order:
     repeats: int | None = None
     seed: int = 0
     injections: tuple[Injection, ...] = ()
-    golden: Golden | None = None
+    golden: judgement.Golden | None = None
     check_s: float | None = None  # the longest one run may take; None: as long as its level allows
 
     @property
     def runs(self) -> int:
-        return self.repeats or repeats_of(self.level)
+        return self.repeats or judgement.repeats_of(self.level)
 
     @property
     def size(self) -> Size:
@@ -84,11 +70,11 @@ class Order:
 
     @property
     def promise(self) -> str:
-        return promise(self.level, self.runs)
+        return judgement.promise(self.level, self.runs)
 
-    @property
-    def terms(self) -> str:
-        return f"{self.level}/seed {self.seed}"
+    def station(self, device: Device, *checks: Check) -> Station:
+        """What does `checks` on `device`."""
+        return Station(device, checks, f"{self.level}/seed {self.seed}", self.injections)
 
 
 def run(order: Order) -> Tested:
@@ -100,20 +86,20 @@ def run(order: Order) -> Tested:
     return Tested(
         number=order.number,
         level=order.level,
-        verdict=verdict_of(results),
+        verdict=judgement.verdict_of(results),
         took_s=round(time.monotonic() - began, 3),
         checks=tuple(results),
-        says=summary(results, order.promise),
+        says=judgement.summary(results, order.promise),
     )
 
 
 def _results(order: Order, limits: Limits) -> Sequence[CheckResult]:
     """Every device by itself first, then those that are sound together, then their bandwidths."""
-    found = supervise([_station(order, device, _exact_checks(order, device)) for device in order.devices], limits)
+    found = supervise([_alone(order, device) for device in order.devices], limits)
     results: Sequence[CheckResult] = [result for station in found for result in station]
     if order.golden is not None:
-        results = compare_with_golden(results, order.golden)
-    results = compare_devices(results)
+        results = judgement.compare_with_golden(results, order.golden)
+    results = judgement.compare_devices(results)
     failed = {each.device for each in results if each.verdict is Verdict.FAILED}
     # A device that is known to be wrong would spoil every sum, and then nobody knows whose fault it is.
     sound = [
@@ -124,35 +110,31 @@ def _results(order: Order, limits: Limits) -> Sequence[CheckResult]:
     together = _all_reduced(order, sound, limits)
     if order.tensor > 1:
         names = sorted({each.device for each in results})
-        check = Check(NVLINK_DOMAINS, lambda bench: check_topology(order.tensor, names, bench.blank))
-        together += supervise([_station(order, Device(NODE, DeviceKind.CPU), [check])], limits)[0]
+        check = Check(
+            judgement.NVLINK_DOMAINS,
+            lambda bench: links.judge_domains(bench.blank, order.tensor, links.largest_domain(names)),
+        )
+        together += supervise([order.station(Device(NODE, DeviceKind.CPU), check)], limits)[0]
     return [*results, *together, *_bandwidths(order, sound, limits)]
 
 
-def _station(order: Order, device: Device, checks: Sequence[Check]) -> Station:
-    return Station(device, tuple(checks), order.terms, order.injections)
+def _alone(order: Order, device: Device) -> Station:
+    """What each device does first: arithmetic that is repeated and hashed, and memory."""
 
+    def repeat(arithmetic: Arithmetic, bench: Bench) -> CheckResult:
+        kernel = arithmetic.prepare()
+        digests = []
+        for _ in range(order.runs):
+            digests.append(digest(kernel(), bench.spoiler))
+            bench.pulse()
+        return judgement.judge_runs(bench.blank, digests, order.promise)
 
-def _exact_checks(order: Order, device: Device) -> list[Check]:
-    """Arithmetic that is repeated and hashed, and memory."""
     arithmetic = list(products(device, order.size.product, order.seed))
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         model = partial(minimodel, device, order.size.model, order.seed, dtype)
         arithmetic.append(Arithmetic(f"transformer-{name}", model))
-    share = SHARES[device.kind, order.level]
-    return [
-        *(Check(each.name, partial(_repeat, order, each)) for each in arithmetic),
-        Check("memory", partial(check_memory, device, share)),
-    ]
-
-
-def _repeat(order: Order, arithmetic: Arithmetic, bench: Bench) -> CheckResult:
-    kernel = arithmetic.prepare()
-    digests = []
-    for _ in range(order.runs):
-        digests.append(digest(kernel(), bench.spoiler))
-        bench.pulse()
-    return judge_runs(bench.blank, digests, order.promise)
+    memory = Check("memory", partial(check_memory, device, SHARES[device.kind, order.level]))
+    return order.station(device, *(Check(each.name, partial(repeat, each)) for each in arithmetic), memory)
 
 
 def _all_reduced(order: Order, sound: Sequence[Device], limits: Limits) -> list[CheckResult]:
@@ -166,31 +148,22 @@ def _all_reduced(order: Order, sound: Sequence[Device], limits: Limits) -> list[
     with tempfile.TemporaryDirectory(prefix="holdfast-selftest-") as folder:
         stations = []
         for rank, device in enumerate(participants):
-            seat = Seat(device, rank, len(participants), Path(folder) / "store")
-            check = Check(ALL_REDUCE, partial(check_all_reduce, seat, order.runs, order.limit_s))
-            stations.append(_station(order, device, [check]))
+            seat = links.Seat(device, rank, len(participants), Path(folder) / "store")
+            check = Check(links.ALL_REDUCE, partial(links.check_all_reduce, seat, order.runs, order.limit_s))
+            stations.append(order.station(device, check))
         found = supervise(stations, limits)
-    return [merged([result for station in found for result in station])]
+    return [links.merged([result for station in found for result in station])]
 
 
 def _bandwidths(order: Order, sound: Sequence[Device], limits: Limits) -> list[CheckResult]:
     """One device after the other: a data sheet promises what a link moves that nobody else uses meanwhile."""
     found: list[CheckResult] = []
     for device in sound:
-        checks = [Check("bandwidth-device", partial(check_own_memory, device))]
+        checks = [Check("bandwidth-device", partial(links.check_own_memory, device))]
         if device.kind is DeviceKind.CUDA:
-            checks.append(Check("bandwidth-host", partial(check_host, device)))
+            checks.append(Check("bandwidth-host", partial(links.check_host, device)))
             if len(order.devices) > 1:
-                checks.append(Check("bandwidth-peer", partial(check_peer, device)))
-        found += supervise([_station(order, device, checks)], limits)[0]
+                checks.append(Check("bandwidth-peer", partial(links.check_peer, device)))
+        found += supervise([order.station(device, *checks)], limits)[0]
     # These devices were reached before. When there is no time left for it again, the bandwidths alone are Unknown.
     return [each for each in found if (each.check, each.verdict) != (START, Verdict.UNKNOWN)]
-
-
-def settle_environment() -> None:
-    """Make this process fit to be tested from: single-threaded, and deterministic once CUDA starts. Call it first.
-
-    Source: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
-    """
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    torch.set_num_threads(1)

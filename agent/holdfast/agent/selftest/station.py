@@ -98,59 +98,44 @@ class Station:
 
 
 def attend(station: Station, send: Callable[[FromStation], None]) -> None:
-    """Do every check of the station, in order."""
+    """Reach the device, then do every check of the station, in order."""
+    device = station.device
     try:
-        name, like = _reach(station)
+        torch.set_num_threads(1)
+        if device.kind is DeviceKind.CUDA:
+            # A single thread of a CPU needs no telling, and this imports half a compiler.
+            torch.use_deterministic_algorithms(mode=True)
+            if torch.version.cuda is None:
+                raise RuntimeError(f"torch {torch.__version__} is built without CUDA")
+            torch.cuda.set_device(device.index)
+        name, like = uuid_of(device), likeness(device, station.terms)
     except Exception as error:
-        send(Done(failure(CheckResult(START, station.device.name, Verdict.UNKNOWN, "", 0.0), error)))
+        send(Done(failure(CheckResult(START, device.name, Verdict.UNKNOWN, "", 0.0), error)))
         return
     send(Identified(name))
+    pulsed = time.monotonic()
+
+    def pulse() -> None:
+        nonlocal pulsed
+        if (now := time.monotonic()) - pulsed >= PULSE_INTERVAL_S:
+            pulsed = now
+            send(Pulse())
+
     for check in station.checks:
         send(Began(check.name))
-        bench = Bench(
-            CheckResult(check.name, name, Verdict.UNKNOWN, "", 0.0, like=like),
-            Spoiler(station.injections, check.name, name),
-            _every(PULSE_INTERVAL_S, lambda: send(Pulse())),
-        )
-        send(_outcome(check, bench))
-
-
-def _every(interval_s: float, act: Callable[[], None]) -> Callable[[], None]:
-    """`act`, but not more often than that."""
-    last = time.monotonic()
-
-    def maybe() -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last >= interval_s:
-            last = now
-            act()
-
-    return maybe
-
-
-def _reach(station: Station) -> tuple[str, str]:
-    """Settle this process, start CUDA where it is needed, and tell the device's name and likeness."""
-    torch.set_num_threads(1)
-    if station.device.kind is DeviceKind.CUDA:
-        # A single thread of a CPU needs no telling, and this imports half a compiler.
-        torch.use_deterministic_algorithms(mode=True)
-        if torch.version.cuda is None:
-            raise RuntimeError(f"torch {torch.__version__} is built without CUDA")
-        torch.cuda.set_device(station.device.index)
-    return uuid_of(station.device), likeness(station.device, station.terms)
-
-
-def _outcome(check: Check, bench: Bench) -> Done | Skipped:
-    began = time.monotonic()
-    try:
-        while bench.spoiler.hangs:
-            signal.pause()
-        result = check.run(bench)
-    except NotHere:
-        return Skipped(check.name)
-    except Exception as error:
-        result = failure(bench.blank, error)
-    return Done(msgspec.structs.replace(result, took_s=round(time.monotonic() - began, 4)))
+        began = time.monotonic()
+        blank = CheckResult(check.name, name, Verdict.UNKNOWN, "", 0.0, like=like)
+        bench = Bench(blank, Spoiler(station.injections, check.name, name), pulse)
+        try:
+            while bench.spoiler.hangs:
+                signal.pause()
+            result = check.run(bench)
+        except NotHere:
+            send(Skipped(check.name))
+            continue
+        except Exception as error:
+            result = failure(blank, error)
+        send(Done(msgspec.structs.replace(result, took_s=round(time.monotonic() - began, 4))))
 
 
 def failure(blank: CheckResult, error: Exception) -> CheckResult:

@@ -1,32 +1,39 @@
-"""Runs stations side by side in forked children, and ends the ones that hang.
+"""Runs stations side by side in forked children, ends the ones that hang, and leaves the GPUs as it found them.
 
-The process that forks them must be single-threaded and must never have touched CUDA, neither of which survives a
-fork.
+The process that forks must be single-threaded and must never have touched CUDA, neither of which survives a fork.
 """
 
 import ctypes
+import logging
 import os
 import select
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import msgspec
 
+from holdfast.agent.selftest.device import Device, DeviceKind
 from holdfast.agent.selftest.station import START, Began, Done, FromStation, Identified, Pulse, Station, attend
 from holdfast.api.decoding import decode
 from holdfast.api.selftest import CheckResult, Verdict
 from holdfast.wire.frame import FrameReader, frame
+
+log = logging.getLogger(__name__)
 
 # Source: prctl(2), https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 _PR_SET_PDEATHSIG: Final = 1
 _FROM_STATION: Final[msgspec.msgpack.Decoder[FromStation]] = msgspec.msgpack.Decoder(FromStation)
 _READ_BYTES: Final = 1 << 16
 _REAP_S: Final = 2.0  # a process stuck in the driver may not end even by SIGKILL; it must not hold up the answer
+_RECORD_S: Final = 5.0  # asking eight GPUs takes milliseconds
+
+Restore = Callable[[], None]
 
 
 class Progress:
@@ -116,22 +123,32 @@ def supervise(stations: Sequence[Station], limits: Limits) -> list[tuple[CheckRe
     for descriptor in running:
         poller.register(descriptor, select.POLLIN)
     while running:
-        now = time.monotonic()
-        next_s = min([limits.ends_at, *(child.progress.deadline for child in running.values())]) - now
+        next_s = min([limits.ends_at, *(child.progress.deadline for child in running.values())]) - time.monotonic()
         for descriptor, _ in poller.poll(max(0.0, next_s) * 1e3 + 1):
             child = running[descriptor]
             data = os.read(descriptor, _READ_BYTES)
             for payload in child.frames.feed(data):
                 child.progress.take(decode(_FROM_STATION, payload), time.monotonic())
-            if not data:
+            if not data:  # it has ended, or is about to
                 poller.unregister(descriptor)
-                _finish(running.pop(descriptor))
-        for late in _late(list(running.values()), limits, time.monotonic()):
-            poller.unregister(late.descriptor)
-            del running[late.descriptor]
-            os.kill(late.pid, signal.SIGKILL)
-            os.close(late.descriptor)
-            reap(late.pid)
+                del running[descriptor]
+                os.close(descriptor)
+                status = reap(child.pid)
+                if not child.progress.is_complete:
+                    child.progress.stopped(_why(status), time.monotonic())
+        now = time.monotonic()
+        for child in list(running.values()):
+            if now >= limits.ends_at:
+                child.progress.stopped("the time for the whole test was up", now)
+            elif now >= child.progress.deadline:
+                child.progress.hung(now)
+            else:
+                continue
+            poller.unregister(child.descriptor)
+            del running[child.descriptor]
+            os.kill(child.pid, signal.SIGKILL)
+            os.close(child.descriptor)
+            reap(child.pid)
     return [child.progress.results for child in children]
 
 
@@ -152,11 +169,16 @@ def _start(station: Station, limit_s: float, others: Sequence[int]) -> _Child:
 
 
 def _be_station(station: Station, descriptor: int, parent: int) -> NoReturn:
+    def send(message: FromStation) -> None:
+        data = frame(msgspec.msgpack.encode(message))
+        while data:
+            data = data[os.write(descriptor, data) :]
+
     status = 1
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
-            attend(station, lambda message: _write(descriptor, frame(msgspec.msgpack.encode(message))))
+            attend(station, send)
             status = 0
     except BaseException:
         traceback.print_exc()
@@ -165,33 +187,12 @@ def _be_station(station: Station, descriptor: int, parent: int) -> NoReturn:
         os._exit(status)
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def _late(running: Sequence[_Child], limits: Limits, now: float) -> list[_Child]:
-    """Those to end now, already told so."""
-    if now >= limits.ends_at:
-        for child in running:
-            child.progress.stopped("the time for the whole test was up", now)
-        return list(running)
-    late = [child for child in running if now >= child.progress.deadline]
-    for child in late:
-        child.progress.hung(now)
-    return late
-
-
-def _finish(child: _Child) -> None:
-    """Its pipe is closed: it has ended, or is about to."""
-    os.close(child.descriptor)
-    status = reap(child.pid)
-    if not child.progress.is_complete:
-        code = 0 if status is None else os.waitstatus_to_exitcode(status)
-        why = "the device could not be reached"
-        if code != 0:
-            why = f"the test's process ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
-        child.progress.stopped(why, time.monotonic())
+def _why(status: int | None) -> str:
+    """Why a station ended before it was done."""
+    code = 0 if status is None else os.waitstatus_to_exitcode(status)
+    if code == 0:
+        return "the device could not be reached"
+    return f"the test's process ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
 
 
 def reap(pid: int) -> int | None:
@@ -203,3 +204,64 @@ def reap(pid: int) -> int | None:
             return status
         time.sleep(0.005)
     return None
+
+
+@contextmanager
+def kept_as_found(devices: Sequence[Device], record: Callable[[], Restore] | None = None) -> Iterator[None]:
+    """Keep what `record` records over the block (None: the GPUs' power limits, clocks and persistence).
+
+    Does nothing on a CPU. A keeper process records it before and puts it back after, also when the test is killed:
+    it hears of that by the end of a pipe, and is in no process group that is killed with the test. It asks the
+    driver on its own, so that a driver that hangs holds up nobody.
+    """
+    if all(device.kind is not DeviceKind.CUDA for device in devices):
+        yield
+        return
+    recorded_read, recorded_write = os.pipe2(os.O_CLOEXEC)
+    over_read, over_write = os.pipe2(os.O_CLOEXEC)
+    keeper = os.fork()
+    if keeper == 0:
+        os.close(over_write)
+        _keep(record or _record_settings, recorded_write, over_read)
+    os.close(recorded_write)
+    os.close(over_read)
+    try:
+        if not select.select([recorded_read], [], [], _RECORD_S)[0]:
+            log.warning("the settings of the GPUs are not known, and will not be put back")
+        yield
+    finally:
+        os.close(recorded_read)
+        os.close(over_write)
+        reap(keeper)
+
+
+def _keep(record: Callable[[], Restore], recorded: int, over: int) -> NoReturn:
+    try:
+        os.setsid()
+        restore = record()
+        os.close(recorded)
+        os.read(over, 1)
+        restore()
+    except Exception as error:
+        log.warning("the settings of the GPUs are not kept: %s", error)
+    finally:
+        os._exit(0)
+
+
+def _record_settings() -> Restore:
+    # Only here: a test on the CPU needs no driver and no binding to it.
+    from holdfast.agent.nvml.devicesettings import record_settings, restore_settings
+    from holdfast.agent.nvml.driver import Driver
+    from holdfast.api.errors import Unavailable
+    from holdfast.api.telemetry import Unreadable
+
+    driver = Driver(time.monotonic)
+    recorded = record_settings(driver)
+    if isinstance(recorded, Unreadable):
+        raise Unavailable(recorded.reason)
+
+    def restore() -> None:
+        for failed in restore_settings(driver, recorded):
+            log.warning("a setting was not put back gpu=%s reason=%s", failed.source, failed.reason)
+
+    return restore
