@@ -17,12 +17,8 @@ DCGM: Final = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname")
 NODE: Final = ("node",)
 JOB: Final = ("training_job", "node")
 
-_GAUGE, _COUNTER, _SUMMARY, _UNKNOWN = (
-    MetricKind.GAUGE,
-    MetricKind.COUNTER,
-    MetricKind.SUMMARY,
-    MetricKind.UNKNOWN,
-)
+_GAUGE, _COUNTER = MetricKind.GAUGE, MetricKind.COUNTER
+_SUMMARY, _UNKNOWN = MetricKind.SUMMARY, MetricKind.UNKNOWN
 
 _AGENT = (
     Metric("holdfast_agent_build_info", _GAUGE, "1; the agent's version.", ("version", "training_job", "node")),
@@ -52,12 +48,7 @@ _RANKS = (
     Metric(
         "holdfast_rank_tokens_total", _COUNTER, "Tokens this rank trained on, as far as steps were seen.", RANK
     ),
-    Metric(
-        "holdfast_rank_progress_age_seconds",
-        _GAUGE,
-        "Since the training loop last published anything.",
-        RANK,
-    ),
+    Metric("holdfast_rank_progress_age_seconds", _GAUGE, "Since the training loop last published anything.", RANK),
     Metric("holdfast_rank_pulse_age_seconds", _GAUGE, "Since the process's side thread last showed life.", RANK),
     Metric("holdfast_rank_phase", _GAUGE, "1 for the phase of the step it is in.", (*RANK, "phase")),
     Metric("holdfast_rank_process", _GAUGE, "1 for what the kernel says of the process.", (*RANK, "state")),
