@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reporter import Reporter
-from holdfast.agent.sensors.pidmap import PidMap
+from holdfast.agent.sensors.process import PidMap
 from holdfast.agent.sensors.ranks import RankSensor
 from holdfast.agent.tenants import Tenant
 

@@ -27,7 +27,7 @@ from holdfast.agent.outbox import Outbox
 from holdfast.agent.readiness import Readiness, asking
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing, node_sensors
-from holdfast.agent.sensors.pidmap import PidMap
+from holdfast.agent.sensors.process import PidMap
 from holdfast.agent.settings import AgentSettings, Lifetime, parse_settings
 from holdfast.agent.tenants import KubeletPods, OneTenant, PodNames, Tenants
 from holdfast.api.errors import InvalidInput, Unavailable

@@ -17,7 +17,7 @@ from holdfast.agent.outbox import Outbox
 from holdfast.agent.reading import GpuDetail, Reading, Sensor
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.sensing import NodeSensors, Sensing
-from holdfast.agent.sensors.pidmap import PidMap
+from holdfast.agent.sensors.process import PidMap
 from holdfast.agent.tenants import Tenant
 from holdfast.api.condition import AllClear, ConditionKind
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, Unreadable, XidRaised

@@ -3,19 +3,39 @@
 import itertools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Final, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.agent.reading import Reading
 from holdfast.agent.sensors.process import WatchedProcess
-from holdfast.agent.sensors.record import RankRecord, RecordUnreadable
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Malformed
-from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, ProofZone, PulseZone, ReplicaZone, StepZone
+from holdfast.api.rankrecord import (
+    HEALTH_SEQUENCE_OFFSET,
+    PROOF_SEQUENCE_OFFSET,
+    PULSE_SEQUENCE_OFFSET,
+    REPLICA_SEQUENCE_OFFSET,
+    SEQUENCE,
+    SIZE,
+    STEP_SEQUENCE_OFFSET,
+    UNKNOWN_INT,
+    HealthZone,
+    ProofZone,
+    PulseZone,
+    ReplicaZone,
+    StepZone,
+    check_header,
+    unpack_health,
+    unpack_proof,
+    unpack_pulse,
+    unpack_replica,
+    unpack_step,
+)
 from holdfast.api.telemetry import (
     DeviceAnswered,
     NonFinite,
@@ -41,6 +61,82 @@ _TOLD: msgspec.msgpack.Decoder[tuple[RankSample, tuple[_Told, ...]]] = msgspec.m
 Locate = Callable[[int, float], int | None]
 """The id, as this process knows it, of the process a record names; None while it is not known. Takes `now`."""
 
+Zone = TypeVar("Zone", StepZone, ReplicaZone, PulseZone, HealthZone, ProofZone)
+
+# A writer holds a zone for about a microsecond. One that was preempted or stopped inside holds it for
+# milliseconds or for ever; trying longer would only burn the core it may be waiting for.
+_ATTEMPTS: Final = 16
+
+
+_ZONES: Final[Mapping[type, tuple[int, Callable[[bytes], object]]]] = MappingProxyType(
+    {
+        StepZone: (STEP_SEQUENCE_OFFSET, unpack_step),
+        ReplicaZone: (REPLICA_SEQUENCE_OFFSET, unpack_replica),
+        PulseZone: (PULSE_SEQUENCE_OFFSET, unpack_pulse),
+        HealthZone: (HEALTH_SEQUENCE_OFFSET, unpack_health),
+        ProofZone: (PROOF_SEQUENCE_OFFSET, unpack_proof),
+    }
+)
+
+
+class RecordUnreadable(Exception):
+    """The record, or one zone of it, cannot be read now. Its text says why."""
+
+
+class RankRecord:
+    """An open record file.
+
+    It is read with pread(2) instead of a mapping of its own: the bytes come from the same page-cache page the
+    writer has mapped, but a file that is cut short answers with fewer bytes instead of SIGBUS, which would take
+    the node's only agent down with it. Each zone is read between two reads of its sequence, as its lock asks.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open `path`. Raises OSError, as for a symbolic link: the workers must not choose what we read."""
+        # A FIFO under a record's name would block a plain open, and with it the agent, for ever.
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+    def close(self) -> None:
+        """Stop reading."""
+        os.close(self._file)
+
+    def check(self) -> None:
+        """Raises RecordUnreadable when the file is no rank record of this version."""
+        problem = check_header(self._bytes(SIZE, 0))
+        if problem is not None:
+            raise RecordUnreadable(problem)
+
+    def zone(self, kind: type[Zone]) -> Zone | None:
+        """What its writer last published there; None before it ever did. Raises RecordUnreadable."""
+        sequence_offset, unpack = _ZONES[kind]
+        published = False
+        for attempt in range(_ATTEMPTS):
+            before = self._bytes(SEQUENCE.size, sequence_offset)
+            sequence: int = SEQUENCE.unpack(before)[0]
+            published = published or sequence != 0
+            if attempt and not published:
+                return None  # most ranks never publish a fingerprint, and are looked at ten times a second
+            # Zero is also what a writer whose store is not one instruction (struct's pack_into clears the bytes
+            # first) shows for a moment, so it never counts as unlocked.
+            if sequence == 0 or sequence % 2:
+                continue
+            record = self._bytes(SIZE, 0)
+            if self._bytes(SEQUENCE.size, sequence_offset) == before:
+                try:
+                    return cast(Zone, unpack(record))
+                except ValueError as error:
+                    raise RecordUnreadable(str(error)) from error
+        raise RecordUnreadable("the writer is in the middle of a publication")
+
+    def _bytes(self, size: int, offset: int) -> bytes:
+        try:
+            found = os.pread(self._file, size, offset)
+        except OSError as error:
+            raise RecordUnreadable(f"cannot read: {error.strerror}") from error
+        if len(found) < size:
+            raise RecordUnreadable(f"record ends at byte {offset + len(found)}, expected {SIZE}")
+        return found
+
 
 class RankSensor:
     """Reads every rank record of a run directory. Records may appear, vanish and be replaced at any time.
@@ -61,22 +157,23 @@ class RankSensor:
         Every fingerprint, answer and change that is found in a record is told once.
         """
         try:
-            present = self._present()
+            with os.scandir(self._run_dir) as entries:
+                some = itertools.islice(entries, _FILES_MAX)
+                inodes = {entry.name: entry.inode() for entry in some if _RECORD_NAME.fullmatch(entry.name)}
         except FileNotFoundError:
-            present = {}  # the launcher makes the directory when it has its first worker
+            inodes = {}  # the launcher makes the directory when it has its first worker
         except OSError as error:
             reason = f"cannot list the run directory: {error.strerror}"
             return Reading(unreadable=(Unreadable(self.name, reason),))
-        too_many = len(present) - _RECORDS_MAX
-        present = {name: present[name] for name in sorted(present)[:_RECORDS_MAX]}
+        present = {name: inodes[name] for name in sorted(inodes)[:_RECORDS_MAX]}
         self._drop_all_but(present)
-        looks = {name: self._look_at(name, present[name], now) for name in present}
+        looks = {name: self._look_at(name, inode, now) for name, inode in present.items()}
         unreadable = [
             Unreadable(f"{self._member}/{name}" if self._member else name, look.problem)
             for name, look in looks.items()
             if look.problem is not None
         ]
-        if too_many > 0:
+        if (too_many := len(inodes) - _RECORDS_MAX) > 0:
             unreadable.append(Unreadable(self.name, f"{too_many} records more than are read in one directory"))
         return Reading(
             ranks=tuple(look.sample for look in looks.values() if look.sample is not None),
@@ -87,11 +184,6 @@ class RankSensor:
     def close(self) -> None:
         """Let go of every open file."""
         self._drop_all_but({})
-
-    def _present(self) -> dict[str, int]:
-        with os.scandir(self._run_dir) as entries:
-            some = itertools.islice(entries, _FILES_MAX)
-            return {entry.name: entry.inode() for entry in some if _RECORD_NAME.fullmatch(entry.name)}
 
     def _drop_all_but(self, present: dict[str, int]) -> None:
         # While a record is held open its inode number cannot be given to the file that replaces it.
@@ -149,11 +241,18 @@ class _FollowedRank:
         reason: str | None = None
         told: tuple[_Told, ...] = ()
         try:
-            self._refresh()
-            proof = self._record.proof()
+            if not self._checked:
+                self._record.check()
+                self._checked = True
+            # A zone that was published once does not become unpublished: its writer is in the middle.
+            self._step = self._record.zone(StepZone) or self._step
+            self._pulse = self._record.zone(PulseZone) or self._pulse
+            self._health = self._record.zone(HealthZone) or self._health
+            proof = self._record.zone(ProofZone)
             measured = proof is not None and proof.local_norm_step != UNKNOWN_INT
             self._local_grad_norm = proof.local_grad_norm if proof is not None and measured else None
-            told = (*self._proofs.new_in(proof, now), *self._fingerprints.new_in(self._record.replica(), now))
+            fingerprints = self._fingerprints.new_in(self._record.zone(ReplicaZone), now)
+            told = (*self._proofs.new_in(proof, now), *fingerprints)
         except RecordUnreadable as error:
             reason = str(error)
         if self._step is None or self._step.rank == UNKNOWN_INT:
@@ -176,15 +275,6 @@ class _FollowedRank:
         self._record.close()
         if self._process is not None:
             self._process.close()
-
-    def _refresh(self) -> None:
-        if not self._checked:
-            self._record.check()
-            self._checked = True
-        # A zone that was published once does not become unpublished: its writer is in the middle.
-        self._step = self._record.step() or self._step
-        self._pulse = self._record.pulse() or self._pulse
-        self._health = self._record.health() or self._health
 
     def _process_state(self, pid: int, now: float) -> ProcessState:
         if pid <= 0:
