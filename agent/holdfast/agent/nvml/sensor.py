@@ -18,6 +18,7 @@ from holdfast.agent.nvml.driver import Driver, DriverAbsent, GpuLost, NothingYet
 from holdfast.agent.nvml.gpu import Gpu, Session
 from holdfast.agent.nvml.snapshot import NAME, GpuSnapshot
 from holdfast.agent.reading import Reading
+from holdfast.agent.sensors.background import kernel_value
 
 _LOG = logging.getLogger(__name__)
 
@@ -201,12 +202,7 @@ def has_nvidia_gpus(root: str = "/") -> bool:
     except OSError:
         return False
     paths = [os.path.join(devices, name) for name in names]
-    return any(_line(path, "vendor") == _VENDOR and _line(path, "class").startswith(_DISPLAY) for path in paths)
-
-
-def _line(device: str, name: str) -> str:
-    try:
-        with open(os.path.join(device, name), encoding="ascii", errors="replace") as file:
-            return file.read(64).strip()
-    except OSError:
-        return ""
+    return any(
+        kernel_value(path, "vendor") == _VENDOR and kernel_value(path, "class").startswith(_DISPLAY)
+        for path in paths
+    )

@@ -5,7 +5,6 @@ there."""
 
 import asyncio
 import logging
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -13,12 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 import aiohttp
 
 from holdfast.agent.reading import Reading
-from holdfast.agent.sensors.background import Background
+from holdfast.agent.sensors.background import Background, body_of, kernel_value
 from holdfast.agent.sensors.cloud_notice import (
     GCP_MAINTENANCE_S,
     GCP_PREEMPTION_S,
@@ -73,37 +72,16 @@ class Metadata:
     ) -> Answer:
         """One request. `wait_s` is for how long the service was asked to hold the answer back.
 
-        Raises NotNotice, and aiohttp's and the system's errors.
+        Raises ValueError for an answer that is too long, and aiohttp's and the system's errors.
         """
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S + wait_s)
         url = self._base_url + path
         async with self._session.request(
             method, url, headers=headers, allow_redirects=False, timeout=timeout
         ) as response:
-            body = bytearray()
-            async for chunk in response.content.iter_chunked(2**14):
-                body += chunk
-                if len(body) > BODY_MAX_BYTES:
-                    raise NotNotice(f"its answer is longer than {BODY_MAX_BYTES} bytes")
-            return Answer(
-                response.status,
-                body.decode("utf-8", "replace").strip(),
-                response.headers.get("ETag", ""),
-                when(response.headers.get("Date", "")),
-            )
-
-
-class Cloud(Protocol):
-    """One cloud's service. `interval_s` is how long to wait between two questions.
-
-    A departure is told before anything else is asked, which might fail.
-    """
-
-    interval_s: float
-
-    async def notices(self, metadata: Metadata) -> tuple[Notice, ...]:
-        """All notices that stand. Raises NotNotice, and aiohttp's and the system's errors."""
-        ...
+            text = (await body_of(response, BODY_MAX_BYTES)).strip()
+            answered = when(response.headers.get("Date", ""))
+            return Answer(response.status, text, response.headers.get("ETag", ""), answered)
 
 
 class Aws:
@@ -118,7 +96,6 @@ class Aws:
         self._token = ""
 
     async def notices(self, metadata: Metadata) -> tuple[Notice, ...]:
-        """As in `Cloud`."""
         spot = await self._ask(metadata, "/latest/meta-data/spot/instance-action")
         if spot is not None:
             return (aws_spot_notice(spot.text, spot.answered),)
@@ -157,13 +134,12 @@ class Gcp:
         self._maintenances = 0
 
     async def notices(self, metadata: Metadata) -> tuple[Notice, ...]:
-        """As in `Cloud`."""
         instance = "/computeMetadata/v1/instance"
-        waiting = (
-            f"?wait_for_change=true&timeout_sec={self._WAIT_S:.0f}&last_etag={self._etag}" if self._etag else ""
-        )
-        wait_s = self._WAIT_S if waiting else 0.0
-        preempted = _good(await metadata.ask(f"{instance}/preempted{waiting}", self._HEADERS, wait_s=wait_s))
+        path, wait_s = f"{instance}/preempted", 0.0
+        if self._etag:
+            wait_s = self._WAIT_S
+            path += f"?wait_for_change=true&timeout_sec={wait_s:.0f}&last_etag={self._etag}"
+        preempted = _good(await metadata.ask(path, self._HEADERS, wait_s=wait_s))
         self._etag = preempted.etag
         if preempted.text not in ("TRUE", "FALSE"):
             raise NotNotice(f"neither TRUE nor FALSE: {preempted.text[:40]!r}")
@@ -193,7 +169,6 @@ class Azure:
         self._machine = ""
 
     async def notices(self, metadata: Metadata) -> tuple[Notice, ...]:
-        """As in `Cloud`."""
         if not self._machine:
             path = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
             self._machine = _good(await metadata.ask(path, self._HEADERS)).text
@@ -202,6 +177,9 @@ class Azure:
         return tuple(azure_notices(events.text, self._machine, events.answered))
 
 
+# Each has `notices`, which gives all that stand and raises ValueError and aiohttp's and the system's errors, and
+# `interval_s`, for how long to wait between two questions. A departure is told before anything else is asked, as
+# that might fail.
 CLOUDS: Final[Mapping[CloudName, type[Aws] | type[Gcp] | type[Azure]]] = MappingProxyType(
     {CloudName.AWS: Aws, CloudName.GCP: Gcp, CloudName.AZURE: Azure}
 )
@@ -214,21 +192,13 @@ def cloud_here(dmi: str = DMI) -> CloudName | None:
     https://cloud.google.com/compute/docs/instances/detect-compute-engine and
     https://cloudinit.readthedocs.io/en/latest/reference/datasources/azure.html (the asset tag)
     """
-    if _firmware(dmi, "sys_vendor") == "Amazon EC2" or "amazon" in _firmware(dmi, "bios_version").lower():
+    if kernel_value(dmi, "sys_vendor") == "Amazon EC2" or "amazon" in kernel_value(dmi, "bios_version").lower():
         return CloudName.AWS
-    if _firmware(dmi, "product_name") == "Google Compute Engine":
+    if kernel_value(dmi, "product_name") == "Google Compute Engine":
         return CloudName.GCP
-    if _firmware(dmi, "chassis_asset_tag") == "7783-7084-3265-9085-8269-3286-77":
+    if kernel_value(dmi, "chassis_asset_tag") == "7783-7084-3265-9085-8269-3286-77":
         return CloudName.AZURE
     return None
-
-
-def _firmware(dmi: str, name: str) -> str:
-    try:
-        with open(os.path.join(dmi, name), encoding="ascii", errors="replace") as file:
-            return file.read(256).strip()
-    except OSError:
-        return ""
 
 
 def _good(answer: Answer) -> Answer:
@@ -291,24 +261,22 @@ class PreemptionNotices:
             metadata = Metadata(session, self._base_url)
             while True:
                 try:
-                    self._take(await self._cloud.notices(metadata))
+                    notices = await self._cloud.notices(metadata)
                 except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                     self._fail("no answer in time" if isinstance(error, TimeoutError) else str(error))
                     await asyncio.sleep(_RETRY_S)
-                else:
-                    await asyncio.sleep(self._cloud.interval_s)
+                    continue
+                now = self._answered_at = self._clock()
+                for notice in notices:
+                    if notice.key in self._seen:
+                        continue
+                    self._seen[notice.key] = None
+                    if len(self._seen) > _REMEMBERED_MAX:
+                        self._seen.popitem(last=False)
+                    _LOG.warning("notice from the cloud: meaning=%s text=%s", notice.meaning.value, notice.text)
+                    if notice.meaning is Meaning.DEPARTURE:
+                        self._news.append((notice, now))
+                await asyncio.sleep(self._cloud.interval_s)
 
     def _fail(self, reason: str) -> None:
         self._failure = reason
-
-    def _take(self, notices: tuple[Notice, ...]) -> None:
-        now = self._answered_at = self._clock()
-        for notice in notices:
-            if notice.key in self._seen:
-                continue
-            self._seen[notice.key] = None
-            if len(self._seen) > _REMEMBERED_MAX:
-                self._seen.popitem(last=False)
-            _LOG.warning("notice from the cloud: meaning=%s text=%s", notice.meaning.value, notice.text)
-            if notice.meaning is Meaning.DEPARTURE:
-                self._news.append((notice, now))
