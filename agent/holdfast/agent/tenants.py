@@ -159,7 +159,19 @@ class KubeletPods:
         known = self._known.get(uid)
         if known is not None and known.seen == seen and known.pod is not None:
             return known
-        return _read(uid, self._names.of(uid), run_dir, seen)
+        pod = self._names.of(uid)
+        if pod is None:
+            return _Pod(seen, problem="the kubelet does not say which pod this is")
+        try:
+            said = read_member(f"{run_dir}/{FILE_NAME}")
+        except OSError as error:
+            return _Pod(seen, pod, problem=f"cannot open {FILE_NAME}: {error.strerror}")
+        except Damaged as error:
+            return _Pod(seen, pod, problem=str(error))
+        if (said.job.partition("/")[0], said.member) != (pod.namespace, pod.name):
+            # Every job of the node is told: neither the pod nor what it claims is named.
+            return _Pod(seen, pod, problem="it says that it is another pod than it is: nothing it says counts")
+        return _Pod(seen, pod, Tenant(said.job, run_dir, said.member, said.boot, said.pid_namespace, uid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,21 +182,3 @@ class _Pod:
     pod: PodName | None = None
     tenant: Tenant | None = None
     problem: str = ""
-
-
-def _read(uid: str, pod: PodName | None, run_dir: str, seen: tuple[int, int, int]) -> _Pod:
-    if pod is None:
-        return _Pod(seen, problem="the kubelet does not say which pod this is")
-    try:
-        said = read_member(f"{run_dir}/{FILE_NAME}")
-    except OSError as error:
-        return _Pod(seen, pod, problem=f"cannot open {FILE_NAME}: {error.strerror}")
-    except Damaged as error:
-        return _Pod(seen, pod, problem=str(error))
-    if (said.job.partition("/")[0], said.member) != (pod.namespace, pod.name):
-        # Every job of the node is told: neither the pod nor what it claims is named.
-        return _Pod(seen, pod, problem="it says that it is another pod than it is: nothing it says counts")
-    tenant = Tenant(
-        said.job, run_dir, member=said.member, boot=said.boot, pid_namespace=said.pid_namespace, pod=uid
-    )
-    return _Pod(seen, pod, tenant)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from holdfast.agent.nvml.session import Session, Sweep
 from ib_tree import IbTree
 
 from holdfast.agent.conditions.book import all_clear
@@ -17,6 +16,7 @@ from holdfast.agent.conditions.gpus import GPU_KINDS
 from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.agent.conditions.nodes import NODE_KINDS, NodeJudge
 from holdfast.agent.conditions.ports import PORT_KINDS, PortJudge
+from holdfast.agent.nvml.gpu import Session, Sweep
 from holdfast.agent.nvml.snapshot import GpuSnapshot
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reading import (
