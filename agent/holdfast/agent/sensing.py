@@ -92,11 +92,10 @@ def node_sensors(settings: AgentSettings) -> NodeSensors:
     if settings.node_checks is Use.AUTO:
         memory = ConditionMemory.of(NodeBasics.name, run_dir)
         sensors.append(NodeBasics(disks=settings.disks, memory=memory))
-    chosen = settings.preemption
-    named = None if chosen in (Cloud.AUTO, Cloud.NONE) else CloudName(chosen.value)
-    cloud = cloud_here() if chosen is Cloud.AUTO else named
-    if cloud is not None:
-        sensors.append(PreemptionNotices(cloud))
+    if settings.preemption is not Cloud.NONE:
+        cloud = cloud_here() if settings.preemption is Cloud.AUTO else CloudName(settings.preemption.value)
+        if cloud is not None:
+            sensors.append(PreemptionNotices(cloud))
     judges = {each.name: _JUDGED[each.name] for each in sensors if each.name in _JUDGED}
     if settings.dcgm_exporter is None:
         return NodeSensors(tuple(sensors), None, tuple(sensors), judges)
