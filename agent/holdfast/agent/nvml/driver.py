@@ -1,13 +1,5 @@
 """Calls into the NVIDIA driver's management library: what went wrong as one of five errors, and how long it takes.
 
-    NvmlFailure          a call failed
-    ├── NotTold          not supported here, unknown to this driver, or not permitted
-    ├── NothingYet       no event came in time
-    ├── GpuLost          the GPU has fallen off the bus or is otherwise not to be reached
-    ├── ResetRequired    the GPU answers nothing before it is reset
-    ├── DriverAbsent     no library, no driver, or the session with it is over
-    └── CallFailed       anything else: Unknown
-
 Source: nvmlReturn_t, https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
 """
 
