@@ -170,7 +170,7 @@ _STATE: Final = r"(?:[Uu]p|[Dd]own|UP|DOWN)\b"
 _KILLED: Final = r"[Kk]illed process (?P<pid>\d{1,10}) \((?P<name>.{0,64}?)\),? "
 _EDGE: Final = r"(?:AER: |PCIe Bus Error: |DPC: ){0,3}"
 
-# The forms of each kind: what is looked for first, cheaply, as nearly every message is none of these, and the form.
+# The forms of each kind: what is looked for first, cheaply, as nearly every message is none of these; the form.
 _FORMS_OF: Final[Mapping[type[KernelMessage], tuple[tuple[str, str], ...]]] = {
     XidLogged: (("Xid", rf"NVRM: Xid \((?:PCI:)?{_PCI}(?: [^()]{{1,40}})?\): (?P<xid>\d{{1,5}}),(?P<rest>.*)"),),
     FellOffTheBus: (

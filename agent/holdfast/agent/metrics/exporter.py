@@ -15,9 +15,10 @@ from typing import Final, TypeVar
 from aiohttp import web
 
 from holdfast.agent.jobstream import Connection
-from holdfast.agent.metrics.table import AGENT_METRICS, OWN_METRICS
+from holdfast.agent.metrics.table import AGENT_METRICS, DCGM_METRICS, OWN_METRICS
 from holdfast.agent.nodeview import NodeView
 from holdfast.agent.reading import GpuDetail, NvlinkDetail, PortState, Writability
+from holdfast.agent.sensors.dcgm_text import filling_of
 from holdfast.api.condition import ConditionKind, ConditionState
 from holdfast.api.errors import Unavailable
 from holdfast.api.exposition import Page, accepted
@@ -60,10 +61,6 @@ _THROTTLED_S: Final[_Values[GpuDetail]] = (
 )
 
 
-def _scaled(value: float | None, by: float) -> float | None:
-    return None if value is None else value * by
-
-
 def _over_links(gpu: GpuDetail, count_of: Callable[[NvlinkDetail], int | None]) -> int | None:
     """The sum over those links of which it is known."""
     known = [count for link in gpu.nvlinks if (count := count_of(link)) is not None]
@@ -76,39 +73,14 @@ def _free_mib(gpu: GpuDetail) -> float | None:
     return (gpu.memory_total_bytes - gpu.memory_used_bytes) / _MEBIBYTE
 
 
-_DCGM: Final[_Values[GpuDetail]] = (
-    ("DCGM_FI_DEV_GPU_TEMP", lambda gpu: gpu.temperature_c),
-    ("DCGM_FI_DEV_MEMORY_TEMP", lambda gpu: gpu.memory_temperature_c),
-    ("DCGM_FI_DEV_POWER_USAGE", lambda gpu: gpu.power_w),
-    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", lambda gpu: _scaled(gpu.energy_j, 1e3)),
-    ("DCGM_FI_DEV_SM_CLOCK", lambda gpu: gpu.sm_clock_mhz),
-    ("DCGM_FI_DEV_MEM_CLOCK", lambda gpu: gpu.memory_clock_mhz),
-    ("DCGM_FI_DEV_GPU_UTIL", lambda gpu: _scaled(gpu.utilization_ratio, 100.0)),
-    ("DCGM_FI_DEV_FB_USED", lambda gpu: _scaled(gpu.memory_used_bytes, 1 / _MEBIBYTE)),
+# What of DCGM's is no field of a GPU by itself; for the others, what a dcgm-exporter's answer is read by.
+_DCGM_OF_SEVERAL: Final[_Values[GpuDetail]] = (
     ("DCGM_FI_DEV_FB_FREE", _free_mib),
-    ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", lambda gpu: gpu.throttle),
-    ("DCGM_FI_DEV_THERMAL_VIOLATION", lambda gpu: _scaled(gpu.thermal_throttled_s, 1e9)),
-    ("DCGM_FI_DEV_POWER_VIOLATION", lambda gpu: _scaled(gpu.power_throttled_s, 1e9)),
-    ("DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", lambda gpu: _scaled(gpu.board_limit_throttled_s, 1e9)),
-    ("DCGM_FI_DEV_RELIABILITY_VIOLATION", lambda gpu: _scaled(gpu.reliability_throttled_s, 1e9)),
-    ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", lambda gpu: gpu.ecc_corrected),
-    ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", lambda gpu: gpu.ecc_uncorrected),
-    ("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", lambda gpu: gpu.ecc_corrected_aggregate),
-    ("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", lambda gpu: gpu.ecc_uncorrected_aggregate),
-    ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", lambda gpu: gpu.remapped_rows_correctable),
-    ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", lambda gpu: gpu.remapped_rows_uncorrectable),
-    ("DCGM_FI_DEV_ROW_REMAP_PENDING", lambda gpu: gpu.row_remap_pending),
-    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", lambda gpu: gpu.row_remap_failed),
-    ("DCGM_FI_DEV_RETIRED_SBE", lambda gpu: gpu.retired_pages_single_bit),
-    ("DCGM_FI_DEV_RETIRED_DBE", lambda gpu: gpu.retired_pages_double_bit),
-    ("DCGM_FI_DEV_RETIRED_PENDING", lambda gpu: gpu.page_retirement_pending),
-    ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", lambda gpu: gpu.pcie_replays),
-    ("DCGM_FI_DEV_PCIE_LINK_GEN", lambda gpu: gpu.pcie_generation),
-    ("DCGM_FI_DEV_PCIE_LINK_WIDTH", lambda gpu: gpu.pcie_width),
     ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", lambda gpu: _over_links(gpu, lambda link: link.replays)),
     ("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", lambda gpu: _over_links(gpu, lambda link: link.recoveries)),
     ("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", lambda gpu: _over_links(gpu, lambda link: link.crc_errors)),
 )
+_DCGM: Final = tuple((row.name, filling) for row in DCGM_METRICS if (filling := filling_of(row.name)) is not None)
 
 
 class DcgmNames(Enum):
@@ -252,7 +224,9 @@ class NodeMetrics:
         for gpu in gpus:
             bus, model, index = gpu.pci_bus_id or "", gpu.model or "", str(gpu.index)
             labels[gpu.uuid] = (index, gpu.uuid, bus, f"nvidia{index}", model, self.node)
-            for name, value_of in _DCGM:
+            for name, filling in _DCGM:
+                page.put(name, filling.shown(gpu), *labels[gpu.uuid])
+            for name, value_of in _DCGM_OF_SEVERAL:
                 page.put(name, value_of(gpu), *labels[gpu.uuid])
         for uuid, xid in self.view.last_xid.items():
             gone = (*self._labels_of(uuid), "", "", "", self.node)
@@ -280,7 +254,8 @@ class NodeMetrics:
             labels = (port.device, str(port.port), node)
             if port.state is not PortState.UNKNOWN:
                 page.put("holdfast_port_up", float(port.state is PortState.UP), *labels)
-            page.put("holdfast_port_bytes_per_second", _scaled(port.rate_gbps, _BYTES_PER_GIGABIT), *labels)
+            rate = None if port.rate_gbps is None else port.rate_gbps * _BYTES_PER_GIGABIT
+            page.put("holdfast_port_bytes_per_second", rate, *labels)
             page.put("holdfast_port_downs_total", port.downs, *labels)
             page.put("holdfast_port_sent_bytes_total", port.sent_bytes, *labels)
             page.put("holdfast_port_received_bytes_total", port.received_bytes, *labels)

@@ -58,6 +58,14 @@ class Filling(NamedTuple):
     detail: str
     factor: float = 1.0
 
+    def shown(self, gpu: GpuDetail) -> float | None:
+        """The other way round: the field's value, in its unit."""
+        value: float | None = getattr(gpu, self.detail)
+        if value is None or self.factor == 1.0:
+            return value
+        # 1 / 1e-9 is not a whole number.
+        return value * (1.0 / self.factor if self.factor > 1.0 else float(round(1.0 / self.factor)))
+
 
 # By the first names.
 _FIRST: Final[Mapping[str, Filling]] = MappingProxyType(

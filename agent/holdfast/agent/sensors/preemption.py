@@ -17,18 +17,9 @@ from typing import Final
 import aiohttp
 
 from holdfast.agent.reading import Reading
+from holdfast.agent.sensors import cloud_notice
 from holdfast.agent.sensors.background import Background, body_of, kernel_value
-from holdfast.agent.sensors.cloud_notice import (
-    GCP_MAINTENANCE_S,
-    GCP_PREEMPTION_S,
-    Meaning,
-    Notice,
-    NotNotice,
-    aws_rebalance_notice,
-    aws_spot_notice,
-    azure_notices,
-    when,
-)
+from holdfast.agent.sensors.cloud_notice import Meaning, Notice, NotNotice
 from holdfast.api.telemetry import PreemptionNoticed, Unreadable
 
 METADATA_URL: Final = "http://169.254.169.254"
@@ -52,7 +43,7 @@ class CloudName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer; `answered` by the service's clock, None when it does not say."""
+    """An HTTP answer; `answered` by the service's clock, None cloud_notice.when it does not say."""
 
     status: int
     text: str
@@ -80,7 +71,7 @@ class Metadata:
             method, url, headers=headers, allow_redirects=False, timeout=timeout
         ) as response:
             text = (await body_of(response, BODY_MAX_BYTES)).strip()
-            answered = when(response.headers.get("Date", ""))
+            answered = cloud_notice.when(response.headers.get("Date", ""))
             return Answer(response.status, text, response.headers.get("ETag", ""), answered)
 
 
@@ -98,9 +89,9 @@ class Aws:
     async def notices(self, metadata: Metadata) -> tuple[Notice, ...]:
         spot = await self._ask(metadata, "/latest/meta-data/spot/instance-action")
         if spot is not None:
-            return (aws_spot_notice(spot.text, spot.answered),)
+            return (cloud_notice.aws_spot_notice(spot.text, spot.answered),)
         rebalance = await self._ask(metadata, "/latest/meta-data/events/recommendations/rebalance")
-        return () if rebalance is None else (aws_rebalance_notice(rebalance.text),)
+        return () if rebalance is None else (cloud_notice.aws_rebalance_notice(rebalance.text),)
 
     async def _ask(self, metadata: Metadata, path: str) -> Answer | None:
         """The answer, or None where there is nothing (404). A token that has run out is renewed once."""
@@ -144,7 +135,7 @@ class Gcp:
         if preempted.text not in ("TRUE", "FALSE"):
             raise NotNotice(f"neither TRUE nor FALSE: {preempted.text[:40]!r}")
         if preempted.text == "TRUE":
-            return (Notice("preempted", Meaning.DEPARTURE, GCP_PREEMPTION_S, "preempted"),)
+            return (Notice("preempted", Meaning.DEPARTURE, cloud_notice.GCP_PREEMPTION_S, "preempted"),)
         maintenance = _good(await metadata.ask(f"{instance}/maintenance-event", self._HEADERS)).text
         if maintenance not in self._MAINTENANCE:
             raise NotNotice(f"a maintenance event that it does not document: {maintenance[:40]!r}")
@@ -154,7 +145,7 @@ class Gcp:
         if maintenance != "TERMINATE_ON_HOST_MAINTENANCE":
             return ()
         key = f"maintenance {self._maintenances}"  # the service gives it no name
-        return (Notice(key, Meaning.DEPARTURE, GCP_MAINTENANCE_S, "terminated for host maintenance"),)
+        return (Notice(key, Meaning.DEPARTURE, cloud_notice.GCP_MAINTENANCE_S, "terminated for host maintenance"),)
 
 
 class Azure:
@@ -174,7 +165,7 @@ class Azure:
             self._machine = _good(await metadata.ask(path, self._HEADERS)).text
         path = "/metadata/scheduledevents?api-version=2020-07-01"
         events = _good(await metadata.ask(path, self._HEADERS))
-        return tuple(azure_notices(events.text, self._machine, events.answered))
+        return tuple(cloud_notice.azure_notices(events.text, self._machine, events.answered))
 
 
 # Each has `notices`, which gives all that stand and raises ValueError and aiohttp's and the system's errors, and

@@ -13,29 +13,10 @@ from msgspec.structs import replace
 
 from holdfast.agent.reading import Reading
 from holdfast.agent.sensors.process import WatchedProcess
+from holdfast.api import rankrecord
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Malformed
-from holdfast.api.rankrecord import (
-    HEALTH_SEQUENCE_OFFSET,
-    PROOF_SEQUENCE_OFFSET,
-    PULSE_SEQUENCE_OFFSET,
-    REPLICA_SEQUENCE_OFFSET,
-    SEQUENCE,
-    SIZE,
-    STEP_SEQUENCE_OFFSET,
-    UNKNOWN_INT,
-    HealthZone,
-    ProofZone,
-    PulseZone,
-    ReplicaZone,
-    StepZone,
-    check_header,
-    unpack_health,
-    unpack_proof,
-    unpack_pulse,
-    unpack_replica,
-    unpack_step,
-)
+from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, ProofZone, PulseZone, ReplicaZone, StepZone
 from holdfast.api.telemetry import (
     DeviceAnswered,
     NonFinite,
@@ -70,11 +51,11 @@ _ATTEMPTS: Final = 16
 
 _ZONES: Final[Mapping[type, tuple[int, Callable[[bytes], object]]]] = MappingProxyType(
     {
-        StepZone: (STEP_SEQUENCE_OFFSET, unpack_step),
-        ReplicaZone: (REPLICA_SEQUENCE_OFFSET, unpack_replica),
-        PulseZone: (PULSE_SEQUENCE_OFFSET, unpack_pulse),
-        HealthZone: (HEALTH_SEQUENCE_OFFSET, unpack_health),
-        ProofZone: (PROOF_SEQUENCE_OFFSET, unpack_proof),
+        StepZone: (rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.unpack_step),
+        ReplicaZone: (rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.unpack_replica),
+        PulseZone: (rankrecord.PULSE_SEQUENCE_OFFSET, rankrecord.unpack_pulse),
+        HealthZone: (rankrecord.HEALTH_SEQUENCE_OFFSET, rankrecord.unpack_health),
+        ProofZone: (rankrecord.PROOF_SEQUENCE_OFFSET, rankrecord.unpack_proof),
     }
 )
 
@@ -102,7 +83,7 @@ class RankRecord:
 
     def check(self) -> None:
         """Raises RecordUnreadable when the file is no rank record of this version."""
-        problem = check_header(self._bytes(SIZE, 0))
+        problem = rankrecord.check_header(self._bytes(rankrecord.SIZE, 0))
         if problem is not None:
             raise RecordUnreadable(problem)
 
@@ -111,8 +92,8 @@ class RankRecord:
         sequence_offset, unpack = _ZONES[kind]
         published = False
         for attempt in range(_ATTEMPTS):
-            before = self._bytes(SEQUENCE.size, sequence_offset)
-            sequence: int = SEQUENCE.unpack(before)[0]
+            before = self._bytes(rankrecord.SEQUENCE.size, sequence_offset)
+            sequence: int = rankrecord.SEQUENCE.unpack(before)[0]
             published = published or sequence != 0
             if attempt and not published:
                 return None  # most ranks never publish a fingerprint, and are looked at ten times a second
@@ -120,8 +101,8 @@ class RankRecord:
             # first) shows for a moment, so it never counts as unlocked.
             if sequence == 0 or sequence % 2:
                 continue
-            record = self._bytes(SIZE, 0)
-            if self._bytes(SEQUENCE.size, sequence_offset) == before:
+            record = self._bytes(rankrecord.SIZE, 0)
+            if self._bytes(rankrecord.SEQUENCE.size, sequence_offset) == before:
                 try:
                     return cast(Zone, unpack(record))
                 except ValueError as error:
@@ -134,7 +115,7 @@ class RankRecord:
         except OSError as error:
             raise RecordUnreadable(f"cannot read: {error.strerror}") from error
         if len(found) < size:
-            raise RecordUnreadable(f"record ends at byte {offset + len(found)}, expected {SIZE}")
+            raise RecordUnreadable(f"record ends at byte {offset + len(found)}, expected {rankrecord.SIZE}")
         return found
 
 
