@@ -28,7 +28,7 @@ from holdfast.agent.outbox import Outbox
 from holdfast.agent.readiness import Readiness, asking
 from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing, node_sensors
 from holdfast.agent.sensors.process import PidMap
-from holdfast.agent.settings import AgentSettings, Lifetime, parse_settings
+from holdfast.agent.settings import AgentSettings, parse_settings
 from holdfast.agent.tenants import KubeletPods, OneTenant, PodNames, Tenants
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.api.telemetry import AgentHello
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     try:
         settings = parse_settings(sys.argv[1:] if arguments is None else arguments)
-        if settings.lifetime is Lifetime.PARENT:
+        if settings.die_with_parent:
             die_with(parent_pid)
         asyncio.run(serve(settings))
     except InvalidInput as error:

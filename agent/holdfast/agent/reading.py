@@ -161,13 +161,6 @@ class PortDetail:
         return f"{self.device}/{self.port}"
 
 
-class Writability(StrEnum):
-    """Whether a file system takes writes."""
-
-    WRITABLE = "Writable"
-    READ_ONLY = "ReadOnly"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskDetail:
     """The file system that `path` is on. `free_bytes` and `free_inodes` are what an ordinary user may still take.
@@ -180,7 +173,7 @@ class DiskDetail:
     free_bytes: int
     total_inodes: int | None
     free_inodes: int | None
-    writability: Writability
+    read_only: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

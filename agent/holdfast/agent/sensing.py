@@ -28,7 +28,7 @@ from holdfast.agent.sensors.infiniband import Infiniband
 from holdfast.agent.sensors.nodebasics import NodeBasics
 from holdfast.agent.sensors.preemption import CloudName, PreemptionNotices, cloud_here
 from holdfast.agent.sensors.simulated_gpu import SimulatedGpus
-from holdfast.agent.settings import AgentSettings, Cloud, Use
+from holdfast.agent.settings import AgentSettings, Cloud
 from holdfast.agent.tenants import Tenants
 from holdfast.agent.union import GpuUnion, XidEcho
 from holdfast.api.condition import ConditionKind
@@ -82,14 +82,14 @@ def node_sensors(settings: AgentSettings) -> NodeSensors:
     if settings.kernel_log is not None:
         state_file = None if run_dir is None else os.path.join(run_dir, BOOKMARK)
         sensors.append(KernelLog(source_at(settings.kernel_log), names=GpuNames(), state_file=state_file))
-    if settings.nvml is Use.AUTO:
+    if settings.nvml:
         # Only here: the bindings cost memory that an agent without GPUs has no use for.
         from holdfast.agent.nvml.sensor import NvmlSensor, has_nvidia_gpus
 
         sensors.append(NvmlSensor(known=has_nvidia_gpus, memory=ConditionMemory.of(NVML, run_dir)))
-    if settings.infiniband is Use.AUTO:
+    if settings.infiniband:
         sensors.append(Infiniband(memory=ConditionMemory.of(Infiniband.name, run_dir)))
-    if settings.node_checks is Use.AUTO:
+    if settings.node_checks:
         memory = ConditionMemory.of(NodeBasics.name, run_dir)
         sensors.append(NodeBasics(disks=settings.disks, memory=memory))
     if settings.preemption is not Cloud.NONE:

@@ -22,20 +22,6 @@ _KERNEL_LOGS: Final[Mapping[str, str | None]] = {"auto": KERNEL_LOG, "off": None
 _SECONDS_OF = {"ms": 1e-3, "s": 1.0, "m": 60.0}
 
 
-class Lifetime(Enum):
-    """What ends the agent besides a signal."""
-
-    OWN = "own"
-    PARENT = "parent"  # the embedded mode: nothing may be left when its starter is killed
-
-
-class Use(Enum):
-    """Whether a source is used. AUTO: where this machine has it."""
-
-    AUTO = "auto"
-    OFF = "off"
-
-
 class Cloud(Enum):
     """The cloud whose preemption notices to act on. AUTO: the one that the machine's own firmware names."""
 
@@ -60,8 +46,9 @@ class AgentSettings:
     access to the metrics. `listen` is where they are served: by default on loopback and any free port, as several
     agents may share a machine. With `simulated_gpus` the machine is somebody's own and nothing else is sensed.
 
-    `kernel_log` is the kernel's device or a log file, None: it is not read. `dcgm_exporter` is the URL of an
-    exporter that runs already. `disks` are paths whose file systems must not fill up.
+    `nvml`, `infiniband` and `node_checks` say whether a source is used where this machine has it. `kernel_log` is
+    the kernel's device or a log file, None: it is not read. `dcgm_exporter` is the URL of an exporter that runs
+    already. `disks` are paths whose file systems must not fill up.
     """
 
     node: str
@@ -73,15 +60,15 @@ class AgentSettings:
     metrics_token_file: str
     listen: Address = ANY_LOOPBACK_PORT
     simulated_gpus: int = 0
-    nvml: Use = Use.AUTO
+    nvml: bool = True
     kernel_log: str | None = KERNEL_LOG
     dcgm_exporter: str | None = None
     preemption: Cloud = Cloud.AUTO
-    infiniband: Use = Use.AUTO
-    node_checks: Use = Use.AUTO
+    infiniband: bool = True
+    node_checks: bool = True
     disks: tuple[str, ...] = ()
     interval_s: float = 1.0  # well inside the 3 s after which a silent node counts as lost
-    lifetime: Lifetime = Lifetime.OWN
+    die_with_parent: bool = False  # the embedded mode: nothing may be left when its starter is killed
 
 
 def parse_settings(arguments: Sequence[str]) -> AgentSettings:
@@ -127,15 +114,15 @@ def parse_settings(arguments: Sequence[str]) -> AgentSettings:
         metrics_token_file=os.path.abspath(metrics_token_file),
         listen=Address.parse(given.listen, given_by="--listen", port_min=0),
         simulated_gpus=given.simulated_gpus,
-        nvml=Use(given.nvml),
+        nvml=given.nvml == "auto",
         kernel_log=_KERNEL_LOGS.get(given.kernel_log, given.kernel_log),
         dcgm_exporter=given.dcgm_exporter,
         preemption=Cloud(given.preemption),
-        infiniband=Use(given.infiniband),
-        node_checks=Use(given.node_checks),
+        infiniband=given.infiniband == "auto",
+        node_checks=given.node_checks == "auto",
         disks=tuple(given.disk),
         interval_s=parse_duration_s("--interval", given.interval),
-        lifetime=Lifetime.PARENT if given.die_with_parent else Lifetime.OWN,
+        die_with_parent=given.die_with_parent,
     )
 
 
@@ -186,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--simulated-gpus", type=int, default=0, metavar="N", help="pretend to have N GPUs")
     group = parser.add_argument_group("what is sensed of the node; with --simulated-gpus nothing else is")
     sense = group.add_argument
-    uses, clouds = [use.value for use in Use], [cloud.value for cloud in Cloud]
+    uses, clouds = ("auto", "off"), [cloud.value for cloud in Cloud]
     sense("--nvml", choices=uses, default="auto", help="the NVIDIA driver's word on the GPUs")
     sense("--kernel-log", default="auto", metavar="auto|off|FILE", help=f"the kernel's log (auto: {KERNEL_LOG})")
     sense("--dcgm-exporter", metavar="URL", help="a dcgm-exporter that runs beside the agent")

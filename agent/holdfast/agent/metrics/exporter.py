@@ -17,7 +17,7 @@ from aiohttp import web
 from holdfast.agent.jobstream import Connection
 from holdfast.agent.metrics.table import AGENT_METRICS, DCGM_METRICS, OWN_METRICS
 from holdfast.agent.nodeview import NodeView
-from holdfast.agent.reading import GpuDetail, NvlinkDetail, PortState, Writability
+from holdfast.agent.reading import GpuDetail, NvlinkDetail, PortState
 from holdfast.agent.sensors.dcgm_text import filling_of
 from holdfast.api.condition import ConditionKind, ConditionState
 from holdfast.api.errors import Unavailable
@@ -276,8 +276,7 @@ class NodeMetrics:
             page.put("holdfast_node_disk_size_bytes", disk.total_bytes, disk.path, node)
             page.put("holdfast_node_disk_free_bytes", disk.free_bytes, disk.path, node)
             page.put("holdfast_node_disk_inodes_free", disk.free_inodes, disk.path, node)
-            writable = float(disk.writability is Writability.WRITABLE)
-            page.put("holdfast_node_disk_writable", writable, disk.path, node)
+            page.put("holdfast_node_disk_writable", float(not disk.read_only), disk.path, node)
 
 
 def metrics_application(of_node: NodeMetrics, *, token: Callable[[], str]) -> web.Application:
