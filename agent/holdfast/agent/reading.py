@@ -244,6 +244,10 @@ class Sensor(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Let go of what it holds open; it is read no more."""
+        ...
+
 
 _JOINED: Final = tuple(each.name for each in fields(Reading) if each.name != "node")
 

@@ -207,8 +207,8 @@ class _FollowedRank:
         self._step: StepZone | None = None
         self._pulse: PulseZone | None = None
         self._health: HealthZone | None = None
-        self._fingerprints = _FingerprintsTold()
-        self._proofs = _ProofsTold()
+        self._fingerprints = _ToldUpTo()
+        self._proofs = _ToldUpTo()
         self._local_grad_norm: float | None = None
         self._process: WatchedProcess | None = None
         self._named_pid = UNKNOWN_INT  # as the record has it
@@ -271,67 +271,37 @@ class _FollowedRank:
         return self._process.state()
 
 
-class _FingerprintsTold:
-    """Remembers up to which step of a round a rank's fingerprints were told."""
+class _ToldUpTo:
+    """Remembers of one zone up to which step of a rank's round its words were told."""
 
     def __init__(self) -> None:
-        self._round = self._rank = self._step = UNKNOWN_INT
+        self._about = (UNKNOWN_INT, UNKNOWN_INT)
+        self._step = self._changed_step = UNKNOWN_INT
 
-    def new_in(self, zone: ReplicaZone | None, now: float) -> tuple[ParametersFingerprinted, ...]:
-        """The fingerprints that were not told before, oldest first."""
+    def new_in(self, zone: ReplicaZone | ProofZone | None, now: float) -> tuple[_Told, ...]:
+        """What was not told before, oldest first; but a change comes first: answers after it prove less."""
         if zone is None:
             return ()
-        if (zone.round, zone.rank) != (self._round, self._rank):
-            self._round, self._rank, self._step = zone.round, zone.rank, UNKNOWN_INT
-        new = tuple(
-            ParametersFingerprinted(
-                round=zone.round,
-                rank=zone.rank,
-                group=zone.group,
-                step=one.step,
-                value=one.value,
-                age_s=_age_s(one.at_ns, now),
-            )
-            for one in zone.fingerprints
-            if one.step > self._step
-        )
-        if new:
-            self._step = new[-1].step
-        return new
-
-
-class _ProofsTold:
-    """Remembers what of a rank's proofs in a round was told."""
-
-    def __init__(self) -> None:
-        self._round = self._rank = self._step = self._changed_step = UNKNOWN_INT
-
-    def new_in(self, zone: ProofZone | None, now: float) -> tuple[DeviceAnswered | ParametersChanged, ...]:
-        """What was not told before. A change comes first: answers after it prove less."""
-        if zone is None:
-            return ()
-        if (zone.round, zone.rank) != (self._round, self._rank):
-            self._round, self._rank = zone.round, zone.rank
-            self._step = self._changed_step = UNKNOWN_INT
-        new: list[DeviceAnswered | ParametersChanged] = []
-        if zone.changed_step not in (UNKNOWN_INT, self._changed_step):
-            self._changed_step = zone.changed_step
-            age_s = _age_s(zone.changed_ns, now)
-            new.append(ParametersChanged(zone.round, zone.rank, zone.changed_step, age_s, zone.is_flip))
-        new += [
-            DeviceAnswered(
-                round=zone.round,
-                rank=zone.rank,
-                device=zone.device,
-                step=one.step,
-                value=one.value,
-                looks=one.looks,
-                age_s=_age_s(one.at_ns, now),
-            )
-            for one in zone.answers
-            if one.step > self._step
-        ]
-        self._step = max([self._step, *(one.step for one in zone.answers)])
+        about = (zone.round, zone.rank)
+        if about != self._about:
+            self._about, self._step, self._changed_step = about, UNKNOWN_INT, UNKNOWN_INT
+        new: list[_Told] = []
+        if isinstance(zone, ReplicaZone):
+            for one in zone.fingerprints:
+                if one.step > self._step:
+                    age_s = _age_s(one.at_ns, now)
+                    new.append(ParametersFingerprinted(*about, zone.group, one.step, one.value, age_s))
+        else:
+            if zone.changed_step not in (UNKNOWN_INT, self._changed_step):
+                self._changed_step = zone.changed_step
+                age_s = _age_s(zone.changed_ns, now)
+                new.append(ParametersChanged(*about, zone.changed_step, age_s, zone.is_flip))
+            for answer in zone.answers:
+                if answer.step > self._step:
+                    said = (answer.step, answer.value, answer.looks)
+                    new.append(DeviceAnswered(*about, zone.device, *said, _age_s(answer.at_ns, now)))
+        told = zone.fingerprints if isinstance(zone, ReplicaZone) else zone.answers
+        self._step = max([self._step, *(each.step for each in told)])
         return tuple(new)
 
 

@@ -142,6 +142,9 @@ class SimulatedGpus:
             conditions=tuple(condition for gpu in self._gpus for condition in gpu.conditions(now)),
         )
 
+    def close(self) -> None:
+        """Nothing is held open."""
+
 
 @dataclass(slots=True)
 class _SimulatedGpu:
