@@ -149,7 +149,6 @@ class JobStreams:
                 self._end(stream.job)
 
     async def close(self) -> None:
-        """End every stream."""
         for job in tuple(self._streams):
             self._end(job)
         await asyncio.gather(*self._ending, return_exceptions=True)

@@ -59,13 +59,10 @@ class Urgent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    stepped: bool
-    stalled: bool
-    process: ProcessState
+    stepped: bool = False
+    stalled: bool = False
+    process: ProcessState = ProcessState.UNKNOWN
     odd: int = 0  # whether a step was not finite, and how many were skipped
-
-
-_NOTHING_SEEN = _Seen(stepped=False, stalled=False, process=ProcessState.UNKNOWN)
 
 
 class Urgency:
@@ -86,7 +83,7 @@ class Urgency:
             urgent.add(Urgent.CONDITION)
         seen = {}
         for rank in reading.ranks:
-            before = self._before.get((rank.round, rank.rank), _NOTHING_SEEN)
+            before = self._before.get((rank.round, rank.rank), _Seen())
             current = seen[rank.round, rank.rank] = _Seen(
                 stepped=rank.step is not None,
                 stalled=stalled_after_s is not None and rank.progress_age_s > stalled_after_s,
@@ -140,7 +137,6 @@ class Outbox:
 
     @property
     def reports(self) -> int:
-        """How many reports were taken."""
         return self._sequence
 
     def observe(self, reading: Reading, now: float) -> None:

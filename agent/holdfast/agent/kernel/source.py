@@ -168,7 +168,7 @@ class LogFile:
                 status = os.stat(self.path)
                 if status.st_ino != self._inode or status.st_size < self._offset:
                     self.close()
-                    self.place = Place(0, os.stat(self.path).st_ino)
+                    self.place = Place(0, status.st_ino)
                     return Found(ended=False)
         *lines, self._partial = (self._partial + found).split(b"\n")
         if len(self._partial) > _LINE_BYTES_MAX:

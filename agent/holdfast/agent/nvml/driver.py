@@ -95,7 +95,6 @@ class Driver:
             del self._running[thread]
 
     def longest_running(self) -> Running | None:
-        """The call that has been under way for longest."""
         return min(tuple(self._running.values()), key=lambda running: running.since, default=None)
 
     def field_values(self, handle: Any, fields: Sequence[Field]) -> Mapping[Field, int | None]:

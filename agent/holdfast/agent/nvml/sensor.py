@@ -49,17 +49,10 @@ class NvmlSensor:
 
     name = NAME
 
-    def __init__(
-        self,
-        *,
-        known: Callable[[], bool] = lambda: True,
-        clock: Callable[[], float] = time.monotonic,
-        memory: ConditionMemory | None = None,
-    ) -> None:
+    def __init__(self, *, known: Callable[[], bool] = lambda: True, memory: ConditionMemory | None = None) -> None:
         self._known = known
-        self._clock = clock
-        self._driver = Driver(clock)
-        self._snapshot = GpuSnapshot(clock=clock, hang=self._hang, memory=memory)
+        self._driver = Driver(time.monotonic)
+        self._snapshot = GpuSnapshot(clock=time.monotonic, hang=self._hang, memory=memory)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
         self._thread.start()
@@ -96,14 +89,14 @@ class NvmlSensor:
         """Poll every second until told to stop or a new session is called for. Raises DriverAbsent."""
         _LOG.info("driver answers: gpus=%d unidentified=%d", len(session.gpus), len(session.unidentified))
         watch = EventWatch(self._driver, session.gpus, self._snapshot)
-        began = self._clock()
+        began = time.monotonic()
         try:
             while not self._stop.is_set():
-                now = self._clock()
+                now = time.monotonic()
                 missing = self._snapshot.sweep(session, now, no_events=watch.unreadable)
                 if (missing or watch.failed) and now - began >= _ANEW_S:
                     return
-                self._snapshot.poll_now.wait(max(0.0, now + POLL_EVERY_S - self._clock()))
+                self._snapshot.poll_now.wait(max(0.0, now + POLL_EVERY_S - time.monotonic()))
                 self._snapshot.poll_now.clear()
         finally:
             stopped = False

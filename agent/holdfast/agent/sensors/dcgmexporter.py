@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -35,18 +34,10 @@ class DcgmExporter:
 
     name = _NAME
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        interval_s: float = 10.0,
-        patience_s: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, url: str, *, interval_s: float = 10.0, patience_s: float = 30.0) -> None:
         self._url = url
         self._interval_s = interval_s
         self._patience_s = patience_s
-        self._clock = clock
         self._background = Background(self._watch, name=_NAME, failed=self._fail)
         self._gauge = XidGauge()
         self._judge = GpuJudge(gap_s_max=JUDGED_GAP_S_MAX)
@@ -82,7 +73,6 @@ class DcgmExporter:
         )
 
     def close(self) -> None:
-        """Stop asking."""
         self._background.close()
 
     async def _watch(self) -> None:
@@ -100,7 +90,7 @@ class DcgmExporter:
                 except (aiohttp.ClientError, OSError, ValueError) as error:
                     self._fail(str(error) or type(error).__name__)
                 else:
-                    self._take(scrape, self._clock())
+                    self._take(scrape, time.monotonic())
                 await asyncio.sleep(self._interval_s)
 
     def _take(self, scrape: Scrape, now: float) -> None:

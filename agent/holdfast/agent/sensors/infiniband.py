@@ -37,14 +37,9 @@ class Infiniband:
     name = _NAME
 
     def __init__(
-        self,
-        root: str = ROOT,
-        *,
-        interval_s: float = 5.0,
-        patience_s: float = 30.0,
-        memory: ConditionMemory | None = None,
+        self, root: str = ROOT, *, interval_s: float = 5.0, memory: ConditionMemory | None = None
     ) -> None:
-        self._polled = Polled(lambda: ports_in(root), name=_NAME, interval_s=interval_s, patience_s=patience_s)
+        self._polled = Polled(lambda: ports_in(root), name=_NAME, interval_s=interval_s, patience_s=30.0)
         self._judge = PortJudge()
         self._judged_at = float("-inf")
         self._ports: tuple[PortDetail, ...] = ()
@@ -76,7 +71,6 @@ class Infiniband:
         )
 
     def close(self) -> None:
-        """End the thread."""
         self._polled.close()
 
 

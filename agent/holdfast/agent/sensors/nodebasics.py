@@ -66,7 +66,6 @@ class NodeBasics:
         )
 
     def close(self) -> None:
-        """End the threads."""
         for polled in self._disks.values():
             polled.close()
 

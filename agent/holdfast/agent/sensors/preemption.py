@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -207,19 +207,11 @@ class PreemptionNotices:
 
     name = _NAME
 
-    def __init__(
-        self,
-        cloud: CloudName,
-        *,
-        base_url: str = METADATA_URL,
-        patience_s: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, cloud: CloudName, *, base_url: str = METADATA_URL, patience_s: float = 60.0) -> None:
         self._whose = cloud
         self._cloud = CLOUDS[cloud]()
         self._base_url = base_url
         self._patience_s = patience_s
-        self._clock = clock
         self._background = Background(self._watch, name=_NAME, failed=self._fail)
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._news: list[tuple[Notice, float]] = []
@@ -244,7 +236,6 @@ class PreemptionNotices:
         )
 
     def close(self) -> None:
-        """Stop asking."""
         self._background.close()
 
     async def _watch(self) -> None:
@@ -257,7 +248,7 @@ class PreemptionNotices:
                     self._fail("no answer in time" if isinstance(error, TimeoutError) else str(error))
                     await asyncio.sleep(_RETRY_S)
                     continue
-                now = self._answered_at = self._clock()
+                now = self._answered_at = time.monotonic()
                 for notice in notices:
                     if notice.key in self._seen:
                         continue

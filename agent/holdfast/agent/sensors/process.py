@@ -55,7 +55,6 @@ class WatchedProcess:
             self._file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
 
     def state(self) -> ProcessState:
-        """The process's state now."""
         try:
             if self._file is not None:
                 return parse_state(os.pread(self._file, _STAT_BYTES, 0))
@@ -68,7 +67,6 @@ class WatchedProcess:
             return ProcessState.UNKNOWN
 
     def close(self) -> None:
-        """Stop following."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -78,7 +78,6 @@ class RankRecord:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def close(self) -> None:
-        """Stop reading."""
         os.close(self._file)
 
     def check(self) -> None:
@@ -163,7 +162,6 @@ class RankSensor:
         )
 
     def close(self) -> None:
-        """Let go of every open file."""
         self._drop_all_but({})
 
     def _drop_all_but(self, present: dict[str, int]) -> None:
