@@ -93,19 +93,14 @@ class JobStream:
         self.reporter = reporter
         self.sensors: dict[Tenant, RankSensor] = {}
         self.empty_since: float | None = None
-        self._task = asyncio.create_task(reporter.run())
-
-    def check(self) -> None:
-        """Raises what ended the reporter, which nothing should."""
-        if self._task.done():
-            self._task.result()
+        self.reporting = asyncio.create_task(reporter.run())
 
     def close(self) -> asyncio.Task[None]:
         """End the connection and let go of the records. The task is to be waited for."""
         for sensor in self.sensors.values():
             sensor.close()
-        self._task.cancel()
-        return self._task
+        self.reporting.cancel()
+        return self.reporting
 
 
 class JobStreams:
@@ -138,7 +133,8 @@ class JobStreams:
                 sensors[tenant] = RankSensor(tenant.run_dir, member=tenant.member, locate=locate)
         present = set(tenants)
         for stream in self:
-            stream.check()
+            if stream.reporting.done():
+                stream.reporting.result()  # raises what ended the reporter, which nothing should
             for tenant in [tenant for tenant in stream.sensors if tenant not in present]:
                 stream.sensors.pop(tenant).close()
             if stream.sensors:

@@ -67,7 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def serve(settings: AgentSettings) -> None:
     """Sense, report and export until SIGTERM or SIGINT. Raises Unavailable."""
-    tenants: Tenants
     if settings.run_dir is not None:
         try:
             os.makedirs(settings.run_dir, exist_ok=True)
@@ -77,7 +76,7 @@ async def serve(settings: AgentSettings) -> None:
     settings.watchdog.credential.read()
     read_token(settings.metrics_token_file)
     if settings.kubelet_pods is not None:
-        tenants = KubeletPods(settings.kubelet_pods, PodNames(settings.kubelet_pod_logs))
+        tenants: Tenants = KubeletPods(settings.kubelet_pods, PodNames(settings.kubelet_pod_logs))
     else:
         assert settings.job is not None, "settings are of one job or of the kubelet's pods"
         assert settings.run_dir is not None

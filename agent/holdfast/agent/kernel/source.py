@@ -97,8 +97,8 @@ class Found:
 class KernelDevice:
     """The kernel's own device: holds what its ring buffer holds, from the boot on.
 
-    As of a log file, `place` is how far it has been read; set before the first look, that look goes on from there.
-    A look never waits, and raises OSError; the next one then tries anew.
+    `place` is how far it has been read, as of a log file; set before the first look, that look goes on from there.
+    A look never waits. It raises OSError, and the next one tries anew.
     """
 
     def __init__(self, path: str = DEVICE, *, read: Callable[[int, int], bytes] = os.read) -> None:
