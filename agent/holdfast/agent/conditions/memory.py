@@ -81,10 +81,10 @@ class ConditionMemory:
                 _LOG.warning("conditions not kept: file=%s reason=%s", self._path, error.strerror)
 
 
-def boot_id() -> str:
+def boot_id(path: str = _BOOT_ID) -> str:
     """This boot's id, "" where the kernel does not tell it."""
     try:
-        with open(_BOOT_ID, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="ascii", errors="replace") as file:
             return file.read(64).strip()
     except OSError:
         return ""
