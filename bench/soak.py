@@ -27,7 +27,7 @@ from drill.processes import Tree, none_left_behind, signal_each
 from figure import BUILD, Figure, Goal, measured, publish
 
 from holdfast.agent.launch.memoryfolder import ROOT, folder_of
-from holdfast.agent.sensors.fault_script import Fault, inject
+from holdfast.agent.sensors.simulated_gpu import Fault, inject
 from holdfast.api.errors import Unavailable
 from holdfast.api.incident import Incident, IncidentState
 from holdfast.api.status import JobPhase, JobStatus

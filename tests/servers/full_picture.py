@@ -16,7 +16,6 @@ from holdfast.agent.reading import (
     PortDetail,
     PortState,
     Reading,
-    Writability,
 )
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.rankrecord import Phase
@@ -85,9 +84,7 @@ _PORT = PortDetail(
     received_bytes=1,
     counters=dict.fromkeys(PortCounter, 1),
 )
-_DISK = DiskDetail(
-    path="/", total_bytes=10, free_bytes=4, total_inodes=10, free_inodes=5, writability=Writability.WRITABLE
-)
+_DISK = DiskDetail(path="/", total_bytes=10, free_bytes=4, total_inodes=10, free_inodes=5, read_only=False)
 _NODE = NodeDetail(
     memory=MemoryDetail(total_bytes=100, available_bytes=40),
     load=1.5,

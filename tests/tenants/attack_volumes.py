@@ -21,7 +21,7 @@ from holdfast.agent.memberfile import FILE_NAME, Member, own_pid_namespace, writ
 from holdfast.agent.nodeview import NodeView
 from holdfast.agent.program import _begin_stream
 from holdfast.agent.sensing import NodeSensors, Sensing
-from holdfast.agent.sensors.pidmap import PidMap
+from holdfast.agent.sensors.process import PidMap
 from holdfast.agent.settings import AgentSettings
 from holdfast.agent.tenants import KubeletPods, PodNames
 from holdfast.api.control import record_file_name

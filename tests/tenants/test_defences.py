@@ -19,7 +19,7 @@ import pytest
 from neighbours import Scene, Tokens, scene
 
 from holdfast.agent import tenants
-from holdfast.agent.sensors import pidmap, record
+from holdfast.agent.sensors import process, ranks
 from holdfast.api.policy import CordonOn
 from holdfast.watchdog.access import readership
 from holdfast.watchdog.access.auth import Caller
@@ -96,10 +96,10 @@ DEFENCES = (
             volumes.a_pod_beside_the_job_says_that_it_is_a_member,
         ),
     ),
-    Defence("a record is no link", sets(record.os, "O_NOFOLLOW", 0), (volumes.a_record_leads_to_the_victims,)),
+    Defence("a record is no link", sets(ranks.os, "O_NOFOLLOW", 0), (volumes.a_record_leads_to_the_victims,)),
     Defence(
         "a process is looked for in its pod",
-        sets(pidmap.PidMap, "_is_in_its_pod", lambda self, outer, tenant: True),
+        sets(process.PidMap, "_is_in_its_pod", lambda self, outer, tenant: True),
         (volumes.a_process_of_the_victim_is_asked_about,),
     ),
     Defence(

@@ -1,19 +1,77 @@
 """What the jobs on this node are told of it: each has a connection of its own, with its ranks and all GPUs."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn
+
+import msgspec
 
 from holdfast.agent.outbox import Outbox
-from holdfast.agent.reporter import Reporter
-from holdfast.agent.sensors.pidmap import PidMap
+from holdfast.agent.sensors.process import PidMap
 from holdfast.agent.sensors.ranks import RankSensor
 from holdfast.agent.tenants import Tenant
+from holdfast.api.telemetry import AgentHello, FromAgent, Pace, ReportTaken, ToAgent
+from holdfast.wire.access import Access
+from holdfast.wire.line import Line, Manner
 
 # A pod that is replaced on the same node finds its job's connection still there, and events get their answer.
 _LINGER_S: Final = 10.0
+MANNER: Final = Manner(
+    client="agent",
+    retry_first_s=0.1,
+    retry_most_s=1.5,  # decisions are to resume within 2 s of the watchdog's return
+    steady_s=5.0,  # two agents of one name close each other's connection: neither may retry at full speed
+    ping_s=5.0,
+    frame_bytes_max=65536,
+)
+
+
+class Reporter:
+    """Keeps a connection to the watchdog for as long as it runs; while it is away only events are kept."""
+
+    def __init__(self, outbox: Outbox, hello: AgentHello, access: Access) -> None:
+        self._outbox = outbox
+        self._hello = hello
+        self._due = asyncio.Event()
+        self._line = Line(access, "/v1/agent", self, msgspec.msgpack.Decoder(ToAgent), MANNER, hello.job)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the watchdog listens now."""
+        return self._line.connected
+
+    def wake(self) -> None:
+        """A report is due."""
+        self._due.set()
+
+    async def run(self) -> NoReturn:
+        """Ends only by cancellation."""
+        await self._line.run()
+
+    async def speech(self) -> AsyncGenerator[FromAgent, None]:
+        """Who we are, what the watchdog may not have taken, and every report that is due."""
+        yield self._hello
+        for again in self._outbox.reconnected(time.monotonic()):
+            yield again
+        while True:
+            while (report := self._outbox.take(time.monotonic())) is not None:
+                yield report
+            self._due.clear()
+            await self._due.wait()
+
+    def hear(self, shown: ToAgent) -> None:
+        """The pace to keep, or that reports were taken."""
+        match shown:
+            case Pace():
+                self._outbox.keep_pace(shown, time.monotonic())
+            case ReportTaken():
+                self._outbox.taken(shown.sequence)
+
+    def lost(self) -> None:
+        """The outbox keeps what must arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +93,14 @@ class JobStream:
         self.reporter = reporter
         self.sensors: dict[Tenant, RankSensor] = {}
         self.empty_since: float | None = None
-        self._task = asyncio.create_task(reporter.run())
-
-    def check(self) -> None:
-        """Raises what ended the reporter, which nothing should."""
-        if self._task.done():
-            self._task.result()
+        self.reporting = asyncio.create_task(reporter.run())
 
     def close(self) -> asyncio.Task[None]:
         """End the connection and let go of the records. The task is to be waited for."""
         for sensor in self.sensors.values():
             sensor.close()
-        self._task.cancel()
-        return self._task
+        self.reporting.cancel()
+        return self.reporting
 
 
 class JobStreams:
@@ -80,7 +133,8 @@ class JobStreams:
                 sensors[tenant] = RankSensor(tenant.run_dir, member=tenant.member, locate=locate)
         present = set(tenants)
         for stream in self:
-            stream.check()
+            if stream.reporting.done():
+                stream.reporting.result()  # raises what ended the reporter, which nothing should
             for tenant in [tenant for tenant in stream.sensors if tenant not in present]:
                 stream.sensors.pop(tenant).close()
             if stream.sensors:
@@ -91,7 +145,6 @@ class JobStreams:
                 self._end(stream.job)
 
     async def close(self) -> None:
-        """End every stream."""
         for job in tuple(self._streams):
             self._end(job)
         await asyncio.gather(*self._ending, return_exceptions=True)

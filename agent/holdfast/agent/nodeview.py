@@ -9,7 +9,6 @@ from holdfast.agent.reading import Reading
 from holdfast.api.condition import ConditionKind, ConditionState
 from holdfast.api.telemetry import (
     GpuDisappeared,
-    NodeEvent,
     ParametersFingerprinted,
     PreemptionNoticed,
     ProcessKilledForMemory,
@@ -82,7 +81,20 @@ class NodeView:
         self.indices.update((gpu.uuid, gpu.index) for gpu in node.gpus)
         self.indices.update((gpu.uuid, gpu.index) for gpu in node.details)
         for event in node.events:
-            self._count(event, now)
+            at = now - event.age_s
+            match event:
+                case XidRaised(gpu=gpu, xid=xid):
+                    self.xids[gpu, xid] += 1
+                    self.xid_at[gpu, xid] = at
+                    self.last_xid[gpu] = xid
+                case GpuDisappeared(gpu=gpu):
+                    self.lost[gpu] += 1
+                    self.lost_at[gpu] = at
+                case ProcessKilledForMemory():
+                    self.oom_kills += 1
+                case PreemptionNoticed(within_s=within_s):
+                    self.notices += 1
+                    self.preempted_at = at + within_s
         # A condition holds in many readings and was raised in the first of them.
         raised = (each for each in node.conditions if each.state is ConditionState.RAISED)
         holding = frozenset((each.kind, each.gpu, each.device) for each in raised)
@@ -96,19 +108,3 @@ class NodeView:
             self.failures[source] += self.readable.get(source, True)
         sources = self.readable.keys() | self.looks.keys() | unreadable
         self.readable = {source: source not in unreadable for source in sources}
-
-    def _count(self, event: NodeEvent, now: float) -> None:
-        at = now - event.age_s
-        match event:
-            case XidRaised(gpu=gpu, xid=xid):
-                self.xids[gpu, xid] += 1
-                self.xid_at[gpu, xid] = at
-                self.last_xid[gpu] = xid
-            case GpuDisappeared(gpu=gpu):
-                self.lost[gpu] += 1
-                self.lost_at[gpu] = at
-            case ProcessKilledForMemory():
-                self.oom_kills += 1
-            case PreemptionNoticed(within_s=within_s):
-                self.notices += 1
-                self.preempted_at = at + within_s

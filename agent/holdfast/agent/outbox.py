@@ -59,13 +59,10 @@ class Urgent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    stepped: bool
-    stalled: bool
-    process: ProcessState
+    stepped: bool = False
+    stalled: bool = False
+    process: ProcessState = ProcessState.UNKNOWN
     odd: int = 0  # whether a step was not finite, and how many were skipped
-
-
-_NOTHING_SEEN = _Seen(stepped=False, stalled=False, process=ProcessState.UNKNOWN)
 
 
 class Urgency:
@@ -86,7 +83,7 @@ class Urgency:
             urgent.add(Urgent.CONDITION)
         seen = {}
         for rank in reading.ranks:
-            before = self._before.get((rank.round, rank.rank), _NOTHING_SEEN)
+            before = self._before.get((rank.round, rank.rank), _Seen())
             current = seen[rank.round, rank.rank] = _Seen(
                 stepped=rank.step is not None,
                 stalled=stalled_after_s is not None and rank.progress_age_s > stalled_after_s,
@@ -115,9 +112,9 @@ class _KeptEvent:
     def stated(self) -> tuple[type, str, int] | None:
         """What kind of word of a pod it is, which pod's, and of which rank; None when it is the agent's own."""
         event = self.event
-        return (
-            (type(event), event.member, event.rank) if isinstance(event, Statement | ParametersChanged) else None
-        )
+        if isinstance(event, Statement | ParametersChanged):
+            return type(event), event.member, event.rank
+        return None
 
 
 class Outbox:
@@ -140,7 +137,6 @@ class Outbox:
 
     @property
     def reports(self) -> int:
-        """How many reports were taken."""
         return self._sequence
 
     def observe(self, reading: Reading, now: float) -> None:
@@ -176,6 +172,17 @@ class Outbox:
         by_s = max(0.0, now - self._read_at)
         older = (replace(one, age_s=one.age_s + by_s) for one in self._reading.conditions)
         ranks, left_out = fitting_ranks(self._reading.ranks)
+        if by_s > 0.0:
+            ranks = tuple(
+                replace(
+                    rank,
+                    progress_age_s=rank.progress_age_s + by_s,
+                    phase_age_s=rank.phase_age_s + by_s,
+                    pulse_age_s=None if rank.pulse_age_s is None else rank.pulse_age_s + by_s,
+                    nonfinite=rank.nonfinite and replace(rank.nonfinite, age_s=rank.nonfinite.age_s + by_s),
+                )
+                for rank in ranks
+            )
         unreadable = fitting_problems(self._reading.unreadable) + left_out
         if self._dropped:
             lost = f"{self._dropped} events were dropped while the watchdog was away"
@@ -188,7 +195,7 @@ class Outbox:
             node=self._node,
             boot=self._boot,
             sequence=self._sequence,
-            ranks=_older(ranks, now - self._read_at),
+            ranks=ranks,
             gpus=self._reading.gpus,
             events=_aged(carried, now),
             unreadable=unreadable,
@@ -224,7 +231,10 @@ class Outbox:
             if len(alike) >= STATEMENTS_PER_RANK_MAX:
                 self._kept.remove(alike[0])
             elif len(statements) >= EVENTS_KEPT_MAX:
-                self._kept.remove(_oldest_of_loudest(statements))
+                # The oldest of whichever pod says most: any pod of a namespace may leave records of its jobs.
+                pods = [kept.stated[1] for kept in statements if kept.stated is not None]
+                loudest, _ = Counter(pods).most_common(1)[0]
+                self._kept.remove(statements[pods.index(loudest)])
         elif len(self._kept) - len(statements) >= EVENTS_KEPT_MAX:
             self._dropped += 1
             self.dropped_ever += 1
@@ -232,32 +242,8 @@ class Outbox:
         self._kept.append(new)
 
 
-def _oldest_of_loudest(statements: Sequence[_KeptEvent]) -> _KeptEvent:
-    """Of whichever pod says most: any pod of a namespace may leave records of its jobs."""
-    said = [kept.stated for kept in statements]
-    loudest, _ = Counter(each[1] for each in said if each is not None).most_common(1)[0]
-    return next(
-        kept for kept, each in zip(statements, said, strict=True) if each is not None and each[1] == loudest
-    )
-
-
 def _aged(kept: Sequence[_KeptEvent], now: float) -> tuple[NodeEvent, ...]:
     return tuple(replace(one.event, age_s=max(0.0, now - one.happened_at)) for one in kept)
-
-
-def _older(ranks: tuple[RankSample, ...], by_s: float) -> tuple[RankSample, ...]:
-    if by_s <= 0.0:
-        return ranks
-    return tuple(
-        replace(
-            sample,
-            progress_age_s=sample.progress_age_s + by_s,
-            phase_age_s=sample.phase_age_s + by_s,
-            pulse_age_s=None if sample.pulse_age_s is None else sample.pulse_age_s + by_s,
-            nonfinite=sample.nonfinite and replace(sample.nonfinite, age_s=sample.nonfinite.age_s + by_s),
-        )
-        for sample in ranks
-    )
 
 
 # What fits a report, shared fairly among those whose words it carries.

@@ -20,15 +20,15 @@ from typing import Final
 
 from aiohttp import web
 
-from holdfast.agent.jobstream import JobStream, JobStreams
+from holdfast.agent.conditions.memory import write_whole
+from holdfast.agent.jobstream import JobStream, JobStreams, Reporter
 from holdfast.agent.metrics.exporter import DcgmNames, NodeMetrics, metrics_application
 from holdfast.agent.nodeview import NodeView
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.readiness import Readiness, asking
-from holdfast.agent.reporter import Reporter
 from holdfast.agent.sensing import LOOK_INTERVAL_S, Sensing, node_sensors
-from holdfast.agent.sensors.pidmap import PidMap
-from holdfast.agent.settings import AgentSettings, Lifetime, parse_settings
+from holdfast.agent.sensors.process import PidMap
+from holdfast.agent.settings import AgentSettings, parse_settings
 from holdfast.agent.tenants import KubeletPods, OneTenant, PodNames, Tenants
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.api.telemetry import AgentHello
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     try:
         settings = parse_settings(sys.argv[1:] if arguments is None else arguments)
-        if settings.lifetime is Lifetime.PARENT:
+        if settings.die_with_parent:
             die_with(parent_pid)
         asyncio.run(serve(settings))
     except InvalidInput as error:
@@ -65,23 +65,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def serve(settings: AgentSettings) -> None:
     """Sense, report and export until SIGTERM or SIGINT. Raises Unavailable."""
     if settings.run_dir is not None:
-        _make_run_dir(settings.run_dir)
+        try:
+            os.makedirs(settings.run_dir, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(f"Cannot make the run directory {settings.run_dir}: {error.strerror}.") from error
     # What is missing is said at the start, not at the first connection or scrape.
     settings.watchdog.credential.read()
     read_token(settings.metrics_token_file)
+    if settings.kubelet_pods is not None:
+        tenants: Tenants = KubeletPods(settings.kubelet_pods, PodNames(settings.kubelet_pod_logs))
+    else:
+        assert settings.job is not None, "settings are of one job or of the kubelet's pods"
+        assert settings.run_dir is not None
+        tenants = OneTenant(settings.job, settings.run_dir)
     view = NodeView()
-    tenants = _tenants(settings)
     streams = JobStreams(partial(_begin_stream, settings), PidMap())
     sensors = node_sensors(settings)
     sensing = Sensing(sensors, tenants=tenants, streams=streams, view=view)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    async def look_again_and_again() -> None:
+        while True:
+            now = time.monotonic()
+            sensing.look(now)
+            for stream in streams:
+                if stream.outbox.is_due(now):
+                    stream.reporter.wake()
+            await asyncio.sleep(max(0.0, now + LOOK_INTERVAL_S - time.monotonic()))
+
     async with _metrics(settings, view, streams):
-        tasks = [
-            asyncio.create_task(_look_again_and_again(sensing, streams)),
-            asyncio.create_task(stop.wait()),
-        ]
+        tasks = [asyncio.create_task(look_again_and_again()), asyncio.create_task(stop.wait())]
         done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in running:
             task.cancel()
@@ -92,14 +107,6 @@ async def serve(settings: AgentSettings) -> None:
             task.result()
 
 
-def _tenants(settings: AgentSettings) -> Tenants:
-    if settings.kubelet_pods is not None:
-        return KubeletPods(settings.kubelet_pods, PodNames(settings.kubelet_pod_logs))
-    assert settings.job is not None, "settings are of one job or of the kubelet's pods"
-    assert settings.run_dir is not None
-    return OneTenant(settings.job, settings.run_dir)
-
-
 def _begin_stream(settings: AgentSettings, job: str) -> JobStream:
     """Each stream numbers its reports from one, so each has a boot of its own."""
     boot = secrets.token_hex(8)
@@ -108,22 +115,17 @@ def _begin_stream(settings: AgentSettings, job: str) -> JobStream:
     return JobStream(job, outbox, Reporter(outbox, hello, settings.watchdog))
 
 
-async def _look_again_and_again(sensing: Sensing, streams: JobStreams) -> None:
-    while True:
-        now = time.monotonic()
-        sensing.look(now)
-        for stream in streams:
-            if stream.outbox.is_due(now):
-                stream.reporter.wake()
-        await asyncio.sleep(max(0.0, now + LOOK_INTERVAL_S - time.monotonic()))
-
-
 @contextlib.asynccontextmanager
 async def _metrics(settings: AgentSettings, view: NodeView, streams: JobStreams) -> AsyncIterator[None]:
+    """Serve them, and publish where in the run directory, for others on this machine."""
+    try:
+        build = version("holdfast")
+    except PackageNotFoundError:
+        build = "unknown"
     of_node = NodeMetrics(
         view,
         node=settings.node,
-        build=(_version(), settings.job or ""),
+        build=(build, settings.job or ""),
         clock=time.monotonic,
         connections=streams.connections,
         dcgm=DcgmNames.HERE if settings.dcgm_exporter is None else DcgmNames.ELSEWHERE,
@@ -141,40 +143,18 @@ async def _metrics(settings: AgentSettings, view: NodeView, streams: JobStreams)
         assert runner.server is not None
         door.open(runner.server)
         host, port = door.address
-        _say_where(settings, Address(host, port))
+        _LOG.info("metrics served: at=%s", Address(host, port))
+        if settings.run_dir is not None:
+            path = os.path.join(settings.run_dir, WHERE_FILE_NAME)
+            where = {"node": settings.node, "host": host, "port": port, "pid": os.getpid()}
+            try:
+                write_whole(path, json.dumps(where).encode())
+            except OSError as error:
+                raise Unavailable(f"Cannot write {path}: {error.strerror}.") from error
         yield
     finally:
         await door.close()
         await runner.cleanup()
-
-
-def _make_run_dir(run_dir: str) -> None:
-    try:
-        os.makedirs(run_dir, exist_ok=True)
-    except OSError as error:
-        raise Unavailable(f"Cannot make the run directory {run_dir}: {error.strerror}.") from error
-
-
-def _say_where(settings: AgentSettings, at: Address) -> None:
-    """Publish the metrics address for others on this machine; whoever reads the file finds all of it."""
-    _LOG.info("metrics served: at=%s", at)
-    if settings.run_dir is None:
-        return
-    path = os.path.join(settings.run_dir, WHERE_FILE_NAME)
-    where = {"node": settings.node, "host": at.host, "port": at.port, "pid": os.getpid()}
-    try:
-        with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump(where, file)
-        os.replace(f"{path}.new", path)
-    except OSError as error:
-        raise Unavailable(f"Cannot write {path}: {error.strerror}.") from error
-
-
-def _version() -> str:
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 # Tying this process's life to its starter's.

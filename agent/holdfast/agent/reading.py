@@ -1,11 +1,11 @@
 """What sensors tell: GPUs, ports and the node in detail, and the reading that one look at a source gives. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import chain
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from holdfast.api.condition import AllClear, Condition
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeEvent, RankSample, Unreadable
@@ -161,13 +161,6 @@ class PortDetail:
         return f"{self.device}/{self.port}"
 
 
-class Writability(StrEnum):
-    """Whether a file system takes writes."""
-
-    WRITABLE = "Writable"
-    READ_ONLY = "ReadOnly"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskDetail:
     """The file system that `path` is on. `free_bytes` and `free_inodes` are what an ordinary user may still take.
@@ -180,7 +173,7 @@ class DiskDetail:
     free_bytes: int
     total_inodes: int | None
     free_inodes: int | None
-    writability: Writability
+    read_only: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,18 +244,18 @@ class Sensor(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Let go of what it holds open; it is read no more."""
+        ...
+
+
+_JOINED: Final = tuple(each.name for each in fields(Reading) if each.name != "node")
+
 
 def joined(readings: Iterable[Reading]) -> Reading:
     """Several sensors' readings as one."""
     every = tuple(readings)
-    return Reading(
-        ranks=tuple(chain.from_iterable(reading.ranks for reading in every)),
-        gpus=tuple(chain.from_iterable(reading.gpus for reading in every)),
-        events=tuple(chain.from_iterable(reading.events for reading in every)),
-        unreadable=tuple(chain.from_iterable(reading.unreadable for reading in every)),
-        conditions=tuple(chain.from_iterable(reading.conditions for reading in every)),
-        all_clear=tuple(chain.from_iterable(reading.all_clear for reading in every)),
-        details=tuple(chain.from_iterable(reading.details for reading in every)),
-        ports=tuple(chain.from_iterable(reading.ports for reading in every)),
-        node=next((reading.node for reading in every if reading.node is not None), None),
-    )
+    parts: dict[str, Any] = {
+        name: tuple(chain.from_iterable(getattr(reading, name) for reading in every)) for name in _JOINED
+    }
+    return Reading(**parts, node=next((each.node for each in every if each.node is not None), None))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -28,7 +28,7 @@ from holdfast.agent.sensors.infiniband import Infiniband
 from holdfast.agent.sensors.nodebasics import NodeBasics
 from holdfast.agent.sensors.preemption import CloudName, PreemptionNotices, cloud_here
 from holdfast.agent.sensors.simulated_gpu import SimulatedGpus
-from holdfast.agent.settings import AgentSettings, Cloud, Use
+from holdfast.agent.settings import AgentSettings, Cloud
 from holdfast.agent.tenants import Tenants
 from holdfast.agent.union import GpuUnion, XidEcho
 from holdfast.api.condition import ConditionKind
@@ -49,12 +49,6 @@ _JUDGED: Final[Mapping[str, frozenset[ConditionKind]]] = MappingProxyType(
 )
 
 
-class ClosableSensor(Sensor, Protocol):
-    """A sensor that holds something open."""
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class NodeSensors:
     """`sensors` each speak for themselves; `exporter` fills what they leave open about GPUs.
@@ -64,12 +58,11 @@ class NodeSensors:
 
     sensors: tuple[Sensor, ...] = ()
     exporter: Sensor | None = None
-    closable: tuple[ClosableSensor, ...] = ()
     judges: Mapping[str, frozenset[ConditionKind]] = field(default_factory=dict)
 
     def close(self) -> None:
         """No sensor is read any more."""
-        for sensor in self.closable:
+        for sensor in self.sensors if self.exporter is None else (*self.sensors, self.exporter):
             sensor.close()
 
 
@@ -78,32 +71,29 @@ def node_sensors(settings: AgentSettings) -> NodeSensors:
     run_dir = settings.run_dir
     if settings.simulated_gpus and run_dir is not None:
         return NodeSensors((SimulatedGpus(run_dir, node=settings.node, count=settings.simulated_gpus),))
-    sensors: list[ClosableSensor] = []
+    sensors: list[Sensor] = []
     if settings.kernel_log is not None:
         state_file = None if run_dir is None else os.path.join(run_dir, BOOKMARK)
         sensors.append(KernelLog(source_at(settings.kernel_log), names=GpuNames(), state_file=state_file))
-    if settings.nvml is Use.AUTO:
+    if settings.nvml:
         # Only here: the bindings cost memory that an agent without GPUs has no use for.
         from holdfast.agent.nvml.sensor import NvmlSensor, has_nvidia_gpus
 
         sensors.append(NvmlSensor(known=has_nvidia_gpus, memory=ConditionMemory.of(NVML, run_dir)))
-    if settings.infiniband is Use.AUTO:
+    if settings.infiniband:
         sensors.append(Infiniband(memory=ConditionMemory.of(Infiniband.name, run_dir)))
-    if settings.node_checks is Use.AUTO:
+    if settings.node_checks:
         memory = ConditionMemory.of(NodeBasics.name, run_dir)
         sensors.append(NodeBasics(disks=settings.disks, memory=memory))
-    chosen = settings.preemption
-    named = None if chosen in (Cloud.AUTO, Cloud.NONE) else CloudName(chosen.value)
-    cloud = cloud_here() if chosen is Cloud.AUTO else named
-    if cloud is not None:
-        sensors.append(PreemptionNotices(cloud))
+    if settings.preemption is not Cloud.NONE:
+        cloud = cloud_here() if settings.preemption is Cloud.AUTO else CloudName(settings.preemption.value)
+        if cloud is not None:
+            sensors.append(PreemptionNotices(cloud))
     judges = {each.name: _JUDGED[each.name] for each in sensors if each.name in _JUDGED}
-    if settings.dcgm_exporter is None:
-        return NodeSensors(tuple(sensors), None, tuple(sensors), judges)
-    exporter = DcgmExporter(settings.dcgm_exporter)
-    if NVML not in judges:
+    exporter = None if settings.dcgm_exporter is None else DcgmExporter(settings.dcgm_exporter)
+    if exporter is not None and NVML not in judges:
         judges[exporter.name] = GPU_KINDS
-    return NodeSensors(tuple(sensors), exporter, (*sensors, exporter), judges)
+    return NodeSensors(tuple(sensors), exporter, judges)
 
 
 class Sensing:

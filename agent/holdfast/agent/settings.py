@@ -19,20 +19,6 @@ _KERNEL_LOGS: Final[Mapping[str, str | None]] = {"auto": KERNEL_LOG, "off": None
 _SECONDS_OF = {"ms": 1e-3, "s": 1.0, "m": 60.0}
 
 
-class Lifetime(Enum):
-    """What ends the agent besides a signal."""
-
-    OWN = "own"
-    PARENT = "parent"  # the embedded mode: nothing may be left when its starter is killed
-
-
-class Use(Enum):
-    """Whether a source is used. AUTO: where this machine has it."""
-
-    AUTO = "auto"
-    OFF = "off"
-
-
 class Cloud(Enum):
     """The cloud whose preemption notices to act on. AUTO: the one that the machine's own firmware names."""
 
@@ -53,14 +39,13 @@ class AgentSettings:
 
     Either `job` and `run_dir` are given (one job's agent) or `kubelet_pods` (the agent of a node where any job's
     pods may run; a `run_dir` is then its own, for what others on the node want to know of it or tell it).
-    `kubelet_pod_logs` tells which pod each of those is.
-    `metrics_token_file` has the bearer
-    token that grants access to the metrics. `listen` is where metrics are served: by
-    default on loopback and any free port, as several agents may share a machine. With `simulated_gpus` the machine
-    is somebody's own and nothing else of it is sensed.
+    `kubelet_pod_logs` tells which pod each of those is. `metrics_token_file` has the bearer token that grants
+    access to the metrics. `listen` is where they are served: by default on loopback and any free port, as several
+    agents may share a machine. With `simulated_gpus` the machine is somebody's own and nothing else is sensed.
 
-    `kernel_log` is the kernel's device or a log file, None: it is not read. `dcgm_exporter` is the URL of an
-    exporter that runs already. `disks` are paths whose file systems must not fill up.
+    `nvml`, `infiniband` and `node_checks` say whether a source is used where this machine has it. `kernel_log` is
+    the kernel's device or a log file, None: it is not read. `dcgm_exporter` is the URL of an exporter that runs
+    already. `disks` are paths whose file systems must not fill up.
     """
 
     node: str
@@ -72,31 +57,44 @@ class AgentSettings:
     metrics_token_file: str
     listen: Address = ANY_LOOPBACK_PORT
     simulated_gpus: int = 0
-    nvml: Use = Use.AUTO
+    nvml: bool = True
     kernel_log: str | None = KERNEL_LOG
     dcgm_exporter: str | None = None
     preemption: Cloud = Cloud.AUTO
-    infiniband: Use = Use.AUTO
-    node_checks: Use = Use.AUTO
+    infiniband: bool = True
+    node_checks: bool = True
     disks: tuple[str, ...] = ()
     interval_s: float = 1.0  # well inside the 3 s after which a silent node counts as lost
-    lifetime: Lifetime = Lifetime.OWN
+    die_with_parent: bool = False  # the embedded mode: nothing may be left when its starter is killed
 
 
 def parse_settings(arguments: Sequence[str]) -> AgentSettings:
     """Read the command line. Raises InvalidInput, or SystemExit where argparse answers itself."""
     given = _parser().parse_args(arguments)
-    problems = _tenancy_problems(given)
     metrics_token_file = given.metrics_token_file or given.token_file
-    files = {"--token-file": given.token_file, "--metrics-token-file": metrics_token_file}
     authority: str | None = given.watchdog_ca_file or None
-    files |= {"--watchdog-ca-file": authority} if authority else {}
-    for flag, path in files.items():
-        if not os.access(path, os.R_OK):
-            problems.append(Problem(flag, path, "name a file this user can read"))
+    files = {
+        "--token-file": given.token_file,
+        "--metrics-token-file": metrics_token_file,
+        "--watchdog-ca-file": authority,
+    }
+    problems = [
+        *_tenancy_problems(given),
+        *(
+            Problem(flag, path, "name a file this user can read")
+            for flag, path in files.items()
+            if path is not None and not os.access(path, os.R_OK)
+        ),
+    ]
     if not 0 <= given.simulated_gpus <= 64:
         problems.append(Problem("--simulated-gpus", given.simulated_gpus, "give a number from 0 to 64"))
-    problems += _source_problems(given)
+    if given.kernel_log not in _KERNEL_LOGS and not os.path.isabs(given.kernel_log):
+        problems.append(Problem("--kernel-log", given.kernel_log, "say auto, off or a file's whole path"))
+    if given.dcgm_exporter is not None:
+        url = urlsplit(given.dcgm_exporter)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            advice = "give it as http://HOST:PORT/metrics"
+            problems.append(Problem("--dcgm-exporter", given.dcgm_exporter, advice))
     if problems:
         raise InvalidInput(*problems)
     return AgentSettings(
@@ -113,29 +111,16 @@ def parse_settings(arguments: Sequence[str]) -> AgentSettings:
         metrics_token_file=os.path.abspath(metrics_token_file),
         listen=Address.parse(given.listen, given_by="--listen", port_min=0),
         simulated_gpus=given.simulated_gpus,
-        nvml=Use(given.nvml),
+        nvml=given.nvml == "auto",
         kernel_log=_KERNEL_LOGS.get(given.kernel_log, given.kernel_log),
         dcgm_exporter=given.dcgm_exporter,
         preemption=Cloud(given.preemption),
-        infiniband=Use(given.infiniband),
-        node_checks=Use(given.node_checks),
+        infiniband=given.infiniband == "auto",
+        node_checks=given.node_checks == "auto",
         disks=tuple(given.disk),
         interval_s=parse_duration_s("--interval", given.interval),
-        lifetime=Lifetime.PARENT if given.die_with_parent else Lifetime.OWN,
+        die_with_parent=given.die_with_parent,
     )
-
-
-def _source_problems(given: argparse.Namespace) -> list[Problem]:
-    """What is wrong with the sources that are named."""
-    problems = []
-    if given.kernel_log not in _KERNEL_LOGS and not os.path.isabs(given.kernel_log):
-        problems.append(Problem("--kernel-log", given.kernel_log, "say auto, off or a file's whole path"))
-    if given.dcgm_exporter is not None:
-        url = urlsplit(given.dcgm_exporter)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            advice = "give it as http://HOST:PORT/metrics"
-            problems.append(Problem("--dcgm-exporter", given.dcgm_exporter, advice))
-    return problems
 
 
 def _tenancy_problems(given: argparse.Namespace) -> list[Problem]:
@@ -168,50 +153,31 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="holdfast agent", description="Senses this node's ranks and GPUs, reports them, exports metrics."
     )
-    parser.add_argument("--node", default=socket.gethostname(), help="this node's name (default: the host name)")
-    parser.add_argument("--job", metavar="NAMESPACE/NAME", help="the one job whose ranks run here")
-    parser.add_argument("--run-dir", metavar="DIR", help="where that job's ranks publish their records")
-    parser.add_argument(
-        "--kubelet-pods", metavar="DIR", help="instead of --job: the kubelet's pods directory, for all jobs here"
-    )
-    parser.add_argument(
-        "--kubelet-pod-logs",
-        metavar="DIR",
-        default=KUBELET_POD_LOGS,
-        help="the kubelet's folders of pod logs, which tell whose pod each one is (default: %(default)s)",
-    )
-    parser.add_argument("--watchdog", required=True, metavar="HOST:PORT", help="where the watchdog listens")
-    parser.add_argument("--token-file", required=True, metavar="FILE", help="the bearer token, in a file")
-    parser.add_argument(
-        "--watchdog-ca-file",
-        metavar="FILE",
-        help="CA certificates (PEM) to trust; enables TLS (default: no TLS)",
-    )
-    parser.add_argument(
-        "--metrics-token-file",
-        metavar="FILE",
-        help="bearer token that grants access to /metrics (default: --token-file)",
-    )
-    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="metrics (0: a free port)")
-    parser.add_argument("--simulated-gpus", type=int, default=0, metavar="N", help="pretend to have N GPUs")
-    _add_sources(parser)
-    parser.add_argument("--interval", default="1s", metavar="DURATION", help="between two reports (default: 1s)")
-    parser.add_argument("--die-with-parent", action="store_true", help="be killed when the starter dies")
-    return parser
-
-
-def _add_sources(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--node", default=socket.gethostname(), help="this node's name (default: the host name)")
+    add("--job", metavar="NAMESPACE/NAME", help="the one job whose ranks run here")
+    add("--run-dir", metavar="DIR", help="where that job's ranks publish their records")
+    add("--kubelet-pods", metavar="DIR", help="instead of --job: the kubelet's pods directory, for all jobs here")
+    logs = "the kubelet's folders of pod logs, which tell whose pod each one is (default: %(default)s)"
+    add("--kubelet-pod-logs", metavar="DIR", default=KUBELET_POD_LOGS, help=logs)
+    add("--watchdog", required=True, metavar="HOST:PORT", help="where the watchdog listens")
+    add("--token-file", required=True, metavar="FILE", help="the bearer token, in a file")
+    authority = "CA certificates (PEM) to trust; enables TLS (default: no TLS)"
+    add("--watchdog-ca-file", metavar="FILE", help=authority)
+    token = "bearer token that grants access to /metrics (default: --token-file)"
+    add("--metrics-token-file", metavar="FILE", help=token)
+    add("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="metrics (0: a free port)")
+    add("--simulated-gpus", type=int, default=0, metavar="N", help="pretend to have N GPUs")
     group = parser.add_argument_group("what is sensed of the node; with --simulated-gpus nothing else is")
-    uses = [use.value for use in Use]
-    group.add_argument("--nvml", choices=uses, default="auto", help="the NVIDIA driver's word on the GPUs")
-    group.add_argument(
-        "--kernel-log", default="auto", metavar="auto|off|FILE", help=f"the kernel's log (auto: {KERNEL_LOG})"
-    )
-    group.add_argument("--dcgm-exporter", metavar="URL", help="a dcgm-exporter that runs beside the agent")
-    clouds = [cloud.value for cloud in Cloud]
-    group.add_argument(
-        "--preemption", choices=clouds, default="auto", help="cloud whose preemption notices to act on"
-    )
-    group.add_argument("--infiniband", choices=uses, default="auto", help="network ports for training")
-    group.add_argument("--node-checks", choices=uses, default="auto", help="memory, disks and clock")
-    group.add_argument("--disk", action="append", default=[], metavar="PATH", help="must not fill up; repeatable")
+    sense = group.add_argument
+    uses, clouds = ("auto", "off"), [cloud.value for cloud in Cloud]
+    sense("--nvml", choices=uses, default="auto", help="the NVIDIA driver's word on the GPUs")
+    sense("--kernel-log", default="auto", metavar="auto|off|FILE", help=f"the kernel's log (auto: {KERNEL_LOG})")
+    sense("--dcgm-exporter", metavar="URL", help="a dcgm-exporter that runs beside the agent")
+    sense("--preemption", choices=clouds, default="auto", help="cloud whose preemption notices to act on")
+    sense("--infiniband", choices=uses, default="auto", help="network ports for training")
+    sense("--node-checks", choices=uses, default="auto", help="memory, disks and clock")
+    sense("--disk", action="append", default=[], metavar="PATH", help="must not fill up; repeatable")
+    add("--interval", default="1s", metavar="DURATION", help="between two reports (default: 1s)")
+    add("--die-with-parent", action="store_true", help="be killed when the starter dies")
+    return parser

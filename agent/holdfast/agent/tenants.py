@@ -15,19 +15,8 @@ _PATH_IN_POD: Final = f"volumes/kubernetes.io~empty-dir/{RUN_VOLUME}"
 _LOOK_INTERVAL_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class PodName:
-    """Where a pod is, and what it is called."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
 class PodNames:
-    """The pods of this node by UID, as the kubelet knows them.
+    """The pods of this node by UID, as the kubelet knows them: by namespace and name.
 
     It keeps a folder of logs for each pod, named by its namespace, its name and its UID, and no pod can write
     there.
@@ -37,7 +26,7 @@ class PodNames:
     def __init__(self, directory: str) -> None:
         """Raises Unavailable when the directory of logs cannot be listed."""
         self._directory = directory
-        self._known: dict[str, PodName] = {}
+        self._known: dict[str, tuple[str, str]] = {}
         try:
             self._read()
         except OSError as error:
@@ -46,7 +35,7 @@ class PodNames:
                 f"The pods' log directory {directory} cannot be listed: {error.strerror}. {fix}"
             ) from error
 
-    def of(self, uid: str) -> PodName | None:
+    def of(self, uid: str) -> tuple[str, str] | None:
         """The pod; None while the kubelet tells of none with this UID."""
         if uid not in self._known:
             try:
@@ -58,7 +47,7 @@ class PodNames:
     def _read(self) -> None:
         with os.scandir(self._directory) as entries:
             parts = [entry.name.split("_") for entry in entries]
-        self._known = {each[2]: PodName(each[0], each[1]) for each in parts if len(each) == _PARTS}
+        self._known = {each[2]: (each[0], each[1]) for each in parts if len(each) == _PARTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +148,19 @@ class KubeletPods:
         known = self._known.get(uid)
         if known is not None and known.seen == seen and known.pod is not None:
             return known
-        return _read(uid, self._names.of(uid), run_dir, seen)
+        pod = self._names.of(uid)
+        if pod is None:
+            return _Pod(seen, problem="the kubelet does not say which pod this is")
+        try:
+            said = read_member(f"{run_dir}/{FILE_NAME}")
+        except OSError as error:
+            return _Pod(seen, pod, problem=f"cannot open {FILE_NAME}: {error.strerror}")
+        except Damaged as error:
+            return _Pod(seen, pod, problem=str(error))
+        if (said.job.partition("/")[0], said.member) != pod:
+            # Every job of the node is told: neither the pod nor what it claims is named.
+            return _Pod(seen, pod, problem="it says that it is another pod than it is: nothing it says counts")
+        return _Pod(seen, pod, Tenant(said.job, run_dir, said.member, said.boot, said.pid_namespace, uid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,24 +168,6 @@ class _Pod:
     """`seen` tells one member file from the next one in its place; `pod` is None until the kubelet names it."""
 
     seen: tuple[int, int, int]
-    pod: PodName | None = None
+    pod: tuple[str, str] | None = None
     tenant: Tenant | None = None
     problem: str = ""
-
-
-def _read(uid: str, pod: PodName | None, run_dir: str, seen: tuple[int, int, int]) -> _Pod:
-    if pod is None:
-        return _Pod(seen, problem="the kubelet does not say which pod this is")
-    try:
-        said = read_member(f"{run_dir}/{FILE_NAME}")
-    except OSError as error:
-        return _Pod(seen, pod, problem=f"cannot open {FILE_NAME}: {error.strerror}")
-    except Damaged as error:
-        return _Pod(seen, pod, problem=str(error))
-    if (said.job.partition("/")[0], said.member) != (pod.namespace, pod.name):
-        # Every job of the node is told: neither the pod nor what it claims is named.
-        return _Pod(seen, pod, problem="it says that it is another pod than it is: nothing it says counts")
-    tenant = Tenant(
-        said.job, run_dir, member=said.member, boot=said.boot, pid_namespace=said.pid_namespace, pod=uid
-    )
-    return _Pod(seen, pod, tenant)

@@ -81,28 +81,24 @@ class XidEcho:
         event = replace(event, gpu=self._uuids.get(event.gpu, event.gpu))
         at, xid = now - event.age_s, event.xid if isinstance(event, XidRaised) else None
         word = _Word(at, event.recovery_action, event.link_fault) if isinstance(event, XidRaised) else _Word(at)
-        first = self._taken([(other, event.gpu, xid) for other in others], at)
-        if first is None:
+        echoed = [
+            (words, each)
+            for other in others
+            if (words := self._alone.get((other, event.gpu, xid))) is not None
+            for each in words
+            if abs(each.at - at) <= ECHO_S
+        ]
+        if not echoed:
             self._alone.setdefault((source, event.gpu, xid), deque(maxlen=_WORDS_KEPT)).append(word)
             return (event,)
+        words, first = echoed[0]
+        words.remove(first)
         if word.link_fault is not None and first.link_fault is None:
             return (event,)
-        if not isinstance(event, XidRaised) or word.recovery_action in (
-            None,
-            RecoveryAction.NONE,
-            first.recovery_action,
-        ):
+        known = (None, RecoveryAction.NONE, first.recovery_action)
+        if not isinstance(event, XidRaised) or word.recovery_action in known:
             return ()
         return (XidRaised(event.gpu, RECOVERY_ACTION_CHANGED, event.age_s, event.text, word.recovery_action),)
-
-    def _taken(self, keys: Iterable[tuple[str, str, int | None]], at: float) -> _Word | None:
-        """The first word under `keys` that a word said at that time echoes. It is taken out."""
-        for words in (self._alone[key] for key in keys if key in self._alone):
-            first = next((each for each in words if abs(each.at - at) <= ECHO_S), None)
-            if first is not None:
-                words.remove(first)
-                return first
-        return None
 
 
 class GpuUnion:
@@ -130,13 +126,19 @@ class GpuUnion:
         details = {detail.uuid: detail for detail in filling.details}
         gpus = tuple(_filled_sample(each, samples.pop(each.uuid, None)) for each in first.gpus)
         known = tuple(_filled_detail(each, details.pop(each.uuid, None)) for each in first.details)
+        # Each condition once. What one of them holds to be over and the other does not, is not over.
+        conditions: dict[tuple[str, str, str], Condition] = {}
+        for each in first.conditions + filling.conditions:
+            key = (each.kind, each.gpu, each.device)
+            if key not in conditions or conditions[key].state is ConditionState.CLEARED:
+                conditions[key] = each
         return dataclasses.replace(
             first,
             gpus=(*gpus, *samples.values()),
             details=(*known, *details.values()),
             events=first.events + news,
             unreadable=first.unreadable + filling.unreadable,
-            conditions=_conditions(first.conditions + filling.conditions),
+            conditions=tuple(conditions.values()),
         )
 
 
@@ -156,13 +158,3 @@ def _filled_detail(detail: GpuDetail, filler: GpuDetail | None) -> GpuDetail:
     names = [each.name for each in dataclasses.fields(detail)]
     known = {name: value for name in names if (value := getattr(detail, name)) not in (None, ())}
     return dataclasses.replace(filler, **known)
-
-
-def _conditions(both: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """Each once. What one of them holds to be over and the other does not, is not over."""
-    united: dict[tuple[str, str, str], Condition] = {}
-    for each in both:
-        key = (each.kind, each.gpu, each.device)
-        if key not in united or united[key].state is ConditionState.CLEARED:
-            united[key] = each
-    return tuple(united.values())

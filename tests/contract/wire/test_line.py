@@ -14,9 +14,9 @@ import pytest
 from aiohttp import web
 from patience import patient
 
+from holdfast.agent.jobstream import Reporter
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.outbox import Outbox
-from holdfast.agent.reporter import Reporter
 from holdfast.api.membership import FromLauncher, Join
 from holdfast.api.plan import FromOperator, OperatorHello, Plan
 from holdfast.api.round import Idle

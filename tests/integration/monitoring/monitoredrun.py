@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from prometheus_server import Target
 
-from holdfast.agent.sensors.fault_script import Fault, inject
+from holdfast.agent.sensors.simulated_gpu import Fault, inject
 from holdfast.cli.statedirectory import StateDirectory
 
 JOB = "default/toy"

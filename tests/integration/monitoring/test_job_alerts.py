@@ -12,7 +12,7 @@ from panels import Shower
 from proofs import OF_JOBS
 from troubledrun import RACK, TroubledRun, troubled_run
 
-from holdfast.agent.sensors.fault_script import Fault
+from holdfast.agent.sensors.simulated_gpu import Fault
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -15,7 +15,7 @@ from monitoredrun import MonitoredRun
 from patience import patient
 from server_process import ServerProcess
 
-from holdfast.agent.sensors.fault_script import Fault
+from holdfast.agent.sensors.simulated_gpu import Fault
 from holdfast.cli.statedirectory import StateDirectory
 
 RACK = "r7"

@@ -10,8 +10,8 @@ from nvml_observer import until_listening
 from patience import patient
 
 from holdfast.agent.nvml.driver import Driver, DriverAbsent
-from holdfast.agent.nvml.events import EventWatch
-from holdfast.agent.nvml.session import Session
+from holdfast.agent.nvml.gpu import Session
+from holdfast.agent.nvml.sensor import EventWatch
 from holdfast.agent.nvml.snapshot import GpuSnapshot
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reading import Reading

@@ -14,10 +14,10 @@ from forgetful_store import MemoryStore
 from peers import JOB, TOKEN, join, policy_of, quick_senses
 from replicas import until
 
+from holdfast.agent.jobstream import Reporter
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.launch.settings import trust_of
 from holdfast.agent.outbox import Outbox
-from holdfast.agent.reporter import Reporter
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.api.telemetry import AgentHello
 from holdfast.cli.main import answer

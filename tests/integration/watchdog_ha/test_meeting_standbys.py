@@ -11,9 +11,9 @@ import pytest
 from peers import JOB, join, policy_of
 from replicas import Replica, Replicas, until
 
+from holdfast.agent.jobstream import Reporter
 from holdfast.agent.launch.connection import Connection
 from holdfast.agent.outbox import Outbox
-from holdfast.agent.reporter import Reporter
 from holdfast.api.telemetry import AgentHello
 from holdfast.cli.directline import DirectLine
 from holdfast.operator.jobline import JobLine

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from holdfast.agent.jobstream import MANNER
 from holdfast.agent.outbox import (
     ALL_CLEAR_EVERY_S,
     EVENTS_KEPT_MAX,
@@ -16,7 +17,6 @@ from holdfast.agent.outbox import (
     fitting_ranks,
 )
 from holdfast.agent.reading import Reading
-from holdfast.agent.reporter import MANNER
 from holdfast.api.condition import AllClear, Condition, ConditionKind, ConditionState
 from holdfast.api.rankrecord import Phase
 from holdfast.api.telemetry import (

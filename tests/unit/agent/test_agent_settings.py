@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.settings import Cloud, Lifetime, Use, parse_settings
+from holdfast.agent.settings import Cloud, parse_settings
 from holdfast.api.errors import InvalidInput
 from holdfast.wire.access import Address
 
@@ -28,14 +28,14 @@ def arguments(given: dict[str, str]) -> list[str]:
 def test_what_is_not_given_has_a_safe_default(given: dict[str, str]) -> None:
     settings = parse_settings(arguments(given))
     assert settings.listen == Address(host="127.0.0.1", port=0)
-    assert (settings.interval_s, settings.simulated_gpus, settings.lifetime) == (1.0, 0, Lifetime.OWN)
+    assert (settings.interval_s, settings.simulated_gpus, settings.die_with_parent) == (1.0, 0, False)
 
 
 def test_every_flag_is_taken(given: dict[str, str]) -> None:
     given |= {"--listen": "0.0.0.0:9400", "--simulated-gpus": "8", "--interval": "500ms"}
     settings = parse_settings([*arguments(given), "--die-with-parent"])
     assert settings.listen == Address(host="0.0.0.0", port=9400)
-    assert (settings.interval_s, settings.simulated_gpus, settings.lifetime) == (0.5, 8, Lifetime.PARENT)
+    assert (settings.interval_s, settings.simulated_gpus, settings.die_with_parent) == (0.5, 8, True)
     assert str(settings.watchdog.address) == "127.0.0.1:7070"
 
 
@@ -101,11 +101,11 @@ def test_an_address_of_ip_version_6_stands_in_brackets(given: dict[str, str]) ->
 
 def test_every_source_of_the_node_is_used_where_it_is_unless_it_is_switched_off(given: dict[str, str]) -> None:
     settings = parse_settings(arguments(given))
-    assert (settings.nvml, settings.infiniband, settings.node_checks) == (Use.AUTO, Use.AUTO, Use.AUTO)
+    assert (settings.nvml, settings.infiniband, settings.node_checks) == (True, True, True)
     assert (settings.kernel_log, settings.dcgm_exporter, settings.preemption) == ("/dev/kmsg", None, Cloud.AUTO)
     off = given | {"--nvml": "off", "--kernel-log": "off", "--infiniband": "off", "--node-checks": "off"}
     settings = parse_settings(arguments(off | {"--preemption": "none"}))
-    assert (settings.nvml, settings.infiniband, settings.node_checks) == (Use.OFF, Use.OFF, Use.OFF)
+    assert (settings.nvml, settings.infiniband, settings.node_checks) == (False, False, False)
     assert (settings.kernel_log, settings.preemption) == (None, Cloud.NONE)
 
 

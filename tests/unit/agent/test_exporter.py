@@ -25,7 +25,6 @@ from holdfast.agent.reading import (
     PortDetail,
     PortState,
     Reading,
-    Writability,
 )
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.errors import Unavailable
@@ -310,7 +309,7 @@ async def test_ports_and_the_node_itself_are_exported() -> None:
                 free_bytes=4,
                 total_inodes=None,
                 free_inodes=None,
-                writability=Writability.READ_ONLY,
+                read_only=True,
             ),
         ),
     )

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.agent.conditions.book import Held
 from holdfast.agent.conditions.memory import ConditionMemory
-from holdfast.agent.reading import DiskDetail, Reading, Writability
+from holdfast.agent.reading import DiskDetail, Reading
 from holdfast.agent.sensors.background import Polled, Sight
 from holdfast.agent.sensors.nodebasics import NodeBasics, disk_at
 from holdfast.api.condition import ConditionKind, ConditionState
@@ -26,7 +26,7 @@ def test_this_machine_is_read(tmp_path: Path) -> None:
     sensor.close()
     assert node.memory is not None
     assert 0 < node.memory.available_bytes <= node.memory.total_bytes
-    assert (node.disks[0].path, node.disks[0].writability) == (str(tmp_path), Writability.WRITABLE)
+    assert (node.disks[0].path, node.disks[0].read_only) == (str(tmp_path), False)
 
 
 def test_a_path_that_is_not_there_is_unreadable(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.agent.conditions.nodes import UNSYNCHRONISED_FOR_S, NodeJudge
-from holdfast.agent.reading import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Writability
+from holdfast.agent.reading import ClockDetail, DiskDetail, MemoryDetail, NodeDetail
 from holdfast.agent.sensors.nodebasics import clock_detail
 from holdfast.api.condition import ConditionKind, ConditionState
 
@@ -17,7 +17,7 @@ DISK = DiskDetail(
     free_bytes=500 * GIB,
     total_inodes=1000,
     free_inodes=500,
-    writability=Writability.WRITABLE,
+    read_only=False,
 )
 CLOCK = ClockDetail(offset_s=0.0, error_s_max=0.001, unsynchronised=False)
 UNSET_CLOCK = ClockDetail(offset_s=0.0, error_s_max=16.0, unsynchronised=True)
@@ -69,7 +69,7 @@ def test_a_disk_without_inodes_left_is_full_and_one_that_counts_none_is_not() ->
 def test_a_file_system_that_goes_read_only_is_raised_until_it_takes_writes() -> None:
     node = judge()
     node.observe(NodeDetail(disks=(DISK,)), 0.0)
-    node.observe(NodeDetail(disks=(replace(DISK, writability=Writability.READ_ONLY),)), 1.0)
+    node.observe(NodeDetail(disks=(replace(DISK, read_only=True),)), 1.0)
     assert standing(node, 1.0) == {ConditionKind.DISK_READ_ONLY: ConditionState.RAISED}
     node.observe(NodeDetail(disks=(DISK,)), 2.0)
     assert standing(node, 2.0) == {ConditionKind.DISK_READ_ONLY: ConditionState.CLEARED}
@@ -77,7 +77,7 @@ def test_a_file_system_that_goes_read_only_is_raised_until_it_takes_writes() -> 
 
 def test_a_file_system_that_was_read_only_from_the_start_is_meant_to_be() -> None:
     node = judge()
-    node.observe(NodeDetail(disks=(replace(DISK, writability=Writability.READ_ONLY),)), 1.0)
+    node.observe(NodeDetail(disks=(replace(DISK, read_only=True),)), 1.0)
     assert node.book.report(1.0) == ()
 
 

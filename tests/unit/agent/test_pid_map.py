@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.sensors.pidmap import PidMap
+from holdfast.agent.sensors.process import PidMap
 from holdfast.agent.tenants import Tenant
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"

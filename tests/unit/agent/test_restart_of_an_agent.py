@@ -16,7 +16,7 @@ from holdfast.agent.conditions.gpus import GPU_KINDS
 from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.agent.conditions.nodes import NODE_KINDS, NodeJudge
 from holdfast.agent.conditions.ports import PORT_KINDS, PortJudge
-from holdfast.agent.nvml.session import Session, Sweep
+from holdfast.agent.nvml.gpu import Session, Sweep
 from holdfast.agent.nvml.snapshot import GpuSnapshot
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reading import (
@@ -26,7 +26,6 @@ from holdfast.agent.reading import (
     NodeDetail,
     NvlinkDetail,
     Reading,
-    Writability,
 )
 from holdfast.agent.sensors.infiniband import ports_in
 from holdfast.api.condition import AllClear, ConditionKind, ConditionState
@@ -57,7 +56,7 @@ GPU = GpuDetail(
 )
 FULL_DISK = DiskDetail(
     path="/checkpoints", total_bytes=1000, free_bytes=10, total_inodes=None, free_inodes=None,
-    writability=Writability.WRITABLE,
+    read_only=False,
 )  # fmt: skip
 
 

@@ -11,13 +11,12 @@ from record_writer import RecordWriter, step_zone
 
 from holdfast.agent.conditions.gpus import GPU_KINDS
 from holdfast.agent.conditions.ports import PORT_KINDS
-from holdfast.agent.jobstream import JobStream, JobStreams
+from holdfast.agent.jobstream import JobStream, JobStreams, Reporter
 from holdfast.agent.nodeview import NodeView
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.reading import GpuDetail, Reading, Sensor
-from holdfast.agent.reporter import Reporter
 from holdfast.agent.sensing import NodeSensors, Sensing
-from holdfast.agent.sensors.pidmap import PidMap
+from holdfast.agent.sensors.process import PidMap
 from holdfast.agent.tenants import Tenant
 from holdfast.api.condition import AllClear, ConditionKind
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeReport, Unreadable, XidRaised

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.sensors.fault_script import FILE_NAME
-from holdfast.agent.sensors.simulated_gpu import Fault, SimulatedGpus, gpu_uuid, inject
+from holdfast.agent.sensors.simulated_gpu import FILE_NAME, Fault, SimulatedGpus, gpu_uuid, inject
 from holdfast.api.condition import Condition, ConditionKind, ConditionState
 from holdfast.api.nvlink5 import LinkFault
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, PreemptionNoticed, Unreadable, XidRaised

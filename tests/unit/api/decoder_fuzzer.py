@@ -33,7 +33,7 @@ from holdfast.agent.launch.settings import Claims, bound_to
 from holdfast.agent.memberfile import Member
 from holdfast.agent.selftest.station import FromStation
 from holdfast.agent.sensors.cloud_notice import NotNotice, aws_rebalance_notice, aws_spot_notice, azure_notices
-from holdfast.agent.sensors.fault_script import BadFault, Fault, parse_fault
+from holdfast.agent.sensors.simulated_gpu import BadFault, Fault, parse_fault
 from holdfast.api.bitflip import BitFlip, NanOutput
 from holdfast.api.control import Attached, Entered, FromWorker, ToWorker
 from holdfast.api.cordon import CordonedBy, read_cordoned_by

@@ -4,6 +4,7 @@
 stays raised.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -116,8 +117,8 @@ class ConditionBook:
         self._gap_s_max = gap_s_max
         self._entries: dict[tuple[ConditionKind, str, str], _Entry] = {}
         self._debounces: dict[tuple[ConditionKind, str, str], Debounce] = {}
-        self._over: dict[ConditionKind, set[tuple[str, str]]] = {}  # the parts on which the rule was met
-        self._open: dict[ConditionKind, set[tuple[str, str]]] = {}  # those on which it was not
+        self._over: defaultdict[ConditionKind, set[tuple[str, str]]] = defaultdict(set)  # where the rule was met
+        self._open: defaultdict[ConditionKind, set[tuple[str, str]]] = defaultdict(set)  # and where it was not
 
     def judge(self, rule: Rule[Seen], seen: Seen, now: float, *, gpu: str = "", device: str = "") -> None:
         """Apply one rule to what is seen of a part now. Called at each look at it."""
@@ -138,8 +139,8 @@ class ConditionBook:
     def hold(self, kind: ConditionKind, says: str, now: float, *, gpu: str = "", device: str = "") -> None:
         """It holds. Said again it keeps its age, and only what it says is replaced."""
         key = (kind, gpu, device)
-        self._over.get(kind, set()).discard((gpu, device))
-        self._open.setdefault(kind, set()).add((gpu, device))
+        self._over[kind].discard((gpu, device))
+        self._open[kind].add((gpu, device))
         before = self._entries.get(key)
         if before is None and len(self._entries) >= KEPT_MAX:
             return
@@ -149,15 +150,15 @@ class ConditionBook:
 
     def clear(self, kind: ConditionKind, says: str, now: float, *, gpu: str = "", device: str = "") -> None:
         """It is over by its rule. What does not hold stays as it is."""
-        self._open.get(kind, set()).discard((gpu, device))
-        self._over.setdefault(kind, set()).add((gpu, device))
+        self._open[kind].discard((gpu, device))
+        self._over[kind].add((gpu, device))
         if self.holds(kind, gpu=gpu, device=device):
             self._entries[kind, gpu, device] = _Entry(ConditionState.CLEARED, now, says)
 
     def doubt(self, kind: ConditionKind, *, gpu: str = "", device: str = "") -> None:
         """Its rule says neither now. A part on which it was met before, and that was not raised since, is well."""
-        if (gpu, device) not in self._over.get(kind, set()):
-            self._open.setdefault(kind, set()).add((gpu, device))
+        if (gpu, device) not in self._over[kind]:
+            self._open[kind].add((gpu, device))
 
     def holds(self, kind: ConditionKind, *, gpu: str = "", device: str = "") -> bool:
         """Whether it was raised and not cleared since."""
@@ -192,7 +193,7 @@ class ConditionBook:
 
         For a reading: only while every part of the source can be read.
         """
-        met = {kind: tuple(sorted(self._open.get(kind, ()))) for kind, parts in self._over.items() if parts}
+        met = {kind: tuple(sorted(self._open[kind])) for kind, parts in self._over.items() if parts}
         return tuple(AllClear(kind, but) for kind, but in met.items() if len(but) <= OPEN_TOLD_MAX)
 
 

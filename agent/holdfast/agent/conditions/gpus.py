@@ -79,9 +79,6 @@ class _Gpu:
             self.answers_since = now if self.answers_since is None else self.answers_since
             self.answered_s = now - self.answers_since
 
-    def reset_required(self) -> None:
-        self.was_mute, self.answers_since, self.answered_s = True, None, 0.0
-
 
 def _below(value: int | None, full: int | None) -> bool | None:
     return None if value is None or full is None else value < full
@@ -105,11 +102,6 @@ def _pcie_degraded(gpu: _Gpu) -> bool | None:
     # Where the driver does not tell the generation, the width alone decides.
     holds = {gpu.narrow.holds} if gpu.detail.pcie_generation is None else {gpu.narrow.holds, gpu.slow.holds}
     return True if True in holds else None if None in holds else False
-
-
-def _link_down(link: _Link) -> bool | None:
-    """A link that was never up may be one that this machine does not connect."""
-    return None if link.detail.active is None or not link.was_up else not link.detail.active
 
 
 GPU_RULES: Final = (
@@ -168,7 +160,8 @@ GPU_RULES: Final = (
 LINK_RULES: Final = (
     Rule[_Link](
         kind=ConditionKind.NVLINK_DOWN,
-        raise_if=_link_down,
+        # A link that was never up may be one that this machine does not connect.
+        raise_if=lambda link: not link.detail.active if link.was_up and link.detail.active is not None else None,
         says=lambda link: f"link {link.detail.link} is {'up' if link.detail.active else 'down'}",
         clear_after_s=WELL_S,
     ),
@@ -220,7 +213,7 @@ class GpuJudge:
         """The driver answers nothing about this GPU but that it has to be reset."""
         gpu = self._gpu(uuid)
         if gpu is not None:
-            gpu.reset_required()
+            gpu.was_mute, gpu.answers_since, gpu.answered_s = True, None, 0.0
             self.book.hold(ConditionKind.RECOVERY_NEEDED, "the driver asks for GPU_RESET", now, gpu=uuid)
 
     def all_answer(self, now: float) -> None:

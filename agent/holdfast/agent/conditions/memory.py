@@ -72,7 +72,7 @@ class ConditionMemory:
         if kept.boot == (self._kept or kept).boot and _parts(kept) == _parts(self._kept):
             return
         try:
-            write_file(self._path, kept)
+            write_whole(self._path, msgspec.json.encode(kept))
             self._kept, self._unkept = kept, False
         except OSError as error:
             self._again_at = now + _AGAIN_S
@@ -99,11 +99,11 @@ def read_file(path: str, kind: type[Content]) -> Content | None:
         return None
 
 
-def write_file(path: str, content: msgspec.Struct) -> None:
+def write_whole(path: str, content: bytes) -> None:
     """Replace the file, whole or not at all. Raises OSError."""
     fresh = f"{path}.new"
     with open(fresh, "wb") as file:
-        file.write(msgspec.json.encode(content))
+        file.write(content)
     os.replace(fresh, path)
 
 

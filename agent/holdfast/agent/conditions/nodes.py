@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
 from holdfast.agent.conditions.book import ConditionBook, Held, Rule, Unknown
-from holdfast.agent.reading import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Writability
+from holdfast.agent.reading import ClockDetail, DiskDetail, MemoryDetail, NodeDetail
 from holdfast.api.condition import ConditionKind
 
 # Below which share of the whole something is short. Ours: the last twentieth goes fast on a full disk, and a node
@@ -56,7 +56,7 @@ def _full_says(disk: _Disk) -> str:
 
 def _read_only(disk: _Disk) -> bool | None:
     """A file system that was read-only from the start is meant to be."""
-    if disk.detail.writability is Writability.WRITABLE:
+    if not disk.detail.read_only:
         return False
     return True if disk.was_writable else None
 
@@ -115,7 +115,7 @@ class NodeJudge:
         if node.clock is not None:
             self.book.judge(CLOCK_UNSYNCHRONISED, node.clock, now)
         for disk in node.disks:
-            if disk.writability is Writability.WRITABLE:
+            if not disk.read_only:
                 self._were_writable.add(disk.path)
             for rule in DISK_RULES:
                 self.book.judge(rule, _Disk(disk, disk.path in self._were_writable), now, device=disk.path)

@@ -79,7 +79,6 @@ class _Port:
     downs_total: int = 0
 
     def take(self, detail: PortDetail, usual_gbps: float, now: float) -> None:
-        """Take in one look."""
         for counter in detail.counters:
             self.counts.setdefault(counter, ErrorCount(STOPS_AT.get(counter)))
         grown = {each: count.observe(detail.counters.get(each), now) for each, count in self.counts.items()}

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.agent.conditions.book import Held
-from holdfast.agent.conditions.memory import boot_id, read_file, write_file
+from holdfast.agent.conditions.memory import boot_id, read_file, write_whole
 from holdfast.agent.kernel.faults import CALM_S, KernelFaults, StillLost
 from holdfast.agent.kernel.message import GpuNamed, KernelMessage, parse_message
 from holdfast.agent.kernel.slots import GpuNames
@@ -207,7 +207,7 @@ class KernelLog:
         if is_same and kept_at is not None and read_at - kept_at < _SAVE_QUIET_S:
             return  # nothing is new, and what is kept is not much older
         try:
-            write_file(self._state_file, bookmark)
+            write_whole(self._state_file, msgspec.json.encode(bookmark))
             self._kept, self._unkept = bookmark, False
         except OSError as error:
             if not self._unkept:

@@ -14,7 +14,7 @@ pass for another message. Forms and facts:
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -113,15 +113,38 @@ KernelMessage = (
 
 def parse_message(text: str) -> KernelMessage | None:
     """What `text`, one message of the kernel, means; None when it is none of these."""
-    for mark, pattern, make in _FORMS:
+    for mark, pattern, kind in _FORMS:
         if mark in text and (match := pattern.match(text)) is not None:
-            slot = slot_of(match["pci"]) if "pci" in pattern.groupindex else ""
-            return None if slot is None else make(match, slot)
+            return _meaning(kind, match)
     return None
 
 
-def _xid(match: re.Match[str], slot: str) -> KernelMessage | None:
-    xid, rest = int(match["xid"]), match["rest"].strip()
+def _meaning(kind: type[KernelMessage], match: re.Match[str]) -> KernelMessage | None:
+    said, whole = match.groupdict(), match[0][:_TEXT_CHARACTERS_MAX]
+    slot = slot_of(said["pci"]) if "pci" in said else ""
+    if slot is None:
+        return None
+    if kind is XidLogged:
+        return _xid(slot, int(said["xid"]), said["rest"].strip())
+    if kind is FellOffTheBus:
+        return FellOffTheBus(slot, "GPU has fallen off the bus")
+    if kind is GpuNamed:
+        return GpuNamed(slot, said["uuid"].replace("gpu-", "GPU-"))
+    if kind is SwitchFault:
+        return SwitchFault(said["switch"], int(said["sxid"]), said["rest"].strip(" ,")[:_TEXT_CHARACTERS_MAX])
+    if kind is KilledForMemory:
+        return KilledForMemory(int(said["pid"]), said["name"], whole)
+    if kind is LinkChanged:
+        return LinkChanged(said["device"], whole)
+    if kind is PcieFatal:
+        return PcieFatal(slot, whole)
+    if kind is MemoryFault:
+        status = int(said["status"], 16) if "status" in said else _VALID | _NOT_CORRECTED
+        return MemoryFault(whole) if status & _VALID and status & _NOT_CORRECTED else None
+    return DriverLoaded()
+
+
+def _xid(slot: str, xid: int, rest: str) -> XidLogged | None:
     if not 0 < xid <= _XID_MAX:
         return None
     action, fault = _RECOVERY.search(rest), _LINK_FAULT.search(rest)
@@ -129,40 +152,11 @@ def _xid(match: re.Match[str], slot: str) -> KernelMessage | None:
     if fault is not None:
         interrupt, status = int(fault["interrupt"], 16), int(fault["status"], 16)
         link_fault = LinkFault(fault["unit"], fault["severity"], int(fault["link"]), interrupt, status)
-    return XidLogged(slot, xid, _short(rest), None if action is None else int(action[1], 16), link_fault)
+    recovery_action = None if action is None else int(action[1], 16)
+    return XidLogged(slot, xid, rest[:_TEXT_CHARACTERS_MAX], recovery_action, link_fault)
 
 
-def _fell_off(match: re.Match[str], slot: str) -> KernelMessage:
-    return FellOffTheBus(slot, "GPU has fallen off the bus")
-
-
-def _killed(match: re.Match[str], slot: str) -> KernelMessage:
-    return KilledForMemory(int(match["pid"]), match["name"], _short(match[0]))
-
-
-def _link(match: re.Match[str], slot: str) -> KernelMessage:
-    return LinkChanged(match["device"], _short(match[0]))
-
-
-def _pcie(match: re.Match[str], slot: str) -> KernelMessage:
-    return PcieFatal(slot, _short(match[0]))
-
-
-def _memory(match: re.Match[str], slot: str) -> KernelMessage:
-    return MemoryFault(_short(match[0]))
-
-
-def _bank(match: re.Match[str], slot: str) -> KernelMessage | None:
-    status = int(match["status"], 16)
-    return MemoryFault(_short(match[0])) if status >> 63 & 1 and status >> 61 & 1 else None
-
-
-def _short(text: str) -> str:
-    return text[:_TEXT_CHARACTERS_MAX]
-
-
-_Make = Callable[[re.Match[str], str], KernelMessage | None]
-
+_VALID, _NOT_CORRECTED = 1 << 63, 1 << 61
 _PCI: Final = rf"(?P<pci>{PCI_PATTERN})"
 _RECOVERY: Final = re.compile(
     r"GPU recovery action changed from 0x[0-9a-fA-F]{1,8} \([^)]{0,80}\) to 0x([0-9a-fA-F]{1,4})\b"
@@ -176,65 +170,66 @@ _STATE: Final = r"(?:[Uu]p|[Dd]own|UP|DOWN)\b"
 _KILLED: Final = r"[Kk]illed process (?P<pid>\d{1,10}) \((?P<name>.{0,64}?)\),? "
 _EDGE: Final = r"(?:AER: |PCIe Bus Error: |DPC: ){0,3}"
 
-# What is looked for first, cheaply, because nearly every message is none of these; the form; what it makes, given
-# the slot of the form's `pci`.
-_FORMS: Final[tuple[tuple[str, re.Pattern[str], _Make], ...]] = tuple(
-    (mark, re.compile(pattern, re.DOTALL), make)
-    for mark, pattern, make in (
-        ("Xid", rf"NVRM: Xid \((?:PCI:)?{_PCI}(?: [^()]{{1,40}})?\): (?P<xid>\d{{1,5}}),(?P<rest>.*)", _xid),
-        ("fallen off", rf"NVRM: GPU (?:at )?(?:PCI:)?{_PCI}:? (?:GPU )?has fallen off the bus", _fell_off),
-        ("fallen off", rf"NVRM: The NVIDIA GPU {_PCI}\b.{{0,200}}?fallen off the bus and is not resp", _fell_off),
-        (
-            "NVRM: GPU at",
-            rf"NVRM: GPU at (?:PCI:)?{_PCI}: (?P<uuid>GPU-[0-9a-f]{{8}}(?:-[0-9a-f]{{4,12}}){{4}})",
-            lambda match, slot: GpuNamed(slot, match["uuid"].replace("gpu-", "GPU-")),
-        ),
-        ("NVRM: loading", r"NVRM: loading NVIDIA ", lambda match, slot: DriverLoaded()),
+# The forms of each kind: what is looked for first, cheaply, as nearly every message is none of these; the form.
+_FORMS_OF: Final[Mapping[type[KernelMessage], tuple[tuple[str, str], ...]]] = {
+    XidLogged: (("Xid", rf"NVRM: Xid \((?:PCI:)?{_PCI}(?: [^()]{{1,40}})?\): (?P<xid>\d{{1,5}}),(?P<rest>.*)"),),
+    FellOffTheBus: (
+        ("fallen off", rf"NVRM: GPU (?:at )?(?:PCI:)?{_PCI}:? (?:GPU )?has fallen off the bus"),
+        ("fallen off", rf"NVRM: The NVIDIA GPU {_PCI}\b.{{0,200}}?fallen off the bus and is not resp"),
+    ),
+    GpuNamed: (
+        ("NVRM: GPU at", rf"NVRM: GPU at (?:PCI:)?{_PCI}: (?P<uuid>GPU-[0-9a-f]{{8}}(?:-[0-9a-f]{{4,12}}){{4}})"),
+    ),
+    DriverLoaded: (("NVRM: loading", r"NVRM: loading NVIDIA "),),
+    SwitchFault: (
         (
             "SXid",
             rf"(?P<switch>nvidia-nvswitch\d{{1,3}}):? SXid \(PCI:{_PCI}\): (?P<sxid>\d{{1,6}}), "
             r"Fatal\b(?P<rest>.*)",
-            lambda match, slot: SwitchFault(
-                match["switch"], int(match["sxid"]), _short(match["rest"].strip(" ,"))
-            ),
         ),
-        ("illed process", rf"(?:(?:Memory cgroup o|O)ut of memory(?: \(\w+\))?: )?{_KILLED}", _killed),
+    ),
+    KilledForMemory: (
+        ("illed process", rf"(?:(?:Memory cgroup o|O)ut of memory(?: \(\w+\))?: )?{_KILLED}"),
         (
             "oom-kill:",
             r"oom-kill:constraint=\w{1,40},.{0,1500}?,task=(?P<name>.{0,64}?),pid=(?P<pid>\d{1,10}),uid=\d",
-            _killed,
         ),
-        ("ink ", rf"[\w-]{{1,32}} (?:{PCI_PATTERN}):? {_DEVICE}: (?:NIC )?[Ll]ink (?:is )?{_STATE}", _link),
-        ("NIC Link is", rf"[\w-]{{1,32}}: {_DEVICE}:? NIC Link is {_STATE}", _link),
-        ("link status", rf"bond[\w.-]{{0,28}}: \(slave {_DEVICE}\): link status definitely {_STATE}", _link),
+    ),
+    LinkChanged: (
+        ("ink ", rf"[\w-]{{1,32}} (?:{PCI_PATTERN}):? {_DEVICE}: (?:NIC )?[Ll]ink (?:is )?{_STATE}"),
+        ("NIC Link is", rf"[\w-]{{1,32}}: {_DEVICE}:? NIC Link is {_STATE}"),
+        ("link status", rf"bond[\w.-]{{0,28}}: \(slave {_DEVICE}\): link status definitely {_STATE}"),
         (
             "link status",
             rf"(?:bonding: )?bond[\w.-]{{0,28}}: link status definitely {_STATE} for interface {_DEVICE}",
-            _link,
         ),
+    ),
+    PcieFatal: (
         (
             "(Fatal)",
             rf"[\w-]{{1,32}} {PCI_PATTERN}: {_EDGE}Uncorrect(?:ed|able) \(Fatal\) error (?:message )?received"
             rf"(?: from|:) {_PCI}",
-            _pcie,
         ),
-        ("(Fatal)", rf"[\w-]{{1,32}} {_PCI}: {_EDGE}severity=Uncorrect(?:ed|able) \(Fatal\)", _pcie),
+        ("(Fatal)", rf"[\w-]{{1,32}} {_PCI}: {_EDGE}severity=Uncorrect(?:ed|able) \(Fatal\)"),
+    ),
+    MemoryFault: (
         # More than a process's name can hold, which a user chooses and the kernel begins some messages with.
-        ("EDAC", r"EDAC MC\d{1,3}: \d{1,9} UE (?:[^\[\]():=]{1,100} )?on \S.{0,200}", _memory),
-        ("EDAC", r"EDAC MC\d{1,3}: UE (?:page 0x[0-9a-f]{1,16}, |- no information available)[^:]{0,200}", _memory),
-        ("ardware memory", r"mce: Uncorrected hardware memory error\b.{0,200}", _memory),
-        ("ardware memory", r"MCE: Killing .{1,64}? due to hardware memory corruption\b.{0,100}", _memory),
-        ("ardware Error]", r"(?:\{\d+\})?\[Hardware Error\]: +event severity: fatal\b", _memory),
+        ("EDAC", r"EDAC MC\d{1,3}: \d{1,9} UE (?:[^\[\]():=]{1,100} )?on \S.{0,200}"),
+        ("EDAC", r"EDAC MC\d{1,3}: UE (?:page 0x[0-9a-f]{1,16}, |- no information available)[^:]{0,200}"),
+        ("ardware memory", r"mce: Uncorrected hardware memory error\b.{0,200}"),
+        ("ardware memory", r"MCE: Killing .{1,64}? due to hardware memory corruption\b.{0,100}"),
+        ("ardware Error]", r"(?:\{\d+\})?\[Hardware Error\]: +event severity: fatal\b"),
         (
             "ardware Error]",
             r"(?:mce: )?\[Hardware Error\]: CPU:\d+ .{0,80}?MC\d+_STATUS\[[^\]]{0,20}\bUE\b.{0,120}",
-            _memory,
         ),
         (
             "Machine Check",
             r"mce: \[Hardware Error\]: CPU \d+: Machine Check(?: Exception)?: [0-9a-f]+ Bank \d+: "
             r"(?P<status>[0-9a-f]{16})\b",
-            _bank,
         ),
-    )
+    ),
+}
+_FORMS: Final = tuple(
+    (mark, re.compile(pattern, re.DOTALL), kind) for kind, forms in _FORMS_OF.items() for mark, pattern in forms
 )

@@ -5,6 +5,7 @@ GPU that is sick, so that it is done on a thread of its own.
 Source: https://us.download.nvidia.com/XFree86/Linux-x86_64/570.86.16/README/procinterface.html
 """
 
+import contextlib
 import os
 import re
 import threading
@@ -77,17 +78,10 @@ class GpuNames:
         except OSError:
             return
         for name in names[:_GPUS_MAX]:
-            slot = slot_of(name)
-            uuid = None if slot is None else _uuid_in(os.path.join(self._root, name, "information"))
-            if slot is not None and uuid is not None:
-                self.learn(slot, uuid)
-
-
-def _uuid_in(path: str) -> str | None:
-    """The UUID; None where there is none, or the driver writes question marks for it."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            match = _UUID.search(file.read(_READ_BYTES_MAX))
-    except OSError:
-        return None
-    return None if match is None else match[1]
+            slot, path = slot_of(name), os.path.join(self._root, name, "information")
+            if slot is None:
+                continue
+            with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+                # The driver writes question marks for an UUID that it does not know.
+                if (match := _UUID.search(file.read(_READ_BYTES_MAX))) is not None:
+                    self.learn(slot, match[1])

@@ -10,15 +10,17 @@ Whatever a program wrote is left out: into the device it gets the facility of pr
 program's name where the kernel's stands. A line that merely quotes an error is nobody's fault.
 """
 
+import contextlib
 import errno
 import os
 import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-# The kernel cuts a record at 1 KiB (8 KiB with fields); a longer line of a file is no message of the kernel's.
+# The kernel cuts a record at 1 KiB (8 KiB with fields), and gives none to a smaller buffer than it needs; a longer
+# line of a file is no message of the kernel's.
 TEXT_CHARACTERS_MAX: Final = 2048
 _RECORD_BYTES_MAX: Final = 16384
 
@@ -32,8 +34,6 @@ _SYSLOG: Final = re.compile(
     rf"(?:{_STAMP})?(?P<text>.*)"
 )
 DEVICE: Final = "/dev/kmsg"
-# The kernel refuses to give a record to a smaller buffer than it needs, which is 8 KiB at most.
-_RECORD_BYTES: Final = 16384
 _FILE_BYTES: Final = 1 << 14  # per look: 160 KB a second
 _LINE_BYTES_MAX: Final = 1 << 16
 
@@ -60,8 +60,8 @@ def parse_record(record: bytes) -> KernelRecord | None:
     if not of_the_kernel or head[4] == b"+":
         return KernelRecord("", sequence, said_at_s)
     line, _, _fields = record[head.end() :].partition(b"\n")
-    whole = _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), line)
-    return KernelRecord(_text(whole), sequence, said_at_s)
+    whole = _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), line)[: 4 * TEXT_CHARACTERS_MAX]
+    return KernelRecord(whole.decode("utf-8", "replace")[:TEXT_CHARACTERS_MAX], sequence, said_at_s)
 
 
 def parse_line(line: bytes) -> KernelRecord | None:
@@ -75,10 +75,6 @@ def parse_line(line: bytes) -> KernelRecord | None:
     seconds = match.groupdict().get("seconds")
     said_at_s = None if seconds is None else float(seconds)
     return KernelRecord(match["text"][:TEXT_CHARACTERS_MAX], said_at_s=said_at_s)
-
-
-def _text(raw: bytes) -> str:
-    return raw[: 4 * TEXT_CHARACTERS_MAX].decode("utf-8", "replace")[:TEXT_CHARACTERS_MAX]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +94,12 @@ class Found:
     ended: bool = True
 
 
-class KernelSource(Protocol):
-    """Never waits. Opened on the first look; after an OSError the next look tries anew."""
-
-    place: Place | None
-    """How far it has been read; set before the first look, that look goes on from there."""
-
-    @property
-    def path(self) -> str: ...
-
-    def look(self, most: int) -> Found:
-        """What came since the last look, `most` records at most. Raises OSError."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class KernelDevice:
-    """The kernel's own device: holds what its ring buffer holds, from the boot on."""
+    """The kernel's own device: holds what its ring buffer holds, from the boot on.
+
+    `place` is how far it has been read, as of a log file; set before the first look, that look goes on from there.
+    A look never waits. It raises OSError, and the next one tries anew.
+    """
 
     def __init__(self, path: str = DEVICE, *, read: Callable[[int, int], bytes] = os.read) -> None:
         self.path = path
@@ -124,14 +108,14 @@ class KernelDevice:
         self._descriptor: int | None = None
 
     def look(self, most: int) -> Found:
-        """With a place from an earlier run, what came after it. Without, everything there is."""
+        """What came since the last look, `most` records at most; without a place, everything there is."""
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         records: list[KernelRecord] = []
         lost, ended = 0, False
         for _ in range(most):
             try:
-                raw = self._read(self._descriptor, _RECORD_BYTES)
+                raw = self._read(self._descriptor, _RECORD_BYTES_MAX)
             except BlockingIOError:
                 raw = b""
             except OSError as error:
@@ -171,16 +155,21 @@ class LogFile:
         self._partial = b""
 
     def look(self, most: int) -> Found:
-        descriptor = self._open() if self._descriptor is None else self._descriptor
+        if self._descriptor is None:
+            self._open()
+        assert self._descriptor is not None
         try:
-            found = os.read(descriptor, _FILE_BYTES)
+            found = os.read(self._descriptor, _FILE_BYTES)
         except OSError:
             self.close()
             raise
-        if not found and self._was_replaced():
-            self.close()
-            self.place = Place(0, os.stat(self.path).st_ino)
-            return Found(ended=False)
+        if not found:
+            with contextlib.suppress(FileNotFoundError):  # between the two steps of a rotation
+                status = os.stat(self.path)
+                if status.st_ino != self._inode or status.st_size < self._offset:
+                    self.close()
+                    self.place = Place(0, status.st_ino)
+                    return Found(ended=False)
         *lines, self._partial = (self._partial + found).split(b"\n")
         if len(self._partial) > _LINE_BYTES_MAX:
             self._partial = b"\0"  # no message is that long, and its rest is none either
@@ -194,7 +183,7 @@ class LogFile:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _open(self) -> int:
+    def _open(self) -> None:
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
@@ -207,15 +196,9 @@ class LogFile:
             os.close(descriptor)
             raise
         self._descriptor, self._inode, self._partial = descriptor, status.st_ino, b""
-        return descriptor
 
-    def _was_replaced(self) -> bool:
-        """Whether another file has taken its place, or it was cut."""
-        try:
-            status = os.stat(self.path)
-        except FileNotFoundError:
-            return False  # between the two steps of a rotation
-        return status.st_ino != self._inode or status.st_size < self._offset
+
+KernelSource = KernelDevice | LogFile
 
 
 def source_at(path: str) -> KernelSource:

@@ -16,13 +16,11 @@ PORT: Final = ("device", "port", "node")
 DCGM: Final = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname")
 NODE: Final = ("node",)
 JOB: Final = ("training_job", "node")
+DISK: Final = ("path", "node")
+SOURCE: Final = ("source", "node")
 
-_GAUGE, _COUNTER, _SUMMARY, _UNKNOWN = (
-    MetricKind.GAUGE,
-    MetricKind.COUNTER,
-    MetricKind.SUMMARY,
-    MetricKind.UNKNOWN,
-)
+_GAUGE, _COUNTER = MetricKind.GAUGE, MetricKind.COUNTER
+_SUMMARY, _UNKNOWN = MetricKind.SUMMARY, MetricKind.UNKNOWN
 
 _AGENT = (
     Metric("holdfast_agent_build_info", _GAUGE, "1; the agent's version.", ("version", "training_job", "node")),
@@ -33,14 +31,14 @@ _AGENT = (
     Metric(
         "holdfast_agent_events_dropped_total", _COUNTER, "Events lost because the watchdog was away too long.", JOB
     ),
-    Metric("holdfast_sensor_up", _GAUGE, "1: the source can be read, 0: it cannot.", ("source", "node")),
+    Metric("holdfast_sensor_up", _GAUGE, "1: the source can be read, 0: it cannot.", SOURCE),
     Metric(
         "holdfast_sensor_failures_total",
         _COUNTER,
         "Times that a source that could be read could not any more.",
-        ("source", "node"),
+        SOURCE,
     ),
-    Metric("holdfast_sensor_read_seconds", _SUMMARY, "How long the looks at a sensor took.", ("source", "node")),
+    Metric("holdfast_sensor_read_seconds", _SUMMARY, "How long the looks at a sensor took.", SOURCE),
 )
 
 _RANKS = (
@@ -52,12 +50,7 @@ _RANKS = (
     Metric(
         "holdfast_rank_tokens_total", _COUNTER, "Tokens this rank trained on, as far as steps were seen.", RANK
     ),
-    Metric(
-        "holdfast_rank_progress_age_seconds",
-        _GAUGE,
-        "Since the training loop last published anything.",
-        RANK,
-    ),
+    Metric("holdfast_rank_progress_age_seconds", _GAUGE, "Since the training loop last published anything.", RANK),
     Metric("holdfast_rank_pulse_age_seconds", _GAUGE, "Since the process's side thread last showed life.", RANK),
     Metric("holdfast_rank_phase", _GAUGE, "1 for the phase of the step it is in.", (*RANK, "phase")),
     Metric("holdfast_rank_process", _GAUGE, "1 for what the kernel says of the process.", (*RANK, "state")),
@@ -137,12 +130,10 @@ _NODE = (
     Metric("holdfast_port_received_bytes_total", _COUNTER, "Data received through the port.", PORT),
     Metric("holdfast_node_memory_total_bytes", _GAUGE, "Memory there is.", NODE),
     Metric("holdfast_node_memory_available_bytes", _GAUGE, "Memory that can still be used.", NODE),
-    Metric("holdfast_node_disk_size_bytes", _GAUGE, "Size of the file system.", ("path", "node")),
-    Metric("holdfast_node_disk_free_bytes", _GAUGE, "Free space of the file system.", ("path", "node")),
-    Metric("holdfast_node_disk_inodes_free", _GAUGE, "Free inodes of the file system.", ("path", "node")),
-    Metric(
-        "holdfast_node_disk_writable", _GAUGE, "1: the file system takes writes, 0: it does not.", ("path", "node")
-    ),
+    Metric("holdfast_node_disk_size_bytes", _GAUGE, "Size of the file system.", DISK),
+    Metric("holdfast_node_disk_free_bytes", _GAUGE, "Free space of the file system.", DISK),
+    Metric("holdfast_node_disk_inodes_free", _GAUGE, "Free inodes of the file system.", DISK),
+    Metric("holdfast_node_disk_writable", _GAUGE, "1: the file system takes writes, 0: it does not.", DISK),
     Metric("holdfast_node_load1", _GAUGE, "Runnable and blocked tasks, over a minute.", NODE),
     Metric("holdfast_node_clock_synchronised", _GAUGE, "1: the kernel says so, 0: it is not.", NODE),
     Metric("holdfast_node_clock_error_seconds", _GAUGE, "How far the clock may be off, at the most.", NODE),

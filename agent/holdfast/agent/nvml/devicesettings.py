@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
 from holdfast.agent.nvml.driver import CallFailed, Driver, NotTold, NvmlFailure
-from holdfast.agent.nvml.gpu import identify
+from holdfast.agent.nvml.gpu import Gpu, every_gpu
 from holdfast.api.telemetry import Unreadable
 
 
@@ -25,35 +25,45 @@ class DeviceSettings:
 def record_settings(driver: Driver) -> tuple[DeviceSettings, ...] | Unreadable:
     """What is set now. Unreadable without a driver."""
     try:
-        driver.call("nvmlInit")
-        try:
-            count = int(driver.call("nvmlDeviceGetCount"))
-            return tuple(_settings(driver, index) for index in range(count))
-        finally:
-            driver.call("nvmlShutdown")
+        with every_gpu(driver) as gpus:
+            return tuple(_settings(driver, gpu) for gpu in gpus)
     except NvmlFailure as failure:
         return Unreadable("nvml", str(failure))
 
 
 def restore_settings(driver: Driver, recorded: Sequence[DeviceSettings]) -> tuple[Unreadable, ...]:
     """Put back what differs from `recorded`, and only that. Returns what could not be put back."""
-    now = record_settings(driver)
-    if isinstance(now, Unreadable):
-        return (now,) if recorded else ()
-    present = {settings.uuid: settings for settings in now}
     failed: list[Unreadable] = []
-    for wanted in recorded:
-        current = present.get(wanted.uuid)
-        if current is None:
-            failed.append(Unreadable(wanted.uuid, "it does not answer any more"))
-        elif current != wanted:
-            failed.extend(_put_back(driver, wanted, current))
+
+    def put(gpu: Gpu, function: str, *values: int | None) -> None:
+        if None in values:
+            return
+        try:
+            driver.call(function, gpu.handle, *values)
+        except NvmlFailure as failure:
+            failed.append(Unreadable(gpu.uuid, str(failure)))
+
+    try:
+        with every_gpu(driver) as gpus:
+            present = {gpu.uuid: (gpu, _settings(driver, gpu)) for gpu in gpus}
+            for wanted in recorded:
+                if wanted.uuid not in present:
+                    failed.append(Unreadable(wanted.uuid, "it does not answer any more"))
+                    continue
+                gpu, current = present[wanted.uuid]
+                if wanted.power_limit_mw != current.power_limit_mw:
+                    put(gpu, "nvmlDeviceSetPowerManagementLimit", wanted.power_limit_mw)
+                clocks = (wanted.application_memory_mhz, wanted.application_sm_mhz)
+                if clocks != (current.application_memory_mhz, current.application_sm_mhz):
+                    put(gpu, "nvmlDeviceSetApplicationsClocks", *clocks)
+                if wanted.persistence != current.persistence:
+                    put(gpu, "nvmlDeviceSetPersistenceMode", wanted.persistence)
+    except NvmlFailure as failure:
+        return (Unreadable("nvml", str(failure)),) if recorded else ()
     return tuple(failed)
 
 
-def _settings(driver: Driver, index: int) -> DeviceSettings:
-    gpu = identify(driver, index)
-
+def _settings(driver: Driver, gpu: Gpu) -> DeviceSettings:
     def ask(function: str, *more: int) -> int | None:
         try:
             return int(driver.call(function, gpu.handle, *more))
@@ -62,36 +72,9 @@ def _settings(driver: Driver, index: int) -> DeviceSettings:
 
     return DeviceSettings(
         uuid=gpu.uuid,
-        index=index,
+        index=gpu.index,
         power_limit_mw=ask("nvmlDeviceGetPowerManagementLimit"),
         application_sm_mhz=ask("nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_SM),
         application_memory_mhz=ask("nvmlDeviceGetApplicationsClock", pynvml.NVML_CLOCK_MEM),
         persistence=ask("nvmlDeviceGetPersistenceMode"),
     )
-
-
-def _put_back(driver: Driver, wanted: DeviceSettings, current: DeviceSettings) -> list[Unreadable]:
-    failed: list[Unreadable] = []
-
-    def put(function: str, *values: int | None) -> None:
-        if None in values:
-            return
-        try:
-            driver.call(function, handle, *values)
-        except NvmlFailure as failure:
-            failed.append(Unreadable(wanted.uuid, str(failure)))
-
-    try:
-        driver.call("nvmlInit")
-        handle = driver.call("nvmlDeviceGetHandleByIndex", current.index)
-        if wanted.power_limit_mw != current.power_limit_mw:
-            put("nvmlDeviceSetPowerManagementLimit", wanted.power_limit_mw)
-        clocks = (wanted.application_memory_mhz, wanted.application_sm_mhz)
-        if clocks != (current.application_memory_mhz, current.application_sm_mhz):
-            put("nvmlDeviceSetApplicationsClocks", *clocks)
-        if wanted.persistence != current.persistence:
-            put("nvmlDeviceSetPersistenceMode", wanted.persistence)
-        driver.call("nvmlShutdown")
-    except NvmlFailure as failure:
-        failed.append(Unreadable(wanted.uuid, str(failure)))
-    return failed

@@ -1,18 +1,11 @@
 """Calls into the NVIDIA driver's management library: what went wrong as one of five errors, and how long it takes.
 
-    NvmlFailure          a call failed
-    ├── NotTold          not supported here, unknown to this driver, or not permitted
-    ├── NothingYet       no event came in time
-    ├── GpuLost          the GPU has fallen off the bus or is otherwise not to be reached
-    ├── ResetRequired    the GPU answers nothing before it is reset
-    ├── DriverAbsent     no library, no driver, or the session with it is over
-    └── CallFailed       anything else: Unknown
-
 Source: nvmlReturn_t, https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
 """
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -63,9 +56,13 @@ _FAILURES: Final[dict[int, type[NvmlFailure]]] = {
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: DriverAbsent,
 }
 
+Field = int | tuple[int, int]  # a field, or a field and its scope
+# The member of a field value's union by its type. Source: nvmlValueType_t,
+# https://docs.nvidia.com/deploy/nvml-api/group__nvmlFieldValueEnums.html
+_MEMBERS: Final[Sequence[str]] = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
-def failure_of(function: str, code: int) -> NvmlFailure:
-    """The error for a return code other than success."""
+
+def _failure_of(function: str, code: int) -> NvmlFailure:
     absent = code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
     words = "libnvidia-ml.so.1 is not found" if absent else pynvml.NVMLError(code)
     return _FAILURES.get(code, CallFailed)(f"{function}: {words}")
@@ -93,10 +90,30 @@ class Driver:
         try:
             return getattr(pynvml, function)(*arguments)
         except pynvml.NVMLError as error:
-            raise failure_of(function, error.value) from error
+            raise _failure_of(function, error.value) from error
         finally:
             del self._running[thread]
 
     def longest_running(self) -> Running | None:
-        """The call that has been under way for longest."""
         return min(tuple(self._running.values()), key=lambda running: running.since, default=None)
+
+    def field_values(self, handle: Any, fields: Sequence[Field]) -> Mapping[Field, int | None]:
+        """What is said of each field of a GPU; None: nothing now. One that it does not have is left out.
+
+        Raises GpuLost and ResetRequired also when only a field's own answer says so, and what `call` raises.
+        """
+        if not fields:
+            return {}
+        values: dict[Field, int | None] = {}
+        for field, answer in zip(fields, self.call("nvmlDeviceGetFieldValues", handle, list(fields)), strict=True):
+            if answer.nvmlReturn == pynvml.NVML_SUCCESS:
+                known = 0 <= answer.valueType < len(_MEMBERS)
+                value: float = getattr(answer.value, _MEMBERS[answer.valueType]) if known else math.nan
+                values[field] = int(value) if math.isfinite(value) else None
+                continue
+            failure = _failure_of("nvmlDeviceGetFieldValues", answer.nvmlReturn)
+            if isinstance(failure, GpuLost | ResetRequired):
+                raise failure
+            if not isinstance(failure, NotTold):
+                values[field] = None
+        return values

@@ -1,41 +1,50 @@
-"""One GPU, asked everything the driver may tell of it.
+"""One session with the driver, and its GPUs, each asked everything that the driver may tell of it.
 
 What changes by the second is asked at every poll, what costs more or changes seldom now and then. What the driver
 does not have is asked once a session.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
-from holdfast.agent.nvml import fields
-from holdfast.agent.nvml.driver import CallFailed, Driver, NotTold
-from holdfast.agent.nvml.fields import Field, field_values
+from holdfast.agent.nvml.driver import (
+    CallFailed,
+    Driver,
+    DriverAbsent,
+    Field,
+    GpuLost,
+    NotTold,
+    NvmlFailure,
+    ResetRequired,
+)
 from holdfast.agent.reading import GpuDetail, NvlinkDetail
 
 # Counters of errors are judged by minutes and hours; the driver's events say sooner what cannot wait.
 SELDOM_S: Final = 10.0
 _QUICK_FIELDS: Final[tuple[Field, ...]] = (
-    fields.MEMORY_TEMPERATURE_C,
-    fields.ENERGY_MJ,
-    fields.POWER_THROTTLED_NS,
-    fields.THERMAL_THROTTLED_NS,
-    fields.BOARD_LIMIT_THROTTLED_NS,
-    fields.RELIABILITY_THROTTLED_NS,
-    fields.SOFTWARE_THERMAL_NS,
-    fields.HARDWARE_THERMAL_NS,
-    fields.PCIE_REPLAYS,
-    fields.RECOVERY_ACTION,
-    fields.RETIRED_SINGLE_BIT,
-    fields.RETIRED_DOUBLE_BIT,
-    fields.RETIREMENT_PENDING,
+    pynvml.NVML_FI_DEV_MEMORY_TEMP,
+    pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,
+    pynvml.NVML_FI_DEV_PERF_POLICY_POWER,
+    pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL,
+    pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT,
+    pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY,
+    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
+    pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER,
+    pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
+    pynvml.NVML_FI_DEV_RETIRED_SBE,
+    pynvml.NVML_FI_DEV_RETIRED_DBE,
+    pynvml.NVML_FI_DEV_RETIRED_PENDING,
 )
 _LINKS_MAX: Final[int] = pynvml.NVML_NVLINK_MAX_LINKS
-_REPLAYS: Final[int] = pynvml.NVML_NVLINK_ERROR_DL_REPLAY
-_RECOVERIES: Final[int] = pynvml.NVML_NVLINK_ERROR_DL_RECOVERY
-_CRC_FLITS: Final[int] = pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT
+_LINK_COUNT: Final[int] = pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT
+# Of one link, which is the field's scope, on NVLink 5 and newer.
+_LINK_RECOVERIES: Final[int] = pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS
+_LINK_RECEIVE_ERRORS: Final[int] = pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS
 
 
 class _Links:
@@ -51,37 +60,33 @@ class _Links:
     def poll(self) -> tuple[NvlinkDetail, ...]:
         """Every link, also one that is down; none where the GPU has no NVLink. Raises GpuLost, DriverAbsent."""
         if self._count is None:
-            self._count = self._count_links()
-            both = (fields.LINK_RECOVERIES, fields.LINK_RECEIVE_ERRORS)
+            try:
+                count = self._driver.field_values(self._handle, (_LINK_COUNT,)).get(_LINK_COUNT)
+            except (NotTold, CallFailed):
+                count = None
+            if count is None:
+                count = next((link for link in range(_LINKS_MAX) if self._active(link) is None), _LINKS_MAX)
+            self._count = min(count, _LINKS_MAX)
+            both = (_LINK_RECOVERIES, _LINK_RECEIVE_ERRORS)
             self._fields = [(field, link) for field in both for link in range(self._count)]
         told: Mapping[Field, int | None] = {}
-        try:
-            told = field_values(self._driver, self._handle, self._fields)
+        with contextlib.suppress(NotTold, CallFailed):
+            told = self._driver.field_values(self._handle, self._fields)
             self._fields = [field for field in self._fields if field in told]
-        except (NotTold, CallFailed):
-            pass
         links = []
         for link in range(self._count):
-            recoveries, crc_errors = self._counter(link, _RECOVERIES), self._counter(link, _CRC_FLITS)
+            recoveries = self._counter(link, pynvml.NVML_NVLINK_ERROR_DL_RECOVERY)
+            crc_errors = self._counter(link, pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT)
             links.append(
                 NvlinkDetail(
                     link=link,
                     active=self._active(link),
-                    replays=self._counter(link, _REPLAYS),
-                    recoveries=_first(told.get((fields.LINK_RECOVERIES, link)), recoveries),
-                    crc_errors=_first(told.get((fields.LINK_RECEIVE_ERRORS, link)), crc_errors),
+                    replays=self._counter(link, pynvml.NVML_NVLINK_ERROR_DL_REPLAY),
+                    recoveries=_first(told.get((_LINK_RECOVERIES, link)), recoveries),
+                    crc_errors=_first(told.get((_LINK_RECEIVE_ERRORS, link)), crc_errors),
                 )
             )
         return tuple(links)
-
-    def _count_links(self) -> int:
-        try:
-            told = field_values(self._driver, self._handle, (fields.LINK_COUNT,)).get(fields.LINK_COUNT)
-        except (NotTold, CallFailed):
-            told = None
-        if told is not None:
-            return min(told, _LINKS_MAX)
-        return next((link for link in range(_LINKS_MAX) if self._active(link) is None), _LINKS_MAX)
 
     def _active(self, link: int) -> bool | None:
         try:
@@ -129,7 +134,17 @@ class Gpu:
         except NotTold:
             temperature_c = None
         if self._base is None:
-            self._base = self._identity()
+            pci, threshold = self._ask("nvmlDeviceGetPciInfo"), "nvmlDeviceGetTemperatureThreshold"
+            self._base = GpuDetail(
+                uuid=self.uuid,
+                index=self.index,
+                model=self._ask("nvmlDeviceGetName"),
+                pci_bus_id=None if pci is None else str(pci.busId).lower(),
+                slowdown_c=self._ask(threshold, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+                shutdown_c=self._ask(threshold, pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+                pcie_generation_max=self._ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+                pcie_width_max=self._ask("nvmlDeviceGetMaxPcieLinkWidth"),
+            )
         if now >= self._seldom_due_at:
             self._base = self._seldom(self._base)
             self._seldom_due_at = now + SELDOM_S
@@ -137,23 +152,18 @@ class Gpu:
 
     def recovery_action(self) -> int | None:
         """What the driver says this GPU needs. Raises NvmlFailure."""
-        return field_values(self._driver, self.handle, (fields.RECOVERY_ACTION,)).get(fields.RECOVERY_ACTION)
-
-    def _identity(self) -> GpuDetail:
-        pci = self._ask("nvmlDeviceGetPciInfo")
-        return GpuDetail(
-            uuid=self.uuid,
-            index=self.index,
-            model=self._ask("nvmlDeviceGetName"),
-            pci_bus_id=None if pci is None else str(pci.busId).lower(),
-            slowdown_c=self._ask("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-            shutdown_c=self._ask("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
-            pcie_generation_max=self._ask("nvmlDeviceGetMaxPcieLinkGeneration"),
-            pcie_width_max=self._ask("nvmlDeviceGetMaxPcieLinkWidth"),
-        )
+        action = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+        return self._driver.field_values(self.handle, (action,)).get(action)
 
     def _quick(self, base: GpuDetail, temperature_c: float | None) -> GpuDetail:
-        told = self._field_values()
+        told: Mapping[Field, int | None] = {}
+        try:
+            told = self._driver.field_values(self.handle, self._fields)
+            self._fields = [field for field in self._fields if field in told]
+        except NotTold:
+            self._fields = []
+        except CallFailed:
+            pass
         use = self._ask("nvmlDeviceGetUtilizationRates")
         throttle: int | None = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         if throttle is None:  # the name it had before driver 535
@@ -161,34 +171,37 @@ class Gpu:
         margin_c: float | None = self._ask("nvmlDeviceGetMarginTemperature")
         if margin_c is None and base.slowdown_c is not None and temperature_c is not None:
             margin_c = base.slowdown_c - temperature_c
-        replays = told.get(fields.PCIE_REPLAYS)
-        by_reason = [told.get(fields.SOFTWARE_THERMAL_NS), told.get(fields.HARDWARE_THERMAL_NS)]
-        thermal_ns = [part for part in by_reason if part is not None]
-        pending = told.get(fields.RETIREMENT_PENDING)
+        replays = told.get(pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER)
+        thermal = (
+            pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+            pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
+        )
+        thermal_ns = [part for field in thermal if (part := told.get(field)) is not None]
+        pending = told.get(pynvml.NVML_FI_DEV_RETIRED_PENDING)
         return replace(
             base,
             temperature_c=temperature_c,
-            memory_temperature_c=told.get(fields.MEMORY_TEMPERATURE_C),
+            memory_temperature_c=told.get(pynvml.NVML_FI_DEV_MEMORY_TEMP),
             margin_c=margin_c,
             power_w=_scaled(self._ask("nvmlDeviceGetPowerUsage"), 1e-3),
-            energy_j=_scaled(told.get(fields.ENERGY_MJ), 1e-3),
+            energy_j=_scaled(told.get(pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION), 1e-3),
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
             memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
             utilization_ratio=None if use is None else use.gpu / 100.0,
             throttle=throttle,
             thermal_throttled_s=_scaled(
-                sum(thermal_ns) if thermal_ns else told.get(fields.THERMAL_THROTTLED_NS), 1e-9
+                sum(thermal_ns) if thermal_ns else told.get(pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL), 1e-9
             ),
-            power_throttled_s=_scaled(told.get(fields.POWER_THROTTLED_NS), 1e-9),
-            board_limit_throttled_s=_scaled(told.get(fields.BOARD_LIMIT_THROTTLED_NS), 1e-9),
-            reliability_throttled_s=_scaled(told.get(fields.RELIABILITY_THROTTLED_NS), 1e-9),
+            power_throttled_s=_scaled(told.get(pynvml.NVML_FI_DEV_PERF_POLICY_POWER), 1e-9),
+            board_limit_throttled_s=_scaled(told.get(pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT), 1e-9),
+            reliability_throttled_s=_scaled(told.get(pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY), 1e-9),
             pcie_generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration"),
             pcie_width=self._ask("nvmlDeviceGetCurrPcieLinkWidth"),
             pcie_replays=self._ask("nvmlDeviceGetPcieReplayCounter") if replays is None else replays,
-            retired_pages_single_bit=told.get(fields.RETIRED_SINGLE_BIT),
-            retired_pages_double_bit=told.get(fields.RETIRED_DOUBLE_BIT),
+            retired_pages_single_bit=told.get(pynvml.NVML_FI_DEV_RETIRED_SBE),
+            retired_pages_double_bit=told.get(pynvml.NVML_FI_DEV_RETIRED_DBE),
             page_retirement_pending=None if pending is None else bool(pending),
-            recovery_action=told.get(fields.RECOVERY_ACTION),
+            recovery_action=told.get(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
         )
 
     def _seldom(self, base: GpuDetail) -> GpuDetail:
@@ -228,17 +241,6 @@ class Gpu:
         except CallFailed:
             return None
 
-    def _field_values(self) -> Mapping[Field, int | None]:
-        try:
-            told = field_values(self._driver, self.handle, self._fields)
-        except NotTold:
-            self._fields = []
-            return {}
-        except CallFailed:
-            return {}
-        self._fields = [field for field in self._fields if field in told]
-        return told
-
 
 def identify(driver: Driver, index: int) -> Gpu:
     """The GPU of that number. Raises NvmlFailure."""
@@ -252,3 +254,73 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 def _first(value: int | None, other: int | None) -> int | None:
     return other if value is None else value
+
+
+@contextlib.contextmanager
+def every_gpu(driver: Driver) -> Iterator[list[Gpu]]:
+    """All GPUs, in a session of their own. Raises NvmlFailure, also when one of them does not answer."""
+    driver.call("nvmlInit")
+    try:
+        yield [identify(driver, index) for index in range(int(driver.call("nvmlDeviceGetCount")))]
+    finally:
+        with contextlib.suppress(NvmlFailure):
+            driver.call("nvmlShutdown")
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One poll of every GPU. Those without details are `lost`, `reset_required` or `unknown`: reasons by UUID."""
+
+    details: tuple[GpuDetail, ...]
+    lost: dict[str, str] = field(default_factory=dict)
+    reset_required: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
+class Session:
+    """GPUs that do not answer at the start give no UUID: they are `unidentified`, why by their number."""
+
+    def __init__(self, driver: Driver) -> None:
+        """Begin. Raises DriverAbsent."""
+        self._driver = driver
+        self.gpus: list[Gpu] = []
+        self.unidentified: dict[int, NvmlFailure] = {}
+        self._lost: dict[str, str] = {}
+        try:
+            driver.call("nvmlInit")
+            try:
+                for index in range(int(driver.call("nvmlDeviceGetCount"))):
+                    try:
+                        self.gpus.append(identify(driver, index))
+                    except DriverAbsent:
+                        raise
+                    except NvmlFailure as failure:
+                        self.unidentified[index] = failure
+            except BaseException:
+                self.close()
+                raise
+        except NvmlFailure as failure:
+            raise DriverAbsent(str(failure)) from failure
+
+    def close(self) -> None:
+        """End it. A driver that is gone has ended it already."""
+        with contextlib.suppress(NvmlFailure):
+            self._driver.call("nvmlShutdown")
+
+    def sweep(self, now: float) -> Sweep:
+        """Poll every GPU that is not lost. Raises DriverAbsent."""
+        reset: dict[str, str] = {}
+        unknown: dict[str, str] = {}
+        details = []
+        for gpu in self.gpus:
+            if gpu.uuid in self._lost:
+                continue
+            try:
+                details.append(gpu.poll(now))
+            except GpuLost as failure:
+                self._lost[gpu.uuid] = str(failure)
+            except ResetRequired as failure:
+                reset[gpu.uuid] = str(failure)
+            except CallFailed as failure:
+                unknown[gpu.uuid] = str(failure)
+        return Sweep(tuple(details), dict(self._lost), reset, unknown)

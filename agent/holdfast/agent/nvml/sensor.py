@@ -8,15 +8,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
 from holdfast.agent.conditions.memory import ConditionMemory
-from holdfast.agent.nvml.driver import Driver, DriverAbsent
-from holdfast.agent.nvml.events import EventWatch
-from holdfast.agent.nvml.session import Session
+from holdfast.agent.nvml.driver import Driver, DriverAbsent, GpuLost, NothingYet, NotTold, NvmlFailure
+from holdfast.agent.nvml.gpu import Gpu, Session
 from holdfast.agent.nvml.snapshot import NAME, GpuSnapshot
 from holdfast.agent.reading import Reading
+from holdfast.agent.sensors.background import kernel_value
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,6 +27,19 @@ _STOP_S: Final = 2.0
 _RETRY_S_MIN: Final = 1.0
 _RETRY_S_MAX: Final = 30.0  # a driver that was loaded anew is seen half a minute later at most
 _ANEW_S: Final = 60.0  # how often a lost GPU is looked for: it comes back with a new session only
+WAIT_MS: Final = 500
+_AFTER_LOSS_S: Final = 0.5  # with a lost GPU in the set the driver does not wait but fails at once
+# Structured events, new in driver 615, tell the same incidents again: these bits are what every driver has.
+_XID: Final[int] = pynvml.nvmlEventTypeXidCriticalError
+_UNAVAILABLE: Final[int] = pynvml.nvmlEventTypeGpuUnavailableError
+_WANTED: Final[int] = (
+    _XID
+    | _UNAVAILABLE
+    | pynvml.nvmlEventTypeDoubleBitEccError
+    | pynvml.nvmlEventTypeGpuRecoveryAction
+    | pynvml.nvmlEventTypeDramRetirementFailure
+    | pynvml.nvmlEventTypeFatalPoisonError
+)
 _VENDOR: Final = "0x10de"
 _DISPLAY: Final = "0x03"  # the PCI class of GPUs, with or without an output for a screen
 
@@ -34,17 +49,10 @@ class NvmlSensor:
 
     name = NAME
 
-    def __init__(
-        self,
-        *,
-        known: Callable[[], bool] = lambda: True,
-        clock: Callable[[], float] = time.monotonic,
-        memory: ConditionMemory | None = None,
-    ) -> None:
+    def __init__(self, *, known: Callable[[], bool] = lambda: True, memory: ConditionMemory | None = None) -> None:
         self._known = known
-        self._clock = clock
-        self._driver = Driver(clock)
-        self._snapshot = GpuSnapshot(clock=clock, hang=self._hang, memory=memory)
+        self._driver = Driver(time.monotonic)
+        self._snapshot = GpuSnapshot(clock=time.monotonic, hang=self._hang, memory=memory)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
         self._thread.start()
@@ -81,14 +89,14 @@ class NvmlSensor:
         """Poll every second until told to stop or a new session is called for. Raises DriverAbsent."""
         _LOG.info("driver answers: gpus=%d unidentified=%d", len(session.gpus), len(session.unidentified))
         watch = EventWatch(self._driver, session.gpus, self._snapshot)
-        began = self._clock()
+        began = time.monotonic()
         try:
             while not self._stop.is_set():
-                now = self._clock()
+                now = time.monotonic()
                 missing = self._snapshot.sweep(session, now, no_events=watch.unreadable)
                 if (missing or watch.failed) and now - began >= _ANEW_S:
                     return
-                self._snapshot.poll_now.wait(max(0.0, now + POLL_EVERY_S - self._clock()))
+                self._snapshot.poll_now.wait(max(0.0, now + POLL_EVERY_S - time.monotonic()))
                 self._snapshot.poll_now.clear()
         finally:
             stopped = False
@@ -105,6 +113,75 @@ class NvmlSensor:
         return f"{running.function} has not returned for {now - running.since:.0f} s"
 
 
+class EventWatch:
+    """Events of one session with the driver, told to `snapshot` until `stop`."""
+
+    def __init__(self, driver: Driver, gpus: Iterable[Gpu], snapshot: GpuSnapshot) -> None:
+        """`unreadable` says why no events come, empty while they do."""
+        self.unreadable = ""
+        self.failed = False  # events came, and come no more: a new session may help
+        self._driver = driver
+        self._gpus = {_address_of(gpu.handle): gpu for gpu in gpus}
+        self._snapshot = snapshot
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nvml-events", daemon=True)
+        self._thread.start()
+
+    def stop(self, patience_s: float) -> bool:
+        """End it. False: a call has not returned within the patience; it will end when the call does."""
+        self._stop.set()
+        self._thread.join(patience_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            events = self._driver.call("nvmlEventSetCreate")
+            try:
+                self._register_and_wait(events)
+            finally:
+                self._driver.call("nvmlEventSetFree", events)
+        except NotTold as failure:
+            self.unreadable = str(failure)
+        except NvmlFailure as failure:
+            self.unreadable, self.failed = str(failure), True
+        except Exception as error:  # of whoever is told, or the binding's own
+            _LOG.exception("event watch failed")
+            self.unreadable, self.failed = repr(error), True
+
+    def _register_and_wait(self, events: Any) -> None:
+        told = False
+        for gpu in self._gpus.values():
+            try:
+                wanted = _WANTED & int(self._driver.call("nvmlDeviceGetSupportedEventTypes", gpu.handle))
+                self._driver.call("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
+            except (NotTold, GpuLost):
+                continue
+            told = told or bool(wanted & _XID)
+        if not told:
+            self.unreadable = "the driver tells no events"
+        while told and not self._stop.is_set():
+            try:
+                event = self._driver.call("nvmlEventSetWait_v2", events, WAIT_MS)
+            except NothingYet:
+                continue
+            except GpuLost:
+                self._snapshot.changed(None)
+                self._stop.wait(_AFTER_LOSS_S)
+                continue
+            source = self._gpus.get(_address_of(event.device))
+            if source is not None and event.eventType & _XID:
+                self._snapshot.xid(source, int(event.eventData))
+            elif source is not None and event.eventType & _UNAVAILABLE:
+                self._snapshot.unavailable(source)
+            else:
+                self._snapshot.changed(source)
+
+
+def _address_of(handle: Any) -> int:
+    """What tells one device handle from another."""
+    return int(pynvml.cast(handle, pynvml.c_void_p).value or 0)
+
+
 def has_nvidia_gpus(root: str = "/") -> bool:
     """Whether this machine has NVIDIA GPUs, asked of the kernel and not of the driver.
 
@@ -118,12 +195,7 @@ def has_nvidia_gpus(root: str = "/") -> bool:
     except OSError:
         return False
     paths = [os.path.join(devices, name) for name in names]
-    return any(_line(path, "vendor") == _VENDOR and _line(path, "class").startswith(_DISPLAY) for path in paths)
-
-
-def _line(device: str, name: str) -> str:
-    try:
-        with open(os.path.join(device, name), encoding="ascii", errors="replace") as file:
-            return file.read(64).strip()
-    except OSError:
-        return ""
+    return any(
+        kernel_value(path, "vendor") == _VENDOR and kernel_value(path, "class").startswith(_DISPLAY)
+        for path in paths
+    )

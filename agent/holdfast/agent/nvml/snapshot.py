@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from holdfast.agent.conditions.gpus import GpuJudge
 from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.agent.nvml.driver import GpuLost, NvmlFailure, ResetRequired
-from holdfast.agent.nvml.gpu import Gpu
-from holdfast.agent.nvml.session import Session, Sweep
+from holdfast.agent.nvml.gpu import Gpu, Session, Sweep
 from holdfast.agent.reading import GpuDetail, Reading, sample_of
 from holdfast.agent.union import NVML_EVENTS
 from holdfast.api.telemetry import GpuDisappeared, GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised

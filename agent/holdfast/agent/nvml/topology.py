@@ -8,7 +8,7 @@ from typing import Any, Final
 import pynvml  # type: ignore[import-untyped] # NVIDIA publishes no types
 
 from holdfast.agent.nvml.driver import CallFailed, Driver, NotTold, NvmlFailure
-from holdfast.agent.nvml.gpu import Gpu, identify
+from holdfast.agent.nvml.gpu import Gpu, every_gpu
 from holdfast.api.telemetry import Unreadable
 
 _SWITCH: Final = "switch"  # what all GPUs with links to NVSwitches have in common
@@ -32,18 +32,10 @@ class Domains:
 def nvlink_domains(driver: Driver) -> Domains | Unreadable:
     """Ask the driver, which may take its time. Unreadable where there is none, or where a GPU does not answer."""
     try:
-        driver.call("nvmlInit")
+        with every_gpu(driver) as gpus:
+            return Domains(grouped([(gpu.uuid, _ends(driver, gpu)) for gpu in gpus]))
     except NvmlFailure as failure:
         return Unreadable("nvml", str(failure))
-    try:
-        count = int(driver.call("nvmlDeviceGetCount"))
-        gpus = [identify(driver, index) for index in range(count)]
-        return Domains(grouped([(gpu.uuid, _ends(driver, gpu)) for gpu in gpus]))
-    except NvmlFailure as failure:
-        return Unreadable("nvml", str(failure))
-    finally:
-        with contextlib.suppress(NvmlFailure):
-            driver.call("nvmlShutdown")
 
 
 def grouped(ends: Sequence[tuple[str, frozenset[str]]]) -> tuple[tuple[str, ...], ...]:
@@ -73,19 +65,13 @@ def _ends(driver: Driver, gpu: Gpu) -> frozenset[str]:
         except NotTold:
             continue
     if _SWITCH in ends:
-        _check_fabric(driver, gpu)
+        # Links to a switch carry nothing before the fabric manager has set it up. GPUs before Hopper do not tell.
+        info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+        with contextlib.suppress(NotTold):
+            driver.call("nvmlDeviceGetGpuFabricInfoV", gpu.handle, pynvml.byref(info))
+            if info.state not in (_FABRIC_READY, pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED):
+                raise CallFailed(f"the NVLink fabric of {gpu.uuid} is not set up (state {info.state})")
     return frozenset(ends)
-
-
-def _check_fabric(driver: Driver, gpu: Gpu) -> None:
-    """Links to a switch carry nothing before the fabric manager has set it up. Raises CallFailed."""
-    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
-    try:
-        driver.call("nvmlDeviceGetGpuFabricInfoV", gpu.handle, pynvml.byref(info))
-    except NotTold:
-        return  # GPUs before Hopper do not tell
-    if info.state not in (_FABRIC_READY, pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED):
-        raise CallFailed(f"the NVLink fabric of {gpu.uuid} is not set up (state {info.state})")
 
 
 def _bus_id(pci: Any) -> str:

@@ -1,12 +1,18 @@
-"""Sources that may be slow or hang: looked at on a thread of their own, or by a task of the event loop."""
+"""Sources that may be slow or hang: looked at on a thread of their own, or by a task of the event loop.
+
+And what is read from a source is bounded.
+"""
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+import aiohttp
 
 from holdfast.api.telemetry import Unreadable
 
@@ -70,20 +76,18 @@ class Polled(Generic[T]):
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            self._latest = (self._one_look(), self._clock())
+            found: Sight[T] | Unreadable
+            try:
+                found = Sight(self._look(), self._clock())
+            except (OSError, ValueError) as error:
+                found = Unreadable(self._name, getattr(error, "strerror", None) or str(error))
+            except Exception as error:  # unforeseen; without this thread the source would be blind for ever
+                if type(error) not in self._logged:
+                    self._logged.add(type(error))
+                    _LOG.exception("a source's look failed: source=%s", self._name)
+                found = Unreadable(self._name, f"the look failed: {error!r}"[:200])
+            self._latest = (found, self._clock())
             self._ending.wait(self._interval_s)
-
-    def _one_look(self) -> Sight[T] | Unreadable:
-        try:
-            return Sight(self._look(), self._clock())
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            return Unreadable(self._name, reason)
-        except Exception as error:  # unforeseen; without this thread the source would be blind for ever
-            if type(error) not in self._logged:
-                self._logged.add(type(error))
-                _LOG.exception("a source's look failed: source=%s", self._name)
-            return Unreadable(self._name, f"the look failed: {error!r}"[:200])
 
 
 class Background:
@@ -128,3 +132,22 @@ class Background:
                     _LOG.exception("a source's look failed: source=%s", self._name)
                 self._failed(f"the look failed: {error!r}"[:200])
             await asyncio.sleep(self._again_s)
+
+
+async def body_of(response: aiohttp.ClientResponse, bytes_max: int) -> str:
+    """An answer's text. Raises ValueError for one that is too long, and what aiohttp raises."""
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(2**16):
+        body += chunk
+        if len(body) > bytes_max:
+            raise ValueError(f"its answer is longer than {bytes_max} bytes")
+    return body.decode("utf-8", "replace")
+
+
+def kernel_value(*path: str) -> str:
+    """What a file of sysfs holds; empty where there is none or it cannot be read."""
+    try:
+        with open(os.path.join(*path), encoding="ascii", errors="replace") as file:
+            return file.read(256).strip()
+    except OSError:
+        return ""

@@ -58,6 +58,14 @@ class Filling(NamedTuple):
     detail: str
     factor: float = 1.0
 
+    def shown(self, gpu: GpuDetail) -> float | None:
+        """The other way round: the field's value, in its unit."""
+        value: float | None = getattr(gpu, self.detail)
+        if value is None or self.factor == 1.0:
+            return value
+        # 1 / 1e-9 is not a whole number.
+        return value * (1.0 / self.factor if self.factor > 1.0 else float(round(1.0 / self.factor)))
+
 
 # By the first names.
 _FIRST: Final[Mapping[str, Filling]] = MappingProxyType(
@@ -162,17 +170,29 @@ class NotDcgm(ValueError):
 
 def scrape_of(text: str) -> Scrape:
     """The GPUs in a dcgm-exporter's answer, of either generation of names. Raises NotDcgm."""
+    # Most lines are of no use, and to pass one over costs far less than to parse it.
+    lines = (line for line in text.splitlines() if line.startswith("DCGM_"))
+    useful = "\n".join(line for line in lines if _is_of_use(line.partition("{")[0]))
+    if not useful:
+        raise NotDcgm("it shows nothing of a GPU")
+    try:
+        samples = [each for family in text_string_to_metric_families(useful + "\n") for each in family.samples]
+    except (ValueError, IndexError, KeyError) as error:
+        raise NotDcgm(f"not Prometheus text: {str(error)[:100]}") from error
     gpus: dict[str, _Gpu] = {}
-    for sample in _samples(text):
+    for sample in samples:
         uuid = sample.labels.get("UUID") or sample.labels.get("gpu_uuid") or ""
-        if not uuid or (uuid not in gpus and len(gpus) >= GPUS_MAX):
-            continue
-        gpu = gpus.setdefault(uuid, _Gpu(uuid))
-        gpu.take(sample)
+        if uuid and (uuid in gpus or len(gpus) < GPUS_MAX):
+            gpus.setdefault(uuid, _Gpu(uuid)).take(sample)
     return Scrape(
         details=tuple(sorted((gpu.detail() for gpu in gpus.values()), key=lambda detail: detail.index)),
         xids={uuid: XidsShown(gpu.last_xid, gpu.last_text, dict(gpu.xid_totals)) for uuid, gpu in gpus.items()},
     )
+
+
+@lru_cache(maxsize=1024)
+def _is_of_use(metric: str) -> bool:
+    return metric in XID_GAUGES or metric == XID_TOTAL or filling_of(metric) is not None
 
 
 class _Gpu:
@@ -210,24 +230,6 @@ class _Gpu:
             pci_bus_id=labels.get("pci_bus_id"),
             **self._values,
         )
-
-
-def _samples(text: str) -> list[Sample]:
-    """The samples that are of use. Most lines are not, and to pass one over costs far less than to parse it."""
-    lines = (line for line in text.splitlines() if line.startswith("DCGM_"))
-    useful = "\n".join(line for line in lines if _of_use(line.partition("{")[0]))
-    if not useful:
-        raise NotDcgm("it shows nothing of a GPU")
-    try:
-        families = text_string_to_metric_families(useful + "\n")
-        return [sample for family in families for sample in family.samples]
-    except (ValueError, IndexError, KeyError) as error:
-        raise NotDcgm(f"not Prometheus text: {str(error)[:100]}") from error
-
-
-@lru_cache(maxsize=1024)
-def _of_use(metric: str) -> bool:
-    return metric in XID_GAUGES or metric == XID_TOTAL or filling_of(metric) is not None
 
 
 def _is_told(value: float) -> bool:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +10,7 @@ import msgspec
 
 from holdfast.agent.conditions.gpus import GpuJudge
 from holdfast.agent.reading import GpuDetail, Reading, sample_of
-from holdfast.agent.sensors.background import Background
+from holdfast.agent.sensors.background import Background, body_of
 from holdfast.agent.sensors.dcgm_text import GPUS_MAX, NotDcgm, Scrape, XidGauge, scrape_of
 from holdfast.api.telemetry import GpuHealth, GpuSample, NodeEvent, Unreadable, XidRaised
 
@@ -35,18 +34,10 @@ class DcgmExporter:
 
     name = _NAME
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        interval_s: float = 10.0,
-        patience_s: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, url: str, *, interval_s: float = 10.0, patience_s: float = 30.0) -> None:
         self._url = url
         self._interval_s = interval_s
         self._patience_s = patience_s
-        self._clock = clock
         self._background = Background(self._watch, name=_NAME, failed=self._fail)
         self._gauge = XidGauge()
         self._judge = GpuJudge(gap_s_max=JUDGED_GAP_S_MAX)
@@ -82,29 +73,29 @@ class DcgmExporter:
         )
 
     def close(self) -> None:
-        """Stop asking."""
         self._background.close()
 
     async def _watch(self) -> None:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
-                await self._ask(session)
+                try:
+                    async with session.get(self._url, allow_redirects=False) as response:
+                        if response.status != 200:
+                            raise NotDcgm(f"it answers {response.status}")
+                        text = await body_of(response, BODY_MAX_BYTES)
+                    scrape = await asyncio.to_thread(scrape_of, text)
+                except TimeoutError:
+                    self._fail(f"no answer within {TIMEOUT_S:.0f} s")
+                except (aiohttp.ClientError, OSError, ValueError) as error:
+                    self._fail(str(error) or type(error).__name__)
+                else:
+                    self._take(scrape, time.monotonic())
                 await asyncio.sleep(self._interval_s)
 
-    async def _ask(self, session: aiohttp.ClientSession) -> None:
-        try:
-            text = await _body(session, self._url)
-            scrape = await asyncio.to_thread(scrape_of, text)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            late = isinstance(error, TimeoutError)
-            self._fail(f"no answer within {TIMEOUT_S:.0f} s" if late else str(error) or type(error).__name__)
-            return
-        now = self._clock()
-        self._events = [
-            *self._events,
-            *((event, now) for event in self._gauge.observe(scrape.xids, now)),
-        ][-EVENTS_MAX:]
+    def _take(self, scrape: Scrape, now: float) -> None:
+        news = [(event, now) for event in self._gauge.observe(scrape.xids, now)]
+        self._events = [*self._events, *news][-EVENTS_MAX:]
         self._answered_at = now
         # Of the GPUs that it does not name any more the names stay, with nothing known of them.
         named = {detail.uuid for detail in scrape.details}
@@ -119,16 +110,3 @@ class DcgmExporter:
     def _fail(self, reason: str) -> None:
         self._failure = reason
         self._gauge.gap()
-
-
-async def _body(session: aiohttp.ClientSession, url: str) -> str:
-    """The answer as text. Raises NotDcgm for one that is too long, and what aiohttp raises."""
-    async with session.get(url, allow_redirects=False) as response:
-        if response.status != 200:
-            raise NotDcgm(f"it answers {response.status}")
-        body = bytearray()
-        async for chunk in response.content.iter_chunked(2**16):
-            body += chunk
-            if len(body) > BODY_MAX_BYTES:
-                raise NotDcgm(f"its answer is longer than {BODY_MAX_BYTES} bytes")
-        return body.decode("utf-8", "replace")

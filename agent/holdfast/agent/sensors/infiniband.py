@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.agent.conditions.ports import PortJudge
 from holdfast.agent.reading import PortCounter, PortDetail, PortState, Reading
-from holdfast.agent.sensors.background import Polled
+from holdfast.agent.sensors.background import Polled, kernel_value
 from holdfast.api.telemetry import Unreadable
 
 ROOT: Final = "/sys/class/infiniband"
@@ -37,14 +37,9 @@ class Infiniband:
     name = _NAME
 
     def __init__(
-        self,
-        root: str = ROOT,
-        *,
-        interval_s: float = 5.0,
-        patience_s: float = 30.0,
-        memory: ConditionMemory | None = None,
+        self, root: str = ROOT, *, interval_s: float = 5.0, memory: ConditionMemory | None = None
     ) -> None:
-        self._polled = Polled(lambda: ports_in(root), name=_NAME, interval_s=interval_s, patience_s=patience_s)
+        self._polled = Polled(lambda: ports_in(root), name=_NAME, interval_s=interval_s, patience_s=30.0)
         self._judge = PortJudge()
         self._judged_at = float("-inf")
         self._ports: tuple[PortDetail, ...] = ()
@@ -57,10 +52,9 @@ class Infiniband:
             self._begun = True
             self._judge.take_up(self._memory.recall(now))
         latest = self._polled.latest(now)
-        if latest is None:
-            return Reading(conditions=self._judge.book.report(now))
-        if isinstance(latest, Unreadable):
-            return Reading(unreadable=(latest,), conditions=self._judge.book.report(now))
+        if latest is None or isinstance(latest, Unreadable):
+            unreadable = () if latest is None else (latest,)
+            return Reading(unreadable=unreadable, conditions=self._judge.book.report(now))
         if latest.at > self._judged_at:
             self._judged_at = latest.at
             self._ports = self._judge.observe(latest.seen.ports, latest.at)
@@ -77,7 +71,6 @@ class Infiniband:
         )
 
     def close(self) -> None:
-        """End the thread."""
         self._polled.close()
 
 
@@ -100,13 +93,14 @@ def _port(root: str, device: str, number: int) -> PortDetail:
     port = os.path.join(adapter, "ports", str(number))
     words = []
     for name in ("state", "phys_state"):  # `4: ACTIVE`
-        text = _text(port, name)
+        with open(os.path.join(port, name), encoding="ascii", errors="replace") as file:
+            text = file.read(256).strip()
         match = re.fullmatch(r"\d+: (\w+)", text)
         if match is None:
             raise ValueError(f"not a state: {text[:40]!r}")
         words.append(match[1])
     # The port's network interface. A GID table's entries name it; the adapter's own list is of its first port.
-    interface = _optional(os.path.join(port, "gid_attrs", "ndevs"), "0")
+    interface = kernel_value(os.path.join(port, "gid_attrs", "ndevs"), "0")
     interface = interface or next(iter(_names(os.path.join(adapter, "device", "net"))), "")
     counters: dict[PortCounter, int] = {}
     for counter in PortCounter:
@@ -121,7 +115,7 @@ def _port(root: str, device: str, number: int) -> PortDetail:
         downs, changes = _number(folder, "carrier_down_count"), _number(folder, "carrier_changes")
         if downs is not None or changes is not None:
             counters[PortCounter.CARRIER_DOWN] = downs if downs is not None else (changes or 0) // 2
-    rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", _optional(port, "rate"))  # `400 Gb/sec (4X NDR)`
+    rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", kernel_value(port, "rate"))  # `400 Gb/sec (4X NDR)`
     sent = _number(os.path.join(port, "counters"), "port_xmit_data")
     received = _number(os.path.join(port, "counters"), "port_rcv_data")
     return PortDetail(
@@ -129,8 +123,8 @@ def _port(root: str, device: str, number: int) -> PortDetail:
         port=number,
         state=PortState.UP if words == ["ACTIVE", "LinkUp"] else PortState.DOWN,
         state_text=", ".join(words),
-        link_layer=_optional(port, "link_layer"),
-        model=_optional(adapter, "hca_type"),
+        link_layer=kernel_value(port, "link_layer"),
+        model=kernel_value(adapter, "hca_type"),
         interface=interface,
         rate_gbps=float(rate[1]) if rate else None,
         sent_bytes=None if sent is None else sent * _WORD_BYTES,
@@ -147,19 +141,6 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _text(folder: str, name: str) -> str:
-    with open(os.path.join(folder, name), encoding="ascii", errors="replace") as file:
-        return file.read(256).strip()
-
-
-def _optional(folder: str, name: str) -> str:
-    """Empty where the driver does not have it."""
-    try:
-        return _text(folder, name)
-    except OSError:
-        return ""
-
-
 def _number(folder: str, name: str) -> int | None:
-    text = _optional(folder, name)
+    text = kernel_value(folder, name)
     return int(text) if text.isdecimal() else None

@@ -11,7 +11,7 @@ import psutil
 
 from holdfast.agent.conditions.memory import ConditionMemory
 from holdfast.agent.conditions.nodes import NodeJudge
-from holdfast.agent.reading import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Reading, Writability
+from holdfast.agent.reading import ClockDetail, DiskDetail, MemoryDetail, NodeDetail, Reading
 from holdfast.agent.sensors.background import Polled
 from holdfast.api.telemetry import Unreadable
 
@@ -66,7 +66,6 @@ class NodeBasics:
         )
 
     def close(self) -> None:
-        """End the threads."""
         for polled in self._disks.values():
             polled.close()
 
@@ -108,7 +107,7 @@ def disk_at(path: str) -> DiskDetail:
         free_bytes=stat.f_bavail * stat.f_frsize,
         total_inodes=stat.f_files or None,
         free_inodes=stat.f_favail if stat.f_files else None,
-        writability=Writability.READ_ONLY if stat.f_flag & os.ST_RDONLY else Writability.WRITABLE,
+        read_only=bool(stat.f_flag & os.ST_RDONLY),
     )
 
 

@@ -5,31 +5,21 @@ there."""
 
 import asyncio
 import logging
-import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 import aiohttp
 
 from holdfast.agent.reading import Reading
-from holdfast.agent.sensors.background import Background
-from holdfast.agent.sensors.cloud_notice import (
-    GCP_MAINTENANCE_S,
-    GCP_PREEMPTION_S,
-    Meaning,
-    Notice,
-    NotNotice,
-    aws_rebalance_notice,
-    aws_spot_notice,
-    azure_notices,
-    when,
-)
+from holdfast.agent.sensors import cloud_notice
+from holdfast.agent.sensors.background import Background, body_of, kernel_value
+from holdfast.agent.sensors.cloud_notice import Meaning, Notice, NotNotice
 from holdfast.api.telemetry import PreemptionNoticed, Unreadable
 
 METADATA_URL: Final = "http://169.254.169.254"
@@ -53,7 +43,7 @@ class CloudName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer; `answered` by the service's clock, None when it does not say."""
+    """An HTTP answer; `answered` by the service's clock, None cloud_notice.when it does not say."""
 
     status: int
     text: str
@@ -73,37 +63,16 @@ class Metadata:
     ) -> Answer:
         """One request. `wait_s` is for how long the service was asked to hold the answer back.
 
-        Raises NotNotice, and aiohttp's and the system's errors.
+        Raises ValueError for an answer that is too long, and aiohttp's and the system's errors.
         """
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S + wait_s)
         url = self._base_url + path
         async with self._session.request(
             method, url, headers=headers, allow_redirects=False, timeout=timeout
         ) as response:
-            body = bytearray()
-            async for chunk in response.content.iter_chunked(2**14):
-                body += chunk
-                if len(body) > BODY_MAX_BYTES:
-                    raise NotNotice(f"its answer is longer than {BODY_MAX_BYTES} bytes")
-            return Answer(
-                response.status,
-                body.decode("utf-8", "replace").strip(),
-                response.headers.get("ETag", ""),
-                when(response.headers.get("Date", "")),
-            )
-
-
-class Cloud(Protocol):
-    """One cloud's service. `interval_s` is how long to wait between two questions.
-
-    A departure is told before anything else is asked, which might fail.
-    """
-
-    interval_s: float
-
-    async def notices(self, metadata: Metadata) -> tuple[Notice, ...]:
-        """All notices that stand. Raises NotNotice, and aiohttp's and the system's errors."""
-        ...
+            text = (await body_of(response, BODY_MAX_BYTES)).strip()
+            answered = cloud_notice.when(response.headers.get("Date", ""))
+            return Answer(response.status, text, response.headers.get("ETag", ""), answered)
 
 
 class Aws:
@@ -118,12 +87,11 @@ class Aws:
         self._token = ""
 
     async def notices(self, metadata: Metadata) -> tuple[Notice, ...]:
-        """As in `Cloud`."""
         spot = await self._ask(metadata, "/latest/meta-data/spot/instance-action")
         if spot is not None:
-            return (aws_spot_notice(spot.text, spot.answered),)
+            return (cloud_notice.aws_spot_notice(spot.text, spot.answered),)
         rebalance = await self._ask(metadata, "/latest/meta-data/events/recommendations/rebalance")
-        return () if rebalance is None else (aws_rebalance_notice(rebalance.text),)
+        return () if rebalance is None else (cloud_notice.aws_rebalance_notice(rebalance.text),)
 
     async def _ask(self, metadata: Metadata, path: str) -> Answer | None:
         """The answer, or None where there is nothing (404). A token that has run out is renewed once."""
@@ -157,18 +125,17 @@ class Gcp:
         self._maintenances = 0
 
     async def notices(self, metadata: Metadata) -> tuple[Notice, ...]:
-        """As in `Cloud`."""
         instance = "/computeMetadata/v1/instance"
-        waiting = (
-            f"?wait_for_change=true&timeout_sec={self._WAIT_S:.0f}&last_etag={self._etag}" if self._etag else ""
-        )
-        wait_s = self._WAIT_S if waiting else 0.0
-        preempted = _good(await metadata.ask(f"{instance}/preempted{waiting}", self._HEADERS, wait_s=wait_s))
+        path, wait_s = f"{instance}/preempted", 0.0
+        if self._etag:
+            wait_s = self._WAIT_S
+            path += f"?wait_for_change=true&timeout_sec={wait_s:.0f}&last_etag={self._etag}"
+        preempted = _good(await metadata.ask(path, self._HEADERS, wait_s=wait_s))
         self._etag = preempted.etag
         if preempted.text not in ("TRUE", "FALSE"):
             raise NotNotice(f"neither TRUE nor FALSE: {preempted.text[:40]!r}")
         if preempted.text == "TRUE":
-            return (Notice("preempted", Meaning.DEPARTURE, GCP_PREEMPTION_S, "preempted"),)
+            return (Notice("preempted", Meaning.DEPARTURE, cloud_notice.GCP_PREEMPTION_S, "preempted"),)
         maintenance = _good(await metadata.ask(f"{instance}/maintenance-event", self._HEADERS)).text
         if maintenance not in self._MAINTENANCE:
             raise NotNotice(f"a maintenance event that it does not document: {maintenance[:40]!r}")
@@ -178,7 +145,7 @@ class Gcp:
         if maintenance != "TERMINATE_ON_HOST_MAINTENANCE":
             return ()
         key = f"maintenance {self._maintenances}"  # the service gives it no name
-        return (Notice(key, Meaning.DEPARTURE, GCP_MAINTENANCE_S, "terminated for host maintenance"),)
+        return (Notice(key, Meaning.DEPARTURE, cloud_notice.GCP_MAINTENANCE_S, "terminated for host maintenance"),)
 
 
 class Azure:
@@ -193,15 +160,17 @@ class Azure:
         self._machine = ""
 
     async def notices(self, metadata: Metadata) -> tuple[Notice, ...]:
-        """As in `Cloud`."""
         if not self._machine:
             path = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
             self._machine = _good(await metadata.ask(path, self._HEADERS)).text
         path = "/metadata/scheduledevents?api-version=2020-07-01"
         events = _good(await metadata.ask(path, self._HEADERS))
-        return tuple(azure_notices(events.text, self._machine, events.answered))
+        return tuple(cloud_notice.azure_notices(events.text, self._machine, events.answered))
 
 
+# Each has `notices`, which gives all that stand and raises ValueError and aiohttp's and the system's errors, and
+# `interval_s`, for how long to wait between two questions. A departure is told before anything else is asked, as
+# that might fail.
 CLOUDS: Final[Mapping[CloudName, type[Aws] | type[Gcp] | type[Azure]]] = MappingProxyType(
     {CloudName.AWS: Aws, CloudName.GCP: Gcp, CloudName.AZURE: Azure}
 )
@@ -214,21 +183,13 @@ def cloud_here(dmi: str = DMI) -> CloudName | None:
     https://cloud.google.com/compute/docs/instances/detect-compute-engine and
     https://cloudinit.readthedocs.io/en/latest/reference/datasources/azure.html (the asset tag)
     """
-    if _firmware(dmi, "sys_vendor") == "Amazon EC2" or "amazon" in _firmware(dmi, "bios_version").lower():
+    if kernel_value(dmi, "sys_vendor") == "Amazon EC2" or "amazon" in kernel_value(dmi, "bios_version").lower():
         return CloudName.AWS
-    if _firmware(dmi, "product_name") == "Google Compute Engine":
+    if kernel_value(dmi, "product_name") == "Google Compute Engine":
         return CloudName.GCP
-    if _firmware(dmi, "chassis_asset_tag") == "7783-7084-3265-9085-8269-3286-77":
+    if kernel_value(dmi, "chassis_asset_tag") == "7783-7084-3265-9085-8269-3286-77":
         return CloudName.AZURE
     return None
-
-
-def _firmware(dmi: str, name: str) -> str:
-    try:
-        with open(os.path.join(dmi, name), encoding="ascii", errors="replace") as file:
-            return file.read(256).strip()
-    except OSError:
-        return ""
 
 
 def _good(answer: Answer) -> Answer:
@@ -246,19 +207,11 @@ class PreemptionNotices:
 
     name = _NAME
 
-    def __init__(
-        self,
-        cloud: CloudName,
-        *,
-        base_url: str = METADATA_URL,
-        patience_s: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, cloud: CloudName, *, base_url: str = METADATA_URL, patience_s: float = 60.0) -> None:
         self._whose = cloud
         self._cloud = CLOUDS[cloud]()
         self._base_url = base_url
         self._patience_s = patience_s
-        self._clock = clock
         self._background = Background(self._watch, name=_NAME, failed=self._fail)
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._news: list[tuple[Notice, float]] = []
@@ -283,7 +236,6 @@ class PreemptionNotices:
         )
 
     def close(self) -> None:
-        """Stop asking."""
         self._background.close()
 
     async def _watch(self) -> None:
@@ -291,24 +243,22 @@ class PreemptionNotices:
             metadata = Metadata(session, self._base_url)
             while True:
                 try:
-                    self._take(await self._cloud.notices(metadata))
+                    notices = await self._cloud.notices(metadata)
                 except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                     self._fail("no answer in time" if isinstance(error, TimeoutError) else str(error))
                     await asyncio.sleep(_RETRY_S)
-                else:
-                    await asyncio.sleep(self._cloud.interval_s)
+                    continue
+                now = self._answered_at = time.monotonic()
+                for notice in notices:
+                    if notice.key in self._seen:
+                        continue
+                    self._seen[notice.key] = None
+                    if len(self._seen) > _REMEMBERED_MAX:
+                        self._seen.popitem(last=False)
+                    _LOG.warning("notice from the cloud: meaning=%s text=%s", notice.meaning.value, notice.text)
+                    if notice.meaning is Meaning.DEPARTURE:
+                        self._news.append((notice, now))
+                await asyncio.sleep(self._cloud.interval_s)
 
     def _fail(self, reason: str) -> None:
         self._failure = reason
-
-    def _take(self, notices: tuple[Notice, ...]) -> None:
-        now = self._answered_at = self._clock()
-        for notice in notices:
-            if notice.key in self._seen:
-                continue
-            self._seen[notice.key] = None
-            if len(self._seen) > _REMEMBERED_MAX:
-                self._seen.popitem(last=False)
-            _LOG.warning("notice from the cloud: meaning=%s text=%s", notice.meaning.value, notice.text)
-            if notice.meaning is Meaning.DEPARTURE:
-                self._news.append((notice, now))

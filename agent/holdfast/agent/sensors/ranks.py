@@ -3,16 +3,17 @@
 import itertools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Final, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.agent.reading import Reading
 from holdfast.agent.sensors.process import WatchedProcess
-from holdfast.agent.sensors.record import RankRecord, RecordUnreadable
+from holdfast.api import rankrecord
 from holdfast.api.decoding import decode
 from holdfast.api.errors import Malformed
 from holdfast.api.rankrecord import UNKNOWN_INT, HealthZone, ProofZone, PulseZone, ReplicaZone, StepZone
@@ -41,6 +42,81 @@ _TOLD: msgspec.msgpack.Decoder[tuple[RankSample, tuple[_Told, ...]]] = msgspec.m
 Locate = Callable[[int, float], int | None]
 """The id, as this process knows it, of the process a record names; None while it is not known. Takes `now`."""
 
+Zone = TypeVar("Zone", StepZone, ReplicaZone, PulseZone, HealthZone, ProofZone)
+
+# A writer holds a zone for about a microsecond. One that was preempted or stopped inside holds it for
+# milliseconds or for ever; trying longer would only burn the core it may be waiting for.
+_ATTEMPTS: Final = 16
+
+
+_ZONES: Final[Mapping[type, tuple[int, Callable[[bytes], object]]]] = MappingProxyType(
+    {
+        StepZone: (rankrecord.STEP_SEQUENCE_OFFSET, rankrecord.unpack_step),
+        ReplicaZone: (rankrecord.REPLICA_SEQUENCE_OFFSET, rankrecord.unpack_replica),
+        PulseZone: (rankrecord.PULSE_SEQUENCE_OFFSET, rankrecord.unpack_pulse),
+        HealthZone: (rankrecord.HEALTH_SEQUENCE_OFFSET, rankrecord.unpack_health),
+        ProofZone: (rankrecord.PROOF_SEQUENCE_OFFSET, rankrecord.unpack_proof),
+    }
+)
+
+
+class RecordUnreadable(Exception):
+    """The record, or one zone of it, cannot be read now. Its text says why."""
+
+
+class RankRecord:
+    """An open record file.
+
+    It is read with pread(2) instead of a mapping of its own: the bytes come from the same page-cache page the
+    writer has mapped, but a file that is cut short answers with fewer bytes instead of SIGBUS, which would take
+    the node's only agent down with it. Each zone is read between two reads of its sequence, as its lock asks.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open `path`. Raises OSError, as for a symbolic link: the workers must not choose what we read."""
+        # A FIFO under a record's name would block a plain open, and with it the agent, for ever.
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def check(self) -> None:
+        """Raises RecordUnreadable when the file is no rank record of this version."""
+        problem = rankrecord.check_header(self._bytes(rankrecord.SIZE, 0))
+        if problem is not None:
+            raise RecordUnreadable(problem)
+
+    def zone(self, kind: type[Zone]) -> Zone | None:
+        """What its writer last published there; None before it ever did. Raises RecordUnreadable."""
+        sequence_offset, unpack = _ZONES[kind]
+        published = False
+        for attempt in range(_ATTEMPTS):
+            before = self._bytes(rankrecord.SEQUENCE.size, sequence_offset)
+            sequence: int = rankrecord.SEQUENCE.unpack(before)[0]
+            published = published or sequence != 0
+            if attempt and not published:
+                return None  # most ranks never publish a fingerprint, and are looked at ten times a second
+            # Zero is also what a writer whose store is not one instruction (struct's pack_into clears the bytes
+            # first) shows for a moment, so it never counts as unlocked.
+            if sequence == 0 or sequence % 2:
+                continue
+            record = self._bytes(rankrecord.SIZE, 0)
+            if self._bytes(rankrecord.SEQUENCE.size, sequence_offset) == before:
+                try:
+                    return cast(Zone, unpack(record))
+                except ValueError as error:
+                    raise RecordUnreadable(str(error)) from error
+        raise RecordUnreadable("the writer is in the middle of a publication")
+
+    def _bytes(self, size: int, offset: int) -> bytes:
+        try:
+            found = os.pread(self._file, size, offset)
+        except OSError as error:
+            raise RecordUnreadable(f"cannot read: {error.strerror}") from error
+        if len(found) < size:
+            raise RecordUnreadable(f"record ends at byte {offset + len(found)}, expected {rankrecord.SIZE}")
+        return found
+
 
 class RankSensor:
     """Reads every rank record of a run directory. Records may appear, vanish and be replaced at any time.
@@ -61,22 +137,23 @@ class RankSensor:
         Every fingerprint, answer and change that is found in a record is told once.
         """
         try:
-            present = self._present()
+            with os.scandir(self._run_dir) as entries:
+                some = itertools.islice(entries, _FILES_MAX)
+                inodes = {entry.name: entry.inode() for entry in some if _RECORD_NAME.fullmatch(entry.name)}
         except FileNotFoundError:
-            present = {}  # the launcher makes the directory when it has its first worker
+            inodes = {}  # the launcher makes the directory when it has its first worker
         except OSError as error:
             reason = f"cannot list the run directory: {error.strerror}"
             return Reading(unreadable=(Unreadable(self.name, reason),))
-        too_many = len(present) - _RECORDS_MAX
-        present = {name: present[name] for name in sorted(present)[:_RECORDS_MAX]}
+        present = {name: inodes[name] for name in sorted(inodes)[:_RECORDS_MAX]}
         self._drop_all_but(present)
-        looks = {name: self._look_at(name, present[name], now) for name in present}
+        looks = {name: self._look_at(name, inode, now) for name, inode in present.items()}
         unreadable = [
             Unreadable(f"{self._member}/{name}" if self._member else name, look.problem)
             for name, look in looks.items()
             if look.problem is not None
         ]
-        if too_many > 0:
+        if (too_many := len(inodes) - _RECORDS_MAX) > 0:
             unreadable.append(Unreadable(self.name, f"{too_many} records more than are read in one directory"))
         return Reading(
             ranks=tuple(look.sample for look in looks.values() if look.sample is not None),
@@ -85,13 +162,7 @@ class RankSensor:
         )
 
     def close(self) -> None:
-        """Let go of every open file."""
         self._drop_all_but({})
-
-    def _present(self) -> dict[str, int]:
-        with os.scandir(self._run_dir) as entries:
-            some = itertools.islice(entries, _FILES_MAX)
-            return {entry.name: entry.inode() for entry in some if _RECORD_NAME.fullmatch(entry.name)}
 
     def _drop_all_but(self, present: dict[str, int]) -> None:
         # While a record is held open its inode number cannot be given to the file that replaces it.
@@ -134,8 +205,8 @@ class _FollowedRank:
         self._step: StepZone | None = None
         self._pulse: PulseZone | None = None
         self._health: HealthZone | None = None
-        self._fingerprints = _FingerprintsTold()
-        self._proofs = _ProofsTold()
+        self._fingerprints = _ToldUpTo()
+        self._proofs = _ToldUpTo()
         self._local_grad_norm: float | None = None
         self._process: WatchedProcess | None = None
         self._named_pid = UNKNOWN_INT  # as the record has it
@@ -149,11 +220,18 @@ class _FollowedRank:
         reason: str | None = None
         told: tuple[_Told, ...] = ()
         try:
-            self._refresh()
-            proof = self._record.proof()
+            if not self._checked:
+                self._record.check()
+                self._checked = True
+            # A zone that was published once does not become unpublished: its writer is in the middle.
+            self._step = self._record.zone(StepZone) or self._step
+            self._pulse = self._record.zone(PulseZone) or self._pulse
+            self._health = self._record.zone(HealthZone) or self._health
+            proof = self._record.zone(ProofZone)
             measured = proof is not None and proof.local_norm_step != UNKNOWN_INT
             self._local_grad_norm = proof.local_grad_norm if proof is not None and measured else None
-            told = (*self._proofs.new_in(proof, now), *self._fingerprints.new_in(self._record.replica(), now))
+            fingerprints = self._fingerprints.new_in(self._record.zone(ReplicaZone), now)
+            told = (*self._proofs.new_in(proof, now), *fingerprints)
         except RecordUnreadable as error:
             reason = str(error)
         if self._step is None or self._step.rank == UNKNOWN_INT:
@@ -177,15 +255,6 @@ class _FollowedRank:
         if self._process is not None:
             self._process.close()
 
-    def _refresh(self) -> None:
-        if not self._checked:
-            self._record.check()
-            self._checked = True
-        # A zone that was published once does not become unpublished: its writer is in the middle.
-        self._step = self._record.step() or self._step
-        self._pulse = self._record.pulse() or self._pulse
-        self._health = self._record.health() or self._health
-
     def _process_state(self, pid: int, now: float) -> ProcessState:
         if pid <= 0:
             return ProcessState.UNKNOWN
@@ -200,67 +269,37 @@ class _FollowedRank:
         return self._process.state()
 
 
-class _FingerprintsTold:
-    """Remembers up to which step of a round a rank's fingerprints were told."""
+class _ToldUpTo:
+    """Remembers of one zone up to which step of a rank's round its words were told."""
 
     def __init__(self) -> None:
-        self._round = self._rank = self._step = UNKNOWN_INT
+        self._about = (UNKNOWN_INT, UNKNOWN_INT)
+        self._step = self._changed_step = UNKNOWN_INT
 
-    def new_in(self, zone: ReplicaZone | None, now: float) -> tuple[ParametersFingerprinted, ...]:
-        """The fingerprints that were not told before, oldest first."""
+    def new_in(self, zone: ReplicaZone | ProofZone | None, now: float) -> tuple[_Told, ...]:
+        """What was not told before, oldest first; but a change comes first: answers after it prove less."""
         if zone is None:
             return ()
-        if (zone.round, zone.rank) != (self._round, self._rank):
-            self._round, self._rank, self._step = zone.round, zone.rank, UNKNOWN_INT
-        new = tuple(
-            ParametersFingerprinted(
-                round=zone.round,
-                rank=zone.rank,
-                group=zone.group,
-                step=one.step,
-                value=one.value,
-                age_s=_age_s(one.at_ns, now),
-            )
-            for one in zone.fingerprints
-            if one.step > self._step
-        )
-        if new:
-            self._step = new[-1].step
-        return new
-
-
-class _ProofsTold:
-    """Remembers what of a rank's proofs in a round was told."""
-
-    def __init__(self) -> None:
-        self._round = self._rank = self._step = self._changed_step = UNKNOWN_INT
-
-    def new_in(self, zone: ProofZone | None, now: float) -> tuple[DeviceAnswered | ParametersChanged, ...]:
-        """What was not told before. A change comes first: answers after it prove less."""
-        if zone is None:
-            return ()
-        if (zone.round, zone.rank) != (self._round, self._rank):
-            self._round, self._rank = zone.round, zone.rank
-            self._step = self._changed_step = UNKNOWN_INT
-        new: list[DeviceAnswered | ParametersChanged] = []
-        if zone.changed_step not in (UNKNOWN_INT, self._changed_step):
-            self._changed_step = zone.changed_step
-            age_s = _age_s(zone.changed_ns, now)
-            new.append(ParametersChanged(zone.round, zone.rank, zone.changed_step, age_s, zone.is_flip))
-        new += [
-            DeviceAnswered(
-                round=zone.round,
-                rank=zone.rank,
-                device=zone.device,
-                step=one.step,
-                value=one.value,
-                looks=one.looks,
-                age_s=_age_s(one.at_ns, now),
-            )
-            for one in zone.answers
-            if one.step > self._step
-        ]
-        self._step = max([self._step, *(one.step for one in zone.answers)])
+        about = (zone.round, zone.rank)
+        if about != self._about:
+            self._about, self._step, self._changed_step = about, UNKNOWN_INT, UNKNOWN_INT
+        new: list[_Told] = []
+        if isinstance(zone, ReplicaZone):
+            for one in zone.fingerprints:
+                if one.step > self._step:
+                    age_s = _age_s(one.at_ns, now)
+                    new.append(ParametersFingerprinted(*about, zone.group, one.step, one.value, age_s))
+        else:
+            if zone.changed_step not in (UNKNOWN_INT, self._changed_step):
+                self._changed_step = zone.changed_step
+                age_s = _age_s(zone.changed_ns, now)
+                new.append(ParametersChanged(*about, zone.changed_step, age_s, zone.is_flip))
+            for answer in zone.answers:
+                if answer.step > self._step:
+                    said = (answer.step, answer.value, answer.looks)
+                    new.append(DeviceAnswered(*about, zone.device, *said, _age_s(answer.at_ns, now)))
+        told = zone.fingerprints if isinstance(zone, ReplicaZone) else zone.answers
+        self._step = max([self._step, *(each.step for each in told)])
         return tuple(new)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from holdfast.agent.sensors.fault_script import Fault, inject
+from holdfast.agent.sensors.simulated_gpu import Fault, inject
 from holdfast.api.bitflip import BitFlip, NanOutput, bit_flip_file, nan_file, request_bit_flip, request_nan
 from holdfast.api.disturbance import request_disturbance
 from holdfast.api.errors import Unavailable
