@@ -1,80 +1,195 @@
-"""The status of a TrainingJob as the operator writes it and people read it. Nothing decides by it."""
+"""The status of a TrainingJob as the operator writes it, and people and later operators read it.
 
-from pydantic import JsonValue
+Who wrote it may have been of another version, and somebody may have edited it: it is read loosely.
+"""
 
-from holdfast.api.section import Section
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import msgspec
+from msgspec import Meta
+
 from holdfast.api.status import JobPhase
 
+if TYPE_CHECKING:  # who only reads a status needs no pydantic
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
-class MembersStatus(Section):
+
+class Part(msgspec.Struct, frozen=True, rename="camel"):
+    """A mapping of the status. In a job file it is checked as a section is, and then read by nobody."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: object, handler: "GetCoreSchemaHandler") -> "CoreSchema":
+        from pydantic import Field, create_model
+
+        from holdfast.api.section import Section
+
+        fields: dict[str, Any] = {}
+        for field in msgspec.structs.fields(cls):
+            told = next((each.description for each in getattr(field.type, "__metadata__", ())), None)
+            default = ... if field.required else field.default
+            fields[field.name] = (field.type, Field(default, description=told))
+        return handler.generate_schema(create_model(cls.__name__, __base__=Section, __doc__=cls.__doc__, **fields))
+
+
+class OpenPart(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """A mapping of the status that a job file may hold with whatever is in it."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: object, handler: "GetCoreSchemaHandler") -> "CoreSchema":
+        from pydantic import JsonValue
+
+        return handler.generate_schema(dict[str, JsonValue])
+
+
+class Condition(OpenPart, frozen=True, gc=False):
+    """Of a job, and as it is read of pods and nodes.
+
+    Source: https://github.com/kubernetes/apimachinery/blob/master/pkg/apis/meta/v1/types.go
+    """
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+    observed_generation: int | None = None
+
+    @property
+    def says(self) -> str:
+        """Reason and message in one."""
+        return ": ".join(part for part in (self.reason, self.message) if part)
+
+
+class RecordedIncident(OpenPart, frozen=True, gc=False):
+    """As in `holdfast.api.incident.Incident`, in the words that people are shown."""
+
+    id: str = ""
+    kind: str = ""
+    culprit: str = ""
+    cause: str = ""
+    action: str = ""
+    state: str = ""
+    time_to_recover_seconds: float | None = None
+
+
+class MembersStatus(Part, frozen=True):
     """As in `holdfast.api.status.Membership`."""
 
-    wanted: int = 0
-    """Members the job should have now."""
-    ready: int | None = None
-    """Members that train, before that those that joined; 0 when Stalled, Unknown while the watchdog is away."""
-    spares: int = 0
-    """Spares that have joined."""
-    pods: int = 0
-    """Pods that exist and have not ended."""
+    wanted: Annotated[int, Meta(description="Members the job should have now.")] = 0
+    ready: Annotated[
+        int | None,
+        Meta(
+            description="Members that train, before that those that joined; 0 when Stalled, Unknown while the "
+            "watchdog is away."
+        ),
+    ] = None
+    spares: Annotated[int, Meta(description="Spares that have joined.")] = 0
+    pods: Annotated[int, Meta(description="Pods that exist and have not ended.")] = 0
 
 
-class CheckpointStatus(Section):
+class CheckpointStatus(Part, frozen=True):
     """The newest committed checkpoint."""
 
-    step: int
-    """The last step it holds."""
-    uri: str
-    """The checkpoint itself."""
-    verified: bool = False
-    """Whether every replica agreed on its fingerprint."""
-    time: str | None = None
-    """When it was committed."""
+    step: Annotated[int, Meta(description="The last step it holds.")]
+    uri: Annotated[str, Meta(description="The checkpoint itself.")]
+    verified: Annotated[bool, Meta(description="Whether every replica agreed on its fingerprint.")] = False
+    time: Annotated[str | None, Meta(description="When it was committed.")] = None
 
 
-class Goodput(Section):
+class Goodput(Part, frozen=True):
     """Useful time over wall time."""
 
-    ettr: float | None = None
-    """Useful over wall time since the first member joined, suspensions left out. Unknown when Stalled."""
+    ettr: Annotated[
+        float | None,
+        Meta(
+            description="Useful over wall time since the first member joined, suspensions left out. Unknown when "
+            "Stalled."
+        ),
+    ] = None
 
 
-class TrainingJobStatus(Section):
+class TrainingJobStatus(Part, frozen=True):
     """Written by the operator from what the watchdog knows; never read as input."""
 
-    observed_generation: int | None = None
-    """The newest generation of the spec that was taken, or refused as invalid."""
-    phase: JobPhase | None = None
-    """Where the job is in its life, for people; programs read the conditions."""
-    conditions: tuple[dict[str, JsonValue], ...] = ()
-    """What is true of the job now, one condition per type."""
-    round: int | None = None
-    """The number of the newest round."""
-    members: MembersStatus | None = None
-    """How many members are wanted and there."""
-    world_size: int | None = None
-    """Ranks in the round."""
-    step: int | None = None
-    """The last step that every rank of the round has completed."""
-    restarts: int | None = None
-    """How often the job was restarted."""
-    last_checkpoint: CheckpointStatus | None = None
-    """The newest committed checkpoint."""
-    goodput: Goodput | None = None
-    """Useful time over wall time."""
-    recent_incidents: tuple[dict[str, JsonValue], ...] = ()
-    """The newest incidents, newest first."""
-    incidents: int | None = None
-    """How many incidents there have been."""
-    pods_created: int | None = None
-    """The next pod takes this number: names are never used twice."""
-    priority: int | None = None
-    """Of the members' pods: of jobs that half fit, the one of the highest priority goes on."""
-    selector: str | None = None
-    """The members' pods, for the scale subresource."""
-    started_at: str | None = None
-    """When the first round was shown."""
-    finished_at: str | None = None
-    """When the job succeeded or failed."""
-    progressed_at: str | None = None
-    """When step, goodput and checkpoint were last written: they move fast, so that is at most every 30 s."""
+    observed_generation: Annotated[
+        int | None, Meta(description="The newest generation of the spec that was taken, or refused as invalid.")
+    ] = None
+    phase: Annotated[
+        JobPhase | None,
+        Meta(description="Where the job is in its life, for people; programs read the conditions."),
+    ] = None
+    conditions: Annotated[
+        tuple[Condition, ...], Meta(description="What is true of the job now, one condition per type.")
+    ] = ()
+    round: Annotated[int | None, Meta(description="The number of the newest round.")] = None
+    members: Annotated[MembersStatus | None, Meta(description="How many members are wanted and there.")] = None
+    world_size: Annotated[int | None, Meta(description="Ranks in the round.")] = None
+    step: Annotated[int | None, Meta(description="The last step that every rank of the round has completed.")] = (
+        None
+    )
+    restarts: Annotated[int | None, Meta(description="How often the job was restarted.")] = None
+    last_checkpoint: Annotated[CheckpointStatus | None, Meta(description="The newest committed checkpoint.")] = (
+        None
+    )
+    goodput: Annotated[Goodput | None, Meta(description="Useful time over wall time.")] = None
+    recent_incidents: Annotated[
+        tuple[RecordedIncident, ...], Meta(description="The newest incidents, newest first.")
+    ] = ()
+    incidents: Annotated[int | None, Meta(description="How many incidents there have been.")] = None
+    pods_created: Annotated[
+        int | None, Meta(description="The next pod takes this number: names are never used twice.")
+    ] = None
+    priority: Annotated[
+        int | None,
+        Meta(description="Of the members' pods: of jobs that half fit, the one of the highest priority goes on."),
+    ] = None
+    selector: Annotated[str | None, Meta(description="The members' pods, for the scale subresource.")] = None
+    started_at: Annotated[str | None, Meta(description="When the first round was shown.")] = None
+    finished_at: Annotated[str | None, Meta(description="When the job succeeded or failed.")] = None
+    progressed_at: Annotated[
+        str | None,
+        Meta(
+            description="When step, goodput and checkpoint were last written: they move fast, so that is at most "
+            "every 30 s."
+        ),
+    ] = None
+
+    def condition(self, type_: str) -> Condition | None:
+        return next((each for each in self.conditions if each.type == type_), None)
+
+    def holds(self, type_: str) -> bool:
+        """Whether the condition of that type is True."""
+        condition = self.condition(type_)
+        return condition is not None and condition.status == "True"
+
+    @classmethod
+    def decode(cls, written: object) -> Self:
+        """From plain data. A field that nobody knows is passed over, one that is damaged counts as not written."""
+        if not isinstance(written, Mapping):
+            return cls()
+        try:
+            return msgspec.convert(written, cls)
+        except msgspec.ValidationError:
+            sound = {}
+            for name, value in written.items():
+                with suppress(msgspec.ValidationError):
+                    msgspec.convert({name: value}, cls)
+                    sound[name] = value
+            return msgspec.convert(sound, cls)
+
+    def encode(self) -> dict[str, Any]:
+        """In plain data, as the API server keeps it: what is Unknown is not there."""
+        encoded: dict[str, Any] = without_nulls(msgspec.to_builtins(self))
+        return encoded
+
+
+def without_nulls(value: Any) -> Any:
+    """The document as the API server keeps it: what is null is not there. Merge patches cannot say null."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list | tuple):
+        return [without_nulls(each) for each in value]
+    return value

@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from holdfast.api.jobstatus import Part
 from holdfast.api.section import Section
 
 Schema = dict[str, Any]
@@ -68,9 +71,9 @@ class NotStructural(Exception):
     """A type says something that a structural schema cannot say."""
 
 
-def structural(model: type[Section], half: Half) -> Schema:
+def structural(model: type[Section | Part], half: Half) -> Schema:
     """The structural schema of `model`. Raises NotStructural."""
-    document = model.model_json_schema(by_alias=True)
+    document = TypeAdapter(model).json_schema(by_alias=True)
     return _Converter(document.pop("$defs", {}), half).convert(document, model.__name__)
 
 

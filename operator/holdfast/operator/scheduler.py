@@ -8,7 +8,6 @@ from typing import Final, NoReturn
 from holdfast.api.bounds import WHOLE_MAX
 from holdfast.api.errors import Fenced, HoldfastError
 from holdfast.operator.controller import Controller
-from holdfast.operator.decide.recorded import read_recorded
 from holdfast.operator.jobline import JobLine
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import Job
@@ -120,7 +119,7 @@ class Scheduler:
     def _round_of(self, key: str) -> int | None:
         """The newest round that the job's status tells of, None without one."""
         job = self.view.job(key)
-        found = read_recorded(job.status)[0].round if job is not None else None
+        found = job.recorded().round if job is not None else None
         return found if found is not None and 0 <= found <= WHOLE_MAX else None
 
     async def _hang_up(self, *keys: str) -> None:

@@ -28,13 +28,13 @@ from holdfast.operator.decide.intervention import (
     invalid,
     is_answered,
     refusal_of,
+    refused_because,
     settle_return,
     waiting,
 )
 from holdfast.operator.decide.observed import Cordoning, read_spec
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
 from holdfast.operator.decide.pods import has_ended
-from holdfast.operator.decide.recorded import refused_because
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, ROLL_TO, Intervention, Job, seconds_of
 from holdfast.operator.kube.worklist import NamespaceQueue, Worklist

@@ -11,7 +11,7 @@ from holdfast.operator.act.faultpoint import Point, reach
 from holdfast.operator.decide.observed import KubeEvent
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import JOBS, Job, Metadata, Object, Resource
-from holdfast.operator.kube.writes import FIELD_MANAGER, Writes, merge_patch, without_nulls
+from holdfast.operator.kube.writes import FIELD_MANAGER, Writes, merge_patch
 from holdfast.wire.kube.reply import Absent, Conflicting
 
 MESSAGE_LENGTH_MAX: Final = 1024  # the API server refuses longer ones
@@ -33,7 +33,7 @@ async def write_status(view: ClusterView, writes: Writes, job: Job, status: Mapp
     Raises Conflicting when the job changed meanwhile: whoever decided on this status decided on an older job.
     """
     held = msgspec.json.decode(job.status) if bytes(job.status) else {}
-    patch = merge_patch(held, without_nulls(status))
+    patch = merge_patch(held, status)
     if not patch:
         return
     version = {"uid": job.metadata.uid, "resourceVersion": job.metadata.resource_version}

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.pods import has_ended, unschedulable_since
-from holdfast.operator.decide.recorded import Recorded, read_recorded
 from holdfast.operator.decide.template import Template, read_template
-from holdfast.operator.kube.objects import Condition, Job, Pod, seconds_of
+from holdfast.operator.kube.objects import Job, Pod, seconds_of
 
 SHORT_S = 30.0
 """How long a job may be short before it counts: the scheduler places thousands of pods within it."""
@@ -120,13 +120,13 @@ CONDITION = "Admitted"
 KUBERNETES_OWN = frozenset((None, "", "default-scheduler"))
 """Another scheduler, as a rule, places all pods of a job or none."""
 TRAINS = (JobPhase.RUNNING, JobPhase.STALLED)
-OUT_OF_IT = frozenset(phase.value for phase in (*TRAINS, JobPhase.SUCCEEDED, JobPhase.FAILED))
+OUT_OF_IT = (*TRAINS, JobPhase.SUCCEEDED, JobPhase.FAILED)
 
 
 def contender(job: Job, spec: TrainingJob, pods: Iterable[Pod]) -> Contender | None:
     """The job as it contends; None when it does not: it has what it needs, or its pods are another's to place."""
     template = read_template(spec.spec.template)
-    recorded, _ = read_recorded(job.status)
+    recorded = job.recorded()
     gone = job.metadata.deletion_timestamp is not None or recorded.finished_at is not None
     if gone or spec.spec.suspend or recorded.phase in OUT_OF_IT:
         return None
@@ -159,6 +159,6 @@ def standing_of(condition: Condition | None) -> Standing:
     return Standing.ADMITTED if written is None else written
 
 
-def priority_of(recorded: Recorded, pods: Iterable[Pod]) -> int | None:
+def priority_of(recorded: TrainingJobStatus, pods: Iterable[Pod]) -> int | None:
     """Of its pods, as the API server filled it in; of a job that yielded them, as it was. None: nothing says."""
     return next((pod.spec.priority for pod in pods if pod.spec.priority is not None), recorded.priority)

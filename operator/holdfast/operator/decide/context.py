@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from holdfast.api.errors import InvalidSpec, Problem
+from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.plan import JobReport, NodeObserved, NodeState, Plan
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
@@ -14,7 +14,6 @@ from holdfast.operator.decide.admission import CONDITION, Contender, Standing, c
 from holdfast.operator.decide.nodes import holds_nobody_off, state_of
 from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
-from holdfast.operator.decide.recorded import Recorded, read_recorded
 from holdfast.operator.decide.template import Template, Toleration, check_template, read_template
 from holdfast.operator.kube.objects import Metadata, seconds_of
 
@@ -35,36 +34,28 @@ class Context:
     """`job` is None when the spec cannot be read; `problems` are the reasons why it is refused, if it is.
 
     `report` and `plan` are the watchdog's about this very job, not about an earlier one of its name; None as long
-    as the watchdog has not taken it.
+    as the watchdog has not taken it. `taken` is whether it has this very spec, or a newer one that is not seen
+    here yet; `connected` is whether it is there. `recorded` is the status as it was last written.
+
+    `invalid` is why no pod may be made of the spec, None when one may. `ended` is how the job ended, None while it
+    has not; `deleted_at` when somebody deleted it, in wall seconds, None when nobody has.
     """
 
     observed: Observed
     options: Options
     now: float
+    metadata: Metadata
+    id: str
     job: TrainingJob | None
     problems: tuple[Problem, ...]
+    invalid: str | None
+    recorded: TrainingJobStatus
     report: JobReport | None
     plan: Plan | None
-    recorded: Recorded
-    written: Mapping[str, Any]
-
-    @property
-    def metadata(self) -> Metadata:
-        return self.observed.job.metadata
-
-    @property
-    def id(self) -> str:
-        return f"{self.metadata.namespace}/{self.metadata.name}"
-
-    @property
-    def connected(self) -> bool:
-        return self.observed.heard_age_s <= 0
-
-    @property
-    def taken(self) -> bool:
-        """Whether the watchdog has this very spec, or a newer one that is not seen here yet."""
-        generation = self.report.generation if self.report is not None else None
-        return generation is not None and generation >= self.metadata.generation
+    connected: bool
+    taken: bool
+    ended: JobPhase | None
+    deleted_at: float | None
 
     @property
     def forgotten(self) -> str | None:
@@ -86,15 +77,6 @@ class Context:
             "which begins anew from its newest checkpoint"
         )
 
-    @property
-    def invalid(self) -> str | None:
-        """Why no pod may be made of this spec; None when one may."""
-        if self.problems:
-            return "; ".join(str(problem) for problem in self.problems)
-        if self.observed.refused is not None:
-            return f"spec.template: the API server refuses a pod of it: {self.observed.refused}"
-        return None
-
     @cached_property
     def standing(self) -> Standing:
         """Whether it may have pods while other jobs wait for the same nodes.
@@ -113,24 +95,10 @@ class Context:
         return None if self.job is None else contender(self.observed.job, self.job, self.observed.pods)
 
     @property
-    def ended(self) -> JobPhase | None:
-        """How the job ended; None while it has not. A watchdog that forgot an ended job does not undo its end."""
-        if self.report is not None:
-            return self.report.status.phase if self.report.status.phase in ENDED else None
-        over = next((phase for phase in ENDED if phase.value == self.recorded.phase), None)
-        return over if self.recorded.finished_at is not None else None
-
-    @property
     def ended_at(self) -> float:
         """When the end was first seen."""
         at = seconds_of(self.recorded.finished_at)
         return self.now if at is None else at
-
-    @property
-    def deleted_at(self) -> float | None:
-        """When somebody deleted the job; None when nobody has."""
-        text = self.metadata.deletion_timestamp
-        return None if text is None else seconds_of(text) or self.now
 
     @cached_property
     def nodes(self) -> Mapping[str, NodeObserved]:
@@ -186,18 +154,34 @@ class Context:
 
 def context_of(observed: Observed, options: Options, now: float) -> Context:
     """Sort out what is observed."""
-    recorded, written = read_recorded(observed.job.status)
-    report, spec = observed.report, observed.spec
-    if report is not None and (report.generation is None or report.uid != observed.job.metadata.uid):
+    job, spec, report = observed.job, observed.spec, observed.report
+    metadata, recorded = job.metadata, job.recorded()
+    problems = spec.problems if isinstance(spec, InvalidSpec) else check_template(spec)
+    invalid = "; ".join(str(problem) for problem in problems) or None
+    if not problems and observed.refused is not None:
+        invalid = f"spec.template: the API server refuses a pod of it: {observed.refused}"
+    if report is not None and (report.generation is None or report.uid != metadata.uid):
         report = None
+    # A watchdog that forgot an ended job does not undo its end.
+    if report is not None:
+        phase: JobPhase | None = report.status.phase
+    else:
+        phase = recorded.phase if recorded.finished_at is not None else None
+    deleted = metadata.deletion_timestamp
     return Context(
         observed=observed,
         options=options,
         now=now,
+        metadata=metadata,
+        id=f"{metadata.namespace}/{metadata.name}",
         job=spec if isinstance(spec, TrainingJob) else None,
-        problems=spec.problems if isinstance(spec, InvalidSpec) else check_template(spec),
+        problems=problems,
+        invalid=invalid,
+        recorded=recorded,
         report=report,
         plan=observed.plan if report is not None else None,
-        recorded=recorded,
-        written=written,
+        connected=observed.heard_age_s <= 0,
+        taken=report is not None and (report.generation or 0) >= metadata.generation,
+        ended=phase if phase in ENDED else None,
+        deleted_at=None if deleted is None else seconds_of(deleted) or now,
     )

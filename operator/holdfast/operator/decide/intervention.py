@@ -17,7 +17,8 @@ from holdfast.api.intervention import (
 )
 from holdfast.api.interventionspec import read_intervention, request_of
 from holdfast.api.metadata import API_VERSION
-from holdfast.operator.kube.objects import Intervention, Node, text_of
+from holdfast.api.status import JobPhase
+from holdfast.operator.kube.objects import Intervention, Job, Node, text_of
 
 ERROR_LENGTH_MAX: Final = 500
 NUMBER: Final = re.compile(r"[0-9]+")
@@ -66,6 +67,15 @@ def invalid(asked: Intervention, why: str) -> InterventionOutcome:
     """The answer where the job's spec is refused: nothing of it runs, and nobody has to be asked."""
     says = f"the job is Invalid{f': {why}' if why else ''}; correct the spec and apply it again"
     return InterventionOutcome(asked.metadata.uid, InterventionState.REFUSED, says)
+
+
+def refused_because(job: Job) -> str | None:
+    """Why the newest spec of a job that never ran is refused; None where it is not, or was not looked at yet."""
+    recorded = job.recorded()
+    if recorded.phase is not JobPhase.INVALID or recorded.observed_generation != job.metadata.generation:
+        return None
+    condition = recorded.condition("InvalidSpec")
+    return condition.message if condition is not None else ""
 
 
 def waiting(asked: Intervention, error: str) -> InterventionOutcome:

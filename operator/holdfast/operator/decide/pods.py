@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.api.jobstatus import Condition
 from holdfast.api.plan import NodeObserved, NodeState, Plan, PodEnd, PodState
-from holdfast.operator.kube.objects import QUICK_ENDS, Condition, Metadata, Pod, Terminated, seconds_of
+from holdfast.operator.kube.objects import QUICK_ENDS, Metadata, Pod, Terminated, seconds_of
 
 UNREACHABLE = frozenset((NodeState.GONE, NodeState.NOT_READY))
 TO_BE_LEFT = frozenset((NodeState.GONE, NodeState.DRAINING))

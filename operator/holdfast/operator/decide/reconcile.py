@@ -8,7 +8,7 @@ from holdfast.api.plan import PodObserved, PodState
 from holdfast.api.trainingjob import policy_of
 from holdfast.operator.decide.action import SetFinalizer, Submit, Tell
 from holdfast.operator.decide.belongings import BUDGET, budget_of, made, removed, service_of
-from holdfast.operator.decide.conditions import late_start_in_s, missed_in_s
+from holdfast.operator.decide.conditions import changes_in_s
 from holdfast.operator.decide.context import Context, Decision, context_of
 from holdfast.operator.decide.ending import LOOK_AGAIN_S, finish, still_needed, wind_up
 from holdfast.operator.decide.events import events_of
@@ -25,14 +25,15 @@ def reconcile(observed: Observed, options: Options, now: float) -> Outcome:
     ctx = context_of(observed, options, now)
     decision = _decide(ctx)
     status = draft(ctx, decision)
-    status_changes_s = _soonest(status.requeue_after_s, missed_in_s(ctx), late_start_in_s(ctx))
+    written = status.whole.encode() if status.is_due else None
+    status_changes_s = _soonest(status.requeue_after_s, changes_in_s(ctx))
     if options.mode is Mode.OBSERVE:
         would = f"observing only; would do {len(decision.actions)} things: {decision.reason}"
-        return Outcome((), status.write, (), would, status_changes_s)
+        return Outcome((), written, (), would, status_changes_s)
     told = observations(ctx) if ctx.deleted_at is None or still_needed(ctx, ctx.deleted_at) else ()
     return Outcome(
         actions=(*told, *decision.actions),
-        status=status.write,
+        status=written,
         events=events_of(ctx, decision, status.whole),
         reason=decision.reason,
         requeue_after_s=_soonest(decision.requeue_after_s, status_changes_s),

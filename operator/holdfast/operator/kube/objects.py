@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
 
 SPEC_BYTES_MAX: Final = 64 * 1024  # as JSON; a job with its template has about 2 KB
@@ -78,15 +79,6 @@ class JobMetadata(Metadata, frozen=True, gc=False):
         also = (LAST_APPLIED,) if applied is not None and len(applied) <= APPLIED_LENGTH_MAX else ()
         _keep_ours(self, "annotations", self.annotations, also)
         _keep_ours(self, "labels", self.labels)
-
-
-class Condition(Object, frozen=True, gc=False):
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str | None = None
-    observed_generation: int | None = None
 
 
 class Waiting(Object, frozen=True, gc=False):
@@ -185,6 +177,13 @@ class Job(Object, frozen=True, gc=False):
             msgspec.structs.force_setattr(self, "oversize", size)
             msgspec.structs.force_setattr(self, "spec", msgspec.Raw(b"{}"))
         _keep_copies(self)
+
+    def recorded(self) -> TrainingJobStatus:
+        """The status as it was last written: what was said once is not said again."""
+        try:
+            return TrainingJobStatus.decode(msgspec.json.decode(self.status))
+        except msgspec.MsgspecError:
+            return TrainingJobStatus()
 
 
 class Intervention(Object, frozen=True, gc=False):

@@ -93,12 +93,3 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
         else:
             patch[key] = value
     return patch
-
-
-def without_nulls(value: Any) -> Any:
-    """The document as the API server keeps it: what is null is not there. Merge patches cannot say null."""
-    if isinstance(value, Mapping):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
-    if isinstance(value, list | tuple):
-        return [without_nulls(each) for each in value]
-    return value
