@@ -86,34 +86,29 @@ class Contender:
 def judge(job: Contender, others: Iterable[Contender], now: float) -> Standing:
     """Where `job` stands from now on, among all `others` that contend."""
     rivals = [each for each in others if each.key != job.key and job.meets(each)]
-    return _judge_held(job, rivals, now) if job.held else _judge_admitted(job, rivals, now)
+    if job.held:
+        # Who had no turn yet comes first, by rank; then those who had, the longest ago first.
+        def place(each: Contender) -> tuple[bool, float, tuple[bool, bool, int, str, str]]:
+            turn_over = each.standing is Standing.TURN_OVER
+            return turn_over, each.since if turn_over else 0.0, each.rank
 
-
-def _judge_admitted(job: Contender, rivals: list[Contender], now: float) -> Standing:
-    if job.short_for_s(now) < SHORT_S:
+        first = all(place(job) < place(each) for each in rivals if each.held)
+        if not first or any(each.holds_others_off(now) for each in rivals):
+            return job.standing
+        return Standing.RETRIED if job.standing is Standing.TURN_OVER else Standing.ADMITTED
+    short_for_s = job.short_for_s(now)
+    if short_for_s < SHORT_S:
         return job.standing
-    short = [each for each in rivals if each.short_for_s(now) >= SHORT_S]
     ahead = [
-        each for each in rivals if each.rank < job.rank and (each in short or each.standing is Standing.YIELDED)
+        each
+        for each in rivals
+        if each.rank < job.rank and (each.standing is Standing.YIELDED or each.short_for_s(now) >= SHORT_S)
     ]
     # Jobs that hold no node are in nobody's way.
     if ahead and (job.placed or any(each.placed or each.held for each in ahead)):
         return Standing.TURN_OVER if job.standing is Standing.RETRIED else Standing.YIELDED
     waits = any(each.held for each in rivals)
-    return Standing.TURN_OVER if waits and job.short_for_s(now) >= TURN_S else job.standing
-
-
-def _judge_held(job: Contender, rivals: list[Contender], now: float) -> Standing:
-    # Who had no turn yet comes first, by rank; then those who had, the longest ago first.
-    def place(each: Contender) -> tuple[bool, float, tuple[bool, bool, int, str, str]]:
-        turn_over = each.standing is Standing.TURN_OVER
-        return turn_over, each.since if turn_over else 0.0, each.rank
-
-    first = all(place(job) < place(each) for each in rivals if each.held)
-    free = not any(each.holds_others_off(now) for each in rivals)
-    if not first or not free:
-        return job.standing
-    return Standing.RETRIED if job.standing is Standing.TURN_OVER else Standing.ADMITTED
+    return Standing.TURN_OVER if waits and short_for_s >= TURN_S else job.standing
 
 
 CONDITION = "Admitted"

@@ -15,7 +15,7 @@ from holdfast.operator.decide.nodes import holds_nobody_off, state_of
 from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
 from holdfast.operator.decide.template import Template, Toleration, check_template, read_template
-from holdfast.operator.kube.objects import Metadata, seconds_of
+from holdfast.operator.kube.objects import HOSTNAME_LABEL, Metadata, seconds_of
 
 ENDED = frozenset((JobPhase.SUCCEEDED, JobPhase.FAILED))
 
@@ -133,23 +133,30 @@ class Context:
         return crash_loop(self.pods.ended, self.now)
 
     @cached_property
-    def drained_in_vain(self) -> frozenset[str]:
-        """Nodes that are to be left, and that the scheduler would choose again: the pods tolerate their taints."""
-        if not self._tolerations:
-            return frozenset()
-        return frozenset(
-            node.metadata.name
-            for node in self.observed.nodes.values()
-            if node.spec.taints
-            and holds_nobody_off(node, self._tolerations)
-            and state_of(node, self.options, self._tolerations)[0] is NodeState.DRAINING
-        )
+    def avoided(self) -> list[str]:
+        """Host name labels of the nodes to keep away from; a node that is not there has, as a rule, its own name.
+
+        Those of the plan, and those that are to be left and that the scheduler would choose again, since the pods
+        tolerate their taints.
+        """
+        names = {order.node for order in (*self.plan.avoid, *self.plan.cordon)} if self.plan else set()
+        if self._tolerations:
+            names |= {
+                node.metadata.name
+                for node in self.observed.nodes.values()
+                if node.spec.taints
+                and holds_nobody_off(node, self._tolerations)
+                and state_of(node, self.options, self._tolerations)[0] is NodeState.DRAINING
+            }
+        nodes = {name: self.observed.nodes.get(name) for name in names}
+        labels = (node.metadata.labels.get(HOSTNAME_LABEL, name) if node else name for name, node in nodes.items())
+        return sorted(labels)
 
     @cached_property
     def _tolerations(self) -> tuple[Toleration, ...] | None:
         """None when the spec cannot be read: the pods that run were made of an earlier one."""
         template = read_template(self.job.spec.template) if self.job is not None else None
-        return template.tolerations if isinstance(template, Template) else None
+        return template.spec.tolerations or () if isinstance(template, Template) else None
 
 
 def context_of(observed: Observed, options: Options, now: float) -> Context:

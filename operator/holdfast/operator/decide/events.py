@@ -129,8 +129,7 @@ def _incidents(ctx: Context) -> Iterator[KubeEvent]:
 
 def _done(ctx: Context, decision: Decision) -> Iterator[KubeEvent]:
     created = [each.manifest["metadata"]["name"] for each in decision.actions if isinstance(each, CreatePod)]
-    lost = _lost(ctx)
-    if created and lost:
+    if created and (lost := _lost(ctx)):
         yield KubeEvent("MemberReplaced", f"{_names(created)} in place of {_names(lost)}")
     for action in decision.actions:
         match action:
