@@ -160,11 +160,6 @@ class TrainingJobStatus(Part, frozen=True):
     def condition(self, type_: str) -> Condition | None:
         return next((each for each in self.conditions if each.type == type_), None)
 
-    def holds(self, type_: str) -> bool:
-        """Whether the condition of that type is True."""
-        condition = self.condition(type_)
-        return condition is not None and condition.status == "True"
-
     @classmethod
     def decode(cls, written: object) -> Self:
         """From plain data. A field that nobody knows is passed over, one that is damaged counts as not written."""

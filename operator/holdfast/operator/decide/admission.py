@@ -64,11 +64,6 @@ class Contender:
     def held(self) -> bool:
         return self.standing in HELD
 
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for nodes, or for its turn."""
-        return self.held or self.short_since is not None
-
     def short_for_s(self, now: float) -> float:
         """How long it has been short in the turn it has now; negative while it is not."""
         return -1.0 if self.held or self.short_since is None else now - max(self.short_since, self.since)

@@ -17,9 +17,9 @@ from holdfast.api.status import JobPhase
 from holdfast.operator.decide.admission import TRAINS, TURN_S, Standing
 from holdfast.operator.decide.context import Context
 from holdfast.operator.decide.observed import Mode
-from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier, is_rolled
+from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
 from holdfast.operator.decide.pods import is_running, joins_late_in_s, late_in_s, unschedulable, why_pending
-from holdfast.operator.kube.objects import Pod, seconds_of, text_of
+from holdfast.operator.kube.objects import ROLL_TO, Pod, seconds_of, text_of
 
 SILENT_S = 10.0
 """A watchdog that fails over is back before; nothing is said of such a gap."""
@@ -325,7 +325,7 @@ def _up_to_date(ctx: Context) -> Said:
     if not pods:
         return Said(Truth.TRUE, "AsWritten")
     says = difference(pods, ctx.job)
-    if is_rolled(ctx.metadata, edition):
+    if ctx.metadata.annotations.get(ROLL_TO) == edition:
         return Said(Truth.FALSE, "Rolling", f"{says}; they are being replaced")
     about = ctx.metadata
     roll = f"to replace them: kubectl holdfast restart {about.name} -n {about.namespace}"

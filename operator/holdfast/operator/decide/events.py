@@ -92,10 +92,11 @@ def _life(ctx: Context, status: TrainingJobStatus) -> Iterator[KubeEvent]:
         wanted = report.status.members.wanted
         yield KubeEvent("JobAccepted", f"the watchdog took the job; it wants {wanted} members")
     phase = report.status.phase
-    suspended = phase is JobPhase.SUSPENDED
-    if suspended and not before.holds("Suspended"):
+    suspended, known = phase is JobPhase.SUSPENDED, before.condition("Suspended")
+    was_suspended = known is not None and known.status == "True"
+    if suspended and not was_suspended:
         yield KubeEvent("Suspended", report.status.reason)
-    if before.holds("Suspended") and not suspended and ctx.ended is None:
+    if was_suspended and not suspended and ctx.ended is None:
         yield KubeEvent("Resumed", report.status.reason)
     trains = phase is JobPhase.RUNNING and status.phase is phase  # else nobody sees whether it does
     ready = before.condition("Ready")

@@ -42,8 +42,6 @@ from holdfast.operator.kube.objects import (
     JOB_LABEL,
     MEMBER_LABEL,
     QUICK_ENDS,
-    ROLL_TO,
-    Metadata,
     Pod,
 )
 from holdfast.wire.trust import WATCHDOG_CA_VARIABLE
@@ -263,11 +261,6 @@ def edition_of(job: TrainingJob) -> str:
 def is_earlier(pod: Pod, edition: str) -> bool:
     """Whether it was made of another template. One on which nothing is written is taken for what it should be."""
     return pod.metadata.annotations.get(EDITION, edition) != edition
-
-
-def is_rolled(job: Metadata, edition: str) -> bool:
-    """Whether somebody asked for all pods to be of this edition."""
-    return job.annotations.get(ROLL_TO) == edition
 
 
 def difference(pods: list[Pod], job: TrainingJob) -> str:

@@ -78,7 +78,9 @@ def _decide(ctx: Context) -> Decision:
     staffing = staff(ctx, ctx.job, plan)
     changes_at = ctx.crash_loop.changes_at
     loop_s = None if changes_at is None else max(0.0, changes_at - ctx.now)
-    turn_s = LOOK_AGAIN_S if ctx.contends is not None and ctx.contends.waits else None
+    contends = ctx.contends
+    waits = contends is not None and (contends.held or contends.short_since is not None)
+    turn_s = LOOK_AGAIN_S if waits else None
     return Decision(
         (*submit, *service, *budget, *node_marks, *staffing.actions),
         staffing.reason,

@@ -11,9 +11,9 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.action import CreatePod, DeletePod
 from holdfast.operator.decide.admission import HELD
 from holdfast.operator.decide.context import Context, Decision
-from holdfast.operator.decide.podbuilder import blueprint, edition_of, is_earlier, is_rolled
+from holdfast.operator.decide.podbuilder import blueprint, edition_of, is_earlier
 from holdfast.operator.decide.pods import UNREACHABLE, is_running, ran_from_to
-from holdfast.operator.kube.objects import AVOIDS, Pod
+from holdfast.operator.kube.objects import AVOIDS, ROLL_TO, Pod
 
 CREATED_AT_ONCE = 500
 """Pods of one job that are made before other jobs have their turn.
@@ -140,7 +140,7 @@ def _sort_out_outdated(ctx: Context, job: TrainingJob) -> tuple[list[Pod], list[
     if not ctx.connected:
         return ctx.pods.live, []
     edition, avoids = edition_of(job), ",".join(ctx.avoided)
-    rolled = is_rolled(ctx.metadata, edition)
+    rolled = ctx.metadata.annotations.get(ROLL_TO) == edition  # somebody asked for all pods to be of it
     live: list[Pod] = []
     outdated: list[DeletePod] = []
     for pod in ctx.pods.live:

@@ -25,7 +25,7 @@ from holdfast.operator.decide.conditions import conditions_of, is_unseen, renew
 from holdfast.operator.decide.context import Context, Decision
 from holdfast.operator.decide.observed import Mode
 from holdfast.operator.decide.staffing import next_ordinal
-from holdfast.operator.kube.objects import seconds_of, selector_of, text_of
+from holdfast.operator.kube.objects import JOB_LABEL, seconds_of, text_of
 
 PROGRESS_EVERY_S = 30.0
 INCIDENTS_SHOWN = 10
@@ -103,7 +103,7 @@ def _whole(ctx: Context, decision: Decision) -> TrainingJobStatus:
         conditions=renew(known.conditions, conditions, generation or None, ctx.now),
         pods_created=next_ordinal(ctx) + created,
         priority=priority_of(known, ctx.observed.pods),
-        selector=selector_of(ctx.metadata.name),
+        selector=f"{JOB_LABEL}={ctx.metadata.name}",
         progressed_at=None,
     )
 

@@ -254,11 +254,6 @@ def budgets(api: str) -> Resource[Owned]:
     return Resource(f"/apis/{api}", "poddisruptionbudgets", "PodDisruptionBudget", Owned, selector=JOB_LABEL)
 
 
-def selector_of(job: str) -> str:
-    """The label selector of a job's pods, as text."""
-    return f"{JOB_LABEL}={job}"
-
-
 # Timestamps.
 
 
