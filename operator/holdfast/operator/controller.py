@@ -19,10 +19,10 @@ from holdfast.operator.decide.applied import applied_text, left_out
 from holdfast.operator.decide.events import only_now, unsaid
 from holdfast.operator.decide.observed import KubeEvent, Mode, Observed, Options, Outcome, read_spec
 from holdfast.operator.decide.reconcile import reconcile
-from holdfast.operator.jobline import JobLine
 from holdfast.operator.kube.clusterview import ClusterView, key_of
 from holdfast.operator.kube.objects import Job
 from holdfast.operator.kube.writes import Writes
+from holdfast.operator.watchdog import JobLine
 from holdfast.wire.kube.reply import Conflicting, Declined
 
 logger = logging.getLogger(__name__)
@@ -83,8 +83,7 @@ class Controller:
             report=line.report,
             heard_age_s=line.heard_age_s(),
             refused=refused,
-            # Intervention for seldom: most jobs have the nodes they need.
-            rivals=() if self._contender(job) is None else self._rivals(job),
+            rivals=self._rivals(job),
             left_out=reading.left_out,
         )
         outcome = reconcile(observed, self.options, self.now())
@@ -120,7 +119,9 @@ class Controller:
         return contender(job, spec, self.view.pods_of(job)) if isinstance(spec, TrainingJob) else None
 
     def _rivals(self, job: Job) -> tuple[Contender, ...]:
-        """The other jobs that contend for nodes."""
+        """The other jobs that contend for nodes; none of a job that has the nodes it needs, as most have."""
+        if self._contender(job) is None:
+            return ()
         others = (each for each in self.view.jobs.objects.values() if each.metadata.uid != job.metadata.uid)
         return tuple(each for each in map(self._contender, others) if each is not None)
 

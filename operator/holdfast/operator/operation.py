@@ -73,7 +73,17 @@ class Operation:
         await self._api.open()
         try:
             budget_api = await self._budget_api()
-            self._watch_everything(budget_api)
+            kinds: list[tuple[Resource[Any], Cache[Any]]] = [
+                (JOBS, self._view.jobs),
+                (PODS, self._view.pods),
+                (SERVICES, self._view.services),
+                (budgets(budget_api), self._view.budgets),
+                (INTERVENTIONS, self._view.interventions),
+            ]
+            watched = [(*kind, namespace) for namespace in self._settings.namespaces or ("",) for kind in kinds]
+            for resource, cache, namespace in (*watched, (NODES, self._view.nodes, "")):
+                count = self._metrics.watch_restarts.labels(resource.plural).inc
+                self._reflectors.append(Reflector(self._api, resource, namespace, cache, count))
             async with asyncio.TaskGroup() as watching:
                 tasks = [watching.create_task(each.run()) for each in self._reflectors]
                 try:
@@ -100,21 +110,6 @@ class Operation:
                     told = str(error)
                     logger.warning("waiting for the API server error=%s", error)
             await asyncio.sleep(backoff.next_s())
-
-    def _watch_everything(self, budget_api: str) -> None:
-        view = self._view
-
-        def watch(resource: Resource[Any], namespace: str, cache: Cache[Any]) -> None:
-            count = self._metrics.watch_restarts.labels(resource.plural).inc
-            self._reflectors.append(Reflector(self._api, resource, namespace, cache, count))
-
-        for namespace in self._settings.namespaces or ("",):
-            watch(JOBS, namespace, view.jobs)
-            watch(PODS, namespace, view.pods)
-            watch(SERVICES, namespace, view.services)
-            watch(budgets(budget_api), namespace, view.budgets)
-            watch(INTERVENTIONS, namespace, view.interventions)
-        watch(NODES, "", view.nodes)
 
     async def _lead(self, budget_api: str) -> None:
         for reflector in self._reflectors:
@@ -146,15 +141,19 @@ class Operation:
             budget_api=budget_api,
         )
         writes = Writes(self._api, self._elector.leads)
+
+        def wall() -> str:
+            return text_of(self._wall())
+
         executor = Executor(
             view,
             writes,
             self._watchdog,
             owned={SERVICE: (SERVICES, view.services), BUDGET: (budgets(budget_api), view.budgets)},
             done=lambda kind: metrics.actions.labels(kind).inc(),
-            wall=self._wall_text,
+            wall=wall,
         )
-        recorder = EventRecorder(writes, settings.identity, self._wall_text)
+        recorder = EventRecorder(writes, settings.identity, wall)
         dry_run = DryRun(writes, options, self._clock)
         controller = Controller(view, writes, executor, recorder, dry_run, options, self._wall)
         scheduler = Scheduler(view, self._worklist, controller, self._watchdog, metrics, settings.resync_s)
@@ -173,6 +172,3 @@ class Operation:
     def _on_node(self, node: str) -> None:
         if self._scheduler is not None:
             self._scheduler.node_changed(node)
-
-    def _wall_text(self) -> str:
-        return text_of(self._wall())

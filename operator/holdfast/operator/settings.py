@@ -48,14 +48,19 @@ class Settings:
     watchdog_ca_file: Path | None = None
 
     def __post_init__(self) -> None:
-        problems = [
-            *_address("--watchdog", self.watchdog, least=1),
-            *_address("--listen", self.listen, least=0),
-            *_positive("--lease-seconds", self.lease_s, least=1.0),
-            *_positive("--resync", self.resync_s, least=1.0),
-            *_not_empty("--launcher-image", self.launcher_image),
-            *_not_empty("--identity", self.identity),
-        ]
+        problems: list[Problem] = []
+        for flag, text, port in (("--watchdog", self.watchdog, 1), ("--listen", self.listen, 0)):
+            fix = f"give HOST:PORT, the port from {port} to 65535"
+            try:
+                Address.parse(text, given_by=flag, fix=fix, port_min=port)
+            except InvalidInput as error:
+                problems += error.problems
+        for flag, seconds in (("--lease-seconds", self.lease_s), ("--resync", self.resync_s)):
+            if not seconds >= 1.0:
+                problems.append(Problem(flag, seconds, "give 1 seconds or more"))
+        for flag, text in (("--launcher-image", self.launcher_image), ("--identity", self.identity)):
+            if not text.strip():
+                problems.append(Problem(flag, text, "give one"))
         if problems:
             raise InvalidInput(*problems)
 
@@ -64,19 +69,3 @@ class Settings:
         """Host and port of `listen`."""
         address = Address.parse(self.listen, given_by="--listen", port_min=0)
         return address.host, address.port
-
-
-def _address(flag: str, text: str, least: int) -> list[Problem]:
-    try:
-        Address.parse(text, given_by=flag, fix=f"give HOST:PORT, the port from {least} to 65535", port_min=least)
-    except InvalidInput as error:
-        return [*error.problems]
-    return []
-
-
-def _positive(flag: str, seconds: float, least: float) -> list[Problem]:
-    return [] if seconds >= least else [Problem(flag, seconds, f"give {least:g} seconds or more")]
-
-
-def _not_empty(flag: str, text: str) -> list[Problem]:
-    return [] if text.strip() else [Problem(flag, text, "give one")]

@@ -16,8 +16,7 @@ from holdfast.agent.outbox import Outbox
 from holdfast.agent.reporter import Reporter
 from holdfast.api.telemetry import AgentHello
 from holdfast.cli.directline import DirectLine
-from holdfast.operator.jobline import JobLine
-from holdfast.operator.watchdog import Watchdog
+from holdfast.operator.watchdog import JobLine, Watchdog
 from holdfast.wire.access import Access
 from holdfast.wire.address import Address
 from holdfast.wire.credential import Credential

@@ -1,5 +1,6 @@
 """Writes what people read of an object: its status, and events about it."""
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -63,18 +64,14 @@ class EventRecorder:
         try:
             await self._writes.create(EVENTS, namespace, manifest)
         except Conflicting:
-            await self._count(namespace, name, manifest)
+            # Two patches, because reading events is not among the operator's rights. It may expire this moment, or
+            # somebody else counts: a count is not worth more.
+            with contextlib.suppress(Absent, Conflicting):
+                where = (namespace, name)
+                held = await self._writes.merge(EVENTS, where, {"lastTimestamp": manifest["lastTimestamp"]})
+                version = {"resourceVersion": held.metadata.resource_version}
+                await self._writes.merge(EVENTS, where, {"metadata": version, "count": held.count + 1})
         reach(Point.AFTER_EVENT)
-
-    async def _count(self, namespace: str, name: str, manifest: dict[str, Any]) -> None:
-        """Two patches, because reading events is not among the operator's rights."""
-        where, now = (namespace, name), {"lastTimestamp": manifest["lastTimestamp"]}
-        try:
-            held = await self._writes.merge(EVENTS, where, now)
-            version = {"resourceVersion": held.metadata.resource_version}
-            await self._writes.merge(EVENTS, where, {"metadata": version, "count": held.count + 1})
-        except (Absent, Conflicting):
-            pass  # it expired this moment, or somebody else counted: a count is not worth more
 
     def _manifest(self, job: Job, event: KubeEvent) -> dict[str, Any]:
         about, now = job.metadata, self._wall()

@@ -89,7 +89,7 @@ class ClusterView:
             self._by_name.pop(name, None)
         else:
             self._by_name[name] = new
-        if old is None or new is None or _matters(old, new):
+        if _told(old) != _told(new):
             self._node_changed(name)
 
     def _on_owned(self, index: dict[str, dict[str, Owned]], old: Owned | None, new: Owned | None) -> None:
@@ -138,11 +138,9 @@ def _file(index: dict[str, dict[str, T]], old: T | None, new: T | None) -> None:
         index.setdefault(key, {})[new.metadata.name] = new
 
 
-def _matters(old: Node, new: Node) -> bool:
-    """Whether more than the version and heartbeat of a node changed."""
-
-    def told(node: Node) -> tuple[object, ...]:
-        about = node.metadata
-        return node.spec, node.status, about.annotations, about.labels, about.deletion_timestamp
-
-    return told(old) != told(new)
+def _told(node: Node | None) -> tuple[object, ...] | None:
+    """What a change of the node is news of: its version and heartbeat change all the time."""
+    if node is None:
+        return None
+    about = node.metadata
+    return node.spec, node.status, about.annotations, about.labels, about.deletion_timestamp

@@ -7,6 +7,7 @@ people.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
@@ -103,7 +104,13 @@ class Elector:
                 break
             except (Conflicting, Absent) as error:
                 # Somebody wrote the Lease, or deleted it. Only when it still names us is it ours.
-                await self._look_again(error)
+                with contextlib.suppress(HoldfastError):  # else it is decided by time
+                    lease = await self._read()
+                    if lease.spec.holder_identity == self._identity:
+                        self._held = lease
+                    else:
+                        self._until = float("-inf")
+                        logger.error("the lease was taken holder=%s error=%s", lease.spec.holder_identity, error)
             except HoldfastError as error:
                 logger.warning("cannot renew the lease error=%s", error)
         self._held = None
@@ -143,18 +150,6 @@ class Elector:
         if version != self._rival:
             self._rival, self._rival_since = version, seen_at
         return seen_at - self._rival_since
-
-    async def _look_again(self, error: HoldfastError) -> None:
-        """After a conflict: go on from the newest Lease if it is ours, else stop leading."""
-        try:
-            lease = await self._read()
-        except HoldfastError:
-            return  # decided by time
-        if lease.spec.holder_identity == self._identity:
-            self._held = lease
-            return
-        self._until = float("-inf")
-        logger.error("the lease was taken holder=%s error=%s", lease.spec.holder_identity, error)
 
     def _holds(self, lease: Lease, sent_at: float) -> None:
         self._held, self._until = lease, sent_at + self._lease_s * GIVE_UP
