@@ -15,9 +15,17 @@ from holdfast.operator.act.executor import Executor, Fault
 from holdfast.operator.act.statuswriter import EventRecorder, write_status
 from holdfast.operator.decide.action import Tell
 from holdfast.operator.decide.admission import Contender, contender
-from holdfast.operator.decide.applied import applied_text, left_out
 from holdfast.operator.decide.events import only_now, unsaid
-from holdfast.operator.decide.observed import KubeEvent, Mode, Observed, Options, Outcome, read_spec
+from holdfast.operator.decide.observed import (
+    KubeEvent,
+    Mode,
+    Observed,
+    Options,
+    Outcome,
+    applied_text,
+    left_out,
+    read_spec,
+)
 from holdfast.operator.decide.reconcile import reconcile
 from holdfast.operator.kube.clusterview import ClusterView, key_of
 from holdfast.operator.kube.objects import Job

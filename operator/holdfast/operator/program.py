@@ -22,8 +22,7 @@ from holdfast.api.exposition import accepted
 from holdfast.operator.act import faultpoint
 from holdfast.operator.decide.observed import Cordoning, Mode
 from holdfast.operator.metrics import Metrics
-from holdfast.operator.operation import Operation
-from holdfast.operator.settings import Settings
+from holdfast.operator.operation import Operation, Settings
 from holdfast.wire.door import Door, listen
 from holdfast.wire.openfiles import raise_open_files_max
 from holdfast.wire.strangers import HELLO_S

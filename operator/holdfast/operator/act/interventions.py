@@ -22,7 +22,7 @@ from holdfast.api.intervention import (
 )
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.cordon import patch_node, uncordoned
-from holdfast.operator.act.faultpoint import Point, reach
+from holdfast.operator.act.faultpoint import reach
 from holdfast.operator.decide.intervention import (
     answer,
     attend,
@@ -110,7 +110,7 @@ class Interventions:
         if isinstance(request, tuple):
             outcome = refusal_of(asked, request)
         else:
-            reach(Point.BEFORE_INTERVENTION)
+            reach("before-intervention")
             outcome = await self._outcome(asked, request)
         status = answer(asked, outcome, self.now())
         if status is not None:
@@ -122,7 +122,7 @@ class Interventions:
                 flight.landed(await self.writes.merge(INTERVENTIONS, (namespace, name), patch, "status"))
                 says = "answered intervention=%s state=%s outcome=%s"
                 logger.info(says, key, status["state"], status["outcome"])
-            reach(Point.AFTER_INTERVENTION)
+            reach("after-intervention")
         return PENDING_S if outcome.state is InterventionState.PENDING else None
 
     async def _outcome(self, asked: Intervention, request: InterventionRequest) -> InterventionOutcome:

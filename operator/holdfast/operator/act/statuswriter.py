@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.api.metadata import API_VERSION
-from holdfast.operator.act.faultpoint import Point, reach
+from holdfast.operator.act.faultpoint import around
 from holdfast.operator.decide.observed import KubeEvent
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import JOBS, Job, Metadata, Object, Resource
@@ -39,10 +39,8 @@ async def write_status(view: ClusterView, writes: Writes, job: Job, status: Mapp
         return
     version = {"uid": job.metadata.uid, "resourceVersion": job.metadata.resource_version}
     where = (job.metadata.namespace, job.metadata.name)
-    reach(Point.BEFORE_STATUS)
-    with view.jobs.writing(*where) as flight:
+    with around("status"), view.jobs.writing(*where) as flight:
         flight.landed(await writes.merge(JOBS, where, {"metadata": version, "status": patch}, "status"))
-    reach(Point.AFTER_STATUS)
 
 
 class EventRecorder:
@@ -59,19 +57,17 @@ class EventRecorder:
     async def record(self, job: Job, event: KubeEvent) -> None:
         """Raises as `Writes`."""
         manifest = self._manifest(job, event)
-        namespace, name = job.metadata.namespace, manifest["metadata"]["name"]
-        reach(Point.BEFORE_EVENT)
-        try:
-            await self._writes.create(EVENTS, namespace, manifest)
-        except Conflicting:
-            # Two patches, because reading events is not among the operator's rights. It may expire this moment, or
-            # somebody else counts: a count is not worth more.
-            with contextlib.suppress(Absent, Conflicting):
-                where = (namespace, name)
-                held = await self._writes.merge(EVENTS, where, {"lastTimestamp": manifest["lastTimestamp"]})
-                version = {"resourceVersion": held.metadata.resource_version}
-                await self._writes.merge(EVENTS, where, {"metadata": version, "count": held.count + 1})
-        reach(Point.AFTER_EVENT)
+        where = (job.metadata.namespace, manifest["metadata"]["name"])
+        with around("event"):
+            try:
+                await self._writes.create(EVENTS, where[0], manifest)
+            except Conflicting:
+                # Two patches, because reading events is not among the operator's rights. It may expire this
+                # moment, or somebody else counts: a count is not worth more.
+                with contextlib.suppress(Absent, Conflicting):
+                    held = await self._writes.merge(EVENTS, where, {"lastTimestamp": manifest["lastTimestamp"]})
+                    version = {"resourceVersion": held.metadata.resource_version}
+                    await self._writes.merge(EVENTS, where, {"metadata": version, "count": held.count + 1})
 
     def _manifest(self, job: Job, event: KubeEvent) -> dict[str, Any]:
         about, now = job.metadata, self._wall()
