@@ -109,15 +109,5 @@ def dropped(given: Any, taken: Any, path: str) -> Iterator[str]:
             # that nothing of this kind has is in none of them, so the nearest one lacks just those fields.
             added = len(taken) - len(given)
             for place, one in enumerate(given):
-                yield from _nearest(one, taken[place : place + added + 1], f"{path}[{place}]")
-
-
-def _nearest(given: Any, candidates: list[Any], path: str) -> list[str]:
-    """What `given` lost in the one of `candidates` in which it lost least."""
-    least: list[str] | None = None
-    for each in candidates:
-        lost = list(dropped(given, each, path))
-        if not lost:
-            return lost
-        least = lost if least is None or len(lost) < len(least) else least
-    return least or []
+                candidates = taken[place : place + added + 1]
+                yield from min((list(dropped(one, each, f"{path}[{place}]")) for each in candidates), key=len)

@@ -29,7 +29,6 @@ from holdfast.operator.decide.intervention import (
     invalid,
     is_answered,
     refusal_of,
-    refused_because,
     settle_return,
     waiting,
 )
@@ -129,8 +128,8 @@ class Interventions:
         created = seconds_of(asked.metadata.creation_timestamp)
         age_s = 0.0 if created is None else self.now() - created
         # Before the watchdog is asked, which knows nothing of such a job and may be away.
-        if (job := self.view.job(request.job)) is not None and (why := refused_because(job)) is not None:
-            return invalid(asked, why)
+        if (job := self.view.job(request.job)) is not None and (refused := invalid(asked, job)):
+            return refused
         try:
             outcome = await self.watchdog.intervene(request)
         except InvalidInput as error:

@@ -56,27 +56,14 @@ class EventRecorder:
 
     async def record(self, job: Job, event: KubeEvent) -> None:
         """Raises as `Writes`."""
-        manifest = self._manifest(job, event)
-        where = (job.metadata.namespace, manifest["metadata"]["name"])
-        with around("event"):
-            try:
-                await self._writes.create(EVENTS, where[0], manifest)
-            except Conflicting:
-                # Two patches, because reading events is not among the operator's rights. It may expire this
-                # moment, or somebody else counts: a count is not worth more.
-                with contextlib.suppress(Absent, Conflicting):
-                    held = await self._writes.merge(EVENTS, where, {"lastTimestamp": manifest["lastTimestamp"]})
-                    version = {"resourceVersion": held.metadata.resource_version}
-                    await self._writes.merge(EVENTS, where, {"metadata": version, "count": held.count + 1})
-
-    def _manifest(self, job: Job, event: KubeEvent) -> dict[str, Any]:
         about, now = job.metadata, self._wall()
         said = "\0".join((about.uid, event.reason, event.message))
         digest = hashlib.sha256(said.encode()).hexdigest()[:16]
-        return {
+        where = (about.namespace, f"{about.name}.{digest}")
+        manifest = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{about.name}.{digest}", "namespace": about.namespace},
+            "metadata": {"name": where[1], "namespace": about.namespace},
             "involvedObject": {
                 "apiVersion": API_VERSION,
                 "kind": JOBS.kind,
@@ -94,3 +81,13 @@ class EventRecorder:
             "lastTimestamp": now,
             "count": 1,
         }
+        with around("event"):
+            try:
+                await self._writes.create(EVENTS, where[0], manifest)
+            except Conflicting:
+                # Two patches, because reading events is not among the operator's rights. It may expire this
+                # moment, or somebody else counts: a count is not worth more.
+                with contextlib.suppress(Absent, Conflicting):
+                    held = await self._writes.merge(EVENTS, where, {"lastTimestamp": now})
+                    version = {"resourceVersion": held.metadata.resource_version}
+                    await self._writes.merge(EVENTS, where, {"metadata": version, "count": held.count + 1})

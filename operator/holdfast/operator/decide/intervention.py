@@ -63,19 +63,18 @@ def refusal_of(asked: Intervention, problems: tuple[Problem, ...]) -> Interventi
     return InterventionOutcome(asked.metadata.uid, InterventionState.REFUSED, says)
 
 
-def invalid(asked: Intervention, why: str) -> InterventionOutcome:
-    """The answer where the job's spec is refused: nothing of it runs, and nobody has to be asked."""
-    says = f"the job is Invalid{f': {why}' if why else ''}; correct the spec and apply it again"
-    return InterventionOutcome(asked.metadata.uid, InterventionState.REFUSED, says)
+def invalid(asked: Intervention, job: Job) -> InterventionOutcome | None:
+    """The answer where the newest spec of a job that never ran is refused: nobody has to be asked.
 
-
-def refused_because(job: Job) -> str | None:
-    """Why the newest spec of a job that never ran is refused; None where it is not, or was not looked at yet."""
+    None where it is not, or was not looked at yet.
+    """
     recorded = job.recorded()
     if recorded.phase is not JobPhase.INVALID or recorded.observed_generation != job.metadata.generation:
         return None
     condition = recorded.condition("InvalidSpec")
-    return condition.message if condition is not None else ""
+    why = f": {condition.message}" if condition is not None and condition.message else ""
+    says = f"the job is Invalid{why}; correct the spec and apply it again"
+    return InterventionOutcome(asked.metadata.uid, InterventionState.REFUSED, says)
 
 
 def waiting(asked: Intervention, error: str) -> InterventionOutcome:
@@ -143,12 +142,9 @@ def settle_return(
         says = f"node {node.metadata.name} is back in service; {took_it_out} and is gone"
         said = f"{outcome.outcome}; {says}" if done else says
         return Returning(InterventionOutcome(outcome.id, InterventionState.DONE, said), by.job)
-    says = f"{outcome.outcome}; it stays out of service: {took_it_out}; {way_back(node.metadata.name, by.job)}"
+    namespace, _, name = by.job.partition("/")
+    here = node.metadata.name
+    by_hand = f"kubectl taint node {here} {CORDON_TAINT}-; kubectl annotate node {here} {CORDONED_BY}-"
+    back = f"return it there: kubectl holdfast return {here} -n {namespace} --job {name}; if it is gone: {by_hand}"
+    says = f"{outcome.outcome}; it stays out of service: {took_it_out}; {back}"
     return Returning(InterventionOutcome(outcome.id, outcome.state, says))
-
-
-def way_back(node: str, job: str) -> str:
-    """How a node is returned that a job took out of service, whether the job is there or gone."""
-    namespace, _, name = job.partition("/")
-    by_hand = f"kubectl taint node {node} {CORDON_TAINT}-; kubectl annotate node {node} {CORDONED_BY}-"
-    return f"return it there: kubectl holdfast return {node} -n {namespace} --job {name}; if it is gone: {by_hand}"

@@ -4,18 +4,18 @@ The watchdog decides about faults; here its plan is made true, and nothing else.
 after a lost event, or twice in a row comes to the same.
 """
 
-from holdfast.api.plan import PodObserved, PodState
+from holdfast.api.plan import Plan, PodObserved, PodState
 from holdfast.api.trainingjob import policy_of
 from holdfast.operator.decide.action import SetFinalizer, Submit, Tell
 from holdfast.operator.decide.belongings import BUDGET, budget_of, made, removed, service_of
 from holdfast.operator.decide.conditions import changes_in_s
 from holdfast.operator.decide.context import Context, Decision, context_of
-from holdfast.operator.decide.ending import LOOK_AGAIN_S, finish, still_needed, wind_up
+from holdfast.operator.decide.ending import LOOK_AGAIN_S, Waiting, finish, waiting, wind_up
 from holdfast.operator.decide.events import events_of
 from holdfast.operator.decide.nodes import cordons
 from holdfast.operator.decide.observed import Mode, Observed, Options, Outcome
 from holdfast.operator.decide.pods import ended_by, state_of
-from holdfast.operator.decide.staffing import staff, wish
+from holdfast.operator.decide.staffing import staff
 from holdfast.operator.decide.status import draft
 from holdfast.operator.kube.objects import FINALIZER, Pod
 
@@ -30,7 +30,12 @@ def reconcile(observed: Observed, options: Options, now: float) -> Outcome:
     if options.mode is Mode.OBSERVE:
         would = f"observing only; would do {len(decision.actions)} things: {decision.reason}"
         return Outcome((), written, (), would, status_changes_s)
-    told = observations(ctx) if ctx.deleted_at is None or still_needed(ctx, ctx.deleted_at) else ()
+    told: tuple[Tell, ...] = ()
+    # Of a job that is deleted the watchdog has to see only as long as it still has something to decide.
+    if ctx.deleted_at is None or (
+        FINALIZER in ctx.metadata.finalizers and waiting(ctx, ctx.deleted_at) is Waiting.SUSPENDING
+    ):
+        told = observations(ctx)
     return Outcome(
         actions=(*told, *decision.actions),
         status=written,
@@ -63,7 +68,9 @@ def _decide(ctx: Context) -> Decision:
     look_again = LOOK_AGAIN_S if submit else None
     plan = ctx.plan
     if plan is None and options.mode is Mode.OBSERVE and ctx.connected:
-        plan = wish(ctx, ctx.job)  # the watchdog is never told of a job that is only observed
+        # The watchdog is never told of a job that is only observed: what the spec alone asks for.
+        nodes, suspend = ctx.job.spec.nodes, ctx.job.spec.suspend
+        plan = Plan(ctx.id, 0, 0, 0) if suspend else Plan(ctx.id, 0, nodes.max, nodes.spares)
     if plan is None:
         reason = "waiting for the watchdog to take the job" if ctx.connected else "the watchdog is away"
         return Decision(submit, reason, look_again)

@@ -25,13 +25,6 @@ LOGS_KEPT = 3
 YIELDS = "the job gives way to others that wait for the same nodes"
 
 
-def wish(ctx: Context, job: TrainingJob) -> Plan:
-    """What the spec alone asks for, as long as nothing is known of members and nodes."""
-    if job.spec.suspend:
-        return Plan(ctx.id, 0, members=0, spares=0)
-    return Plan(ctx.id, 0, members=job.spec.nodes.max, spares=job.spec.nodes.spares)
-
-
 def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Decision:
     """What makes the pods match `plan`. New ones are made of `job`'s template.
 

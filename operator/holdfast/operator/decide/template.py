@@ -149,16 +149,6 @@ class Template(Shape, frozen=True):
         return (self.metadata.annotations or {}).get(SHM_SIZE)
 
 
-def read_template(template: Mapping[str, Any] | None) -> Template | Problem:
-    """The template, or why it is none."""
-    if template is None:
-        return Problem("spec.template", MISSING, "add it; in a cluster a job needs a pod template")
-    try:
-        return msgspec.convert(template, Template)
-    except msgspec.ValidationError as error:
-        return _misshapen(template, str(error))
-
-
 _EXPECTED = {
     "array": "write a list",
     "object": "write a mapping of names to values",
@@ -167,9 +157,14 @@ _EXPECTED = {
 }
 
 
-def _misshapen(template: Mapping[str, Any], says: str) -> Problem:
-    """The first thing that is not of a PodTemplateSpec's shape, in the words of the other fields."""
-    complaint, _, path = says.partition(" - at `$")
+def read_template(template: Mapping[str, Any] | None) -> Template | Problem:
+    """The template, or why it is none: the first thing that is not of a PodTemplateSpec's shape."""
+    if template is None:
+        return Problem("spec.template", MISSING, "add it; in a cluster a job needs a pod template")
+    try:
+        return msgspec.convert(template, Template)
+    except msgspec.ValidationError as error:
+        complaint, _, path = str(error).partition(" - at `$")
     path = path.rstrip("`")
     if missing := re.search(r"missing required field `(\w+)`", complaint):
         return Problem(f"spec.template{path}.{missing[1]}", MISSING, "add it")
