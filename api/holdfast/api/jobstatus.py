@@ -1,50 +1,14 @@
-"""The status of a TrainingJob as the operator writes it, and people and later operators read it.
+"""The status of a TrainingJob as the operator writes it, and people and later operators read it."""
 
-Who wrote it may have been of another version, and somebody may have edited it: it is read loosely.
-"""
+from typing import Annotated
 
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Self
-
-import msgspec
 from msgspec import Meta
 
 from holdfast.api.status import JobPhase
-
-if TYPE_CHECKING:  # who only reads a status needs no pydantic
-    from pydantic import GetCoreSchemaHandler
-    from pydantic_core import CoreSchema
+from holdfast.api.written import Written, WrittenFreely
 
 
-class Part(msgspec.Struct, frozen=True, rename="camel"):
-    """A mapping of the status. In a job file it is checked as a section is, and then read by nobody."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, _: object, handler: "GetCoreSchemaHandler") -> "CoreSchema":
-        from pydantic import Field, create_model
-
-        from holdfast.api.section import Section
-
-        fields: dict[str, Any] = {}
-        for field in msgspec.structs.fields(cls):
-            told = next((each.description for each in getattr(field.type, "__metadata__", ())), None)
-            default = ... if field.required else field.default
-            fields[field.name] = (field.type, Field(default, description=told))
-        return handler.generate_schema(create_model(cls.__name__, __base__=Section, __doc__=cls.__doc__, **fields))
-
-
-class OpenPart(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A mapping of the status that a job file may hold with whatever is in it."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, _: object, handler: "GetCoreSchemaHandler") -> "CoreSchema":
-        from pydantic import JsonValue
-
-        return handler.generate_schema(dict[str, JsonValue])
-
-
-class Condition(OpenPart, frozen=True, gc=False):
+class Condition(WrittenFreely, frozen=True, gc=False):
     """Of a job, and as it is read of pods and nodes.
 
     Source: https://github.com/kubernetes/apimachinery/blob/master/pkg/apis/meta/v1/types.go
@@ -63,7 +27,7 @@ class Condition(OpenPart, frozen=True, gc=False):
         return ": ".join(part for part in (self.reason, self.message) if part)
 
 
-class RecordedIncident(OpenPart, frozen=True, gc=False):
+class RecordedIncident(WrittenFreely, frozen=True, gc=False):
     """As in `holdfast.api.incident.Incident`, in the words that people are shown."""
 
     id: str = ""
@@ -75,7 +39,7 @@ class RecordedIncident(OpenPart, frozen=True, gc=False):
     time_to_recover_seconds: float | None = None
 
 
-class MembersStatus(Part, frozen=True):
+class MembersStatus(Written, frozen=True):
     """As in `holdfast.api.status.Membership`."""
 
     wanted: Annotated[int, Meta(description="Members the job should have now.")] = 0
@@ -90,7 +54,7 @@ class MembersStatus(Part, frozen=True):
     pods: Annotated[int, Meta(description="Pods that exist and have not ended.")] = 0
 
 
-class CheckpointStatus(Part, frozen=True):
+class CheckpointStatus(Written, frozen=True):
     """The newest committed checkpoint."""
 
     step: Annotated[int, Meta(description="The last step it holds.")]
@@ -99,7 +63,7 @@ class CheckpointStatus(Part, frozen=True):
     time: Annotated[str | None, Meta(description="When it was committed.")] = None
 
 
-class Goodput(Part, frozen=True):
+class Goodput(Written, frozen=True):
     """Useful time over wall time."""
 
     ettr: Annotated[
@@ -111,7 +75,7 @@ class Goodput(Part, frozen=True):
     ] = None
 
 
-class TrainingJobStatus(Part, frozen=True):
+class TrainingJobStatus(Written, frozen=True):
     """Written by the operator from what the watchdog knows; never read as input."""
 
     observed_generation: Annotated[
@@ -159,32 +123,3 @@ class TrainingJobStatus(Part, frozen=True):
 
     def condition(self, type_: str) -> Condition | None:
         return next((each for each in self.conditions if each.type == type_), None)
-
-    @classmethod
-    def decode(cls, written: object) -> Self:
-        """From plain data. A field that nobody knows is passed over, one that is damaged counts as not written."""
-        if not isinstance(written, Mapping):
-            return cls()
-        try:
-            return msgspec.convert(written, cls)
-        except msgspec.ValidationError:
-            sound = {}
-            for name, value in written.items():
-                with suppress(msgspec.ValidationError):
-                    msgspec.convert({name: value}, cls)
-                    sound[name] = value
-            return msgspec.convert(sound, cls)
-
-    def encode(self) -> dict[str, Any]:
-        """In plain data, as the API server keeps it: what is Unknown is not there."""
-        encoded: dict[str, Any] = without_nulls(msgspec.to_builtins(self))
-        return encoded
-
-
-def without_nulls(value: Any) -> Any:
-    """The document as the API server keeps it: what is null is not there. Merge patches cannot say null."""
-    if isinstance(value, Mapping):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
-    if isinstance(value, list | tuple):
-        return [without_nulls(each) for each in value]
-    return value

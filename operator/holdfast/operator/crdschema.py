@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from holdfast.api.jobstatus import Part
 from holdfast.api.section import Section
+from holdfast.api.written import Written
 
 Schema = dict[str, Any]
 
@@ -71,7 +71,7 @@ class NotStructural(Exception):
     """A type says something that a structural schema cannot say."""
 
 
-def structural(model: type[Section | Part], half: Half) -> Schema:
+def structural(model: type[Section | Written], half: Half) -> Schema:
     """The structural schema of `model`. Raises NotStructural."""
     document = TypeAdapter(model).json_schema(by_alias=True)
     return _Converter(document.pop("$defs", {}), half).convert(document, model.__name__)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, CordonedBy
-from holdfast.api.jobstatus import without_nulls
+from holdfast.api.written import without_nulls
 from holdfast.operator.act.cordon import cordoned, uncordoned
 from holdfast.operator.kube.writes import merge_patch
 

@@ -15,28 +15,19 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
-from holdfast.api.interventionspec import read_intervention, request_of
+from holdfast.api.interventionspec import InterventionStatus, read_intervention, request_of
 from holdfast.api.metadata import API_VERSION
 from holdfast.api.status import JobPhase
 from holdfast.operator.kube.objects import Intervention, Job, Node, text_of
 
 ERROR_LENGTH_MAX: Final = 500
 NUMBER: Final = re.compile(r"[0-9]+")
-FINAL = frozenset((InterventionState.DONE.value, InterventionState.REFUSED.value))
-
-
-class Answered(msgspec.Struct, frozen=True, rename="camel"):
-    """The status of an Intervention as it was written."""
-
-    state: str | None = None
-    outcome: str | None = None
-    started_at: str | None = None
-    finished_at: str | None = None
+FINAL = (InterventionState.DONE, InterventionState.REFUSED)
 
 
 def is_answered(asked: Intervention) -> bool:
     """Whether it has its final answer: it is done once, and never looked at again."""
-    return _read(asked).state in FINAL
+    return asked.recorded().state in FINAL
 
 
 def attend(asked: Intervention) -> InterventionRequest | tuple[Problem, ...]:
@@ -84,30 +75,19 @@ def waiting(asked: Intervention, error: str) -> InterventionOutcome:
     numbers alone, as addresses do, is not written anew.
     """
     says = f"waiting for the watchdog: {error[:ERROR_LENGTH_MAX]}; retrying"
-    written = _read(asked).outcome or ""
+    written = asked.recorded().outcome or ""
     same = NUMBER.sub("0", written) == NUMBER.sub("0", says)
     return InterventionOutcome(asked.metadata.uid, InterventionState.PENDING, written if same else says)
 
 
 def answer(asked: Intervention, outcome: InterventionOutcome, now: float) -> Mapping[str, Any] | None:
     """The whole status to write, None when it says so already. `now` in wall seconds."""
-    before = _read(asked)
-    if before.state in FINAL or (before.state, before.outcome) == (outcome.state.value, outcome.outcome):
+    before = asked.recorded()
+    if before.state in FINAL or (before.state, before.outcome) == (outcome.state, outcome.outcome):
         return None
-    final = outcome.state.value in FINAL
-    return {
-        "state": outcome.state.value,
-        "outcome": outcome.outcome,
-        "startedAt": before.started_at or text_of(now),
-        **({"finishedAt": text_of(now)} if final else {}),
-    }
-
-
-def _read(asked: Intervention) -> Answered:
-    try:
-        return msgspec.json.decode(asked.status, type=Answered)
-    except msgspec.MsgspecError:
-        return Answered()
+    started_at = before.started_at or text_of(now)
+    finished_at = text_of(now) if outcome.state in FINAL else None
+    return InterventionStatus(outcome.state, outcome.outcome, started_at, finished_at).encode()
 
 
 # What a Return comes to where another job took the node out of service: only that job returns it. Of a job that is

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from holdfast.api.interventionspec import InterventionStatus
 from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
 
@@ -180,10 +181,7 @@ class Job(Object, frozen=True, gc=False):
 
     def recorded(self) -> TrainingJobStatus:
         """The status as it was last written: what was said once is not said again."""
-        try:
-            return TrainingJobStatus.decode(msgspec.json.decode(self.status))
-        except msgspec.MsgspecError:
-            return TrainingJobStatus()
+        return TrainingJobStatus.decode(_plain(self.status))
 
 
 class Intervention(Object, frozen=True, gc=False):
@@ -195,6 +193,10 @@ class Intervention(Object, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         _keep_copies(self)
+
+    def recorded(self) -> InterventionStatus:
+        """The status as it was last written."""
+        return InterventionStatus.decode(_plain(self.status))
 
 
 class Owned(Object, frozen=True, gc=False):
@@ -216,6 +218,13 @@ def _keep_copies(read: Job | Intervention) -> None:
     """What is kept as it came is a view of the whole page, of which nothing could be let go."""
     msgspec.structs.force_setattr(read, "spec", read.spec.copy())
     msgspec.structs.force_setattr(read, "status", read.status.copy())
+
+
+def _plain(status: msgspec.Raw) -> object:
+    try:
+        return msgspec.json.decode(status)
+    except msgspec.MsgspecError:
+        return None
 
 
 # Where the API server keeps them.
