@@ -28,18 +28,14 @@ RULES_SINCE = "1.25.0-0"
 """Older servers do not know rules; the operator checks the same and reports it."""
 
 
-class Column(msgspec.Struct, frozen=True):
-    """A column of `kubectl get`. `wide` is for `-o wide` only."""
+class Column(msgspec.Struct, frozen=True, rename={"path": "jsonPath"}, omit_defaults=True):
+    """A column of `kubectl get`. Those of a priority are for `-o wide` only."""
 
     name: str
     type: str
     path: str
     description: str
-    wide: bool = False
-
-    def manifest(self) -> dict[str, Any]:
-        shown = {"name": self.name, "type": self.type, "jsonPath": self.path, "description": self.description}
-        return {**shown, "priority": 1} if self.wide else shown
+    priority: int = 0
 
 
 _AGE = Column("Age", "date", ".metadata.creationTimestamp", "Time since it was created.")
@@ -67,10 +63,10 @@ JOB_COLUMNS = (
         '.status.conditions[?(@.type=="InvalidSpec")].message',
         "Why the spec is refused; empty when it is accepted.",
     ),
-    Column("Round", "integer", ".status.round", "The number of the newest round.", wide=True),
-    Column("World", "integer", ".status.worldSize", "Ranks in the round.", wide=True),
-    Column("Restarts", "integer", ".status.restarts", "How often the job was restarted.", wide=True),
-    Column("Checkpoint", "integer", ".status.lastCheckpoint.step", "The newest committed step.", wide=True),
+    Column("Round", "integer", ".status.round", "The number of the newest round.", priority=1),
+    Column("World", "integer", ".status.worldSize", "Ranks in the round.", priority=1),
+    Column("Restarts", "integer", ".status.restarts", "How often the job was restarted.", priority=1),
+    Column("Checkpoint", "integer", ".status.lastCheckpoint.step", "The newest committed step.", priority=1),
 )
 REQUEST_COLUMNS = (
     Column("Job", "string", ".spec.job", "The TrainingJob it is about."),
@@ -78,7 +74,7 @@ REQUEST_COLUMNS = (
     Column("State", "string", ".status.state", "What became of it."),
     _AGE,
     Column("Outcome", "string", ".status.outcome", "What was done, why not, or what it waits for."),
-    Column("Reason", "string", ".spec.reason", "Why it was asked for.", wide=True),
+    Column("Reason", "string", ".spec.reason", "Why it was asked for.", priority=1),
 )
 _WORLD = "self.nodes.{end} * self.processesPerNode % (self.parallelism.tensor * self.parallelism.pipeline) == 0"
 JOB_RULES = (
@@ -207,7 +203,7 @@ def _definition(
         "storage": True,
         "schema": {"openAPIV3Schema": root},
         "subresources": subresources,
-        "additionalPrinterColumns": [column.manifest() for column in columns],
+        "additionalPrinterColumns": msgspec.to_builtins(columns),
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

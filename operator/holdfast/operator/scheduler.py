@@ -8,6 +8,7 @@ from typing import Final, NoReturn
 from holdfast.api.bounds import WHOLE_MAX
 from holdfast.api.errors import Fenced, HoldfastError
 from holdfast.operator.controller import Controller
+from holdfast.operator.decide.observed import Mode
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.worklist import Worklist
 from holdfast.operator.metrics import Metrics
@@ -87,7 +88,7 @@ class Scheduler:
         job = self.view.job(key)
         if job is None:
             # Whoever took our finalizer away kept the watchdog from hearing of it.
-            if key in self._lines and self.controller.acts:
+            if key in self._lines and self.controller.options.mode is Mode.ACT:
                 await self.watchdog.forget(key)
             await self._hang_up(key)
             self.controller.forget(key)

@@ -68,19 +68,16 @@ class Contender:
         """How long it has been short in the turn it has now; negative while it is not."""
         return -1.0 if self.held or self.short_since is None else now - max(self.short_since, self.since)
 
-    def holds_others_off(self, now: float) -> bool:
-        """Whether those that wait have to wait for it."""
-        starting = now - self.since < STARTING_S
-        return not self.held and (self.short_since is not None or starting)
-
-    def meets(self, other: "Contender") -> bool:
-        """Whether one node may be right for both: no label is wanted with two values."""
-        return all(other.selector.get(label, value) == value for label, value in self.selector.items())
-
 
 def judge(job: Contender, others: Iterable[Contender], now: float) -> Standing:
     """Where `job` stands from now on, among all `others` that contend."""
-    rivals = [each for each in others if each.key != job.key and job.meets(each)]
+    # One node may be right for both: no label is wanted with two values.
+    rivals = [
+        each
+        for each in others
+        if each.key != job.key
+        and all(each.selector.get(label, value) == value for label, value in job.selector.items())
+    ]
     if job.held:
         # Who had no turn yet comes first, by rank; then those who had, the longest ago first.
         def place(each: Contender) -> tuple[bool, float, tuple[bool, bool, int, str, str]]:
@@ -88,7 +85,8 @@ def judge(job: Contender, others: Iterable[Contender], now: float) -> Standing:
             return turn_over, each.since if turn_over else 0.0, each.rank
 
         first = all(place(job) < place(each) for each in rivals if each.held)
-        if not first or any(each.holds_others_off(now) for each in rivals):
+        contending = [each for each in rivals if not each.held]
+        if not first or any(each.short_since is not None or now - each.since < STARTING_S for each in contending):
             return job.standing
         return Standing.RETRIED if job.standing is Standing.TURN_OVER else Standing.ADMITTED
     short_for_s = job.short_for_s(now)

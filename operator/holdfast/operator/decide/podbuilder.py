@@ -42,6 +42,7 @@ from holdfast.operator.kube.objects import (
     JOB_LABEL,
     MEMBER_LABEL,
     QUICK_ENDS,
+    SHM_SIZE,
     Pod,
 )
 from holdfast.wire.trust import WATCHDOG_CA_VARIABLE
@@ -135,7 +136,8 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
     trainer = template.spec.containers[template.trainer]
     if all(each.path != SHARED_MEMORY_PATH for each in trainer.volume_mounts or ()):
         # Without a size the pod's memory limit limits it.
-        limit = {} if template.shared_memory_size is None else {"sizeLimit": template.shared_memory_size}
+        size = (template.metadata.annotations or {}).get(SHM_SIZE)
+        limit = {} if size is None else {"sizeLimit": size}
         volumes.append({"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory", **limit}})
         mounts.append({"name": SHARED_MEMORY, "mountPath": SHARED_MEMORY_PATH})
     environment: list[Manifest] = [

@@ -143,11 +143,6 @@ class Template(Shape, frozen=True):
         named = (place for place, each in enumerate(self.spec.containers) if each.name == TRAINER)
         return next(named, 0)
 
-    @property
-    def shared_memory_size(self) -> str | None:
-        """The size limit of /dev/shm that the user asks for, None without a limit."""
-        return (self.metadata.annotations or {}).get(SHM_SIZE)
-
 
 _EXPECTED = {
     "array": "write a list",
@@ -202,7 +197,7 @@ def _check_pod(template: Template) -> Iterator[Problem]:
             if key.startswith(OUR_PREFIX) and key != SHM_SIZE:
                 fix = f"remove it; {OUR_PREFIX} is Holdfast's own"
                 yield Problem(f"spec.template.metadata.{kind}.{key}", value, fix)
-    size = template.shared_memory_size
+    size = annotations.get(SHM_SIZE)
     if size is not None and not _QUANTITY.fullmatch(size):
         yield Problem(f"spec.template.metadata.annotations.{SHM_SIZE}", size, "write a quantity such as 64Gi")
     where, spec = "spec.template.spec", template.spec

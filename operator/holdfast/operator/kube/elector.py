@@ -99,7 +99,7 @@ class Elector:
                 async with asyncio.timeout(max(0.0, self._until - self._clock())):
                     assert self._held is not None, "it leads"
                     sent_at = self._clock()
-                    self._holds(await self._write(self._held, self._claim()), sent_at)
+                    await self._claim(self._held, sent_at)
             except TimeoutError:
                 break
             except (Conflicting, Absent) as error:
@@ -134,16 +134,15 @@ class Elector:
             # One that was there has been deleted: its holder acts until it finds out.
             if self._rival and self._unchanged_s(GONE, sent_at) < self._lease_s:
                 return
-            first = {"acquireTime": precise_text_of(self._wall()), "leaseTransitions": 0}
-            self._holds(await self._write(None, self._claim() | first), sent_at)
+            await self._claim(None, sent_at, acquireTime=precise_text_of(self._wall()), leaseTransitions=0)
             return
         spec = lease.spec
         unchanged_s = self._unchanged_s(lease.metadata.resource_version, sent_at)
         if spec.holder_identity and unchanged_s < max(spec.lease_duration_seconds, 1):
             return
         sent_at = self._clock()
-        taken = {"acquireTime": precise_text_of(self._wall()), "leaseTransitions": spec.lease_transitions + 1}
-        self._holds(await self._write(lease, self._claim() | taken), sent_at)
+        transitions = spec.lease_transitions + 1
+        await self._claim(lease, sent_at, acquireTime=precise_text_of(self._wall()), leaseTransitions=transitions)
 
     def _unchanged_s(self, version: str, seen_at: float) -> float:
         """For how long the Lease has been seen in that version."""
@@ -151,11 +150,9 @@ class Elector:
             self._rival, self._rival_since = version, seen_at
         return seen_at - self._rival_since
 
-    def _holds(self, lease: Lease, sent_at: float) -> None:
-        self._held, self._until = lease, sent_at + self._lease_s * GIVE_UP
-
-    def _claim(self) -> dict[str, Any]:
-        return {"holderIdentity": self._identity, "leaseDurationSeconds": max(1, round(self._lease_s))}
+    async def _claim(self, held: Lease | None, sent_at: float, **more: Any) -> None:
+        ours = {"holderIdentity": self._identity, "leaseDurationSeconds": max(1, round(self._lease_s)), **more}
+        self._held, self._until = await self._write(held, ours), sent_at + self._lease_s * GIVE_UP
 
     async def _read(self) -> Lease:
         return await self._ask("GET", LEASES.path(*self._where))
