@@ -63,7 +63,7 @@ class WrittenFreely(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 def without_nulls(value: Any) -> Any:
     """The document as the API server keeps it: what is null is not there. Merge patches cannot say null."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: without_nulls(each) for key, each in value.items() if each is not None}
     if isinstance(value, list | tuple):
         return [without_nulls(each) for each in value]

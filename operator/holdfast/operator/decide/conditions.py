@@ -39,6 +39,9 @@ class Truth(StrEnum):
     UNKNOWN = "Unknown"
 
 
+TRUTHS = frozenset(Truth)
+
+
 class Said(NamedTuple):
     """What a condition says now."""
 
@@ -51,7 +54,7 @@ NOT_TAKEN = Said(Truth.UNKNOWN, "NotTaken", "the watchdog has not taken the job 
 NOT_HEARD = Said(Truth.UNKNOWN, "NotHeard", "nothing was heard from the watchdog yet")
 # That all is well holds only of what somebody sees. What was amiss when last seen still stands.
 DOUBTED_UNSEEN = {
-    "Ready": tuple(Truth),
+    "Ready": TRUTHS,
     "Progressing": (Truth.FALSE,),
     "Degraded": (Truth.FALSE,),
     "CheckpointHealthy": (Truth.TRUE,),
@@ -115,11 +118,12 @@ def conditions_of(ctx: Context, would: Iterable[str]) -> list[Condition]:
     if ctx.options.mode is Mode.OBSERVE:
         says = f"nothing is changed; would do: {'; '.join(would) or 'nothing'}"
         tells["Observing"] = Said(Truth.TRUE, "ObserveOnly", says)
-    unseen, conditions = is_unseen(ctx), []
+    unseen, before = is_unseen(ctx), {each.type: each for each in ctx.recorded.conditions}
+    conditions = []
     for type_, said in tells.items():
         # As it was written down, perhaps by an operator before this one.
-        known = ctx.recorded.condition(type_)
-        is_said = known is not None and known.status in set(Truth) and known.reason
+        known = before.get(type_)
+        is_said = known is not None and known.status in TRUTHS and known.reason
         last = Said(known.status, known.reason, known.message) if known is not None and is_said else None
         if said is None:
             said = last or (NOT_HEARD if type_ == "WatchdogReachable" else NOT_TAKEN)
