@@ -121,10 +121,9 @@ def conditions_of(ctx: Context, would: Iterable[str]) -> list[Condition]:
     unseen, before = is_unseen(ctx), {each.type: each for each in ctx.recorded.conditions}
     conditions = []
     for type_, said in tells.items():
-        # As it was written down, perhaps by an operator before this one.
-        known = before.get(type_)
-        is_said = known is not None and known.status in TRUTHS and known.reason
-        last = Said(known.status, known.reason, known.message) if known is not None and is_said else None
+        known, last = before.get(type_), None  # as it was written down, perhaps by an operator before this one
+        if known is not None and known.status in TRUTHS and known.reason:
+            last = Said(known.status, known.reason, known.message)
         if said is None:
             said = last or (NOT_HEARD if type_ == "WatchdogReachable" else NOT_TAKEN)
         if unseen and said.status in DOUBTED_UNSEEN.get(type_, ()):
