@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
+from msgspec import Meta
 from pydantic import Field, StringConstraints, model_validator
 
 from holdfast.api.bounds import LINE_LENGTH_MAX, NAME_LENGTH_MAX, NODES_MAX, STEPS_MAX, WHOLE_MAX
@@ -10,6 +11,7 @@ from holdfast.api.intervention import InterventionAction, InterventionRequest, I
 from holdfast.api.metadata import Metadata, Name
 from holdfast.api.section import MISSING, Section, contradiction, parse
 from holdfast.api.selftest import TestLevel
+from holdfast.api.written import Written
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=LINE_LENGTH_MAX)]
 NodeName = Annotated[str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX)]
@@ -82,17 +84,15 @@ class InterventionSpec(Section):
         return self
 
 
-class InterventionStatus(Section):
+class InterventionStatus(Written, frozen=True):
     """Written by Holdfast; never read as input."""
 
-    state: InterventionState | None = None
-    """Pending, Done or Refused."""
-    outcome: str | None = None
-    """What was done, why it was refused, or what it waits for."""
-    started_at: str | None = None
-    """When the operator first wrote of it."""
-    finished_at: str | None = None
-    """When it was done or refused."""
+    state: Annotated[InterventionState | None, Meta(description="Pending, Done or Refused.")] = None
+    outcome: Annotated[
+        str | None, Meta(description="What was done, why it was refused, or what it waits for.")
+    ] = None
+    started_at: Annotated[str | None, Meta(description="When the operator first wrote of it.")] = None
+    finished_at: Annotated[str | None, Meta(description="When it was done or refused.")] = None
 
 
 class Intervention(Section):

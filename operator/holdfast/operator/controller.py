@@ -15,14 +15,21 @@ from holdfast.operator.act.executor import Executor, Fault
 from holdfast.operator.act.statuswriter import EventRecorder, write_status
 from holdfast.operator.decide.action import Tell
 from holdfast.operator.decide.admission import Contender, contender
-from holdfast.operator.decide.applied import applied_text, left_out
 from holdfast.operator.decide.events import only_now, unsaid
-from holdfast.operator.decide.observed import KubeEvent, Mode, Observed, Options, Outcome, read_spec
+from holdfast.operator.decide.observed import (
+    KubeEvent,
+    Observed,
+    Options,
+    Outcome,
+    applied_text,
+    left_out,
+    read_spec,
+)
 from holdfast.operator.decide.reconcile import reconcile
-from holdfast.operator.jobline import JobLine
 from holdfast.operator.kube.clusterview import ClusterView, key_of
 from holdfast.operator.kube.objects import Job
 from holdfast.operator.kube.writes import Writes
+from holdfast.operator.watchdog import JobLine
 from holdfast.wire.kube.reply import Conflicting, Declined
 
 logger = logging.getLogger(__name__)
@@ -60,11 +67,6 @@ class Controller:
     _told: dict[str, str] = field(default_factory=dict, init=False)
     _refusals: dict[str, frozenset[KubeEvent]] = field(default_factory=dict, init=False)
 
-    @property
-    def acts(self) -> bool:
-        """Whether anything may be changed, or is only looked at."""
-        return self.options.mode is Mode.ACT
-
     async def look(self, job: Job, line: JobLine) -> float | None:
         """One look. When to look again though nothing changes, None: no need. Raises Trouble, Fenced."""
         key, reading = key_of(job.metadata), self._read(job)
@@ -72,6 +74,10 @@ class Controller:
         if isinstance(spec, TrainingJob) and job.metadata.deletion_timestamp is None:
             refused = await self.dry_run.refused(spec)
         # Nothing is awaited from here to the decision: what is seen is of one moment.
+        rivals: tuple[Contender, ...] = ()
+        if self._contender(job) is not None:  # seldom: most jobs have the nodes they need
+            others = (each for each in self.view.jobs.objects.values() if each.metadata.uid != job.metadata.uid)
+            rivals = tuple(each for each in map(self._contender, others) if each is not None)
         observed = Observed(
             job=job,
             spec=spec,
@@ -83,8 +89,7 @@ class Controller:
             report=line.report,
             heard_age_s=line.heard_age_s(),
             refused=refused,
-            # Intervention for seldom: most jobs have the nodes they need.
-            rivals=() if self._contender(job) is None else self._rivals(job),
+            rivals=rivals,
             left_out=reading.left_out,
         )
         outcome = reconcile(observed, self.options, self.now())
@@ -118,11 +123,6 @@ class Controller:
         """The job as it contends for nodes, None when it does not."""
         spec = self._read(job).spec
         return contender(job, spec, self.view.pods_of(job)) if isinstance(spec, TrainingJob) else None
-
-    def _rivals(self, job: Job) -> tuple[Contender, ...]:
-        """The other jobs that contend for nodes."""
-        others = (each for each in self.view.jobs.objects.values() if each.metadata.uid != job.metadata.uid)
-        return tuple(each for each in map(self._contender, others) if each is not None)
 
     async def _tell_people(self, job: Job, outcome: Outcome, faults: list[Fault]) -> None:
         """Status and events, though some action failed; then Trouble for what did."""

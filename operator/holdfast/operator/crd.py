@@ -28,18 +28,14 @@ RULES_SINCE = "1.25.0-0"
 """Older servers do not know rules; the operator checks the same and reports it."""
 
 
-class Column(msgspec.Struct, frozen=True):
-    """A column of `kubectl get`. `wide` is for `-o wide` only."""
+class Column(msgspec.Struct, frozen=True, rename={"path": "jsonPath"}, omit_defaults=True):
+    """A column of `kubectl get`. Those of a priority are for `-o wide` only."""
 
     name: str
     type: str
     path: str
     description: str
-    wide: bool = False
-
-    def manifest(self) -> dict[str, Any]:
-        shown = {"name": self.name, "type": self.type, "jsonPath": self.path, "description": self.description}
-        return {**shown, "priority": 1} if self.wide else shown
+    priority: int = 0
 
 
 _AGE = Column("Age", "date", ".metadata.creationTimestamp", "Time since it was created.")
@@ -67,10 +63,10 @@ JOB_COLUMNS = (
         '.status.conditions[?(@.type=="InvalidSpec")].message',
         "Why the spec is refused; empty when it is accepted.",
     ),
-    Column("Round", "integer", ".status.round", "The number of the newest round.", wide=True),
-    Column("World", "integer", ".status.worldSize", "Ranks in the round.", wide=True),
-    Column("Restarts", "integer", ".status.restarts", "How often the job was restarted.", wide=True),
-    Column("Checkpoint", "integer", ".status.lastCheckpoint.step", "The newest committed step.", wide=True),
+    Column("Round", "integer", ".status.round", "The number of the newest round.", priority=1),
+    Column("World", "integer", ".status.worldSize", "Ranks in the round.", priority=1),
+    Column("Restarts", "integer", ".status.restarts", "How often the job was restarted.", priority=1),
+    Column("Checkpoint", "integer", ".status.lastCheckpoint.step", "The newest committed step.", priority=1),
 )
 REQUEST_COLUMNS = (
     Column("Job", "string", ".spec.job", "The TrainingJob it is about."),
@@ -78,7 +74,7 @@ REQUEST_COLUMNS = (
     Column("State", "string", ".status.state", "What became of it."),
     _AGE,
     Column("Outcome", "string", ".status.outcome", "What was done, why not, or what it waits for."),
-    Column("Reason", "string", ".spec.reason", "Why it was asked for.", wide=True),
+    Column("Reason", "string", ".spec.reason", "Why it was asked for.", priority=1),
 )
 _WORLD = "self.nodes.{end} * self.processesPerNode % (self.parallelism.tensor * self.parallelism.pipeline) == 0"
 JOB_RULES = (
@@ -121,21 +117,35 @@ REQUEST_RULES = (
 )
 
 
+CONDITION: Schema = {
+    "type": "object",
+    "required": ["type", "status", "lastTransitionTime", "reason"],
+    "properties": {
+        "type": {"type": "string", "description": "What is said of the job."},
+        "status": {"type": "string", "description": "Whether it is so.", "enum": ["True", "False", "Unknown"]},
+        "reason": {"type": "string", "description": "Why, in one word for programs."},
+        "message": {"type": "string", "description": "Why, in a sentence for people."},
+        "lastTransitionTime": {
+            "type": "string",
+            "description": "Since when it has had this status.",
+            "format": "date-time",
+        },
+        "observedGeneration": {"type": "integer", "description": "The generation of the spec it was said of."},
+    },
+}
+"""Source: https://github.com/kubernetes/apimachinery/blob/master/pkg/apis/meta/v1/types.go"""
+
+
 def definitions() -> dict[str, Schema]:
     """The CustomResourceDefinitions by plural name, as the API server takes them."""
-    return {"trainingjobs": _trainingjobs(), "interventions": _interventions()}
-
-
-def _trainingjobs() -> Schema:
-    spec = structural(JobSpec, Half.SPEC)
+    spec, status = structural(JobSpec, Half.SPEC), structural(TrainingJobStatus, Half.STATUS)
     # On one machine the template may be left out; a pod cannot be made without one.
     spec["required"] = [*spec["required"], "template"]
     spec[RULES] = [*JOB_RULES, *_refusals(JobSpec)]
     spec["properties"]["nodes"][RULES] = list(NODES_RULES)
     spec["properties"]["faultPolicy"][RULES] = _refusals(FaultPolicy)
-    status = structural(TrainingJobStatus, Half.STATUS)
     status["properties"]["conditions"] |= {
-        "items": _condition(),
+        "items": CONDITION,
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],
     }
@@ -146,7 +156,13 @@ def _trainingjobs() -> Schema:
     }
     names = {"kind": "TrainingJob", "plural": "trainingjobs", "singular": "trainingjob", "shortNames": ["tj"]}
     about = "A training run that is kept running: faults are detected, judged and healed without a human."
-    return _definition(names, about, spec, status, JOB_COLUMNS, {"status": {}, "scale": scale})
+    jobs = _definition(names, about, spec, status, JOB_COLUMNS, {"status": {}, "scale": scale})
+    spec, status = structural(InterventionSpec, Half.SPEC), structural(InterventionStatus, Half.STATUS)
+    spec[RULES] = list(REQUEST_RULES)
+    names = {"kind": "Intervention", "plural": "interventions", "singular": "intervention", "shortNames": ["itv"]}
+    about = "What an on-call engineer asks for, of one job. It is done once and stays as a record."
+    interventions = _definition(names, about, spec, status, REQUEST_COLUMNS, {"status": {}})
+    return {"trainingjobs": jobs, "interventions": interventions}
 
 
 def _refusals(section: type[Section]) -> list[Schema]:
@@ -163,26 +179,6 @@ def _interventions() -> Schema:
     names = {"kind": "Intervention", "plural": "interventions", "singular": "intervention", "shortNames": ["itv"]}
     about = "What an on-call engineer asks for, of one job. It is done once and stays as a record."
     return _definition(names, about, spec, status, REQUEST_COLUMNS, {"status": {}})
-
-
-def _condition() -> Schema:
-    """One condition. Source: https://github.com/kubernetes/apimachinery/blob/master/pkg/apis/meta/v1/types.go"""
-
-    def text(description: str, **more: Any) -> Schema:
-        return {"type": "string", "description": description, **more}
-
-    return {
-        "type": "object",
-        "required": ["type", "status", "lastTransitionTime", "reason"],
-        "properties": {
-            "type": text("What is said of the job."),
-            "status": text("Whether it is so.", enum=["True", "False", "Unknown"]),
-            "reason": text("Why, in one word for programs."),
-            "message": text("Why, in a sentence for people."),
-            "lastTransitionTime": text("Since when it has had this status.", format="date-time"),
-            "observedGeneration": {"type": "integer", "description": "The generation of the spec it was said of."},
-        },
-    }
 
 
 def _definition(
@@ -207,7 +203,7 @@ def _definition(
         "storage": True,
         "schema": {"openAPIV3Schema": root},
         "subresources": subresources,
-        "additionalPrinterColumns": [column.manifest() for column in columns],
+        "additionalPrinterColumns": msgspec.to_builtins(columns),
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -224,7 +220,14 @@ def template(definition: Schema) -> str:
         '  labels:\n    {{- include "holdfast.labels" . | nindent 4 }}\n'
         "  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n"
     )
-    spec = _only_where_known(_text({"spec": definition["spec"]}))
+    # Each block of rules is put into a condition on the server's version. A block is its key and every line after
+    # it that is indented further, or is an entry of its list.
+    since = f'{{{{- if semverCompare ">={RULES_SINCE}" $.Capabilities.KubeVersion.Version }}}}\n'
+    block = re.compile(rf"^( *){RULES}:\n(?:\1(?: |- ).*\n)+", re.MULTILINE)
+    spec = block.sub(
+        lambda found: f"{found[1]}{since}{found[0]}{found[1]}{{{{- end }}}}\n",
+        _text({"spec": definition["spec"]}),
+    )
     head = "{{- /* Written by `python -m holdfast.operator.crd`: not to be edited. */ -}}\n"
     head += "{{- if .Values.crds.install }}\n"
     kind = _text({"apiVersion": definition["apiVersion"], "kind": definition["kind"]})
@@ -240,14 +243,6 @@ class _Plain(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
-
-
-def _only_where_known(text: str) -> str:
-    """Puts each block of rules into a condition on the server's version."""
-    condition = f'{{{{- if semverCompare ">={RULES_SINCE}" $.Capabilities.KubeVersion.Version }}}}\n'
-    # A block is its key and every line after it that is indented further, or is an entry of its list.
-    block = re.compile(rf"^( *){RULES}:\n(?:\1(?: |- ).*\n)+", re.MULTILINE)
-    return block.sub(lambda found: f"{found[1]}{condition}{found[0]}{found[1]}{{{{- end }}}}\n", text)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,7 +9,10 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from holdfast.api.section import Section
+from holdfast.api.written import Written
 
 Schema = dict[str, Any]
 
@@ -68,9 +71,9 @@ class NotStructural(Exception):
     """A type says something that a structural schema cannot say."""
 
 
-def structural(model: type[Section], half: Half) -> Schema:
+def structural(model: type[Section | Written], half: Half) -> Schema:
     """The structural schema of `model`. Raises NotStructural."""
-    document = model.model_json_schema(by_alias=True)
+    document = TypeAdapter(model).json_schema(by_alias=True)
     return _Converter(document.pop("$defs", {}), half).convert(document, model.__name__)
 
 
@@ -126,12 +129,19 @@ class _Converter:
             return {"additionalProperties": self.convert(values, f"{where}[*]"), "maxProperties": MAX_KEYS}
         # Fields that nobody knows are dropped by the server, and refused with --validate=strict.
         section = self._sections.get(given["title"])
-        written = _written_defaults(section) if section and self._half is Half.SPEC else {}
+        written: Mapping[str, Any] = {}  # the section's defaults as a user would write them
+        if section is not None and self._half is Half.SPEC:
+            written = section.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
         properties = {}
         for name, field in given["properties"].items():
             made = self.convert(field, f"{where}.{name}")
-            if "default" in field and (found := _default(section, name, made, written)) is not None:
-                made["default"] = found
+            # What the server fills in. A whole section is filled in field by field.
+            value = written.get(name)
+            if "default" in field and value is not None and (given["title"], name) not in _FOLLOWING:
+                if "properties" in made:
+                    made["default"] = {}
+                elif value not in ({}, []):
+                    made["default"] = value
             properties[name] = made
         properties |= {name: dict(_NOT_BUILT) for name in (section.not_built if section else ())}
         required = {"required": given["required"]} if "required" in given else {}
@@ -142,18 +152,3 @@ def _sections(root: type[Section]) -> Iterator[type[Section]]:
     for section in root.__subclasses__():
         yield section
         yield from _sections(section)
-
-
-def _written_defaults(section: type[Section]) -> dict[str, Any]:
-    """The section's defaults as a user would write them."""
-    return section.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
-
-
-def _default(section: type[Section] | None, name: str, made: Schema, written: Mapping[str, Any]) -> Any:
-    """What the server fills in, None for nothing. A whole section is filled in field by field."""
-    if section is None or (section.__name__, name) in _FOLLOWING:
-        return None
-    value = written.get(name)
-    if "properties" in made and value is not None:
-        return {}
-    return None if value in ({}, []) else value

@@ -8,7 +8,6 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from holdfast.api.exposition import Style
-from holdfast.operator.decide.recorded import read_recorded
 from holdfast.operator.kube.objects import Job
 
 VALUES = {"True": 1.0, "False": 0.0}
@@ -92,8 +91,7 @@ class JobConditions(Collector):
         )
         for job in self._jobs():
             name = f"{job.metadata.namespace}/{job.metadata.name}"
-            recorded, _ = read_recorded(job.status)
-            for condition in recorded.conditions:
+            for condition in job.recorded().conditions:
                 if (value := VALUES.get(condition.status)) is not None:
                     family.add_metric((name, condition.type), value)
         yield family

@@ -1,19 +1,21 @@
-"""The operator put together: what watches the cluster always, and what acts while it leads."""
+"""The operator put together: what it is told, what watches the cluster always, and what acts while it leads."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from holdfast.api.errors import HoldfastError
+from holdfast.api.errors import HoldfastError, InvalidInput, Problem
 from holdfast.operator.act.dryrun import DryRun
 from holdfast.operator.act.executor import Executor
 from holdfast.operator.act.interventions import Interventions
 from holdfast.operator.act.statuswriter import EventRecorder
 from holdfast.operator.controller import Controller
 from holdfast.operator.decide.belongings import BUDGET, SERVICE
-from holdfast.operator.decide.observed import Mode, Options
+from holdfast.operator.decide.observed import Cordoning, Mode, Options
 from holdfast.operator.kube.cache import Cache
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.elector import Elector
@@ -23,8 +25,8 @@ from holdfast.operator.kube.worklist import Worklist
 from holdfast.operator.kube.writes import Writes
 from holdfast.operator.metrics import JobConditions, Metrics
 from holdfast.operator.scheduler import Scheduler
-from holdfast.operator.settings import Settings
 from holdfast.operator.watchdog import Watchdog
+from holdfast.wire.access import Address
 from holdfast.wire.backoff import Backoff
 from holdfast.wire.kube.client import KubeClient, Request
 from holdfast.wire.kube.kubeconfig import Kubeconfig
@@ -34,6 +36,69 @@ logger = logging.getLogger(__name__)
 
 BUDGETS_NEW: Final = "policy/v1"  # since 1.21
 BUDGETS_OLD: Final = "policy/v1beta1"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything the program is told.
+
+    `watchdog`: HOST:PORT, as this program and the pods reach it.
+    `watchdog_token_file`: read again for every connection, because projected tokens change.
+    `watchdog_ca_file`: who may have signed its certificate; pods get it, too. None: it is spoken to plainly.
+    `launcher_image`: carries the launcher into users' images.
+    `audience`: of the token that pods show the watchdog.
+    `namespaces`: none means all, the way most clusters run one operator.
+    `mode`: observe decides and reports without changing anything, for trying Holdfast on a cluster.
+    `cordoning`: consume where another remediator takes nodes out of service.
+    `maintenance_taints`: keys that mean "leave this node in good order".
+    `lease_namespace`, `lease_name`, `identity`: who of several operators acts.
+    `lease_s`: how long a dead leader keeps the others waiting; 15 s survives a busy API server.
+    `listen`: HOST:PORT for health and metrics; port 0 takes any free one.
+    `metrics_token_file`: who shows this token may read the metrics; nobody when there is none.
+    `kubeconfig`: empty takes the pod's own service account.
+    `resync_s`: every job is looked at this often though nothing changed; 300 s costs a look, not a write.
+    """
+
+    watchdog: str
+    watchdog_token_file: Path
+    launcher_image: str
+    audience: str
+    namespaces: tuple[str, ...]
+    mode: Mode
+    cordoning: Cordoning
+    maintenance_taints: tuple[str, ...]
+    lease_namespace: str
+    lease_name: str
+    identity: str
+    lease_s: float
+    listen: str
+    metrics_token_file: Path | None
+    kubeconfig: str
+    resync_s: float
+    watchdog_ca_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        problems: list[Problem] = []
+        for flag, text, port in (("--watchdog", self.watchdog, 1), ("--listen", self.listen, 0)):
+            fix = f"give HOST:PORT, the port from {port} to 65535"
+            try:
+                Address.parse(text, given_by=flag, fix=fix, port_min=port)
+            except InvalidInput as error:
+                problems += error.problems
+        for flag, seconds in (("--lease-seconds", self.lease_s), ("--resync", self.resync_s)):
+            if not seconds >= 1.0:
+                problems.append(Problem(flag, seconds, "give 1 seconds or more"))
+        for flag, text in (("--launcher-image", self.launcher_image), ("--identity", self.identity)):
+            if not text.strip():
+                problems.append(Problem(flag, text, "give one"))
+        if problems:
+            raise InvalidInput(*problems)
+
+    @property
+    def listen_at(self) -> tuple[str, int]:
+        """Host and port of `listen`."""
+        address = Address.parse(self.listen, given_by="--listen", port_min=0)
+        return address.host, address.port
 
 
 class Operation:
@@ -73,7 +138,17 @@ class Operation:
         await self._api.open()
         try:
             budget_api = await self._budget_api()
-            self._watch_everything(budget_api)
+            kinds: list[tuple[Resource[Any], Cache[Any]]] = [
+                (JOBS, self._view.jobs),
+                (PODS, self._view.pods),
+                (SERVICES, self._view.services),
+                (budgets(budget_api), self._view.budgets),
+                (INTERVENTIONS, self._view.interventions),
+            ]
+            watched = [(*kind, namespace) for namespace in self._settings.namespaces or ("",) for kind in kinds]
+            for resource, cache, namespace in (*watched, (NODES, self._view.nodes, "")):
+                count = self._metrics.watch_restarts.labels(resource.plural).inc
+                self._reflectors.append(Reflector(self._api, resource, namespace, cache, count))
             async with asyncio.TaskGroup() as watching:
                 tasks = [watching.create_task(each.run()) for each in self._reflectors]
                 try:
@@ -100,21 +175,6 @@ class Operation:
                     told = str(error)
                     logger.warning("waiting for the API server error=%s", error)
             await asyncio.sleep(backoff.next_s())
-
-    def _watch_everything(self, budget_api: str) -> None:
-        view = self._view
-
-        def watch(resource: Resource[Any], namespace: str, cache: Cache[Any]) -> None:
-            count = self._metrics.watch_restarts.labels(resource.plural).inc
-            self._reflectors.append(Reflector(self._api, resource, namespace, cache, count))
-
-        for namespace in self._settings.namespaces or ("",):
-            watch(JOBS, namespace, view.jobs)
-            watch(PODS, namespace, view.pods)
-            watch(SERVICES, namespace, view.services)
-            watch(budgets(budget_api), namespace, view.budgets)
-            watch(INTERVENTIONS, namespace, view.interventions)
-        watch(NODES, "", view.nodes)
 
     async def _lead(self, budget_api: str) -> None:
         for reflector in self._reflectors:
@@ -146,15 +206,19 @@ class Operation:
             budget_api=budget_api,
         )
         writes = Writes(self._api, self._elector.leads)
+
+        def wall() -> str:
+            return text_of(self._wall())
+
         executor = Executor(
             view,
             writes,
             self._watchdog,
             owned={SERVICE: (SERVICES, view.services), BUDGET: (budgets(budget_api), view.budgets)},
             done=lambda kind: metrics.actions.labels(kind).inc(),
-            wall=self._wall_text,
+            wall=wall,
         )
-        recorder = EventRecorder(writes, settings.identity, self._wall_text)
+        recorder = EventRecorder(writes, settings.identity, wall)
         dry_run = DryRun(writes, options, self._clock)
         controller = Controller(view, writes, executor, recorder, dry_run, options, self._wall)
         scheduler = Scheduler(view, self._worklist, controller, self._watchdog, metrics, settings.resync_s)
@@ -173,6 +237,3 @@ class Operation:
     def _on_node(self, node: str) -> None:
         if self._scheduler is not None:
             self._scheduler.node_changed(node)
-
-    def _wall_text(self) -> str:
-        return text_of(self._wall())

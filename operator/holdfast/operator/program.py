@@ -1,6 +1,7 @@
 """The operator as a program: reads its flags, serves health, runs the operation, and ends cleanly."""
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import os
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from uuid import uuid4
 
 import click
@@ -21,8 +22,7 @@ from holdfast.api.exposition import accepted
 from holdfast.operator.act import faultpoint
 from holdfast.operator.decide.observed import Cordoning, Mode
 from holdfast.operator.metrics import Metrics
-from holdfast.operator.operation import Operation
-from holdfast.operator.settings import Settings
+from holdfast.operator.operation import Operation, Settings
 from holdfast.wire.door import HELLO_S, Door, listen, raise_open_files_max
 
 BODY_BYTES_MAX: Final = 1024
@@ -36,14 +36,19 @@ FENCED: Final = 4
 async def serve(settings: Settings) -> int:
     """Run until a signal: 0, or until another operator may lead: FENCED. Raises HoldfastError at start."""
     metrics = Metrics()
-    operation = Operation(settings, metrics, _wall)
+    # The one place that reads the wall clock: what people read has its time, and so have Kubernetes' objects.
+    operation = Operation(settings, metrics, time.time)  # noqa: TID251
     runner = web.AppRunner(
         surface(metrics, settings.metrics_token_file, operation.waiting_for),
         access_log=None,
         shutdown_timeout=1.0,
         keepalive_timeout=HELLO_S,
     )
-    door = _door(settings)
+    try:
+        door = Door(listen(*settings.listen_at), files=raise_open_files_max())
+    except OSError as error:
+        raise Unavailable(f"cannot listen on {settings.listen}: {error.strerror}") from error
+    logger.info("listening address=%s", door.address)
     await runner.setup()
     try:
         assert runner.server is not None
@@ -107,28 +112,12 @@ def command(log_level: str, **flags: Any) -> None:
         click.echo(f"holdfast operator: {error}", err=True)
         raise SystemExit(EXIT_CANNOT_START) from None
     if code == FENCED:
-        _begin_anew()
+        # It lost its turn to another one, and nothing of it is broken: it stands by, as the same process, and
+        # forgets all that it was about to do. To Kubernetes it has not ended.
+        logger.warning("another operator may lead; this one begins anew as a standby")
+        logging.shutdown()
+        os.execv(sys.executable, sys.orig_argv)
     raise SystemExit(code)
-
-
-def _begin_anew() -> NoReturn:
-    """Stand by, as the same process: it lost its turn to another one, and nothing of it is broken.
-
-    What it was about to do counts no more, so that it forgets all of it. To Kubernetes it has not ended.
-    """
-    logger.warning("another operator may lead; this one begins anew as a standby")
-    logging.shutdown()
-    os.execv(sys.executable, sys.orig_argv)
-
-
-def _door(settings: Settings) -> Door:
-    host, port = settings.listen_at
-    try:
-        door = Door(listen(host, port), files=raise_open_files_max())
-    except OSError as error:
-        raise Unavailable(f"cannot listen on {settings.listen}: {error.strerror}") from error
-    logger.info("listening address=%s", door.address)
-    return door
 
 
 async def _until_signalled(running: "asyncio.Task[Any]") -> int:
@@ -148,11 +137,6 @@ async def _until_signalled(running: "asyncio.Task[Any]") -> int:
     return 0
 
 
-def _wall() -> float:
-    # The one place that reads the wall clock: what people read has its time, and so have Kubernetes' objects.
-    return time.time()  # noqa: TID251
-
-
 # What the operator serves: health and readiness to anybody, metrics to whoever shows the token.
 
 
@@ -167,8 +151,11 @@ def surface(metrics: Metrics, token_file: Path | None, ready: Callable[[], str])
         return web.Response(text=f"waiting for {waiting}\n" if waiting else "ok\n", status=503 if waiting else 200)
 
     async def show_metrics(request: web.Request) -> web.Response:
-        wanted = _token(token_file)
-        if wanted is None:
+        wanted = ""
+        if token_file is not None:  # read for every request: mounted secrets change
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                wanted = token_file.read_text(encoding="utf-8").strip()
+        if not wanted:
             refusal = {"error": "Start the operator with --metrics-token-file, a file with a token in it."}
             return web.json_response(refusal, status=503)
         given = request.headers.get("Authorization", "")
@@ -183,13 +170,3 @@ def surface(metrics: Metrics, token_file: Path | None, ready: Callable[[], str])
     application.router.add_get("/readyz", readyz)
     application.router.add_get("/metrics", show_metrics)
     return application
-
-
-def _token(path: Path | None) -> str | None:
-    """Read for every request: mounted secrets change. None when there is none to compare with."""
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None

@@ -8,13 +8,11 @@ from typing import Final, NoReturn
 from holdfast.api.bounds import WHOLE_MAX
 from holdfast.api.errors import Fenced, HoldfastError
 from holdfast.operator.controller import Controller
-from holdfast.operator.decide.recorded import read_recorded
-from holdfast.operator.jobline import JobLine
+from holdfast.operator.decide.observed import Mode
 from holdfast.operator.kube.clusterview import ClusterView
-from holdfast.operator.kube.objects import Job
 from holdfast.operator.kube.worklist import Worklist
 from holdfast.operator.metrics import Metrics
-from holdfast.operator.watchdog import Watchdog
+from holdfast.operator.watchdog import JobLine, Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -89,38 +87,31 @@ class Scheduler:
     async def _look(self, key: str) -> str:
         job = self.view.job(key)
         if job is None:
-            await self._part_with(key)
+            # Whoever took our finalizer away kept the watchdog from hearing of it.
+            if key in self._lines and self.controller.options.mode is Mode.ACT:
+                await self.watchdog.forget(key)
+            await self._hang_up(key)
+            self.controller.forget(key)
+            self._troubles.pop(key, None)
+            self.worklist.drop(key)
             return "gone"
-        again_s = await self.controller.look(job, await self._line_of(key, job))
+        # A line of its own for every job, also for one that took another's name.
+        held = self._lines.get(key)
+        if held is None or held.uid != job.metadata.uid:
+            await self._hang_up(key)
+            clock = asyncio.get_running_loop().time
+            line = JobLine(self.watchdog, key, lambda: self.worklist.add(key), clock, lambda: self._round_of(key))
+            held = self._lines[key] = Line(job.metadata.uid, line, asyncio.create_task(line.run()))
+        again_s = await self.controller.look(job, held.line)
         if self._troubles.pop(key, None) is not None:
             logger.info("the trouble is over job=%s", key)
         self.worklist.done(key, min(again_s or self.resync_s, self.resync_s))
         return "done"
 
-    async def _part_with(self, key: str) -> None:
-        """Its object is gone. Whoever took our finalizer away kept the watchdog from hearing of it."""
-        if key in self._lines and self.controller.acts:
-            await self.watchdog.forget(key)
-        await self._hang_up(key)
-        self.controller.forget(key)
-        self._troubles.pop(key, None)
-        self.worklist.drop(key)
-
-    async def _line_of(self, key: str, job: Job) -> JobLine:
-        """A line of its own for every job, also for one that took another's name."""
-        held = self._lines.get(key)
-        if held is not None and held.uid == job.metadata.uid:
-            return held.line
-        await self._hang_up(key)
-        clock = asyncio.get_running_loop().time
-        line = JobLine(self.watchdog, key, lambda: self.worklist.add(key), clock, lambda: self._round_of(key))
-        self._lines[key] = Line(job.metadata.uid, line, asyncio.create_task(line.run()))
-        return line
-
     def _round_of(self, key: str) -> int | None:
         """The newest round that the job's status tells of, None without one."""
         job = self.view.job(key)
-        found = read_recorded(job.status)[0].round if job is not None else None
+        found = job.recorded().round if job is not None else None
         return found if found is not None and 0 <= found <= WHOLE_MAX else None
 
     async def _hang_up(self, *keys: str) -> None:

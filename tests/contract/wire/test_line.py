@@ -22,8 +22,7 @@ from holdfast.api.plan import FromOperator, OperatorHello, Plan
 from holdfast.api.round import Idle
 from holdfast.api.standing import STANDBY_STATUS, STANDING_HEADER, Standing
 from holdfast.api.telemetry import AgentHello, FromAgent, Pace
-from holdfast.operator.jobline import JobLine
-from holdfast.operator.watchdog import Watchdog
+from holdfast.operator.watchdog import JobLine, Watchdog
 from holdfast.wire.access import Access, Address, Credential
 from holdfast.wire.line import TurnedAway
 

@@ -9,6 +9,7 @@ from apiserver import ApiServer, Refused
 from cluster_asks import explained, kubectl, until_served
 from helmchart import CHART, HelmChart
 from invalid_specs import BASE
+from pydantic import TypeAdapter
 from yaml import safe_load
 
 from holdfast.api.jobstatus import TrainingJobStatus
@@ -114,22 +115,19 @@ def test_what_the_operator_writes_is_kept_and_a_spec_change_does_not_touch_it(
 ) -> None:
     cluster.call("POST", jobs, _job())
     condition = {"status": "True", "reason": "FullRound", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    status = TrainingJobStatus.model_validate_json(
-        json.dumps(
-            {
-                "phase": "Running",
-                "conditions": [{"type": "Ready", **condition, "observedGeneration": 1, "message": ""}],
-                "members": {"wanted": 4, "ready": 3, "spares": 1, "pods": 5},
-                "goodput": {"ettr": 0.987},
-                "step": 1200,
-                "lastCheckpoint": {"step": 1100, "uri": "file:///ckpt/1100"},
-                "recentIncidents": [{"id": "inc-0001", "timeToRecoverSeconds": 3.2, "culprit": {"rank": 3}}],
-                "incidents": 1,
-                "podsCreated": 6,
-                "selector": "holdfast.dev/job=gpt",
-            }
-        )
-    ).model_dump(mode="json", by_alias=True, exclude_none=True)
+    status = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", **condition, "observedGeneration": 1, "message": ""}],
+        "members": {"wanted": 4, "ready": 3, "spares": 1, "pods": 5},
+        "goodput": {"ettr": 0.987},
+        "step": 1200,
+        "lastCheckpoint": {"step": 1100, "uri": "file:///ckpt/1100", "verified": False},
+        "recentIncidents": [{"id": "inc-0001", "timeToRecoverSeconds": 3.2, "culprit": {"rank": 3}}],
+        "incidents": 1,
+        "podsCreated": 6,
+        "selector": "holdfast.dev/job=gpt",
+    }
+    TypeAdapter(TrainingJobStatus).validate_json(json.dumps(status))
     content = "application/merge-patch+json"
     kept = cluster.call("PATCH", f"{jobs}/gpt/status", {"status": status}, content=content)["status"]
     assert kept == status

@@ -18,20 +18,21 @@ from operator_rig import POLL_S, Cluster, OperatorProcess, add_nodes, eventually
 
 from holdfast.api.plan import NodeOrder
 from holdfast.api.status import JobPhase
-from holdfast.operator.act.faultpoint import EXIT_CODE, Point
+from holdfast.operator.act.faultpoint import EXIT_CODE
+from holdfast.operator.act.faultpoint import POINTS as ALL_POINTS
 
 TAINT = "holdfast.dev/cordoned"
-ELSEWHERE = (Point.BEFORE_JOB_DELETED, Point.AFTER_JOB_DELETED)
+ELSEWHERE = ("before-job-deleted", "after-job-deleted")
 """Reached only by a job that ended: the other life below."""
-ENDS_UNTOLD = (Point.BEFORE_EVENT, Point.BEFORE_RELEASE, Point.AFTER_RELEASE)
+ENDS_UNTOLD = ("before-event", "before-release", "after-release")
 """Where the operator may die between the last thing it does for a job and telling of it."""
 TOGETHER = 6
-POINTS = [point for point in Point if point not in ELSEWHERE]
+POINTS = [point for point in ALL_POINTS if point not in ELSEWHERE]
 PATIENCE_S = 40.0
 
 
 @asynccontextmanager
-async def restarted_after(operator: OperatorProcess, fault: Point, count: int = 1) -> AsyncIterator[None]:
+async def restarted_after(operator: OperatorProcess, fault: str, count: int = 1) -> AsyncIterator[None]:
     """Runs, dies where it is told to, and is started again, once. Raises a group when it ends otherwise."""
     operator.start(fault=f"{fault}:{count}")
     back = asyncio.Event()
@@ -55,7 +56,7 @@ async def restarted_after(operator: OperatorProcess, fault: Point, count: int = 
         supervising.cancel()
 
 
-async def whole_life(fault: Point, world: World) -> None:
+async def whole_life(fault: str, world: World) -> None:
     """With every kind of action in it, checked at each step."""
     cluster, kubelet, watchdog = world.cluster, world.kubelet, world.watchdog
     nodes = await add_nodes(kubelet, 3)
@@ -64,7 +65,7 @@ async def whole_life(fault: Point, world: World) -> None:
         await kubelet.wait_running(2, within_s=PATIENCE_S)
         first, second = sorted(kubelet.pods)
         # Both are made at a time: one that was still on its way when the operator died leaves its number out.
-        assert (first, second) == ("gpt-0", "gpt-1") or fault is Point.AFTER_POD_CREATED
+        assert (first, second) == ("gpt-0", "gpt-1") or fault == "after-pod-created"
         third = f"gpt-{int(second.removeprefix('gpt-')) + 1}"
         await watchdog.until_seen_running(cluster.id(), first, second, within_s=PATIENCE_S)
         sick = kubelet.pods[first].node
@@ -98,7 +99,7 @@ async def _told_of(cluster: Cluster, reason: str) -> bool:
     return reason in [each["reason"] for each in await cluster.listed("events")]
 
 
-async def finished_life(fault: Point, world: World) -> None:
+async def finished_life(fault: str, world: World) -> None:
     """Of a job that ends well and is removed when its time is over."""
     cluster = world.cluster
     await add_nodes(world.kubelet, 2)
@@ -114,7 +115,7 @@ async def between_pods(count: int, world: World) -> None:
     """The operator dies when it has made `count` of four pods."""
     cluster = world.cluster
     await add_nodes(world.kubelet, 4)
-    async with restarted_after(world.operator, Point.AFTER_POD_CREATED, count):
+    async with restarted_after(world.operator, "after-pod-created", count):
         await cluster.apply(nodes={"min": 1, "max": 4})
         await world.kubelet.wait_running(4, within_s=PATIENCE_S)
     await cluster.pods()  # a list is never behind
@@ -131,15 +132,15 @@ async def between_pods(count: int, world: World) -> None:
     ],
 )
 async def test_a_job_lives_the_same_life_wherever_the_operator_dies(
-    defined: ApiServer, tmp_path: Path, faults: list[Point]
+    defined: ApiServer, tmp_path: Path, faults: list[str]
 ) -> None:
-    await live_together(defined, tmp_path, {str(fault): partial(whole_life, fault) for fault in faults})
+    await live_together(defined, tmp_path, {fault: partial(whole_life, fault) for fault in faults})
 
 
 async def test_a_finished_job_is_deleted_and_pods_are_made_once_wherever_the_operator_dies(
     defined: ApiServer, tmp_path: Path
 ) -> None:
-    finished = {str(fault): partial(finished_life, fault) for fault in ELSEWHERE}
+    finished = {fault: partial(finished_life, fault) for fault in ELSEWHERE}
     between = {f"after-{count}-pods": partial(between_pods, count) for count in (2, 3, 4)}
     await live_together(defined, tmp_path, {**finished, **between})
 

@@ -21,7 +21,7 @@ from holdfast.agent.outbox import Outbox
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.api.telemetry import AgentHello
 from holdfast.cli.main import answer
-from holdfast.operator.jobline import JobLine
+from holdfast.operator.watchdog import JobLine
 from holdfast.operator.watchdog import Watchdog as OperatorsWatchdog
 from holdfast.watchdog import brain
 from holdfast.watchdog.access.auth import ALL_ROLES, Grant, TokenFile

@@ -16,8 +16,7 @@ from holdfast.agent.launch.connection import Connection
 from holdfast.agent.outbox import Outbox
 from holdfast.api.telemetry import AgentHello
 from holdfast.cli.directline import DirectLine
-from holdfast.operator.jobline import JobLine
-from holdfast.operator.watchdog import Watchdog
+from holdfast.operator.watchdog import JobLine, Watchdog
 from holdfast.wire.access import Access, Address, Credential
 
 # A dozen clients of a kind: that none of them meets the standby first does not happen.

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from operator_builders import OPTIONS, document, node, plan, report, spec_of
 
+from holdfast.api.jobstatus import Condition
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.action import CreatePod, DeletePod
@@ -18,7 +19,6 @@ from holdfast.operator.kube.objects import (
     EDITION,
     FINALIZER,
     JOB_LABEL,
-    Condition,
     Job,
     JobMetadata,
     Metadata,

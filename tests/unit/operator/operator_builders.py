@@ -10,6 +10,7 @@ from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, CordonedBy
 from holdfast.api.errors import InvalidSpec
 from holdfast.api.finding import Confidence, FindingKind, Subject
 from holdfast.api.incident import Action, Incident, IncidentState, Rung
+from holdfast.api.jobstatus import Condition
 from holdfast.api.plan import JobReport, NodeOrder, Plan
 from holdfast.api.status import Checkpoint, JobPhase, JobStatus, Membership
 from holdfast.api.trainingjob import TrainingJob, read_trainingjob
@@ -23,7 +24,6 @@ from holdfast.operator.kube.objects import (
     LAST_APPLIED,
     QUICK_ENDS,
     ROLL_TO,
-    Condition,
     Container,
     ContainerState,
     ContainerStatus,

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from operator_builders import TEMPLATE, document, job_object
 
-from holdfast.operator.decide.applied import FIELDS_TOLD_MAX, left_out
+from holdfast.operator.decide.observed import FIELDS_TOLD_MAX, left_out
 from holdfast.operator.kube.objects import APPLIED_LENGTH_MAX, LAST_APPLIED, SPEC_BYTES_MAX, Job
 
 # As an API server keeps it: what has a default is there, and whole sections are.

@@ -18,6 +18,7 @@ from operator_builders import (
     spec_of,
 )
 
+from holdfast.api.jobstatus import Condition
 from holdfast.api.plan import NodeObserved, NodeState, PodEnd, PodObserved, PodState
 from holdfast.api.status import JobPhase
 from holdfast.operator.decide.action import Tell
@@ -28,7 +29,6 @@ from holdfast.operator.decide.pods import state_of as pod_state_of
 from holdfast.operator.decide.reconcile import reconcile
 from holdfast.operator.decide.template import Toleration
 from holdfast.operator.kube.objects import (
-    Condition,
     ContainerState,
     ContainerStatus,
     Node,

@@ -22,16 +22,17 @@ from operator_builders import (
     report,
     spec_of,
 )
+from pydantic import TypeAdapter
 
 from holdfast.api.incident import IncidentState
-from holdfast.api.jobstatus import TrainingJobStatus
+from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.plan import JobReport
 from holdfast.api.status import Checkpoint, JobPhase, Membership
 from holdfast.operator.decide.belongings import budget_of, service_of
 from holdfast.operator.decide.conditions import Truth, renew
 from holdfast.operator.decide.observed import Mode, Observed, Options, Outcome
 from holdfast.operator.decide.reconcile import reconcile
-from holdfast.operator.kube.objects import Condition, Job, Pod, Waiting, seconds_of, text_of
+from holdfast.operator.kube.objects import Job, Pod, Waiting, seconds_of, text_of
 
 OBSERVE = Options("w:1", "image", mode=Mode.OBSERVE)
 
@@ -124,7 +125,7 @@ def test_the_whole_status_is_what_the_watchdog_knows_and_the_pods_show() -> None
 
 def test_the_status_is_of_the_form_that_is_promised() -> None:
     for seen in (observed(), observed(plan=None, report=None), observed(report=report(JobPhase.SUCCEEDED))):
-        read = TrainingJobStatus.model_validate_json(json.dumps(dict(status_of(seen))))
+        read = TypeAdapter(TrainingJobStatus).validate_json(json.dumps(dict(status_of(seen))))
         assert read.selector == "holdfast.dev/job=gpt"
 
 
@@ -182,7 +183,7 @@ def test_a_job_that_nobody_sees_is_not_told_of_as_well(missing: dict[str, Any], 
     status = status_of(away, NOW + 3600)
     assert (status["phase"], status["members"]) == ("Stalled", {"wanted": 2, "spares": 0, "pods": 2})
     assert "goodput" not in status
-    TrainingJobStatus.model_validate_json(json.dumps(dict(status)))
+    TypeAdapter(TrainingJobStatus).validate_json(json.dumps(dict(status)))
     told = {each["type"]: (each["status"], each["reason"], each["message"]) for each in status["conditions"]}
     says = f"nobody has seen a step since {text_of(NOW)}: the watchdog is away"
     assert {told[type_] for type_ in DOUBTED} == {("Unknown", "Unseen", says)}
@@ -585,17 +586,17 @@ def test_success_is_unknown_until_the_end() -> None:
 def test_a_transition_time_changes_with_the_truth_and_not_with_the_words() -> None:
     before = [Condition("Ready", "True", "Running", "2 of 2", text_of(NOW - 100))]
     said = renew(before, [Condition("Ready", Truth.TRUE, "Running", "3 of 3")], 2, NOW)
-    assert (said[0]["message"], said[0]["lastTransitionTime"]) == ("3 of 3", text_of(NOW - 100))
+    assert (said[0].message, said[0].last_transition_time) == ("3 of 3", text_of(NOW - 100))
     turned = renew(before, [Condition("Ready", Truth.FALSE, "Recovering")], 2, NOW)
-    assert turned[0]["lastTransitionTime"] == text_of(NOW)
+    assert turned[0].last_transition_time == text_of(NOW)
     undated = renew([Condition("Ready", "True")], [Condition("Ready", Truth.TRUE, "Running")], None, NOW)
-    assert undated[0]["lastTransitionTime"] == text_of(NOW)
-    assert "observedGeneration" not in undated[0]
+    assert undated[0].last_transition_time == text_of(NOW)
+    assert undated[0].observed_generation is None
 
 
 def test_a_long_message_is_cut() -> None:
     (cut,) = renew((), [Condition("Ready", Truth.TRUE, "Running", "x" * 9000)], 1, NOW)
-    assert len(cut["message"]) == 2000
+    assert len(cut.message) == 2000
 
 
 def test_an_operator_that_observes_writes_the_status_and_does_nothing() -> None:

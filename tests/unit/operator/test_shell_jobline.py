@@ -12,8 +12,7 @@ from patience import patient
 
 from holdfast.api.plan import FromOperator, OperatorHello, ToOperator
 from holdfast.api.status import JobPhase
-from holdfast.operator.jobline import JobLine
-from holdfast.operator.watchdog import Watchdog
+from holdfast.operator.watchdog import JobLine, Watchdog
 
 
 class Shown:

@@ -6,7 +6,7 @@ from contextlib import aclosing
 import pytest
 
 from holdfast.api.plan import NodeObserved, NodeState, PodEnd, PodObserved, PodState
-from holdfast.operator.jobline import Outbox, Seen
+from holdfast.operator.watchdog import Outbox, Seen
 
 READY = NodeObserved("n1", NodeState.READY)
 GONE = NodeObserved("n1", NodeState.GONE)

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.api.cordon import CORDON_TAINT, CORDONED_BY, CordonedBy
+from holdfast.api.written import without_nulls
 from holdfast.operator.act.cordon import cordoned, uncordoned
-from holdfast.operator.kube.writes import merge_patch, without_nulls
+from holdfast.operator.kube.writes import merge_patch
 
 FOREIGN = {"key": "example/broken", "effect": "NoExecute", "timeAdded": "2026-11-21T03:00:00Z"}
 BY = CordonedBy("ns/gpt", "XID 79", "inc-1", "2026-11-21T03:00:00Z")

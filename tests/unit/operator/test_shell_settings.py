@@ -8,7 +8,7 @@ import pytest
 from holdfast.api.errors import InvalidInput, Unavailable
 from holdfast.operator.act import faultpoint
 from holdfast.operator.decide.observed import Cordoning, Mode
-from holdfast.operator.settings import Settings
+from holdfast.operator.operation import Settings
 from holdfast.wire.kube.reply import Absent, Conflicting, Declined, Expired, refusal
 
 
@@ -65,7 +65,7 @@ def test_a_fault_that_is_not_known_is_refused(text: str) -> None:
 
 def test_without_a_fault_every_point_is_passed() -> None:
     faultpoint.arm("")
-    for point in faultpoint.Point:
+    for point in faultpoint.POINTS:
         faultpoint.reach(point)
 
 

@@ -59,7 +59,9 @@ def conditions() -> Iterator[str]:
     """Of nodes, GPUs and links as agents report them, and of a TrainingJob as `kubectl describe` shows them."""
     yield from (kind.value for kind in ConditionKind)
     written = (ROOT / "operator/holdfast/operator/decide/conditions.py").read_text()
-    told = re.findall(r'(?:Condition\(|_unknown\(ctx, |type_ = )"(\w+)"', written)
+    told = re.findall(
+        r'^        (?:tells\[)?"(\w+)"(?:\] =|: (?:_\w+\(ctx\)|ADMITTED|Said))', written, re.MULTILINE
+    )
     yield from (f"TrainingJob {kind}" for kind in dict.fromkeys(told))
 
 

@@ -10,70 +10,21 @@ from typing import Any
 import msgspec
 
 from holdfast.api.errors import Unavailable
+from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.status import Membership
 from holdfast.cli.seen import RecordedIncidents, SeenCheckpoint, SeenStatus, Source
 
 
-class _Camel(msgspec.Struct, frozen=True, rename="camel"):
-    pass
-
-
-class Meta(_Camel, frozen=True):
+class Meta(msgspec.Struct, frozen=True):
     name: str
     namespace: str = ""
 
 
-class Condition(_Camel, frozen=True):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str = ""
-
-    @property
-    def says(self) -> str:
-        """Reason and message in one."""
-        return ": ".join(part for part in (self.reason, self.message) if part)
-
-
-class Members(_Camel, frozen=True):
-    wanted: int = 0
-    ready: int | None = None
-    spares: int = 0
-
-
-class Saved(_Camel, frozen=True):
-    step: int
-    uri: str = ""
-    time: str | None = None
-
-
-class Goodput(_Camel, frozen=True):
-    ettr: float | None = None
-
-
-class Status(_Camel, frozen=True):
-    """What is read of `status`; see `holdfast.api.jobstatus`."""
-
-    phase: str | None = None
-    conditions: tuple[Condition, ...] = ()
-    round: int | None = None
-    members: Members | None = None
-    world_size: int | None = None
-    step: int | None = None
-    restarts: int | None = None
-    last_checkpoint: Saved | None = None
-    goodput: Goodput | None = None
-    recent_incidents: tuple[dict[str, Any], ...] = ()
-    incidents: int | None = None
-    finished_at: str | None = None
-
-
-class JobRecord(_Camel, frozen=True):
+class JobRecord(msgspec.Struct, frozen=True):
     """A TrainingJob."""
 
     metadata: Meta
-    status: Status = Status()
+    status: TrainingJobStatus = TrainingJobStatus()
     spec: dict[str, Any] = {}
 
     @property
@@ -81,15 +32,17 @@ class JobRecord(_Camel, frozen=True):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     def condition(self, type: str) -> Condition | None:
-        return next((each for each in self.status.conditions if each.type == type), None)
+        return self.status.condition(type)
 
 
 def read_record(document: dict[str, Any]) -> JobRecord:
-    """A decoded TrainingJob. A status that is not understood is as none."""
-    try:
-        return msgspec.convert(document, JobRecord)
-    except msgspec.ValidationError:
-        return JobRecord(msgspec.convert(document["metadata"], Meta))
+    """A decoded TrainingJob."""
+    spec = document.get("spec")
+    return JobRecord(
+        msgspec.convert(document["metadata"], Meta),
+        TrainingJobStatus.decode(document.get("status")),
+        spec if isinstance(spec, dict) else {},
+    )
 
 
 def seen_in(record: JobRecord, now: float) -> SeenStatus:
@@ -110,7 +63,7 @@ def seen_in(record: JobRecord, now: float) -> SeenStatus:
         world_size=status.world_size,
         step=status.step,
         restarts=status.restarts,
-        incidents_open=len([each for each in recent if each.get("state") == "Open"]) if all_kept else None,
+        incidents_open=len([each for each in recent if each.state == "Open"]) if all_kept else None,
         incidents_total=status.incidents,
         last_checkpoint=SeenCheckpoint(saved.step, saved.uri, at=_seconds(saved.time)) if saved else None,
         now=now,
@@ -124,7 +77,7 @@ def incidents_in(record: JobRecord) -> RecordedIncidents:
     """The newest incidents, oldest first; the record has them the other way round. Raises Unavailable."""
     if record.status.incidents is None:
         raise Unavailable(f"nothing is recorded of the incidents of {record.job}")
-    return RecordedIncidents(record.status.recent_incidents[::-1])
+    return RecordedIncidents(tuple(record.status.encode()["recentIncidents"][::-1]))
 
 
 def _reason(record: JobRecord) -> str:

@@ -6,7 +6,7 @@ Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#field-valid
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,14 +82,11 @@ class DryRun:
         except Declined as declined:
             if declined.code not in _ABOUT_THE_POD or any(it in declined.message for it in _ABOUT_SOMETHING_ELSE):
                 return None
+            refused: str | None = declined.message
             unknown = _UNKNOWN_FIELD.findall(declined.message) if "strict decoding" in declined.message else []
-            return _no_field(unknown) if unknown else declined.message
-        unknown = list(dropped(trial["spec"], tried.get("spec"), "spec"))
-        return _no_field(unknown) if unknown else None
-
-
-def _no_field(unknown: Iterable[str]) -> str:
-    return f"there is no field {', '.join(unknown)}; mend the spelling or remove it"
+        else:
+            refused, unknown = None, list(dropped(trial["spec"], tried.get("spec"), "spec"))
+        return f"there is no field {', '.join(unknown)}; mend the spelling or remove it" if unknown else refused
 
 
 def dropped(given: Any, taken: Any, path: str) -> Iterator[str]:
@@ -109,15 +106,5 @@ def dropped(given: Any, taken: Any, path: str) -> Iterator[str]:
             # that nothing of this kind has is in none of them, so the nearest one lacks just those fields.
             added = len(taken) - len(given)
             for place, one in enumerate(given):
-                yield from _nearest(one, taken[place : place + added + 1], f"{path}[{place}]")
-
-
-def _nearest(given: Any, candidates: list[Any], path: str) -> list[str]:
-    """What `given` lost in the one of `candidates` in which it lost least."""
-    least: list[str] | None = None
-    for each in candidates:
-        lost = list(dropped(given, each, path))
-        if not lost:
-            return lost
-        least = lost if least is None or len(lost) < len(least) else least
-    return least or []
+                candidates = taken[place : place + added + 1]
+                yield from min((list(dropped(one, each, f"{path}[{place}]")) for each in candidates), key=len)

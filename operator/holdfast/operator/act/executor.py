@@ -134,7 +134,15 @@ class Executor:
         key, view = key_of(job.metadata), self.view
         match action:
             case CreatePod(manifest=manifest):
-                await self._create_pod(job, manifest)
+                where = (job.metadata.namespace, manifest["metadata"]["name"])
+                with view.pods.writing(*where) as flight:
+                    try:
+                        pod = await self.writes.create(PODS, where[0], manifest)
+                    except Conflicting:
+                        pod = msgspec.convert(await self.writes.read(PODS, where), Pod)
+                        if owner_uid(pod.metadata) != job.metadata.uid:
+                            raise
+                    flight.landed(pod)
             case DeletePod(name=name, uid=uid, reason=reason, grace_s=grace_s):
                 logger.info("deleting a pod job=%s pod=%s reason=%s", key, name, reason)
                 await self._delete(job, (PODS, view.pods), name, uid, grace_s)
@@ -156,17 +164,6 @@ class Executor:
                 await self.watchdog.submit(policy)
             case Forget():
                 await self.watchdog.forget(key)
-
-    async def _create_pod(self, job: Job, manifest: Manifest) -> None:
-        namespace, name = job.metadata.namespace, manifest["metadata"]["name"]
-        with self.view.pods.writing(namespace, name) as flight:
-            try:
-                pod = await self.writes.create(PODS, namespace, manifest)
-            except Conflicting:
-                pod = msgspec.convert(await self.writes.read(PODS, (namespace, name)), Pod)
-                if owner_uid(pod.metadata) != job.metadata.uid:
-                    raise
-            flight.landed(pod)
 
     async def _apply_owned(self, job: Job, manifest: Manifest) -> None:
         """One of that name that is somebody else's is never written."""

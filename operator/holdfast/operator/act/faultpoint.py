@@ -7,7 +7,6 @@ comparison.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import Final
 
 from holdfast.api.errors import InvalidInput, Problem
@@ -16,40 +15,14 @@ EXIT_CODE: Final = 86
 VARIABLE: Final = "HOLDFAST_OPERATOR_FAULT"
 
 
-class Point(StrEnum):
-    """Before and after everything the operator changes."""
+# What the operator changes. It can die before and after each: `before-NAME`, `after-NAME`.
+CHANGES: Final = (
+    *("finalizer", "submit", "pod-created", "apply", "cordon", "uncordon", "pod-deleted", "owned-deleted"),
+    *("status", "event", "forget", "release", "job-deleted", "intervention"),
+)
+POINTS: Final = tuple(f"{when}-{change}" for change in CHANGES for when in ("before", "after"))
 
-    BEFORE_FINALIZER = "before-finalizer"
-    AFTER_FINALIZER = "after-finalizer"
-    BEFORE_SUBMIT = "before-submit"
-    AFTER_SUBMIT = "after-submit"
-    BEFORE_POD_CREATED = "before-pod-created"
-    AFTER_POD_CREATED = "after-pod-created"
-    BEFORE_APPLY = "before-apply"
-    AFTER_APPLY = "after-apply"
-    BEFORE_CORDON = "before-cordon"
-    AFTER_CORDON = "after-cordon"
-    BEFORE_UNCORDON = "before-uncordon"
-    AFTER_UNCORDON = "after-uncordon"
-    BEFORE_POD_DELETED = "before-pod-deleted"
-    AFTER_POD_DELETED = "after-pod-deleted"
-    BEFORE_OWNED_DELETED = "before-owned-deleted"
-    AFTER_OWNED_DELETED = "after-owned-deleted"
-    BEFORE_STATUS = "before-status"
-    AFTER_STATUS = "after-status"
-    BEFORE_EVENT = "before-event"
-    AFTER_EVENT = "after-event"
-    BEFORE_FORGET = "before-forget"
-    AFTER_FORGET = "after-forget"
-    BEFORE_RELEASE = "before-release"
-    AFTER_RELEASE = "after-release"
-    BEFORE_JOB_DELETED = "before-job-deleted"
-    AFTER_JOB_DELETED = "after-job-deleted"
-    BEFORE_INTERVENTION = "before-intervention"
-    AFTER_INTERVENTION = "after-intervention"
-
-
-_armed: Point | None = None
+_armed: str | None = None
 _left = 0
 
 
@@ -59,15 +32,15 @@ def arm(text: str) -> None:
     if not text:
         return
     name, _, count = text.partition(":")
-    if name not in tuple(Point) or not (count or "1").isdecimal() or int(count or "1") < 1:
-        raise InvalidInput(Problem(VARIABLE, text, f"give NAME:COUNT, NAME one of {', '.join(Point)}"))
-    _armed, _left = Point(name), int(count or "1")
+    if name not in POINTS or not (count or "1").isdecimal() or int(count or "1") < 1:
+        raise InvalidInput(Problem(VARIABLE, text, f"give NAME:COUNT, NAME one of {', '.join(POINTS)}"))
+    _armed, _left = name, int(count or "1")
 
 
-def reach(point: Point) -> None:
+def reach(point: str) -> None:
     """Die here when a test asked for it."""
     global _left
-    if point is not _armed:
+    if point != _armed:
         return
     _left -= 1
     if _left == 0:
@@ -75,11 +48,11 @@ def reach(point: Point) -> None:
 
 
 @contextmanager
-def around(name: str) -> Iterator[None]:
-    """The points `before-NAME` and, when nothing was raised, `after-NAME`."""
+def around(change: str) -> Iterator[None]:
+    """The points before and, when nothing was raised, after one of `CHANGES`."""
     if _armed is None:
         yield
         return
-    reach(Point(f"before-{name}"))
+    reach(f"before-{change}")
     yield
-    reach(Point(f"after-{name}"))
+    reach(f"after-{change}")

@@ -5,10 +5,11 @@ object's uid is the request's id and the watchdog remembers those.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -21,7 +22,7 @@ from holdfast.api.intervention import (
 )
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.act.cordon import patch_node, uncordoned
-from holdfast.operator.act.faultpoint import Point, reach
+from holdfast.operator.act.faultpoint import reach
 from holdfast.operator.decide.intervention import (
     answer,
     attend,
@@ -34,9 +35,8 @@ from holdfast.operator.decide.intervention import (
 from holdfast.operator.decide.observed import Cordoning, read_spec
 from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
 from holdfast.operator.decide.pods import has_ended
-from holdfast.operator.decide.recorded import refused_because
 from holdfast.operator.kube.clusterview import ClusterView
-from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, ROLL_TO, Intervention, Job, seconds_of
+from holdfast.operator.kube.objects import INTERVENTIONS, JOBS, ROLL_TO, Intervention, seconds_of
 from holdfast.operator.kube.worklist import NamespaceQueue, Worklist
 from holdfast.operator.kube.writes import Writes, merge_patch
 from holdfast.operator.watchdog import Watchdog
@@ -109,19 +109,27 @@ class Interventions:
         if isinstance(request, tuple):
             outcome = refusal_of(asked, request)
         else:
-            reach(Point.BEFORE_INTERVENTION)
+            reach("before-intervention")
             outcome = await self._outcome(asked, request)
-        if (status := answer(asked, outcome, self.now())) is not None:
-            await self._write(asked, dict(status))
-            reach(Point.AFTER_INTERVENTION)
+        status = answer(asked, outcome, self.now())
+        if status is not None:
+            patch = {
+                "metadata": {"uid": asked.metadata.uid, "resourceVersion": asked.metadata.resource_version},
+                "status": merge_patch(msgspec.json.decode(asked.status), status),
+            }
+            with self.view.interventions.writing(namespace, name) as flight, contextlib.suppress(Absent):
+                flight.landed(await self.writes.merge(INTERVENTIONS, (namespace, name), patch, "status"))
+                says = "answered intervention=%s state=%s outcome=%s"
+                logger.info(says, key, status["state"], status["outcome"])
+            reach("after-intervention")
         return PENDING_S if outcome.state is InterventionState.PENDING else None
 
     async def _outcome(self, asked: Intervention, request: InterventionRequest) -> InterventionOutcome:
         created = seconds_of(asked.metadata.creation_timestamp)
         age_s = 0.0 if created is None else self.now() - created
         # Before the watchdog is asked, which knows nothing of such a job and may be away.
-        if (job := self.view.job(request.job)) is not None and (why := refused_because(job)) is not None:
-            return invalid(asked, why)
+        if (job := self.view.job(request.job)) is not None and (refused := invalid(asked, job)):
+            return refused
         try:
             outcome = await self.watchdog.intervene(request)
         except InvalidInput as error:
@@ -137,7 +145,15 @@ class Interventions:
         if outcome is not None:
             return await self._completed(request, outcome)
         if (job := self.view.job(request.job)) is not None:
-            return _not_taken(request, job, age_s)
+            name = job.metadata.name
+            if age_s < GIVE_UP_S:
+                says = "the watchdog has not taken the job yet"
+                return InterventionOutcome(request.id, InterventionState.PENDING, says)
+            says = (
+                f"the watchdog did not take job {name} for {GIVE_UP_S / 60:.0f} minutes, so it is not asked any "
+                f"more. Nothing was done. Look at: kubectl describe tj {name}. Ask again once it is taken."
+            )
+            return InterventionOutcome(request.id, InterventionState.REFUSED, says)
         if age_s < UNSEEN_S:
             says = f"no job {request.job.partition('/')[2]} has been seen yet"
             return InterventionOutcome(request.id, InterventionState.PENDING, says)
@@ -173,30 +189,3 @@ class Interventions:
             flight.landed(await self.writes.merge(JOBS, where, patch))
         says = f"{outcome.outcome}; {difference(pods, spec)}; they are being replaced"
         return InterventionOutcome(outcome.id, outcome.state, says)
-
-    async def _write(self, asked: Intervention, status: dict[str, Any]) -> None:
-        where = (asked.metadata.namespace, asked.metadata.name)
-        held = msgspec.json.decode(asked.status)
-        patch = {
-            "metadata": {"uid": asked.metadata.uid, "resourceVersion": asked.metadata.resource_version},
-            "status": merge_patch(held, status),
-        }
-        with self.view.interventions.writing(*where) as flight:
-            try:
-                flight.landed(await self.writes.merge(INTERVENTIONS, where, patch, "status"))
-            except Absent:
-                return
-        logger.info("answered intervention=%s/%s state=%s outcome=%s", *where, status["state"], status["outcome"])
-
-
-def _not_taken(request: InterventionRequest, job: Job, age_s: float) -> InterventionOutcome:
-    """The answer for a job that is there and of which the watchdog knows nothing."""
-    name = job.metadata.name
-    if age_s < GIVE_UP_S:
-        says = "the watchdog has not taken the job yet"
-        return InterventionOutcome(request.id, InterventionState.PENDING, says)
-    says = (
-        f"the watchdog did not take job {name} for {GIVE_UP_S / 60:.0f} minutes, so it is not asked any more. "
-        f"Nothing was done. Look at: kubectl describe tj {name}. Ask again once it is taken."
-    )
-    return InterventionOutcome(request.id, InterventionState.REFUSED, says)

@@ -1,5 +1,6 @@
 """Writes what people read of an object: its status, and events about it."""
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -7,11 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.api.metadata import API_VERSION
-from holdfast.operator.act.faultpoint import Point, reach
+from holdfast.operator.act.faultpoint import around
 from holdfast.operator.decide.observed import KubeEvent
 from holdfast.operator.kube.clusterview import ClusterView
 from holdfast.operator.kube.objects import JOBS, Job, Metadata, Object, Resource
-from holdfast.operator.kube.writes import FIELD_MANAGER, Writes, merge_patch, without_nulls
+from holdfast.operator.kube.writes import FIELD_MANAGER, Writes, merge_patch
 from holdfast.wire.kube.reply import Absent, Conflicting
 
 MESSAGE_LENGTH_MAX: Final = 1024  # the API server refuses longer ones
@@ -33,15 +34,13 @@ async def write_status(view: ClusterView, writes: Writes, job: Job, status: Mapp
     Raises Conflicting when the job changed meanwhile: whoever decided on this status decided on an older job.
     """
     held = msgspec.json.decode(job.status) if bytes(job.status) else {}
-    patch = merge_patch(held, without_nulls(status))
+    patch = merge_patch(held, status)
     if not patch:
         return
     version = {"uid": job.metadata.uid, "resourceVersion": job.metadata.resource_version}
     where = (job.metadata.namespace, job.metadata.name)
-    reach(Point.BEFORE_STATUS)
-    with view.jobs.writing(*where) as flight:
+    with around("status"), view.jobs.writing(*where) as flight:
         flight.landed(await writes.merge(JOBS, where, {"metadata": version, "status": patch}, "status"))
-    reach(Point.AFTER_STATUS)
 
 
 class EventRecorder:
@@ -57,33 +56,14 @@ class EventRecorder:
 
     async def record(self, job: Job, event: KubeEvent) -> None:
         """Raises as `Writes`."""
-        manifest = self._manifest(job, event)
-        namespace, name = job.metadata.namespace, manifest["metadata"]["name"]
-        reach(Point.BEFORE_EVENT)
-        try:
-            await self._writes.create(EVENTS, namespace, manifest)
-        except Conflicting:
-            await self._count(namespace, name, manifest)
-        reach(Point.AFTER_EVENT)
-
-    async def _count(self, namespace: str, name: str, manifest: dict[str, Any]) -> None:
-        """Two patches, because reading events is not among the operator's rights."""
-        where, now = (namespace, name), {"lastTimestamp": manifest["lastTimestamp"]}
-        try:
-            held = await self._writes.merge(EVENTS, where, now)
-            version = {"resourceVersion": held.metadata.resource_version}
-            await self._writes.merge(EVENTS, where, {"metadata": version, "count": held.count + 1})
-        except (Absent, Conflicting):
-            pass  # it expired this moment, or somebody else counted: a count is not worth more
-
-    def _manifest(self, job: Job, event: KubeEvent) -> dict[str, Any]:
         about, now = job.metadata, self._wall()
         said = "\0".join((about.uid, event.reason, event.message))
         digest = hashlib.sha256(said.encode()).hexdigest()[:16]
-        return {
+        where = (about.namespace, f"{about.name}.{digest}")
+        manifest = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{about.name}.{digest}", "namespace": about.namespace},
+            "metadata": {"name": where[1], "namespace": about.namespace},
             "involvedObject": {
                 "apiVersion": API_VERSION,
                 "kind": JOBS.kind,
@@ -101,3 +81,13 @@ class EventRecorder:
             "lastTimestamp": now,
             "count": 1,
         }
+        with around("event"):
+            try:
+                await self._writes.create(EVENTS, where[0], manifest)
+            except Conflicting:
+                # Two patches, because reading events is not among the operator's rights. It may expire this
+                # moment, or somebody else counts: a count is not worth more.
+                with contextlib.suppress(Absent, Conflicting):
+                    held = await self._writes.merge(EVENTS, where, {"lastTimestamp": now})
+                    version = {"resourceVersion": held.metadata.resource_version}
+                    await self._writes.merge(EVENTS, where, {"metadata": version, "count": held.count + 1})

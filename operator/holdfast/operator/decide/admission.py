@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.pods import has_ended, unschedulable_since
-from holdfast.operator.decide.recorded import Recorded, read_recorded
 from holdfast.operator.decide.template import Template, read_template
-from holdfast.operator.kube.objects import Condition, Job, Pod, seconds_of
+from holdfast.operator.kube.objects import Job, Pod, seconds_of
 
 SHORT_S = 30.0
 """How long a job may be short before it counts: the scheduler places thousands of pods within it."""
@@ -64,69 +64,57 @@ class Contender:
     def held(self) -> bool:
         return self.standing in HELD
 
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for nodes, or for its turn."""
-        return self.held or self.short_since is not None
-
     def short_for_s(self, now: float) -> float:
         """How long it has been short in the turn it has now; negative while it is not."""
         return -1.0 if self.held or self.short_since is None else now - max(self.short_since, self.since)
 
-    def holds_others_off(self, now: float) -> bool:
-        """Whether those that wait have to wait for it."""
-        starting = now - self.since < STARTING_S
-        return not self.held and (self.short_since is not None or starting)
-
-    def meets(self, other: "Contender") -> bool:
-        """Whether one node may be right for both: no label is wanted with two values."""
-        return all(other.selector.get(label, value) == value for label, value in self.selector.items())
-
 
 def judge(job: Contender, others: Iterable[Contender], now: float) -> Standing:
     """Where `job` stands from now on, among all `others` that contend."""
-    rivals = [each for each in others if each.key != job.key and job.meets(each)]
-    return _judge_held(job, rivals, now) if job.held else _judge_admitted(job, rivals, now)
+    # One node may be right for both: no label is wanted with two values.
+    rivals = [
+        each
+        for each in others
+        if each.key != job.key
+        and all(each.selector.get(label, value) == value for label, value in job.selector.items())
+    ]
+    if job.held:
+        # Who had no turn yet comes first, by rank; then those who had, the longest ago first.
+        def place(each: Contender) -> tuple[bool, float, tuple[bool, bool, int, str, str]]:
+            turn_over = each.standing is Standing.TURN_OVER
+            return turn_over, each.since if turn_over else 0.0, each.rank
 
-
-def _judge_admitted(job: Contender, rivals: list[Contender], now: float) -> Standing:
-    if job.short_for_s(now) < SHORT_S:
+        first = all(place(job) < place(each) for each in rivals if each.held)
+        contending = [each for each in rivals if not each.held]
+        if not first or any(each.short_since is not None or now - each.since < STARTING_S for each in contending):
+            return job.standing
+        return Standing.RETRIED if job.standing is Standing.TURN_OVER else Standing.ADMITTED
+    short_for_s = job.short_for_s(now)
+    if short_for_s < SHORT_S:
         return job.standing
-    short = [each for each in rivals if each.short_for_s(now) >= SHORT_S]
     ahead = [
-        each for each in rivals if each.rank < job.rank and (each in short or each.standing is Standing.YIELDED)
+        each
+        for each in rivals
+        if each.rank < job.rank and (each.standing is Standing.YIELDED or each.short_for_s(now) >= SHORT_S)
     ]
     # Jobs that hold no node are in nobody's way.
     if ahead and (job.placed or any(each.placed or each.held for each in ahead)):
         return Standing.TURN_OVER if job.standing is Standing.RETRIED else Standing.YIELDED
     waits = any(each.held for each in rivals)
-    return Standing.TURN_OVER if waits and job.short_for_s(now) >= TURN_S else job.standing
-
-
-def _judge_held(job: Contender, rivals: list[Contender], now: float) -> Standing:
-    # Who had no turn yet comes first, by rank; then those who had, the longest ago first.
-    def place(each: Contender) -> tuple[bool, float, tuple[bool, bool, int, str, str]]:
-        turn_over = each.standing is Standing.TURN_OVER
-        return turn_over, each.since if turn_over else 0.0, each.rank
-
-    first = all(place(job) < place(each) for each in rivals if each.held)
-    free = not any(each.holds_others_off(now) for each in rivals)
-    if not first or not free:
-        return job.standing
-    return Standing.RETRIED if job.standing is Standing.TURN_OVER else Standing.ADMITTED
+    return Standing.TURN_OVER if waits and short_for_s >= TURN_S else job.standing
 
 
 CONDITION = "Admitted"
 KUBERNETES_OWN = frozenset((None, "", "default-scheduler"))
 """Another scheduler, as a rule, places all pods of a job or none."""
 TRAINS = (JobPhase.RUNNING, JobPhase.STALLED)
-OUT_OF_IT = frozenset(phase.value for phase in (*TRAINS, JobPhase.SUCCEEDED, JobPhase.FAILED))
+OUT_OF_IT = (*TRAINS, JobPhase.SUCCEEDED, JobPhase.FAILED)
 
 
 def contender(job: Job, spec: TrainingJob, pods: Iterable[Pod]) -> Contender | None:
     """The job as it contends; None when it does not: it has what it needs, or its pods are another's to place."""
     template = read_template(spec.spec.template)
-    recorded, _ = read_recorded(job.status)
+    recorded = job.recorded()
     gone = job.metadata.deletion_timestamp is not None or recorded.finished_at is not None
     if gone or spec.spec.suspend or recorded.phase in OUT_OF_IT:
         return None
@@ -159,6 +147,6 @@ def standing_of(condition: Condition | None) -> Standing:
     return Standing.ADMITTED if written is None else written
 
 
-def priority_of(recorded: Recorded, pods: Iterable[Pod]) -> int | None:
+def priority_of(recorded: TrainingJobStatus, pods: Iterable[Pod]) -> int | None:
     """Of its pods, as the API server filled it in; of a job that yielded them, as it was. None: nothing says."""
     return next((pod.spec.priority for pod in pods if pod.spec.priority is not None), recorded.priority)

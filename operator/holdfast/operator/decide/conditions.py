@@ -7,18 +7,20 @@ by itself, such as a step or an age: they would be written anew every second.
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Any
+from typing import NamedTuple
+
+import msgspec
 
 from holdfast.api.incident import Incident, IncidentState
-from holdfast.api.status import JobPhase, JobStatus
+from holdfast.api.jobstatus import Condition
+from holdfast.api.status import JobPhase
 from holdfast.operator.decide.admission import TRAINS, TURN_S, Standing
 from holdfast.operator.decide.context import Context
 from holdfast.operator.decide.observed import Mode
-from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier, is_rolled
+from holdfast.operator.decide.podbuilder import difference, edition_of, is_earlier
 from holdfast.operator.decide.pods import is_running, joins_late_in_s, late_in_s, unschedulable, why_pending
-from holdfast.operator.kube.objects import Condition, Pod, seconds_of, text_of
+from holdfast.operator.kube.objects import ROLL_TO, Pod, seconds_of, text_of
 
-ITS_TURN = "its pods are made again by themselves when its turn comes"
 SILENT_S = 10.0
 """A watchdog that fails over is back before; nothing is said of such a gap."""
 UNSEEN = "Unseen"
@@ -37,68 +39,98 @@ class Truth(StrEnum):
     UNKNOWN = "Unknown"
 
 
+TRUTHS = frozenset(Truth)
+
+
+class Said(NamedTuple):
+    """What a condition says now."""
+
+    status: str
+    reason: str
+    message: str = ""
+
+
+NOT_TAKEN = Said(Truth.UNKNOWN, "NotTaken", "the watchdog has not taken the job yet")
+NOT_HEARD = Said(Truth.UNKNOWN, "NotHeard", "nothing was heard from the watchdog yet")
+# That all is well holds only of what somebody sees. What was amiss when last seen still stands.
+DOUBTED_UNSEEN = {
+    "Ready": TRUTHS,
+    "Progressing": (Truth.FALSE,),
+    "Degraded": (Truth.FALSE,),
+    "CheckpointHealthy": (Truth.TRUE,),
+}
+ITS_TURN = "its pods are made again by themselves when its turn comes"
+ADMITTED = {
+    Standing.ADMITTED: Said(Truth.TRUE, "Admitted"),
+    Standing.RETRIED: Said(
+        Truth.TRUE,
+        "Retried",
+        "tried again; a job that had no turn yet goes before it while it holds less than nodes.min",
+    ),
+    Standing.YIELDED: Said(
+        Truth.FALSE,
+        "Yielded",
+        f"a job that is ahead of it waits for the same nodes, and both hold less than they need; {ITS_TURN}",
+    ),
+    Standing.TURN_OVER: Said(
+        Truth.FALSE,
+        "TurnOver",
+        f"it did not get nodes.min within {TURN_S:g} s and others wait for the same nodes; {ITS_TURN}",
+    ),
+}
+
+
 def renew(
     recorded: Iterable[Condition], conditions: Iterable[Condition], generation: int | None, now: float
-) -> list[dict[str, Any]]:
+) -> tuple[Condition, ...]:
     """The conditions to write. The transition time changes only when the truth does, not with the text."""
-    before = {each.type: each for each in recorded}
-    renewed = []
-    for each in conditions:
-        known = before.get(each.type)
-        stays = known is not None and known.status == each.status and known.last_transition_time
-        renewed.append(
-            {
-                "type": each.type,
-                "status": str(each.status),
-                "reason": each.reason,
-                "message": each.message[:MESSAGE_LENGTH_MAX],
-                "lastTransitionTime": known.last_transition_time if known is not None and stays else text_of(now),
-                **({} if generation is None else {"observedGeneration": generation}),
-            }
+    before = {(each.type, each.status): each.last_transition_time for each in recorded}
+    return tuple(
+        msgspec.structs.replace(
+            each,
+            message=each.message[:MESSAGE_LENGTH_MAX],
+            last_transition_time=before.get((each.type, each.status)) or text_of(now),
+            observed_generation=generation,
         )
-    return renewed
+        for each in conditions
+    )
 
 
-def conditions_of(ctx: Context, would: tuple[str, ...]) -> list[Condition]:
+def conditions_of(ctx: Context, would: Iterable[str]) -> list[Condition]:
     """All of them. `would` is what an operator that only observes would have done."""
-    seen = [
-        _ready(ctx),
-        _doubted(ctx, _progressing(ctx), well=Truth.FALSE),
-        _doubted(ctx, _degraded(ctx), well=Truth.FALSE),
-        _doubted(ctx, _checkpoint_healthy(ctx), well=Truth.TRUE),
-        _capacity_available(ctx),
-        _admitted(ctx),
-        _watchdog_reachable(ctx),
-        _suspended(ctx),
-        _invalid_spec(ctx),
-        _unknown_fields(ctx),
-        _up_to_date(ctx),
-        _succeeded(ctx),
-    ]
+    tells: dict[str, Said | None] = {  # None: the watchdog says nothing of it now
+        "Ready": _ready(ctx),
+        "Progressing": _progressing(ctx),
+        "Degraded": _degraded(ctx),
+        "CheckpointHealthy": _checkpoint_healthy(ctx),
+        "CapacityAvailable": _capacity_available(ctx),
+        "Admitted": ADMITTED[ctx.standing],
+        "WatchdogReachable": _watchdog_reachable(ctx),
+        "Suspended": _suspended(ctx),
+        "InvalidSpec": Said(Truth.FALSE, "SpecAccepted"),
+        "UnknownFields": _unknown_fields(ctx),
+        "UpToDate": _up_to_date(ctx),
+        "Succeeded": _succeeded(ctx),
+    }
+    if ctx.invalid is not None:
+        reason = "SpecRefused" if ctx.problems else "TemplateRefused"
+        tells["InvalidSpec"] = Said(Truth.TRUE, reason, ctx.invalid)
     if ctx.options.mode is Mode.OBSERVE:
         says = f"nothing is changed; would do: {'; '.join(would) or 'nothing'}"
-        seen.append(Condition("Observing", Truth.TRUE, "ObserveOnly", says))
-    return seen
-
-
-def missed_in_s(ctx: Context) -> float | None:
-    """When a watchdog that is away will be missed, if nothing comes before: nobody else asks for that look."""
-    left_s = SILENT_S - ctx.observed.heard_age_s
-    return None if ctx.connected or left_s < 0 else left_s + MARGIN_S
-
-
-def _unknown(ctx: Context, type_: str) -> Condition:
-    """The watchdog says nothing of the job: what it said last stays, or nothing is known yet."""
-    not_taken = Condition(type_, Truth.UNKNOWN, "NotTaken", "the watchdog has not taken the job yet")
-    return _said_last(ctx, type_) or not_taken
-
-
-def _said_last(ctx: Context, type_: str) -> Condition | None:
-    """As it was written down, perhaps by an operator before this one."""
-    known = ctx.recorded.condition(type_)
-    if known is None or known.status not in set(Truth) or not known.reason:
-        return None
-    return Condition(type_, known.status, known.reason, known.message)
+        tells["Observing"] = Said(Truth.TRUE, "ObserveOnly", says)
+    unseen, before = is_unseen(ctx), {each.type: each for each in ctx.recorded.conditions}
+    conditions = []
+    for type_, said in tells.items():
+        known, last = before.get(type_), None  # as it was written down, perhaps by an operator before this one
+        if known is not None and known.status in TRUTHS and known.reason:
+            last = Said(known.status, known.reason, known.message)
+        if said is None:
+            said = last or (NOT_HEARD if type_ == "WatchdogReachable" else NOT_TAKEN)
+        if unseen and said.status in DOUBTED_UNSEEN.get(type_, ()):
+            # The time in it is told once: it would be later with every restart of the operator.
+            said = last if last is not None and last.reason == UNSEEN else _unseen(ctx)
+        conditions.append(Condition(type_, *said))
+    return conditions
 
 
 def is_unseen(ctx: Context) -> bool:
@@ -107,59 +139,54 @@ def is_unseen(ctx: Context) -> bool:
     return ctx.ended is None and last in TRAINS and ctx.observed.heard_age_s > SILENT_S
 
 
-def _unseen(ctx: Context, type_: str) -> Condition:
-    """The time in it is told once: it would be later with every restart of the operator."""
-    known = _said_last(ctx, type_)
-    if known is not None and known.reason == UNSEEN:
-        return known
+def _unseen(ctx: Context) -> Said:
     since = ctx.now - ctx.observed.heard_age_s
     if ctx.report is not None:
         since -= ctx.report.status.step_age_s or 0.0
-    else:
-        progressed_at = ctx.written.get("progressedAt")
-        at = seconds_of(progressed_at) if isinstance(progressed_at, str) else None
-        since = since if at is None else min(since, at)
-    says = f"nobody has seen a step since {text_of(since)}: the watchdog is away"
-    return Condition(type_, Truth.UNKNOWN, UNSEEN, says)
+    elif (progressed_at := seconds_of(ctx.recorded.progressed_at)) is not None:
+        since = min(since, progressed_at)
+    return Said(Truth.UNKNOWN, UNSEEN, f"nobody has seen a step since {text_of(since)}: the watchdog is away")
 
 
-def _doubted(ctx: Context, condition: Condition, *, well: Truth) -> Condition:
-    """That all is `well` holds only of what somebody sees. What was amiss when last seen still stands."""
-    doubtful = condition.status == well and is_unseen(ctx)
-    return _unseen(ctx, condition.type) if doubtful else condition
+def changes_in_s(ctx: Context) -> float | None:
+    """When a condition changes though nothing comes before: nobody else asks for that look.
+
+    A watchdog that is away will be missed, and the start or the joining of a pod will be late.
+    """
+    waits = [left_s for pod in ctx.pods.live if (left_s := late_in_s(pod, ctx.now))]
+    waits += [left_s for _, left_s in _joining(ctx) if left_s]
+    if not ctx.connected and ctx.observed.heard_age_s <= SILENT_S:
+        waits.append(SILENT_S - ctx.observed.heard_age_s)
+    return min(waits) + MARGIN_S if waits else None
 
 
-def _ready(ctx: Context) -> Condition:
-    if is_unseen(ctx):
-        return _unseen(ctx, "Ready")
+def _ready(ctx: Context) -> Said | None:
     if ctx.report is None:
-        return _unknown(ctx, "Ready")
+        return None
     status = ctx.report.status
     if status.phase is not JobPhase.RUNNING:
-        return Condition("Ready", Truth.FALSE, status.phase.value, status.reason)
+        return Said(Truth.FALSE, status.phase.value, status.reason)
     members = f"{status.members.ready} of {status.members.wanted} members train in round {status.round}"
     if status.members.ready < status.members.wanted:
-        return Condition("Ready", Truth.FALSE, "MembersMissing", members)
-    return Condition("Ready", Truth.TRUE, "Running", members)
+        return Said(Truth.FALSE, "MembersMissing", members)
+    return Said(Truth.TRUE, "Running", members)
 
 
-def _progressing(ctx: Context) -> Condition:
+def _progressing(ctx: Context) -> Said | None:
     if ctx.deleted_at is not None:
-        return Condition("Progressing", Truth.TRUE, "WindingUp", "the job is deleted and being wound up")
+        return Said(Truth.TRUE, "WindingUp", "the job is deleted and being wound up")
     if ctx.report is None:
-        return _unknown(ctx, "Progressing")
-    status = ctx.report.status
-    loop = ctx.crash_loop.newest
+        return None
+    status, loop = ctx.report.status, ctx.crash_loop.newest
     if loop is not None and ctx.ended is None:
-        return Condition("Progressing", Truth.TRUE, "BackingOff", loop.says())
-    if late := list(_late_starts(ctx)):
-        return Condition("Progressing", Truth.TRUE, "MemberCannotStart", "; ".join(late))
-    if status.phase in (JobPhase.PENDING, JobPhase.PREFLIGHT, JobPhase.FORMING, JobPhase.RECOVERING):
-        return Condition("Progressing", Truth.TRUE, status.phase.value, status.reason)
-    return Condition("Progressing", Truth.FALSE, status.phase.value, status.reason)
+        return Said(Truth.TRUE, "BackingOff", loop.says())
+    if late := list(_late_starts(ctx, joined=status.members.there + status.members.spares)):
+        return Said(Truth.TRUE, "MemberCannotStart", "; ".join(late))
+    moves = status.phase in (JobPhase.PENDING, JobPhase.PREFLIGHT, JobPhase.FORMING, JobPhase.RECOVERING)
+    return Said(Truth.TRUE if moves else Truth.FALSE, status.phase.value, status.reason)
 
 
-def _late_starts(ctx: Context) -> Iterator[str]:
+def _late_starts(ctx: Context, joined: int) -> Iterator[str]:
     """What keeps a pod that has a node from taking part. One without a node is the condition CapacityAvailable."""
     for pod in ctx.pods.live:
         name, node = pod.metadata.name, pod.spec.node_name
@@ -169,22 +196,16 @@ def _late_starts(ctx: Context) -> Iterator[str]:
             yield f"{name} on {node}: {why}"
         elif late_in_s(pod, ctx.now) == 0:
             yield f"{name} on {node}: waits for an image or a volume; look at: kubectl describe pod {name}"
-    yield from _not_joined(ctx)
-
-
-def _not_joined(ctx: Context) -> Iterator[str]:
-    """Pods that run, and the watchdog counts fewer members. It tells how many there are, not which."""
+    # Pods that run, and the watchdog counts fewer members. It tells how many there are, not which.
     late = [pod for pod, left_s in _joining(ctx) if left_s == 0]
-    missing = len(late) - _joined(ctx)
-    if missing <= 0:
-        return
+    missing = len(late) - joined
     says = "not joined, or is being tested; look at: kubectl logs"
-    if missing == len(late):
+    if missing > 0 and missing == len(late):
         for pod in late:
             yield f"{pod.metadata.name} on {pod.spec.node_name}: runs and has {says} {pod.metadata.name}"
-        return
-    names = ", ".join(pod.metadata.name for pod in late)
-    yield f"{missing} of the pods that run has {says} POD, where POD is one of {names}"
+    elif missing > 0:
+        names = ", ".join(pod.metadata.name for pod in late)
+        yield f"{missing} of the pods that run has {says} POD, where POD is one of {names}"
 
 
 def _joining(ctx: Context) -> list[tuple[Pod, float]]:
@@ -192,171 +213,133 @@ def _joining(ctx: Context) -> list[tuple[Pod, float]]:
     waits = (JobPhase.PREFLIGHT, JobPhase.SUSPENDED)
     if ctx.report is None or not ctx.connected or ctx.ended is not None or ctx.report.status.phase in waits:
         return []
-    if ctx.report.status.phase in TRAINS and not _joined(ctx):
+    members = ctx.report.status.members
+    joined = members.there + members.spares
+    if ctx.report.status.phase in TRAINS and not joined:
         return []  # a watchdog that has just taken over, and that nobody has joined anew yet
     running = [pod for pod in ctx.pods.live if is_running(pod)]
-    if len(running) <= _joined(ctx):
+    if len(running) <= joined:
         return []
     left = [(pod, joins_late_in_s(pod, ctx.now)) for pod in running]
     return [(pod, left_s) for pod, left_s in left if left_s is not None]
 
 
-def _joined(ctx: Context) -> int:
-    members = ctx.report.status.members if ctx.report is not None else None
-    return 0 if members is None else members.there + members.spares
-
-
-def late_start_in_s(ctx: Context) -> float | None:
-    """When the next pod's start or joining is late, if nothing comes before: nobody else asks for that look."""
-    left = [left_s for pod in ctx.pods.live if (left_s := late_in_s(pod, ctx.now))]
-    left += [left_s for _, left_s in _joining(ctx) if left_s]
-    return min(left) + MARGIN_S if left else None
-
-
-def _degraded(ctx: Context) -> Condition:
+def _degraded(ctx: Context) -> Said | None:
     if ctx.forgotten is not None:
-        return Condition("Degraded", Truth.TRUE, "Forgotten", ctx.forgotten)
+        return Said(Truth.TRUE, "Forgotten", ctx.forgotten)
     if ctx.report is None:
-        return _unknown(ctx, "Degraded")
+        return None
     status, loop = ctx.report.status, ctx.crash_loop.newest
     if ctx.ended is not None or status.phase is JobPhase.SUSPENDED:
-        return Condition("Degraded", Truth.FALSE, status.phase.value, "")
-    paged = [each for each in ctx.report.incidents if _is_paged(each, status)]
+        return Said(Truth.FALSE, status.phase.value)
+    # A human is waited for, unless training that goes on in a later round has answered the page.
+    paged = [
+        each
+        for each in ctx.report.incidents
+        if each.state is IncidentState.PAGED
+        and (status.phase is not JobPhase.RUNNING or each.round == status.round)
+    ]
     if paged:
-        return Condition("Degraded", Truth.TRUE, "Paged", _told(paged))
+        return Said(Truth.TRUE, "Paged", _told(paged))
     if loop is not None and loop.count > 1:
         says = f"{loop.says()}; {loop.count} in a row, the next one starts at {text_of(loop.due)}"
-        return Condition("Degraded", Truth.TRUE, "CrashLoop", says)
+        return Said(Truth.TRUE, "CrashLoop", says)
     opened = [each for each in ctx.report.incidents if each.state is IncidentState.OPEN]
     if opened or status.incidents_open:
-        return Condition("Degraded", Truth.TRUE, "IncidentOpen", _told(opened))
+        return Said(Truth.TRUE, "IncidentOpen", _told(opened))
     short = status.phase in (JobPhase.RUNNING, JobPhase.STALLED, JobPhase.RECOVERING)
     if short and status.members.there < status.members.wanted:
         says = f"{status.members.there} of {status.members.wanted} members are there"
-        return Condition("Degraded", Truth.TRUE, "MembersMissing", says)
-    return Condition("Degraded", Truth.FALSE, "AsWanted", "")
-
-
-def _is_paged(incident: Incident, status: JobStatus) -> bool:
-    """Whether a human is still waited for: training that goes on in a later round has answered the page."""
-    if incident.state is not IncidentState.PAGED:
-        return False
-    return status.phase is not JobPhase.RUNNING or incident.round == status.round
+        return Said(Truth.TRUE, "MembersMissing", says)
+    return Said(Truth.FALSE, "AsWanted")
 
 
 def _told(incidents: Iterable[Incident]) -> str:
     return "; ".join(f"{each.kind.value} on {each.blamed}: {each.cause}" for each in incidents)
 
 
-def _checkpoint_healthy(ctx: Context) -> Condition:
-    type_ = "CheckpointHealthy"
+def _checkpoint_healthy(ctx: Context) -> Said | None:
     if ctx.report is None:
-        return _unknown(ctx, type_)
+        return None
     status = ctx.report.status
     newest = status.last_checkpoint
     if newest is None:
-        return Condition(type_, Truth.UNKNOWN, "NoneYet", "no checkpoint was committed yet")
+        return Said(Truth.UNKNOWN, "NoneYet", "no checkpoint was committed yet")
     interval = ctx.job.spec.checkpoint.interval if ctx.job is not None else None
     seconds = getattr(interval, "total_seconds", None)
     allowed_s = STALE_S_UNTIMED if seconds is None else max(STALE_S_MIN, STALE_INTERVALS * seconds())
     if status.phase in (JobPhase.RUNNING, JobPhase.STALLED) and status.now - newest.at > allowed_s:
         says = f"no checkpoint was committed for more than {allowed_s:g} s"
-        return Condition(type_, Truth.FALSE, "Stale", says)
-    return Condition(type_, Truth.TRUE, "Committed", "")
+        return Said(Truth.FALSE, "Stale", says)
+    return Said(Truth.TRUE, "Committed")
 
 
-def _capacity_available(ctx: Context) -> Condition:
-    type_ = "CapacityAvailable"
+def _capacity_available(ctx: Context) -> Said:
     pods = ctx.pods.live
     waiting = [says for says in (unschedulable(pod) for pod in pods if not pod.spec.node_name) if says is not None]
     if waiting:
         says = f"{len(waiting)} of {len(pods)} pods find no place: {waiting[0]}"
-        return Condition(type_, Truth.FALSE, "Unschedulable", says)
+        return Said(Truth.FALSE, "Unschedulable", says)
     if not pods or any(not pod.spec.node_name for pod in pods):
-        return Condition(type_, Truth.UNKNOWN, "NotScheduled", "not every pod was looked at by the scheduler")
-    return Condition(type_, Truth.TRUE, "Scheduled", "")
+        return Said(Truth.UNKNOWN, "NotScheduled", "not every pod was looked at by the scheduler")
+    return Said(Truth.TRUE, "Scheduled")
 
 
-def _admitted(ctx: Context) -> Condition:
-    match ctx.standing:
-        case Standing.YIELDED:
-            says = "a job that is ahead of it waits for the same nodes, and both hold less than they need; "
-            return Condition("Admitted", Truth.FALSE, "Yielded", f"{says}{ITS_TURN}")
-        case Standing.TURN_OVER:
-            says = f"it did not get nodes.min within {TURN_S:g} s and others wait for the same nodes; "
-            return Condition("Admitted", Truth.FALSE, "TurnOver", f"{says}{ITS_TURN}")
-        case Standing.RETRIED:
-            says = "tried again; a job that had no turn yet goes before it while it holds less than nodes.min"
-            return Condition("Admitted", Truth.TRUE, "Retried", says)
-    return Condition("Admitted", Truth.TRUE, "Admitted", "")
-
-
-def _watchdog_reachable(ctx: Context) -> Condition:
-    type_ = "WatchdogReachable"
+def _watchdog_reachable(ctx: Context) -> Said | None:
     goes_on = "what trains is not touched, nobody sees its steps, and faults wait"
     if ctx.observed.heard_age_s > SILENT_S:
-        return Condition(type_, Truth.FALSE, "Away", f"the watchdog is away; {goes_on}")
+        return Said(Truth.FALSE, "Away", f"the watchdog is away; {goes_on}")
     report = ctx.observed.report
     if report is None:
-        not_heard = Condition(type_, Truth.UNKNOWN, "NotHeard", "nothing was heard from the watchdog yet")
-        return _said_last(ctx, type_) or not_heard
+        return None
     if report.trouble is not None:
-        return Condition(type_, Truth.FALSE, "Trouble", f"{report.trouble}; {goes_on}")
-    return Condition(type_, Truth.TRUE, "Connected", "")
+        return Said(Truth.FALSE, "Trouble", f"{report.trouble}; {goes_on}")
+    return Said(Truth.TRUE, "Connected")
 
 
-def _suspended(ctx: Context) -> Condition:
+def _suspended(ctx: Context) -> Said | None:
     if ctx.report is None:
-        return _unknown(ctx, "Suspended")
+        return None
     status = ctx.report.status
     if status.phase is JobPhase.SUSPENDED:
-        return Condition("Suspended", Truth.TRUE, "Suspended", status.reason)
+        return Said(Truth.TRUE, "Suspended", status.reason)
     if ctx.job is not None and ctx.job.spec.suspend and ctx.ended is None:
-        return Condition("Suspended", Truth.FALSE, "Suspending", "waiting for the last checkpoint")
-    return Condition("Suspended", Truth.FALSE, "NotSuspended", "")
+        return Said(Truth.FALSE, "Suspending", "waiting for the last checkpoint")
+    return Said(Truth.FALSE, "NotSuspended")
 
 
-def _invalid_spec(ctx: Context) -> Condition:
-    if ctx.problems:
-        return Condition("InvalidSpec", Truth.TRUE, "SpecRefused", ctx.invalid or "")
-    if ctx.invalid is not None:
-        return Condition("InvalidSpec", Truth.TRUE, "TemplateRefused", ctx.invalid)
-    return Condition("InvalidSpec", Truth.FALSE, "SpecAccepted", "")
-
-
-def _unknown_fields(ctx: Context) -> Condition:
+def _unknown_fields(ctx: Context) -> Said:
     """Of what was applied. The API server took the job without them, so it is not refused for them."""
-    type_ = "UnknownFields"
     left_out = ctx.observed.left_out
     if left_out is None:
-        return Condition(type_, Truth.UNKNOWN, "NotApplied", "")
+        return Said(Truth.UNKNOWN, "NotApplied")
     if not left_out:
-        return Condition(type_, Truth.FALSE, "NoneDropped", "")
+        return Said(Truth.FALSE, "NoneDropped")
     mend = "the job goes on without; correct what was applied, and apply it again"
     says = f"not known, and dropped by the API server: {', '.join(left_out)}; {mend}"
-    return Condition(type_, Truth.TRUE, "Dropped", says)
+    return Said(Truth.TRUE, "Dropped", says)
 
 
-def _up_to_date(ctx: Context) -> Condition:
+def _up_to_date(ctx: Context) -> Said:
     if ctx.job is None or ctx.invalid is not None:
-        return Condition("UpToDate", Truth.UNKNOWN, "SpecRefused", "")
+        return Said(Truth.UNKNOWN, "SpecRefused")
     edition = edition_of(ctx.job)
     pods = [pod for pod in ctx.pods.live if is_earlier(pod, edition)]
     if not pods:
-        return Condition("UpToDate", Truth.TRUE, "AsWritten", "")
+        return Said(Truth.TRUE, "AsWritten")
     says = difference(pods, ctx.job)
-    if is_rolled(ctx.metadata, edition):
-        return Condition("UpToDate", Truth.FALSE, "Rolling", f"{says}; they are being replaced")
+    if ctx.metadata.annotations.get(ROLL_TO) == edition:
+        return Said(Truth.FALSE, "Rolling", f"{says}; they are being replaced")
     about = ctx.metadata
     roll = f"to replace them: kubectl holdfast restart {about.name} -n {about.namespace}"
-    return Condition("UpToDate", Truth.FALSE, "EarlierTemplate", f"{says}; {roll}")
+    return Said(Truth.FALSE, "EarlierTemplate", f"{says}; {roll}")
 
 
-def _succeeded(ctx: Context) -> Condition:
+def _succeeded(ctx: Context) -> Said:
     if ctx.ended is JobPhase.SUCCEEDED:
-        return Condition("Succeeded", Truth.TRUE, "Succeeded", "every rank finished")
+        return Said(Truth.TRUE, "Succeeded", "every rank finished")
     if ctx.ended is JobPhase.FAILED:
         known = ctx.recorded.condition("Succeeded")
         says = ctx.report.status.reason if ctx.report else known.message if known else ""
-        return Condition("Succeeded", Truth.FALSE, "Failed", says)
-    return Condition("Succeeded", Truth.UNKNOWN, "NotFinished", "")
+        return Said(Truth.FALSE, "Failed", says)
+    return Said(Truth.UNKNOWN, "NotFinished")

@@ -1,11 +1,11 @@
 """One job as the steps of reconcile look at it: what is observed, sorted out once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from holdfast.api.errors import InvalidSpec, Problem
+from holdfast.api.jobstatus import TrainingJobStatus
 from holdfast.api.plan import JobReport, NodeObserved, NodeState, Plan
 from holdfast.api.status import JobPhase
 from holdfast.api.trainingjob import TrainingJob
@@ -14,9 +14,8 @@ from holdfast.operator.decide.admission import CONDITION, Contender, Standing, c
 from holdfast.operator.decide.nodes import holds_nobody_off, state_of
 from holdfast.operator.decide.observed import Mode, Observed, Options
 from holdfast.operator.decide.pods import CrashLoop, PodList, crash_loop, sort_pods
-from holdfast.operator.decide.recorded import Recorded, read_recorded
 from holdfast.operator.decide.template import Template, Toleration, check_template, read_template
-from holdfast.operator.kube.objects import Metadata, seconds_of
+from holdfast.operator.kube.objects import HOSTNAME_LABEL, Metadata, seconds_of
 
 ENDED = frozenset((JobPhase.SUCCEEDED, JobPhase.FAILED))
 
@@ -35,36 +34,38 @@ class Context:
     """`job` is None when the spec cannot be read; `problems` are the reasons why it is refused, if it is.
 
     `report` and `plan` are the watchdog's about this very job, not about an earlier one of its name; None as long
-    as the watchdog has not taken it.
+    as the watchdog has not taken it. `taken` is whether it has this very spec, or a newer one that is not seen
+    here yet; `connected` is whether it is there. `recorded` is the status as it was last written.
+
+    `invalid` is why no pod may be made of the spec, None when one may. `ended` is how the job ended, None while it
+    has not; `deleted_at` when somebody deleted it, in wall seconds, None when nobody has.
+
+    `nodes` are those of the job's pods and those the plan names. `tolerations` are the pods', None when nobody can
+    tell. `contends` is the job as it contends for nodes, None when it does not; `standing` is whether it may have
+    pods while other jobs wait for the same nodes.
     """
 
     observed: Observed
     options: Options
     now: float
+    metadata: Metadata
+    id: str
     job: TrainingJob | None
     problems: tuple[Problem, ...]
+    invalid: str | None
+    recorded: TrainingJobStatus
     report: JobReport | None
     plan: Plan | None
-    recorded: Recorded
-    written: Mapping[str, Any]
-
-    @property
-    def metadata(self) -> Metadata:
-        return self.observed.job.metadata
-
-    @property
-    def id(self) -> str:
-        return f"{self.metadata.namespace}/{self.metadata.name}"
-
-    @property
-    def connected(self) -> bool:
-        return self.observed.heard_age_s <= 0
-
-    @property
-    def taken(self) -> bool:
-        """Whether the watchdog has this very spec, or a newer one that is not seen here yet."""
-        generation = self.report.generation if self.report is not None else None
-        return generation is not None and generation >= self.metadata.generation
+    connected: bool
+    taken: bool
+    ended: JobPhase | None
+    deleted_at: float | None
+    tolerations: Sequence[Toleration] | None
+    nodes: Mapping[str, NodeObserved]
+    pods: PodList
+    crash_loop: CrashLoop
+    contends: Contender | None
+    standing: Standing
 
     @property
     def forgotten(self) -> str | None:
@@ -87,117 +88,109 @@ class Context:
         )
 
     @property
-    def invalid(self) -> str | None:
-        """Why no pod may be made of this spec; None when one may."""
-        if self.problems:
-            return "; ".join(str(problem) for problem in self.problems)
-        if self.observed.refused is not None:
-            return f"spec.template: the API server refuses a pod of it: {self.observed.refused}"
-        return None
-
-    @cached_property
-    def standing(self) -> Standing:
-        """Whether it may have pods while other jobs wait for the same nodes.
-
-        Without the watchdog it stays as it was: nobody would make pods for whom others give way.
-        """
-        if not self.connected:
-            return standing_of(self.recorded.condition(CONDITION))
-        if self.contends is None:
-            return Standing.ADMITTED
-        return judge(self.contends, self.observed.rivals, self.now)
-
-    @cached_property
-    def contends(self) -> Contender | None:
-        """The job as it contends for nodes, None when it does not."""
-        return None if self.job is None else contender(self.observed.job, self.job, self.observed.pods)
-
-    @property
-    def ended(self) -> JobPhase | None:
-        """How the job ended; None while it has not. A watchdog that forgot an ended job does not undo its end."""
-        if self.report is not None:
-            return self.report.status.phase if self.report.status.phase in ENDED else None
-        over = next((phase for phase in ENDED if phase.value == self.recorded.phase), None)
-        return over if self.recorded.finished_at is not None else None
-
-    @property
     def ended_at(self) -> float:
         """When the end was first seen."""
         at = seconds_of(self.recorded.finished_at)
         return self.now if at is None else at
 
-    @property
-    def deleted_at(self) -> float | None:
-        """When somebody deleted the job; None when nobody has."""
-        text = self.metadata.deletion_timestamp
-        return None if text is None else seconds_of(text) or self.now
-
     @cached_property
-    def nodes(self) -> Mapping[str, NodeObserved]:
-        """The nodes of the job's pods and those the plan names."""
-        names = {pod.spec.node_name for pod in self.observed.pods if pod.spec.node_name}
-        if self.plan is not None:
-            names |= {order.node for order in (*self.plan.avoid, *self.plan.cordon)}
-            names |= set(self.plan.returned)
-        pack = self.job.spec.placement.pack if self.job is not None else ()
-        seen: dict[str, NodeObserved] = {}
-        for name in sorted(names):
-            node = self.observed.nodes.get(name)
-            if node is not None:
-                state, reason = state_of(node, self.options, self._tolerations)
-                # The closest of the domains the job packs by: nodes in it share power and cooling.
-                labels = node.metadata.labels
-                rack = next((labels[domain] for domain in pack if labels.get(domain)), "")
-                seen[name] = NodeObserved(name, state, reason, rack)
-            elif not self.observed.nodes:
-                # A cluster without any node is an operator that cannot see nodes.
-                seen[name] = NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")
-            else:
-                seen[name] = NodeObserved(name, NodeState.GONE, "there is no such node")
-        return seen
+    def avoided(self) -> list[str]:
+        """Host name labels of the nodes to keep away from; a node that is not there has, as a rule, its own name.
 
-    @cached_property
-    def pods(self) -> PodList:
-        return sort_pods(self.metadata, self.observed.pods, self.plan, self.nodes)
-
-    @cached_property
-    def crash_loop(self) -> CrashLoop:
-        return crash_loop(self.pods.ended, self.now)
-
-    @cached_property
-    def drained_in_vain(self) -> frozenset[str]:
-        """Nodes that are to be left, and that the scheduler would choose again: the pods tolerate their taints."""
-        if not self._tolerations:
-            return frozenset()
-        return frozenset(
-            node.metadata.name
-            for node in self.observed.nodes.values()
-            if node.spec.taints
-            and holds_nobody_off(node, self._tolerations)
-            and state_of(node, self.options, self._tolerations)[0] is NodeState.DRAINING
-        )
-
-    @cached_property
-    def _tolerations(self) -> tuple[Toleration, ...] | None:
-        """None when the spec cannot be read: the pods that run were made of an earlier one."""
-        template = read_template(self.job.spec.template) if self.job is not None else None
-        return template.tolerations if isinstance(template, Template) else None
+        Those of the plan, and those that are to be left and that the scheduler would choose again, since the pods
+        tolerate their taints.
+        """
+        names = {order.node for order in (*self.plan.avoid, *self.plan.cordon)} if self.plan else set()
+        if self.tolerations:
+            names |= {
+                node.metadata.name
+                for node in self.observed.nodes.values()
+                if node.spec.taints
+                and holds_nobody_off(node, self.tolerations)
+                and state_of(node, self.options, self.tolerations)[0] is NodeState.DRAINING
+            }
+        nodes = {name: self.observed.nodes.get(name) for name in names}
+        labels = (node.metadata.labels.get(HOSTNAME_LABEL, name) if node else name for name, node in nodes.items())
+        return sorted(labels)
 
 
 def context_of(observed: Observed, options: Options, now: float) -> Context:
     """Sort out what is observed."""
-    recorded, written = read_recorded(observed.job.status)
-    report, spec = observed.report, observed.spec
-    if report is not None and (report.generation is None or report.uid != observed.job.metadata.uid):
+    job, report, metadata, recorded = observed.job, observed.report, observed.job.metadata, observed.job.recorded()
+    if isinstance(observed.spec, InvalidSpec):
+        spec, problems = None, observed.spec.problems
+    else:
+        spec, problems = observed.spec, check_template(observed.spec)
+    invalid = "; ".join(str(problem) for problem in problems) or None
+    if not problems and observed.refused is not None:
+        invalid = f"spec.template: the API server refuses a pod of it: {observed.refused}"
+    if report is not None and (report.generation is None or report.uid != metadata.uid):
         report = None
+    plan = observed.plan if report is not None else None
+    # A watchdog that forgot an ended job does not undo its end.
+    if report is not None:
+        phase: JobPhase | None = report.status.phase
+    else:
+        phase = recorded.phase if recorded.finished_at is not None else None
+    deleted, connected = metadata.deletion_timestamp, observed.heard_age_s <= 0
+    # Where the spec cannot be read, the pods that run were made of an earlier one.
+    template = read_template(spec.spec.template) if spec is not None else None
+    tolerations = template.spec.tolerations or () if isinstance(template, Template) else None
+    nodes = _nodes_of(observed, options, plan, spec.spec.placement.pack if spec is not None else (), tolerations)
+    pods = sort_pods(metadata, observed.pods, plan, nodes)
+    contends = contender(job, spec, observed.pods) if spec is not None else None
+    if not connected:
+        # It stays as it was: nobody would make pods for whom others give way.
+        standing = standing_of(recorded.condition(CONDITION))
+    else:
+        standing = Standing.ADMITTED if contends is None else judge(contends, observed.rivals, now)
     return Context(
         observed=observed,
         options=options,
         now=now,
-        job=spec if isinstance(spec, TrainingJob) else None,
-        problems=spec.problems if isinstance(spec, InvalidSpec) else check_template(spec),
-        report=report,
-        plan=observed.plan if report is not None else None,
+        metadata=metadata,
+        id=f"{metadata.namespace}/{metadata.name}",
+        job=spec,
+        problems=problems,
+        invalid=invalid,
         recorded=recorded,
-        written=written,
+        report=report,
+        plan=plan,
+        connected=connected,
+        taken=report is not None and (report.generation or 0) >= metadata.generation,
+        ended=phase if phase in ENDED else None,
+        deleted_at=None if deleted is None else seconds_of(deleted) or now,
+        tolerations=tolerations,
+        nodes=nodes,
+        pods=pods,
+        crash_loop=crash_loop(pods.ended, now),
+        contends=contends,
+        standing=standing,
     )
+
+
+def _nodes_of(
+    observed: Observed,
+    options: Options,
+    plan: Plan | None,
+    pack: Sequence[str],
+    tolerations: Sequence[Toleration] | None,
+) -> Mapping[str, NodeObserved]:
+    names = {pod.spec.node_name for pod in observed.pods if pod.spec.node_name}
+    if plan is not None:
+        names |= {order.node for order in (*plan.avoid, *plan.cordon)} | set(plan.returned)
+    seen: dict[str, NodeObserved] = {}
+    for name in sorted(names):
+        node = observed.nodes.get(name)
+        if node is not None:
+            state, reason = state_of(node, options, tolerations)
+            # The closest of the domains the job packs by: nodes in it share power and cooling.
+            labels = node.metadata.labels
+            rack = next((labels[domain] for domain in pack if labels.get(domain)), "")
+            seen[name] = NodeObserved(name, state, reason, rack)
+        elif not observed.nodes:
+            # A cluster without any node is an operator that cannot see nodes.
+            seen[name] = NodeObserved(name, NodeState.UNKNOWN, "no node can be seen")
+        else:
+            seen[name] = NodeObserved(name, NodeState.GONE, "there is no such node")
+    return seen

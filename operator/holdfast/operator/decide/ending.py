@@ -80,11 +80,6 @@ def waiting(ctx: Context, deleted_at: float) -> Waiting:
     return Waiting.OVERDUE if since_s >= WIND_UP_S else Waiting.SUSPENDING
 
 
-def still_needed(ctx: Context, deleted_at: float) -> bool:
-    """Whether the watchdog still has something to decide for the deleted job, and so has to see."""
-    return FINALIZER in ctx.metadata.finalizers and waiting(ctx, deleted_at) is Waiting.SUSPENDING
-
-
 def wind_up(ctx: Context, deleted_at: float) -> Decision:
     """The next step towards letting the job go."""
     if FINALIZER not in ctx.metadata.finalizers:

@@ -5,10 +5,10 @@ operator repeats none. What was done to pods and nodes follows from the actions:
 them again.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from holdfast.api.incident import IncidentState
+from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.status import JobPhase
 from holdfast.operator.decide.action import Action, Cordon, CreatePod, SetFinalizer, Uncordon
 from holdfast.operator.decide.admission import CONDITION
@@ -24,16 +24,9 @@ NAMES_SHOWN = 5
 OF_ACTIONS = frozenset(("MemberReplaced", "NodeCordoned", "NodeReturned", "WoundUp"))
 
 
-def events_of(ctx: Context, decision: Decision, status: Mapping[str, Any]) -> tuple[KubeEvent, ...]:
+def events_of(ctx: Context, decision: Decision, status: TrainingJobStatus) -> tuple[KubeEvent, ...]:
     """What is new. `status` is the status as it is after this reconcile."""
-    conditions = {each["type"]: each for each in status.get("conditions", ())}
-    events = (
-        *_changed_conditions(ctx, conditions),
-        *_life(ctx, status),
-        *_incidents(ctx),
-        *_watchdog(ctx, conditions),
-        *_done(ctx, decision),
-    )
+    events = (*_changed_conditions(ctx, status), *_life(ctx, status), *_incidents(ctx), *_done(ctx, decision))
     return tuple(KubeEvent(each.reason, each.message[:MESSAGE_LENGTH_MAX], each.warning) for each in events)
 
 
@@ -62,40 +55,35 @@ def only_now(events: Iterable[KubeEvent]) -> tuple[KubeEvent, ...]:
     return tuple(each for each in events if each.reason in OF_ACTIONS)
 
 
-def _changed_conditions(ctx: Context, conditions: Mapping[str, Any]) -> Iterable[KubeEvent]:
+def _changed_conditions(ctx: Context, status: TrainingJobStatus) -> Iterator[KubeEvent]:
     """Of conditions that people wait for. One that was never written counts as what is usual of it."""
-
-    def was(type_: str, usual: str) -> tuple[str, str]:
-        before = ctx.recorded.condition(type_)
-        return (usual, "") if before is None else (before.status, before.message)
-
-    invalid, template = conditions.get("InvalidSpec"), conditions.get("UpToDate")
-    refused = invalid if invalid is not None and invalid["status"] == "True" else None
-    if refused is not None and was("InvalidSpec", "Unknown") != ("True", refused["message"]):
-        reason = "TemplateRefused" if refused["reason"] == "TemplateRefused" else "InvalidSpec"
-        yield KubeEvent(reason, refused["message"], warning=True)
-    yield from _unknown_fields(ctx, conditions.get("UnknownFields"))
-    if template is not None and template["status"] == "False" and was("UpToDate", "Unknown")[0] != "False":
-        yield KubeEvent("TemplateChanged", template["message"])
-    turn = conditions.get(CONDITION)
-    if turn is not None and turn["status"] != was(CONDITION, "True")[0]:
-        if turn["status"] == "False":
-            yield KubeEvent("Yielded", turn["message"])
-        else:
-            yield KubeEvent("Readmitted", "its pods are made: no job that is ahead of it waits for the same nodes")
-
-
-def _unknown_fields(ctx: Context, now: Mapping[str, Any] | None) -> Iterable[KubeEvent]:
-    """Once for each spec that was applied with them: the next one may be of somebody who has not heard of it."""
-    before = ctx.recorded.condition("UnknownFields")
-    if now is None or now["status"] != "True":
-        return
-    known = None if before is None else (before.status, before.message, before.observed_generation)
-    if known != ("True", now["message"], now.get("observedGeneration")):
-        yield KubeEvent("UnknownFields", now["message"], warning=True)
+    before = {each.type: each for each in ctx.recorded.conditions}
+    for now in status.conditions:
+        was = before.get(now.type, Condition(now.type, "True" if now.type == CONDITION else "Unknown"))
+        turned = now.status != was.status
+        match now.type, now.status:
+            case "InvalidSpec", "True" if turned or now.message != was.message:
+                reason = "TemplateRefused" if now.reason == "TemplateRefused" else "InvalidSpec"
+                yield KubeEvent(reason, now.message, warning=True)
+            case "UnknownFields", "True":
+                # Once for each spec that was applied with them: the next one may be of somebody who has not heard.
+                told = (was.message, was.observed_generation)
+                if turned or told != (now.message, now.observed_generation):
+                    yield KubeEvent("UnknownFields", now.message, warning=True)
+            case "UpToDate", "False" if turned:
+                yield KubeEvent("TemplateChanged", now.message)
+            case "Admitted", "False" if turned:
+                yield KubeEvent("Yielded", now.message)
+            case "Admitted", _ if turned:
+                says = "its pods are made: no job that is ahead of it waits for the same nodes"
+                yield KubeEvent("Readmitted", says)
+            case "WatchdogReachable", "False" if turned:
+                yield KubeEvent("WatchdogUnreachable", now.message, warning=True)
+            case "WatchdogReachable", "True" if was.status == "False":
+                yield KubeEvent("WatchdogReachable", "the watchdog is back")
 
 
-def _life(ctx: Context, status: Mapping[str, Any]) -> Iterable[KubeEvent]:
+def _life(ctx: Context, status: TrainingJobStatus) -> Iterator[KubeEvent]:
     """The job's phases, as far as people wait for them."""
     report, before = ctx.report, ctx.recorded
     if report is None:
@@ -104,22 +92,23 @@ def _life(ctx: Context, status: Mapping[str, Any]) -> Iterable[KubeEvent]:
         wanted = report.status.members.wanted
         yield KubeEvent("JobAccepted", f"the watchdog took the job; it wants {wanted} members")
     phase = report.status.phase
-    suspended = phase is JobPhase.SUSPENDED
-    if suspended and not before.holds("Suspended"):
+    suspended, known = phase is JobPhase.SUSPENDED, before.condition("Suspended")
+    was_suspended = known is not None and known.status == "True"
+    if suspended and not was_suspended:
         yield KubeEvent("Suspended", report.status.reason)
-    if before.holds("Suspended") and not suspended and ctx.ended is None:
+    if was_suspended and not suspended and ctx.ended is None:
         yield KubeEvent("Resumed", report.status.reason)
-    trains = phase is JobPhase.RUNNING and status.get("phase") == phase  # else nobody sees whether it does
+    trains = phase is JobPhase.RUNNING and status.phase is phase  # else nobody sees whether it does
     ready = before.condition("Ready")
-    was = phase.value if ready is not None and ready.reason == UNSEEN else before.phase
-    if trains and (was, before.round) != (phase.value, report.status.round):
+    was = phase if ready is not None and ready.reason == UNSEEN else before.phase
+    if trains and (was, before.round) != (phase, report.status.round):
         yield KubeEvent("Running", f"round {report.status.round}, world size {report.status.world_size}")
     if ctx.ended is not None and before.finished_at is None:
         failed = ctx.ended is JobPhase.FAILED
         yield KubeEvent("Failed" if failed else "Succeeded", report.status.reason, warning=failed)
 
 
-def _incidents(ctx: Context) -> Iterable[KubeEvent]:
+def _incidents(ctx: Context) -> Iterator[KubeEvent]:
     if ctx.report is None:
         return
     before = {each.id: each.state for each in ctx.recorded.recent_incidents}
@@ -139,21 +128,9 @@ def _incidents(ctx: Context) -> Iterable[KubeEvent]:
             yield KubeEvent("IncidentPaged", f"{what}: a human is needed; {incident.cause}", warning=True)
 
 
-def _watchdog(ctx: Context, conditions: Mapping[str, Any]) -> Iterable[KubeEvent]:
-    now, before = conditions.get("WatchdogReachable"), ctx.recorded.condition("WatchdogReachable")
-    if now is None:
-        return
-    was = before.status if before is not None else "Unknown"
-    if now["status"] == "False" and was != "False":
-        yield KubeEvent("WatchdogUnreachable", now["message"], warning=True)
-    if now["status"] == "True" and was == "False":
-        yield KubeEvent("WatchdogReachable", "the watchdog is back")
-
-
-def _done(ctx: Context, decision: Decision) -> Iterable[KubeEvent]:
+def _done(ctx: Context, decision: Decision) -> Iterator[KubeEvent]:
     created = [each.manifest["metadata"]["name"] for each in decision.actions if isinstance(each, CreatePod)]
-    lost = _lost(ctx)
-    if created and lost:
+    if created and (lost := _lost(ctx)):
         yield KubeEvent("MemberReplaced", f"{_names(created)} in place of {_names(lost)}")
     for action in decision.actions:
         match action:

@@ -15,27 +15,19 @@ from holdfast.api.intervention import (
     InterventionRequest,
     InterventionState,
 )
-from holdfast.api.interventionspec import read_intervention, request_of
+from holdfast.api.interventionspec import InterventionStatus, read_intervention, request_of
 from holdfast.api.metadata import API_VERSION
-from holdfast.operator.kube.objects import Intervention, Node, text_of
+from holdfast.api.status import JobPhase
+from holdfast.operator.kube.objects import Intervention, Job, Node, text_of
 
 ERROR_LENGTH_MAX: Final = 500
 NUMBER: Final = re.compile(r"[0-9]+")
-FINAL = frozenset((InterventionState.DONE.value, InterventionState.REFUSED.value))
-
-
-class Answered(msgspec.Struct, frozen=True, rename="camel"):
-    """The status of an Intervention as it was written."""
-
-    state: str | None = None
-    outcome: str | None = None
-    started_at: str | None = None
-    finished_at: str | None = None
+FINAL = (InterventionState.DONE, InterventionState.REFUSED)
 
 
 def is_answered(asked: Intervention) -> bool:
     """Whether it has its final answer: it is done once, and never looked at again."""
-    return _read(asked).state in FINAL
+    return asked.recorded().state in FINAL
 
 
 def attend(asked: Intervention) -> InterventionRequest | tuple[Problem, ...]:
@@ -62,9 +54,17 @@ def refusal_of(asked: Intervention, problems: tuple[Problem, ...]) -> Interventi
     return InterventionOutcome(asked.metadata.uid, InterventionState.REFUSED, says)
 
 
-def invalid(asked: Intervention, why: str) -> InterventionOutcome:
-    """The answer where the job's spec is refused: nothing of it runs, and nobody has to be asked."""
-    says = f"the job is Invalid{f': {why}' if why else ''}; correct the spec and apply it again"
+def invalid(asked: Intervention, job: Job) -> InterventionOutcome | None:
+    """The answer where the newest spec of a job that never ran is refused: nobody has to be asked.
+
+    None where it is not, or was not looked at yet.
+    """
+    recorded = job.recorded()
+    if recorded.phase is not JobPhase.INVALID or recorded.observed_generation != job.metadata.generation:
+        return None
+    condition = recorded.condition("InvalidSpec")
+    why = f": {condition.message}" if condition is not None and condition.message else ""
+    says = f"the job is Invalid{why}; correct the spec and apply it again"
     return InterventionOutcome(asked.metadata.uid, InterventionState.REFUSED, says)
 
 
@@ -75,30 +75,19 @@ def waiting(asked: Intervention, error: str) -> InterventionOutcome:
     numbers alone, as addresses do, is not written anew.
     """
     says = f"waiting for the watchdog: {error[:ERROR_LENGTH_MAX]}; retrying"
-    written = _read(asked).outcome or ""
+    written = asked.recorded().outcome or ""
     same = NUMBER.sub("0", written) == NUMBER.sub("0", says)
     return InterventionOutcome(asked.metadata.uid, InterventionState.PENDING, written if same else says)
 
 
 def answer(asked: Intervention, outcome: InterventionOutcome, now: float) -> Mapping[str, Any] | None:
     """The whole status to write, None when it says so already. `now` in wall seconds."""
-    before = _read(asked)
-    if before.state in FINAL or (before.state, before.outcome) == (outcome.state.value, outcome.outcome):
+    before = asked.recorded()
+    if before.state in FINAL or (before.state, before.outcome) == (outcome.state, outcome.outcome):
         return None
-    final = outcome.state.value in FINAL
-    return {
-        "state": outcome.state.value,
-        "outcome": outcome.outcome,
-        "startedAt": before.started_at or text_of(now),
-        **({"finishedAt": text_of(now)} if final else {}),
-    }
-
-
-def _read(asked: Intervention) -> Answered:
-    try:
-        return msgspec.json.decode(asked.status, type=Answered)
-    except msgspec.MsgspecError:
-        return Answered()
+    started_at = before.started_at or text_of(now)
+    finished_at = text_of(now) if outcome.state in FINAL else None
+    return InterventionStatus(outcome.state, outcome.outcome, started_at, finished_at).encode()
 
 
 # What a Return comes to where another job took the node out of service: only that job returns it. Of a job that is
@@ -133,12 +122,9 @@ def settle_return(
         says = f"node {node.metadata.name} is back in service; {took_it_out} and is gone"
         said = f"{outcome.outcome}; {says}" if done else says
         return Returning(InterventionOutcome(outcome.id, InterventionState.DONE, said), by.job)
-    says = f"{outcome.outcome}; it stays out of service: {took_it_out}; {way_back(node.metadata.name, by.job)}"
+    namespace, _, name = by.job.partition("/")
+    here = node.metadata.name
+    by_hand = f"kubectl taint node {here} {CORDON_TAINT}-; kubectl annotate node {here} {CORDONED_BY}-"
+    back = f"return it there: kubectl holdfast return {here} -n {namespace} --job {name}; if it is gone: {by_hand}"
+    says = f"{outcome.outcome}; it stays out of service: {took_it_out}; {back}"
     return Returning(InterventionOutcome(outcome.id, outcome.state, says))
-
-
-def way_back(node: str, job: str) -> str:
-    """How a node is returned that a job took out of service, whether the job is there or gone."""
-    namespace, _, name = job.partition("/")
-    by_hand = f"kubectl taint node {node} {CORDON_TAINT}-; kubectl annotate node {node} {CORDONED_BY}-"
-    return f"return it there: kubectl holdfast return {node} -n {namespace} --job {name}; if it is gone: {by_hand}"

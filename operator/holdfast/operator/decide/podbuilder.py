@@ -17,6 +17,7 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.observed import Options
 from holdfast.operator.decide.pods import pod_name
 from holdfast.operator.decide.template import (
+    DEFAULT_GRACE_S,
     FIELDS,
     LAUNCHER,
     LAUNCHER_PATH,
@@ -41,8 +42,7 @@ from holdfast.operator.kube.objects import (
     JOB_LABEL,
     MEMBER_LABEL,
     QUICK_ENDS,
-    ROLL_TO,
-    Metadata,
+    SHM_SIZE,
     Pod,
 )
 from holdfast.wire.access import WATCHDOG_CA_VARIABLE
@@ -56,6 +56,21 @@ COPYING_USER: Final = 65532
 # A name server that went with its node is asked for a second, not for five: heartbeats are missed after three.
 # Source: resolv.conf(5), "timeout" and "attempts"
 DNS: Final[Manifest] = {"options": [{"name": "timeout", "value": "1"}, {"name": "attempts", "value": "4"}]}
+COPIES_LAUNCHER: Final[Manifest] = {
+    "name": LAUNCHER,
+    "command": ["/install", LAUNCHER_PATH],
+    "volumeMounts": [{"name": LAUNCHER, "mountPath": LAUNCHER_PATH}],
+    "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "runAsUser": COPYING_USER,
+        "runAsGroup": COPYING_USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+}
 WEIGHT_MAX: Final = 100  # Kubernetes' own
 NAMES_SHOWN: Final = 5
 
@@ -96,7 +111,7 @@ def blueprint(job: TrainingJob, options: Options, avoided: Sequence[str] = ()) -
         "labels": {**labels_of(name), **(template.metadata.labels or {}), JOB_LABEL: name},
         "annotations": {
             **(template.metadata.annotations or {}),
-            **({AVOIDS: avoids_text(avoided)} if avoided else {}),
+            **({AVOIDS: ",".join(sorted(avoided))} if avoided else {}),
             EDITION: edition_of(job),
         },
         "ownerReferences": [owner_reference(name, job.metadata.uid or "")],
@@ -118,9 +133,11 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
         {"name": RUN_VOLUME, "mountPath": RUN_PATH},
         {"name": TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": True},
     ]
-    if not template.mounts_shared_memory:
+    trainer = template.spec.containers[template.trainer]
+    if all(each.path != SHARED_MEMORY_PATH for each in trainer.volume_mounts or ()):
         # Without a size the pod's memory limit limits it.
-        limit = {} if template.shared_memory_size is None else {"sizeLimit": template.shared_memory_size}
+        size = (template.metadata.annotations or {}).get(SHM_SIZE)
+        limit = {} if size is None else {"sizeLimit": size}
         volumes.append({"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory", **limit}})
         mounts.append({"name": SHARED_MEMORY, "mountPath": SHARED_MEMORY_PATH})
     environment: list[Manifest] = [
@@ -129,13 +146,14 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
     if options.watchdog_ca:
         environment.append({"name": WATCHDOG_CA_VARIABLE, "value": options.watchdog_ca})
     containers = [dict(container) for container in given["containers"]]
-    trainer = containers[template.trainer]
+    user = containers[template.trainer]
+    grace_s = template.spec.termination_grace_period_seconds
     containers[template.trainer] = {
-        **{key: value for key, value in trainer.items() if key != "args"},
-        "command": _command(job, options, template.grace_s),
+        **{key: value for key, value in user.items() if key != "args"},
+        "command": _command(job, options, DEFAULT_GRACE_S if grace_s is None else grace_s),
         # Ours come first: a user's variable may refer to them.
-        "env": [*environment, *(trainer.get("env") or ())],
-        "volumeMounts": [*(trainer.get("volumeMounts") or ()), *mounts],
+        "env": [*environment, *(user.get("env") or ())],
+        "volumeMounts": [*(user.get("volumeMounts") or ()), *mounts],
     }
     # The token needs an account by name. Admission would fill in the same, in clusters that have it switched on.
     account = {} if given.get("serviceAccount") else {"serviceAccountName": "default"}
@@ -148,7 +166,10 @@ def _spec(job: TrainingJob, options: Options, template: Template, avoided: Seque
         **given,
         "containers": containers,
         # First, so that the launcher is there for whatever else a user prepares.
-        "initContainers": [_init_container(options), *(given.get("initContainers") or ())],
+        "initContainers": [
+            {**COPIES_LAUNCHER, "image": options.launcher_image},
+            *(given.get("initContainers") or ()),
+        ],
         "volumes": [*(given.get("volumes") or ()), *volumes],
         "restartPolicy": "Never",
         "subdomain": job.metadata.name,
@@ -170,25 +191,6 @@ def _command(job: TrainingJob, options: Options, grace_s: int) -> list[str]:
         # Kubernetes would read $(NAME) in a command; on one machine nobody does. The same job means the same.
         *(part.replace("$", "$$") for part in job.spec.entrypoint),
     ]
-
-
-def _init_container(options: Options) -> Manifest:
-    return {
-        "name": LAUNCHER,
-        "image": options.launcher_image,
-        "command": ["/install", LAUNCHER_PATH],
-        "volumeMounts": [{"name": LAUNCHER, "mountPath": LAUNCHER_PATH}],
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": COPYING_USER,
-            "runAsGroup": COPYING_USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-    }
 
 
 def affinity(given: Mapping[str, Any], job: str, avoided: Sequence[str], pack: Sequence[str]) -> Manifest:
@@ -221,11 +223,6 @@ def affinity(given: Mapping[str, Any], job: str, avoided: Sequence[str], pack: S
         ]
         merged["podAffinity"] = {**together, PREFERRED: [*(together.get(PREFERRED) or ()), *wishes]}
     return merged
-
-
-def avoids_text(avoided: Sequence[str]) -> str:
-    """What a pod is made to keep away from, to be compared."""
-    return ",".join(sorted(avoided))
 
 
 def labels_of(job: str) -> dict[str, str]:
@@ -266,11 +263,6 @@ def edition_of(job: TrainingJob) -> str:
 def is_earlier(pod: Pod, edition: str) -> bool:
     """Whether it was made of another template. One on which nothing is written is taken for what it should be."""
     return pod.metadata.annotations.get(EDITION, edition) != edition
-
-
-def is_rolled(job: Metadata, edition: str) -> bool:
-    """Whether somebody asked for all pods to be of this edition."""
-    return job.annotations.get(ROLL_TO) == edition
 
 
 def difference(pods: list[Pod], job: TrainingJob) -> str:

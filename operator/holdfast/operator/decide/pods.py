@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.api.jobstatus import Condition
 from holdfast.api.plan import NodeObserved, NodeState, Plan, PodEnd, PodState
-from holdfast.operator.kube.objects import QUICK_ENDS, Condition, Metadata, Pod, Terminated, seconds_of
+from holdfast.operator.kube.objects import QUICK_ENDS, Metadata, Pod, Terminated, seconds_of
 
 UNREACHABLE = frozenset((NodeState.GONE, NodeState.NOT_READY))
 TO_BE_LEFT = frozenset((NodeState.GONE, NodeState.DRAINING))
@@ -139,21 +140,16 @@ def ended_by(pod: Pod) -> PodEnd | None:
     """Who ends it, or ended it, where its node has no part in that."""
     # A kubelet evicted it for a limit on local storage that its own user set.
     over_its_storage = pod.status.reason == "Evicted" and OVER_ITS_STORAGE.match(pod.status.message)
-    if has_ended(pod) and (over_its_storage or _is_out_of_memory(pod)):
+    # Or for memory: a container without a limit of its own dies when the node's is used up.
+    limited = {each.name for each in pod.spec.containers if "memory" in each.resources.limits}
+    ends = [(each.name, each.state.terminated) for each in pod.status.container_statuses]
+    failed = next(((name, end.reason) for name, end in ends if end is not None and end.exit_code != 0), None)
+    out_of_memory = failed is not None and failed[0] in limited and failed[1] == "OOMKilled"
+    if has_ended(pod) and (over_its_storage or out_of_memory):
         return PodEnd.OWN_LIMIT
     if (disrupted := _condition(pod, "DisruptionTarget", "True")) is not None:
         return PodEnd.DISPLACED if disrupted.reason in DISPLACING else None
     return PodEnd.DELETED if pod.metadata.deletion_timestamp is not None else None
-
-
-def _is_out_of_memory(pod: Pod) -> bool:
-    """Whether it reached a limit of its own: a container without one dies when the node's memory is used up."""
-    limited = {each.name for each in pod.spec.containers if "memory" in each.resources.limits}
-    for status in pod.status.container_statuses:
-        ended = status.state.terminated
-        if ended is not None and ended.exit_code != 0:
-            return status.name in limited and ended.reason == "OOMKilled"
-    return False
 
 
 def why_pending(pod: Pod) -> str:

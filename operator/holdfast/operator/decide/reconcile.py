@@ -4,18 +4,18 @@ The watchdog decides about faults; here its plan is made true, and nothing else.
 after a lost event, or twice in a row comes to the same.
 """
 
-from holdfast.api.plan import PodObserved, PodState
+from holdfast.api.plan import Plan, PodObserved, PodState
 from holdfast.api.trainingjob import policy_of
 from holdfast.operator.decide.action import SetFinalizer, Submit, Tell
 from holdfast.operator.decide.belongings import BUDGET, budget_of, made, removed, service_of
-from holdfast.operator.decide.conditions import late_start_in_s, missed_in_s
+from holdfast.operator.decide.conditions import changes_in_s
 from holdfast.operator.decide.context import Context, Decision, context_of
-from holdfast.operator.decide.ending import LOOK_AGAIN_S, finish, still_needed, wind_up
+from holdfast.operator.decide.ending import LOOK_AGAIN_S, Waiting, finish, waiting, wind_up
 from holdfast.operator.decide.events import events_of
 from holdfast.operator.decide.nodes import cordons
 from holdfast.operator.decide.observed import Mode, Observed, Options, Outcome
 from holdfast.operator.decide.pods import ended_by, state_of
-from holdfast.operator.decide.staffing import staff, wish
+from holdfast.operator.decide.staffing import staff
 from holdfast.operator.decide.status import draft
 from holdfast.operator.kube.objects import FINALIZER, Pod
 
@@ -25,14 +25,20 @@ def reconcile(observed: Observed, options: Options, now: float) -> Outcome:
     ctx = context_of(observed, options, now)
     decision = _decide(ctx)
     status = draft(ctx, decision)
-    status_changes_s = _soonest(status.requeue_after_s, missed_in_s(ctx), late_start_in_s(ctx))
+    written = status.whole.encode() if status.is_due else None
+    status_changes_s = _soonest(status.requeue_after_s, changes_in_s(ctx))
     if options.mode is Mode.OBSERVE:
         would = f"observing only; would do {len(decision.actions)} things: {decision.reason}"
-        return Outcome((), status.write, (), would, status_changes_s)
-    told = observations(ctx) if ctx.deleted_at is None or still_needed(ctx, ctx.deleted_at) else ()
+        return Outcome((), written, (), would, status_changes_s)
+    told: tuple[Tell, ...] = ()
+    # Of a job that is deleted the watchdog has to see only as long as it still has something to decide.
+    if ctx.deleted_at is None or (
+        FINALIZER in ctx.metadata.finalizers and waiting(ctx, ctx.deleted_at) is Waiting.SUSPENDING
+    ):
+        told = observations(ctx)
     return Outcome(
         actions=(*told, *decision.actions),
-        status=status.write,
+        status=written,
         events=events_of(ctx, decision, status.whole),
         reason=decision.reason,
         requeue_after_s=_soonest(decision.requeue_after_s, status_changes_s),
@@ -62,7 +68,9 @@ def _decide(ctx: Context) -> Decision:
     look_again = LOOK_AGAIN_S if submit else None
     plan = ctx.plan
     if plan is None and options.mode is Mode.OBSERVE and ctx.connected:
-        plan = wish(ctx, ctx.job)  # the watchdog is never told of a job that is only observed
+        # The watchdog is never told of a job that is only observed: what the spec alone asks for.
+        nodes, suspend = ctx.job.spec.nodes, ctx.job.spec.suspend
+        plan = Plan(ctx.id, 0, 0, 0) if suspend else Plan(ctx.id, 0, nodes.max, nodes.spares)
     if plan is None:
         reason = "waiting for the watchdog to take the job" if ctx.connected else "the watchdog is away"
         return Decision(submit, reason, look_again)
@@ -77,7 +85,9 @@ def _decide(ctx: Context) -> Decision:
     staffing = staff(ctx, ctx.job, plan)
     changes_at = ctx.crash_loop.changes_at
     loop_s = None if changes_at is None else max(0.0, changes_at - ctx.now)
-    turn_s = LOOK_AGAIN_S if ctx.contends is not None and ctx.contends.waits else None
+    contends = ctx.contends
+    waits = contends is not None and (contends.held or contends.short_since is not None)
+    turn_s = LOOK_AGAIN_S if waits else None
     return Decision(
         (*submit, *service, *budget, *node_marks, *staffing.actions),
         staffing.reason,

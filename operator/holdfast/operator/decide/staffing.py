@@ -11,9 +11,9 @@ from holdfast.api.trainingjob import TrainingJob
 from holdfast.operator.decide.action import CreatePod, DeletePod
 from holdfast.operator.decide.admission import HELD
 from holdfast.operator.decide.context import Context, Decision
-from holdfast.operator.decide.podbuilder import avoids_text, blueprint, edition_of, is_earlier, is_rolled
+from holdfast.operator.decide.podbuilder import blueprint, edition_of, is_earlier
 from holdfast.operator.decide.pods import UNREACHABLE, is_running, ran_from_to
-from holdfast.operator.kube.objects import AVOIDS, HOSTNAME_LABEL, Pod
+from holdfast.operator.kube.objects import AVOIDS, ROLL_TO, Pod
 
 CREATED_AT_ONCE = 500
 """Pods of one job that are made before other jobs have their turn.
@@ -25,20 +25,13 @@ LOGS_KEPT = 3
 YIELDS = "the job gives way to others that wait for the same nodes"
 
 
-def wish(ctx: Context, job: TrainingJob) -> Plan:
-    """What the spec alone asks for, as long as nothing is known of members and nodes."""
-    if job.spec.suspend:
-        return Plan(ctx.id, 0, members=0, spares=0)
-    return Plan(ctx.id, 0, members=job.spec.nodes.max, spares=job.spec.nodes.spares)
-
-
 def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Decision:
     """What makes the pods match `plan`. New ones are made of `job`'s template.
 
     Fewer may be made than are missing for now, for the reason that is given.
     """
     wanted = plan.members + plan.spares
-    deletes = [*_departures(ctx), *_superseded(ctx)]
+    deletes = _departures(ctx)
     # No pods are wanted, or the job gives way: all go.
     there = [*ctx.pods.live, *ctx.pods.stranded]
     if wanted == 0:
@@ -73,7 +66,7 @@ def staff(ctx: Context, job: TrainingJob, plan: Plan) -> Decision:
         says += f"; {CREATED_AT_ONCE} of them are made now"
     creates: tuple[CreatePod, ...] = ()
     if count:
-        first, print_ = next_ordinal(ctx), blueprint(job, ctx.options, _avoided(ctx))
+        first, print_ = next_ordinal(ctx), blueprint(job, ctx.options, ctx.avoided)
         quick_ends = ctx.crash_loop.count
         creates = tuple(CreatePod(print_.pod(ordinal, quick_ends)) for ordinal in range(first, first + count))
     return Decision((*deletes, *creates), says, next_page_s)
@@ -113,7 +106,7 @@ def _delete_gracefully(pod: Pod, reason: str) -> DeletePod:
 
 
 def _departures(ctx: Context) -> list[DeletePod]:
-    """Those the plan released, and those that went with their node."""
+    """Those that the plan released, those that went with their node, and ended ones that nobody needs."""
     deletes = [delete(ctx, pod, "the plan released it") for pod in ctx.pods.released]
     released = frozenset(ctx.plan.release) if ctx.plan else frozenset()
     # The watchdog has fenced a member that it released: its processes, should they live, can harm nothing.
@@ -124,20 +117,12 @@ def _departures(ctx: Context) -> list[DeletePod]:
         if node is not None and node.state is NodeState.GONE:
             # An end by force waits until the watchdog has released the member.
             deletes.append(_delete_gracefully(pod, "its node is gone"))
+    # Of ended pods the newest are kept, and those the crash loop is read from.
+    newest_first = sorted(ctx.pods.ended, key=lambda pod: (ran_from_to(pod)[1], _ordinal(pod)), reverse=True)
+    for pod in newest_first[LOGS_KEPT:]:
+        if pod.metadata.name not in ctx.crash_loop.keep:
+            deletes.append(_delete_gracefully(pod, "it ended, and newer ones are kept for their logs"))
     return deletes
-
-
-def _superseded(ctx: Context) -> list[DeletePod]:
-    """Ended pods beyond the newest, except those the crash loop is read from."""
-    ended = ctx.pods.ended
-    if len(ended) <= LOGS_KEPT:
-        return []
-    newest_first = sorted(ended, key=lambda pod: (ran_from_to(pod)[1], _ordinal(pod)), reverse=True)
-    return [
-        _delete_gracefully(pod, "it ended, and newer ones are kept for their logs")
-        for pod in newest_first[LOGS_KEPT:]
-        if pod.metadata.name not in ctx.crash_loop.keep
-    ]
 
 
 def _sort_out_outdated(ctx: Context, job: TrainingJob) -> tuple[list[Pod], list[DeletePod]]:
@@ -147,8 +132,8 @@ def _sort_out_outdated(ctx: Context, job: TrainingJob) -> tuple[list[Pod], list[
     """
     if not ctx.connected:
         return ctx.pods.live, []
-    edition, avoids = edition_of(job), avoids_text(_avoided(ctx))
-    rolled = is_rolled(ctx.metadata, edition)
+    edition, avoids = edition_of(job), ",".join(ctx.avoided)
+    rolled = ctx.metadata.annotations.get(ROLL_TO) == edition  # somebody asked for all pods to be of it
     live: list[Pod] = []
     outdated: list[DeletePod] = []
     for pod in ctx.pods.live:
@@ -161,14 +146,6 @@ def _sort_out_outdated(ctx: Context, job: TrainingJob) -> tuple[list[Pod], list[
         else:
             live.append(pod)
     return live, outdated
-
-
-def _avoided(ctx: Context) -> list[str]:
-    """Host name labels of the nodes to keep away from; a node that is not there has, as a rule, its own name."""
-    plan = ctx.plan
-    names = {order.node for order in (*plan.avoid, *plan.cordon)} if plan else set()
-    nodes = {name: ctx.observed.nodes.get(name) for name in names | ctx.drained_in_vain}
-    return sorted(node.metadata.labels.get(HOSTNAME_LABEL, name) if node else name for name, node in nodes.items())
 
 
 def _ordinal(pod: Pod) -> int:

@@ -67,6 +67,12 @@ class Named(Shape, frozen=True):
 class Mount(Shape, frozen=True):
     mount_path: str = ""
 
+    @property
+    def path(self) -> str:
+        """`/var/run` is a link to `/run` in most images, and a mount of either hides the other."""
+        path = self.mount_path.rstrip("/")
+        return f"/var{path}" if path.startswith("/run/") else path
+
 
 class Container(Shape, frozen=True):
     name: str = ""
@@ -137,37 +143,6 @@ class Template(Shape, frozen=True):
         named = (place for place, each in enumerate(self.spec.containers) if each.name == TRAINER)
         return next(named, 0)
 
-    @property
-    def grace_s(self) -> int:
-        """How long a pod has to end."""
-        given = self.spec.termination_grace_period_seconds
-        return DEFAULT_GRACE_S if given is None else given
-
-    @property
-    def tolerations(self) -> tuple[Toleration, ...]:
-        return self.spec.tolerations or ()
-
-    @property
-    def mounts_shared_memory(self) -> bool:
-        """Whether the user gives the trainer a /dev/shm."""
-        mounts = self.spec.containers[self.trainer].volume_mounts or ()
-        return any(_path(each) == SHARED_MEMORY_PATH for each in mounts)
-
-    @property
-    def shared_memory_size(self) -> str | None:
-        """The size limit of /dev/shm that the user asks for, None without a limit."""
-        return (self.metadata.annotations or {}).get(SHM_SIZE)
-
-
-def read_template(template: Mapping[str, Any] | None) -> Template | Problem:
-    """The template, or why it is none."""
-    if template is None:
-        return Problem("spec.template", MISSING, "add it; in a cluster a job needs a pod template")
-    try:
-        return msgspec.convert(template, Template)
-    except msgspec.ValidationError as error:
-        return _misshapen(template, str(error))
-
 
 _EXPECTED = {
     "array": "write a list",
@@ -177,69 +152,61 @@ _EXPECTED = {
 }
 
 
-def _misshapen(template: Mapping[str, Any], says: str) -> Problem:
-    """The first thing that is not of a PodTemplateSpec's shape, in the words of the other fields."""
-    complaint, _, path = says.partition(" - at `$")
+def read_template(template: Mapping[str, Any] | None) -> Template | Problem:
+    """The template, or why it is none: the first thing that is not of a PodTemplateSpec's shape."""
+    if template is None:
+        return Problem("spec.template", MISSING, "add it; in a cluster a job needs a pod template")
+    try:
+        return msgspec.convert(template, Template)
+    except msgspec.ValidationError as error:
+        complaint, _, path = str(error).partition(" - at `$")
     path = path.rstrip("`")
     if missing := re.search(r"missing required field `(\w+)`", complaint):
         return Problem(f"spec.template{path}.{missing[1]}", MISSING, "add it")
     expected = re.match(r"Expected `(\w+)", complaint)
     fix = _EXPECTED.get(expected[1]) if expected else None
-    return Problem(f"spec.template{path}", _found_at(template, path), fix or f"mend it: {complaint}")
-
-
-def _found_at(template: Any, path: str) -> object:
-    """What is there; where the path is not exact ("[...]", some entry of a mapping), what holds it."""
+    # What is there; where the path is not exact ("[...]", some entry of a mapping), what holds it.
+    found: Any = template
     for key, place in re.findall(r"\.(\w+)|\[(\d+)\]", path):
-        template = template[int(place) if place else key]
-    return template
+        found = found[int(place) if place else key]
+    return Problem(f"spec.template{path}", found, fix or f"mend it: {complaint}")
 
 
 def check_template(job: TrainingJob) -> tuple[Problem, ...]:
     """Every reason why no pod can be made from the job's template; none when one can."""
+    name, problems = job.metadata.name or "", []
+    if len(name) > NAME_LENGTH_MAX:
+        fix = f"use at most {NAME_LENGTH_MAX} characters; pods are named after it"
+        problems.append(Problem("metadata.name", name, fix))
+    if not _SERVICE_NAME.fullmatch(name):
+        problems.append(Problem("metadata.name", name, "start with a letter; a service is named after it"))
     template = read_template(job.spec.template)
     if isinstance(template, Problem):
-        return (*_check_name(job), template)
-    if not template.spec.containers:
-        containers = Problem("spec.template.spec.containers", [], "list at least one container")
-        return (*_check_name(job), containers)
-    return (
-        *_check_name(job),
-        *_check_metadata(template),
-        *_check_pod(template.spec),
-        *_check_trainer(template),
-        *_check_names(template.spec),
-    )
+        problems.append(template)
+    elif not template.spec.containers:
+        problems.append(Problem("spec.template.spec.containers", [], "list at least one container"))
+    else:
+        problems += [*_check_pod(template), *_check_containers(template)]
+    return tuple(problems)
 
 
-def _check_name(job: TrainingJob) -> Iterator[Problem]:
-    name = job.metadata.name or ""
-    if len(name) > NAME_LENGTH_MAX:
-        yield Problem("metadata.name", name, f"use at most {NAME_LENGTH_MAX} characters; pods are named after it")
-    if not _SERVICE_NAME.fullmatch(name):
-        yield Problem("metadata.name", name, "start with a letter; a service is named after it")
-
-
-def _check_metadata(template: Template) -> Iterator[Problem]:
+def _check_pod(template: Template) -> Iterator[Problem]:
     labels, annotations = template.metadata.labels or {}, template.metadata.annotations or {}
     for kind, given in (("labels", labels), ("annotations", annotations)):
         for key, value in given.items():
             if key.startswith(OUR_PREFIX) and key != SHM_SIZE:
                 fix = f"remove it; {OUR_PREFIX} is Holdfast's own"
                 yield Problem(f"spec.template.metadata.{kind}.{key}", value, fix)
-    size = template.shared_memory_size
+    size = annotations.get(SHM_SIZE)
     if size is not None and not _QUANTITY.fullmatch(size):
         yield Problem(f"spec.template.metadata.annotations.{SHM_SIZE}", size, "write a quantity such as 64Gi")
-
-
-def _check_pod(spec: Spec) -> Iterator[Problem]:
-    where = "spec.template.spec"
+    where, spec = "spec.template.spec", template.spec
     if spec.restart_policy not in (None, "Never"):
         fix = "remove it; a pod that ended is replaced by one of a new name"
         yield Problem(f"{where}.restartPolicy", spec.restart_policy, fix)
-    for field, given in (("hostname", spec.hostname), ("subdomain", spec.subdomain)):
-        if given is not None:
-            yield Problem(f"{where}.{field}", given, "remove it; each pod's host name is its member's name")
+    for field, name in (("hostname", spec.hostname), ("subdomain", spec.subdomain)):
+        if name is not None:
+            yield Problem(f"{where}.{field}", name, "remove it; each pod's host name is its member's name")
     if spec.node_name is not None:
         fix = "remove it; every pod would be put on that one node (use nodeSelector or affinity)"
         yield Problem(f"{where}.nodeName", spec.node_name, fix)
@@ -248,8 +215,8 @@ def _check_pod(spec: Spec) -> Iterator[Problem]:
         yield Problem(f"{where}.terminationGracePeriodSeconds", grace_s, "write a number of at least 0")
 
 
-def _check_trainer(template: Template) -> Iterator[Problem]:
-    trainer = template.spec.containers[template.trainer]
+def _check_containers(template: Template) -> Iterator[Problem]:
+    spec, trainer = template.spec, template.spec.containers[template.trainer]
     where = f"spec.template.spec.containers[{template.trainer}]"
     for field, given in (("command", trainer.command), ("args", trainer.args)):
         if given:
@@ -259,12 +226,9 @@ def _check_trainer(template: Template) -> Iterator[Problem]:
             fix = "give it another name; Holdfast sets this variable"
             yield Problem(f"{where}.env[{place}].name", variable.name, fix)
     for place, mount in enumerate(trainer.volume_mounts or ()):
-        if _path(mount) in RESERVED_PATHS:
+        if mount.path in RESERVED_PATHS:
             fix = "mount it elsewhere; Holdfast mounts a volume there"
             yield Problem(f"{where}.volumeMounts[{place}].mountPath", mount.mount_path, fix)
-
-
-def _check_names(spec: Spec) -> Iterator[Problem]:
     where = "spec.template.spec"
     for place, volume in enumerate(spec.volumes or ()):
         if volume.name in RESERVED_VOLUMES:
@@ -275,9 +239,3 @@ def _check_names(spec: Spec) -> Iterator[Problem]:
             if container.name == LAUNCHER:
                 fix = "give it another name; Holdfast adds a container of this name"
                 yield Problem(f"{where}.{kind}[{place}].name", container.name, fix)
-
-
-def _path(mount: Mount) -> str:
-    """`/var/run` is a link to `/run` in most images, and a mount of either hides the other."""
-    path = mount.mount_path.rstrip("/")
-    return f"/var{path}" if path.startswith("/run/") else path

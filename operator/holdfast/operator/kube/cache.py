@@ -49,11 +49,11 @@ class Flight(Generic[T]):
         """The object as it is after the write."""
         version = written.metadata.resource_version
         if version not in self._brought and not 0 <= _number(version) <= self._newest:
-            self._cache._write(self._key, written)
+            self._cache.write(self._key, written)
 
     def deleted(self, uid: str) -> None:
         """The object of that uid is gone at once."""
-        self._cache._erase(self._key, uid)
+        self._cache.erase(self._key, uid)
 
     def brought(self, version: str) -> None:
         """What is known of the object is as new as this."""
@@ -110,7 +110,8 @@ class Cache(Generic[T]):
             if self._is_awaited_after(key, begun, version):
                 continue
             self._awaited.pop(key, None)
-            self._put(key, None if self._just_erased(key, item, begun) else item)
+            uid, number = self._erased.get(key, ("", 0))
+            self._put(key, None if uid == item.metadata.uid and number > begun else item)
         for key, flights in self._flights.items():
             if namespace in ("", key[0]):  # an object that is not in the list is gone
                 for flight in flights:
@@ -119,12 +120,17 @@ class Cache(Generic[T]):
 
     def observe(self, change: Change, item: T) -> None:
         """One event of the watch."""
-        key, uid = _key(item), item.metadata.uid
+        key, uid, held = _key(item), item.metadata.uid, self._objects.get(_key(item))
         self._note(key, item)
+        erased = key in self._erased and self._erased[key][0] == uid
         if change is Change.DELETED:
-            self._remove(key, uid)
+            if erased:
+                del self._erased[key]
+            if held is not None and held.metadata.uid == uid:
+                self._awaited.pop(key, None)
+                self._put(key, None)
             return
-        if key in self._erased and self._erased[key][0] == uid:
+        if erased:
             return
         awaited = self._awaited.get(key)
         if awaited is not None:
@@ -132,14 +138,6 @@ class Cache(Generic[T]):
                 return
             del self._awaited[key]
         self._put(key, item)
-
-    def _remove(self, key: Key, uid: str) -> None:
-        if key in self._erased and self._erased[key][0] == uid:
-            del self._erased[key]
-        held = self._objects.get(key)
-        if held is not None and held.metadata.uid == uid:
-            self._awaited.pop(key, None)
-            self._put(key, None)
 
     def _note(self, key: Key, item: T) -> None:
         for flight in self._flights.get(key, ()):
@@ -150,11 +148,8 @@ class Cache(Generic[T]):
         written, number = self._awaited.get(key, ("", 0))
         return number > begun and not 0 <= _number(written) <= _number(version)
 
-    def _just_erased(self, key: Key, item: T, begun: int) -> bool:
-        uid, number = self._erased.get(key, ("", 0))
-        return uid == item.metadata.uid and number > begun
-
-    def _write(self, key: Key, written: T) -> None:
+    def write(self, key: Key, written: T) -> None:
+        """What a flight brought home."""
         held = self._objects.get(key)
         if held is not None and held.metadata.resource_version == written.metadata.resource_version:
             return  # the write changed nothing, so the watch will bring nothing
@@ -162,7 +157,8 @@ class Cache(Generic[T]):
         self._awaited[key] = (written.metadata.resource_version, self._writes)
         self._put(key, written)
 
-    def _erase(self, key: Key, uid: str) -> None:
+    def erase(self, key: Key, uid: str) -> None:
+        """What a flight deleted."""
         held = self._objects.get(key)
         if held is None or held.metadata.uid != uid:
             return

@@ -24,8 +24,8 @@ class ClusterView:
         self.jobs: Final[Cache[Job]] = Cache(self._on_job)
         self.pods: Final[Cache[Pod]] = Cache(self._on_pod)
         self.nodes: Final[Cache[Node]] = Cache(self._on_node)
-        self.services: Final[Cache[Owned]] = Cache(lambda old, new: self._on_owned(self._services, old, new))
-        self.budgets: Final[Cache[Owned]] = Cache(lambda old, new: self._on_owned(self._budgets, old, new))
+        self.services: Final[Cache[Owned]] = Cache(lambda old, new: self._file(self._services, old, new))
+        self.budgets: Final[Cache[Owned]] = Cache(lambda old, new: self._file(self._budgets, old, new))
         self.interventions: Final[Cache[Intervention]] = Cache(self._on_asked)
         self._pods: dict[str, dict[str, Pod]] = {}
         self._services: dict[str, dict[str, Owned]] = {}
@@ -70,7 +70,7 @@ class ClusterView:
             self._job_changed(key_of(held.metadata))
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        _file(self._pods, old, new)
+        self._file(self._pods, old, new)
         for pod, step in ((old, -1), (new, 1)):
             if pod is not None and pod.spec.node_name and (key := job_key(pod.metadata)):
                 on_node = self._jobs_on.setdefault(pod.spec.node_name, Counter())
@@ -79,7 +79,6 @@ class ClusterView:
                     del on_node[key]
                 if not on_node:
                     del self._jobs_on[pod.spec.node_name]
-        self._tell_job(old, new)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         seen = new or old
@@ -89,21 +88,26 @@ class ClusterView:
             self._by_name.pop(name, None)
         else:
             self._by_name[name] = new
-        if old is None or new is None or _matters(old, new):
+        if _told(old) != _told(new):
             self._node_changed(name)
-
-    def _on_owned(self, index: dict[str, dict[str, Owned]], old: Owned | None, new: Owned | None) -> None:
-        _file(index, old, new)
-        self._tell_job(old, new)
 
     def _on_asked(self, old: Intervention | None, new: Intervention | None) -> None:
         if new is not None:
             self._asked(key_of(new.metadata))
 
-    def _tell_job(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
-        for key in {job_key(each.metadata) for each in (old, new) if each is not None}:
-            if key:
-                self._job_changed(key)
+    def _file(self, index: dict[str, dict[str, T]], old: T | None, new: T | None) -> None:
+        """Move what belongs to a job from where it was filed to where it belongs, and tell of both jobs."""
+        before = "" if old is None else job_key(old.metadata)
+        after = "" if new is None else job_key(new.metadata)
+        if old is not None and before:
+            group = index.get(before, {})
+            group.pop(old.metadata.name, None)
+            if not group:
+                index.pop(before, None)
+        if new is not None and after:
+            index.setdefault(after, {})[new.metadata.name] = new
+        for key in {before, after} - {""}:
+            self._job_changed(key)
 
 
 def key_of(metadata: Metadata) -> str:
@@ -127,22 +131,9 @@ def _filed(job: Job, index: Mapping[str, Mapping[str, T]], owners: Container[str
     return tuple(each for each in there if owner_uid(each.metadata) in owners)
 
 
-def _file(index: dict[str, dict[str, T]], old: T | None, new: T | None) -> None:
-    """Move an object from where it was filed to where it belongs."""
-    if old is not None and (key := job_key(old.metadata)):
-        group = index.get(key, {})
-        group.pop(old.metadata.name, None)
-        if not group:
-            index.pop(key, None)
-    if new is not None and (key := job_key(new.metadata)):
-        index.setdefault(key, {})[new.metadata.name] = new
-
-
-def _matters(old: Node, new: Node) -> bool:
-    """Whether more than the version and heartbeat of a node changed."""
-
-    def told(node: Node) -> tuple[object, ...]:
-        about = node.metadata
-        return node.spec, node.status, about.annotations, about.labels, about.deletion_timestamp
-
-    return told(old) != told(new)
+def _told(node: Node | None) -> tuple[object, ...] | None:
+    """What a change of the node is news of: its version and heartbeat change all the time."""
+    if node is None:
+        return None
+    about = node.metadata
+    return node.spec, node.status, about.annotations, about.labels, about.deletion_timestamp

@@ -7,6 +7,7 @@ people.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
@@ -98,12 +99,18 @@ class Elector:
                 async with asyncio.timeout(max(0.0, self._until - self._clock())):
                     assert self._held is not None, "it leads"
                     sent_at = self._clock()
-                    self._holds(await self._write(self._held, self._claim()), sent_at)
+                    await self._claim(self._held, sent_at)
             except TimeoutError:
                 break
             except (Conflicting, Absent) as error:
                 # Somebody wrote the Lease, or deleted it. Only when it still names us is it ours.
-                await self._look_again(error)
+                with contextlib.suppress(HoldfastError):  # else it is decided by time
+                    lease = await self._read()
+                    if lease.spec.holder_identity == self._identity:
+                        self._held = lease
+                    else:
+                        self._until = float("-inf")
+                        logger.error("the lease was taken holder=%s error=%s", lease.spec.holder_identity, error)
             except HoldfastError as error:
                 logger.warning("cannot renew the lease error=%s", error)
         self._held = None
@@ -127,16 +134,15 @@ class Elector:
             # One that was there has been deleted: its holder acts until it finds out.
             if self._rival and self._unchanged_s(GONE, sent_at) < self._lease_s:
                 return
-            first = {"acquireTime": precise_text_of(self._wall()), "leaseTransitions": 0}
-            self._holds(await self._write(None, self._claim() | first), sent_at)
+            await self._claim(None, sent_at, acquireTime=precise_text_of(self._wall()), leaseTransitions=0)
             return
         spec = lease.spec
         unchanged_s = self._unchanged_s(lease.metadata.resource_version, sent_at)
         if spec.holder_identity and unchanged_s < max(spec.lease_duration_seconds, 1):
             return
         sent_at = self._clock()
-        taken = {"acquireTime": precise_text_of(self._wall()), "leaseTransitions": spec.lease_transitions + 1}
-        self._holds(await self._write(lease, self._claim() | taken), sent_at)
+        transitions = spec.lease_transitions + 1
+        await self._claim(lease, sent_at, acquireTime=precise_text_of(self._wall()), leaseTransitions=transitions)
 
     def _unchanged_s(self, version: str, seen_at: float) -> float:
         """For how long the Lease has been seen in that version."""
@@ -144,23 +150,9 @@ class Elector:
             self._rival, self._rival_since = version, seen_at
         return seen_at - self._rival_since
 
-    async def _look_again(self, error: HoldfastError) -> None:
-        """After a conflict: go on from the newest Lease if it is ours, else stop leading."""
-        try:
-            lease = await self._read()
-        except HoldfastError:
-            return  # decided by time
-        if lease.spec.holder_identity == self._identity:
-            self._held = lease
-            return
-        self._until = float("-inf")
-        logger.error("the lease was taken holder=%s error=%s", lease.spec.holder_identity, error)
-
-    def _holds(self, lease: Lease, sent_at: float) -> None:
-        self._held, self._until = lease, sent_at + self._lease_s * GIVE_UP
-
-    def _claim(self) -> dict[str, Any]:
-        return {"holderIdentity": self._identity, "leaseDurationSeconds": max(1, round(self._lease_s))}
+    async def _claim(self, held: Lease | None, sent_at: float, **more: Any) -> None:
+        ours = {"holderIdentity": self._identity, "leaseDurationSeconds": max(1, round(self._lease_s)), **more}
+        self._held, self._until = await self._write(held, ours), sent_at + self._lease_s * GIVE_UP
 
     async def _read(self) -> Lease:
         return await self._ask("GET", LEASES.path(*self._where))

@@ -12,6 +12,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from holdfast.api.interventionspec import InterventionStatus
+from holdfast.api.jobstatus import Condition, TrainingJobStatus
 from holdfast.api.metadata import API_VERSION
 
 SPEC_BYTES_MAX: Final = 64 * 1024  # as JSON; a job with its template has about 2 KB
@@ -78,15 +80,6 @@ class JobMetadata(Metadata, frozen=True, gc=False):
         also = (LAST_APPLIED,) if applied is not None and len(applied) <= APPLIED_LENGTH_MAX else ()
         _keep_ours(self, "annotations", self.annotations, also)
         _keep_ours(self, "labels", self.labels)
-
-
-class Condition(Object, frozen=True, gc=False):
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str | None = None
-    observed_generation: int | None = None
 
 
 class Waiting(Object, frozen=True, gc=False):
@@ -186,6 +179,10 @@ class Job(Object, frozen=True, gc=False):
             msgspec.structs.force_setattr(self, "spec", msgspec.Raw(b"{}"))
         _keep_copies(self)
 
+    def recorded(self) -> TrainingJobStatus:
+        """The status as it was last written: what was said once is not said again."""
+        return TrainingJobStatus.decode(_plain(self.status))
+
 
 class Intervention(Object, frozen=True, gc=False):
     """What an on-call engineer asks for, of one job."""
@@ -196,6 +193,10 @@ class Intervention(Object, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         _keep_copies(self)
+
+    def recorded(self) -> InterventionStatus:
+        """The status as it was last written."""
+        return InterventionStatus.decode(_plain(self.status))
 
 
 class Owned(Object, frozen=True, gc=False):
@@ -217,6 +218,13 @@ def _keep_copies(read: Job | Intervention) -> None:
     """What is kept as it came is a view of the whole page, of which nothing could be let go."""
     msgspec.structs.force_setattr(read, "spec", read.spec.copy())
     msgspec.structs.force_setattr(read, "status", read.status.copy())
+
+
+def _plain(status: msgspec.Raw) -> object:
+    try:
+        return msgspec.json.decode(status)
+    except msgspec.MsgspecError:
+        return None
 
 
 # Where the API server keeps them.
@@ -253,11 +261,6 @@ SERVICES = Resource("/api/v1", "services", "Service", Owned, selector=JOB_LABEL)
 def budgets(api: str) -> Resource[Owned]:
     """Disruption budgets in the version the API server has, such as `policy/v1`."""
     return Resource(f"/apis/{api}", "poddisruptionbudgets", "PodDisruptionBudget", Owned, selector=JOB_LABEL)
-
-
-def selector_of(job: str) -> str:
-    """The label selector of a job's pods, as text."""
-    return f"{JOB_LABEL}={job}"
 
 
 # Timestamps.

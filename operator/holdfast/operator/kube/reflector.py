@@ -130,13 +130,18 @@ class Reflector(Generic[T]):
                     raise
                 limit = max(1, limit // 8)
                 continue
-            told, found = self._page_of(content)
-            items += found
-            if not told.continue_:
+            try:
+                page = decode(self._page, content)
+                items += page.items or ()
+            except msgspec.ValidationError:
+                # One object that is not as expected must not hide the others.
+                page = read(content, _RawPage)
+                items += [item for each in page.items or () if (item := self._read_one(each)) is not None]
+            if not page.metadata.continue_:
                 break
-            query = query | {"continue": told.continue_}
-        self._cache.replace(self._namespace, items, begun, told.resource_version)
-        self._version = told.resource_version
+            query = query | {"continue": page.metadata.continue_}
+        self._version = page.metadata.resource_version
+        self._cache.replace(self._namespace, items, begun, self._version)
         self._backoff.reset()
         self.synced.set()
 
@@ -164,15 +169,6 @@ class Reflector(Generic[T]):
                     self._cache.observe(Change(event.type), item)
                     self._version = item.metadata.resource_version
                 self._backoff.reset()
-
-    def _page_of(self, content: bytes) -> tuple[_ListMetadata, list[T]]:
-        try:
-            page = decode(self._page, content)
-        except msgspec.ValidationError:
-            # One object that is not as expected must not hide the others.
-            raw = read(content, _RawPage)
-            return raw.metadata, [item for each in raw.items or () if (item := self._read_one(each)) is not None]
-        return page.metadata, page.items or []
 
     def _read_one(self, raw: msgspec.Raw) -> T | None:
         try:

@@ -55,7 +55,13 @@ class Worklist:
     async def take(self) -> str:
         """The next key that is due; put it down with `done`, `failed` or `drop`."""
         while True:
-            if (key := self._next()) is not None:
+            now = self._clock()
+            while self._heap and self._heap[0][0] <= now:
+                at, key = heapq.heappop(self._heap)
+                if key in self._in_hand or self._due.get(key) != at:
+                    continue  # it was moved, or it is being looked at
+                del self._due[key]
+                self._in_hand[key] = self._spent_s()
                 return key
             self._woken.clear()
             wait_s = max(0.0, self._heap[0][0] - self._clock()) if self._heap else None
@@ -89,17 +95,6 @@ class Worklist:
         if key in self._due:
             heapq.heappush(self._heap, (self._due[key], key))
             self._woken.set()
-
-    def _next(self) -> str | None:
-        now = self._clock()
-        while self._heap and self._heap[0][0] <= now:
-            at, key = heapq.heappop(self._heap)
-            if key in self._in_hand or self._due.get(key) != at:
-                continue  # it was moved, or it is being looked at
-            del self._due[key]
-            self._in_hand[key] = self._spent_s()
-            return key
-        return None
 
     def _put_down(self, key: str, again_after_s: float, pause_s: float = 0.0) -> None:
         now_s = self._spent_s()

@@ -73,11 +73,11 @@ class Writes:
         return await self._ask(Request(verb, path, query, msgspec.json.encode(manifest), content, WRITE_TIMEOUT_S))
 
     async def _ask(self, request: Request) -> bytes:
-        return await self._api.ask(request, self._guard)
+        def guard() -> None:
+            if not self._leads():
+                raise Fenced("this operator leads no more")
 
-    def _guard(self) -> None:
-        if not self._leads():
-            raise Fenced("this operator leads no more")
+        return await self._api.ask(request, guard)
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,12 +93,3 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
         else:
             patch[key] = value
     return patch
-
-
-def without_nulls(value: Any) -> Any:
-    """The document as the API server keeps it: what is null is not there. Merge patches cannot say null."""
-    if isinstance(value, Mapping):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
-    if isinstance(value, list | tuple):
-        return [without_nulls(each) for each in value]
-    return value
