@@ -56,6 +56,12 @@ def test_a_lost_node_does_not_keep_a_growing_plan_from_starting_more() -> None:
     assert decide(observed, plan_of(3), NEVER, 99.0) == Decision((Start("node-3"),))
 
 
+def test_no_two_nodes_are_given_the_same_name_where_a_name_ahead_is_avoided() -> None:
+    observed = Observed(("node-1", "node-2"), (("node-3", 10.0),), 3)
+    decision = decide(observed, plan_of(4, avoid=("node-4",)), TERMS, 12.0)
+    assert decision == Decision((Start("node-5"), Start("node-6", "node-3")))
+
+
 @pytest.mark.parametrize(
     ("orders", "reason"), [({"avoid": ("node-1",)}, "hot"), ({"cordon": ("node-1",)}, "broken")]
 )

@@ -4,6 +4,7 @@ A node that went down, or that the plan avoids, is replaced by a node of a new n
 machine. Nothing is remembered but what is observed: the same call after a restart decides the same.
 """
 
+import itertools
 from dataclasses import dataclass
 from enum import Enum
 
@@ -77,13 +78,15 @@ def decide(observed: Observed, plan: Plan, options: PlacementOptions, now: float
     started = {start.name for start in starts}
     waiting = [(name, since) for name, since in observed.down if name not in started]
     # Nodes that stand in for nobody: at the beginning, or when the plan grew.
-    starts += [Start(name) for name in _new_names(observed.highest, plan, missing - len(starts) - len(waiting))]
+    alone = max(0, missing - len(starts) - len(waiting))
+    numbered = (f"node-{number}" for number in itertools.count(observed.highest + 1))
+    new_names = (name for name in numbered if name not in {order.node for order in (*plan.avoid, *plan.cordon)})
+    starts += [Start(name) for name in itertools.islice(new_names, alone)]
     if options.replacing is Replacing.REFUSED:
         return Decision(tuple(starts))
     due = [name for name, since in waiting if since + options.delay_s <= now]
     room = max(0, missing - len(starts))
-    names = _new_names(observed.highest + len(starts), plan, len(due[:room]))
-    starts += [Start(name, replaces) for name, replaces in zip(names, due[:room], strict=True)]
+    starts += [Start(next(new_names), replaces) for replaces in due[:room]]
     later = [since + options.delay_s for name, since in waiting if since + options.delay_s > now]
     return Decision(tuple(starts), next_wakeup=min(later, default=None))
 
@@ -104,13 +107,3 @@ def _returned(observed: Observed, plan: Plan) -> list[Start]:
     names = dict.fromkeys((*observed.evicted, *(name for name, _ in observed.down)))
     kept_away = {order.node for order in (*plan.avoid, *plan.cordon)}
     return [Start(name, name) for name in names if name in plan.returned and name not in kept_away]
-
-
-def _new_names(highest: int, plan: Plan, count: int) -> list[str]:
-    avoided = {order.node for order in (*plan.avoid, *plan.cordon)}
-    names: list[str] = []
-    while len(names) < count:
-        highest += 1
-        if f"node-{highest}" not in avoided:
-            names.append(f"node-{highest}")
-    return names
